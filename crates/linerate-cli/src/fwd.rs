@@ -10,7 +10,7 @@ use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use crate::profile::{Stamps, cycles};
-use crate::run::{Outcome, Quota, Run, send};
+use crate::run::{Outcome, Quota, Run, is_tester, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 
@@ -164,8 +164,9 @@ pub fn run(
     rules.check();
     let mut run = Run::open(command, &names, count, common)?;
     let filtered = start(&mut run, profile, rules, common)?;
+    let testers = [is_tester(a), is_tester(b)];
     run.finish(|reports, _| {
-        let outcome = if count.is_some() { judge_counted(reports) } else { judge(reports) };
+        let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
         let filtered = filtered.load(Ordering::Relaxed);
         Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
     })
@@ -243,19 +244,20 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 
 /// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
 /// that are missing among the frames that arrived.
-fn judge_counted(reports: &[Option<Report>]) -> Outcome {
+fn judge_counted(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let lost = reports.iter().take(2).flatten().map(|report| report.lost).sum();
-    Outcome { lost, ..judge(reports) }
+    Outcome { lost, ..judge(reports, testers) }
 }
 
 /// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. The frames that the
-/// ports dropped are among those that are missing.
-pub fn judge(reports: &[Option<Report>]) -> Outcome {
+/// ports dropped are among those that are missing. `testers`: which of the ports' wires send frames with a stamp.
+pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
-    for (sender, receiver) in [(a, b), (b, a)] {
+    for (sender, receiver, is_stamped) in [(a, b, testers[0]), (b, a, testers[1])] {
         let Some(receiver) = receiver else { continue };
         outcome.corrupted += receiver.corrupted + receiver.untouched;
+        outcome.corrupted += if is_stamped { receiver.foreign } else { 0 };
         outcome.reordered += receiver.reordered;
         outcome.lost += match sender {
             Some(sender) => sender.sent.saturating_sub(receiver.received),

@@ -155,7 +155,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let mut sender = Sender { tx, pool, batch, generator, pacer, least, rest, left, end, held_back };
         run.spawn(move || sender.turn());
     }
-    run.finish(|reports, _| judge(reports))
+    let is_stamped = template.is_none_or(|template| Generator::from_template(&template, 1).is_stamped());
+    run.finish(|reports, _| judge(reports, is_stamped))
 }
 
 /// Reads a frame's size.
@@ -169,12 +170,13 @@ fn size(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Takes the report of a tester at the port's other end, if there is one.
-fn judge(reports: &[Option<Report>]) -> Outcome {
-    let arrived = reports.iter().flatten();
-    arrived.fold(Outcome::default(), |sum, report| Outcome {
-        lost: sum.lost + report.lost,
-        corrupted: sum.corrupted + report.corrupted,
+/// Takes the report of a tester at the port's other end, if there is one. A frame without the stamp that it was sent with is
+/// corrupted, and not lost.
+fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
+    let arrived = reports.iter().flatten().map(|report| (report, if is_stamped { report.foreign } else { 0 }));
+    arrived.fold(Outcome::default(), |sum, (report, unstamped)| Outcome {
+        lost: sum.lost + report.lost.saturating_sub(unstamped),
+        corrupted: sum.corrupted + report.corrupted + unstamped,
         reordered: sum.reordered + report.reordered,
         filtered: 0,
     })

@@ -119,8 +119,12 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
             if times.histogram.is_empty() {
                 let seconds = common.seconds.unwrap_or(SECONDS);
+                let seconds = seconds.as_secs_f64();
                 let less = if load.every > 1 { ", or less --every" } else { "" };
-                note(&format!("note: no frame was timed in {} s: use more --seconds{less}", seconds.as_secs_f64()));
+                note(&match times.arrived > 0.0 {
+                    true => format!("note: no frame was timed in {seconds} s: use more --seconds{less}"),
+                    false => format!("note: no frame arrived in {seconds} s: does {} lead to {}?", names[0], names[1]),
+                });
             }
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
@@ -221,7 +225,7 @@ fn through_a_forwarder(
         }
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
-    let measured = run.measure(warmed_up(latency), |reports, _| fwd::judge(reports), None)?;
+    let measured = run.measure(warmed_up(latency), |reports, _| fwd::judge(reports, [true, false]), None)?;
     let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time.packets);
     Ok(Sample { measured, asked, sent, arrived })
 }

@@ -245,7 +245,7 @@ struct Common {
     /// Queues of each port; each has its own thread
     #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 64))]
     queues: u16,
-    /// The longest payload of a frame; frames longer than a buffer become chains
+    /// The longest payload of a frame, at least that of gen's --size; frames longer than a buffer become chains
     #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, 9710))]
     mtu: u16,
     /// Stop after this many seconds

@@ -13,6 +13,7 @@ use linerate::port::{
     Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue,
     Waiter,
 };
+use linerate::share::{Client, folder};
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
@@ -282,6 +283,8 @@ pub struct Run {
     last: RefCell<Vec<Statistics>>,
     /// A port's link was down for a time.
     was_down: Cell<bool>,
+    /// Whether each port had a link when the run was opened.
+    links: Vec<bool>,
 }
 
 /// The measurements of a run.
@@ -450,7 +453,7 @@ impl Run {
         if chosen == 0 || !takes_turns(of_queues, chosen, " of --cores") {
             takes_turns(polling, allowed().len(), "");
         }
-        Ok(Run {
+        let mut run = Run {
             command,
             names: parsed,
             devices,
@@ -467,7 +470,14 @@ impl Run {
             held_back: Arc::default(),
             last: RefCell::default(),
             was_down: Cell::default(),
-        })
+            links: Vec::new(),
+        };
+        // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
+        run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
+        if matches!(command, "gen" | "fwd" | "filter") {
+            run.devices.iter().for_each(note_alone_on_switch);
+        }
+        Ok(run)
     }
 
     /// Returns the packets that the run may still move, for its threads.
@@ -606,7 +616,7 @@ impl Run {
         judge: impl Fn(&[Option<Report>], u64) -> Outcome,
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
-        let links = self.await_links(show.is_some())?;
+        let links = std::mem::take(&mut self.links);
         if show.is_some() {
             self.asked_of_wires(false);
         }
@@ -649,10 +659,11 @@ impl Run {
         if let Some(sent) = self.sent(&statistics) {
             (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
         }
+        let (chains, most_seconds) = (self.may_have_chains(), self.common.seconds);
         let Run { names, devices, profile, asked, held_back, count, was_down, .. } = self;
         // A run that is shown has its summary also after an error, once all of its threads run.
         let failure = match outcome {
-            Err(error) if show.is_none() || moved.packets == 0 || !has_started => return Err(error),
+            Err(error) if show.is_none() || !has_started => return Err(error),
             outcome => outcome.err(),
         };
 
@@ -660,18 +671,24 @@ impl Run {
         let wires: Vec<Option<u64>> =
             wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
-        let missing = count.filter(|&count| moved.packets < count && !interrupted && failure.is_none());
+        let missing = count.filter(|&count| moved.packets < count && failure.is_none());
+        // A count that was moved ends the sender's time before that of the run; what its peer does then is no bound.
+        let is_counted = count.is_some_and(|count| moved.packets >= count);
         let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let gone_end = gone.iter().position(|&gone| gone).map(|n| format!("the end of {}", devices[n].name()));
-        let link = match devices.iter().all(is_up) {
+        let link = match is_counted || devices.iter().all(is_up) {
             true => was_down.get().then(|| "the link, which was down for a time".to_string()),
             false => Some("the link, which is down".to_string()),
         };
         let refused = || devices.iter().zip(&statistics).find_map(|(device, statistics)| refuses(device, statistics));
         let bound = || gone_end.clone().or_else(|| link.clone()).or_else(refused);
-        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: bound() }));
-        // A count that was moved ends the sender's time before that of the run.
-        let is_counted = count.is_some_and(|count| moved.packets >= count);
+        let time = most_seconds.is_some_and(|most| seconds >= most.as_secs_f64());
+        let ended_by = || match interrupted {
+            true => Some("an interrupt".to_string()),
+            false => time.then(|| "the end of --seconds".to_string()),
+        };
+        let why = || bound().or_else(ended_by);
+        shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: why() }));
         let active = if is_counted { moved.seconds() } else { seconds };
         if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
             let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
@@ -728,10 +745,10 @@ impl Run {
         if show.is_some() {
             note_dropped_on_the_way_out(&ways_out, &dropped_before);
             note_unsent_by_wires(&devices);
-            dead_ends(&devices, &statistics, &moved, &outcome);
+            dead_ends(&devices, &statistics, &moved, &outcome, chains);
         }
         let ports = devices.iter().zip(statistics.iter().zip(&gone));
-        let ports = ports.map(|(device, (statistics, gone))| port_summary(device, statistics, *gone));
+        let ports = ports.map(|(device, (statistics, gone))| port_summary(device, statistics, *gone, chains));
         Ok(Measured {
             seconds,
             in_time,
@@ -759,10 +776,15 @@ impl Run {
         let mut links = Vec::new();
         for (device, name) in self.devices.iter().zip(&self.names) {
             if model(device).is_some() {
-                if name.option("wire") == Some("none") {
-                    note(&format!("note: {}: no link, with wire=none", device.name()));
+                let is_up = is_up(device);
+                match name.option("wire") {
+                    Some("none") => note(&format!("note: {}: no link, with wire=none", device.name())),
+                    Some(wire) if !is_up => {
+                        note(&format!("note: {}: no link: is {wire}, which is its wire, up?", device.name()));
+                    }
+                    _ => {}
                 }
-                links.push(is_up(device));
+                links.push(is_up);
                 continue;
             }
             let mut link = device.link()?;
@@ -864,7 +886,9 @@ impl Run {
             }
             for (device, (was_up, was_ever_up)) in self.devices.iter().zip(links.iter_mut().zip(&mut ever_up)) {
                 let is_up = is_up(device);
-                if is_up != std::mem::replace(was_up, is_up) {
+                // After a count was moved, the peer may end.
+                let is_counted = self.count.is_some_and(|count| moved.packets >= count);
+                if is_up != std::mem::replace(was_up, is_up) && !is_counted {
                     let how = match is_up {
                         true if *was_ever_up => "is up again",
                         true => "is up",
@@ -1037,6 +1061,12 @@ fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
     (name.option("wire").unwrap_or("traffic") == "traffic").then_some((rate, size - 4))
 }
 
+/// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.
+pub fn is_tester(name: &str) -> bool {
+    PortName::parse(name)
+        .is_ok_and(|name| name.model().is_some() && name.option("wire").unwrap_or("traffic") == "traffic")
+}
+
 /// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
 fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     let count = |interface: &str| {
@@ -1089,23 +1119,22 @@ fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
 }
 
 /// Prints a note if nothing could have moved.
-fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome) {
+fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome, may_have_chains: bool) {
     for (device, port) in devices.iter().zip(statistics) {
         let Statistics { rx_packets, drops, .. } = port;
         let given: u64 = device.queue_statistics().tx_slots.iter().sum();
         let name = device.name();
         let link = if is_up(device) { "" } else { ": the link is down" };
-        match unsent(device, port) {
-            Some(unsent @ 1..) => {
-                note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"))
-            }
-            _ if device.info().driver == "xdp" && given > 0 && !link.is_empty() => {
-                note(&format!("note: {name}{link}: packets that the kernel took and dropped count as sent"))
-            }
-            _ if device.info().driver == "served" && given > 0 && !link.is_empty() => {
-                note(&format!("note: {name}{link}: packets that wait for the pipe's other end count as sent"))
-            }
-            _ => {}
+        if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
+            note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"));
+        }
+        let others = match device.info().driver {
+            "xdp" => "packets that the kernel took and dropped count as sent",
+            "served" => "packets that wait for the pipe's other end count as sent",
+            _ => "",
+        };
+        if given > 0 && !link.is_empty() && !others.is_empty() {
+            note(&format!("note: {name}{link}: {others}"));
         }
         if *rx_packets == 0 && drops.oversize > 0 {
             note(&format!(
@@ -1118,21 +1147,38 @@ fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome
         if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
             let name = device.name();
             note(&format!(
-                "note: {name}: none of {} packets could be sent: they are too long for it",
+                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu",
                 drops.tx_too_long
             ));
         }
     }
-    if let [device] = devices
-        && ["vale", "pipe"].contains(&device.info().driver)
-    {
+    // The switch, or the pipe.
+    let meets = |device: &Port| device.name().split([':', '{', '}']).next().map(str::to_string);
+    for (n, device) in devices.iter().enumerate() {
         let name = device.name();
+        let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
+        if !["vale", "pipe"].contains(&device.info().driver) || !devices.iter().enumerate().all(is_alone) {
+            continue;
+        }
         note(&format!(
             "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
         ));
     }
     if outcome.filtered > 0 && moved.packets == 0 {
         note(&format!("note: the rules dropped all {} packets", outcome.filtered));
+    }
+}
+
+/// Prints a note for a port of another process's switch on which there is no other one.
+fn note_alone_on_switch(device: &Port) {
+    let name = device.name();
+    let Some((switch, _)) = name.split_once(':').filter(|(switch, _)| switch.starts_with("vale")) else { return };
+    let Ok(Some(client)) = Client::find(&folder(), name) else { return };
+    let Ok(ports) = client.list() else { return };
+    let own = name.split('?').next();
+    let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
+    if device.info().driver == "served" && !ports.iter().any(|port| is_other(&port.name)) {
+        note(&format!("note: {name}: nothing else is attached to {switch} yet: packets go nowhere until it is"));
     }
 }
 
@@ -1170,11 +1216,10 @@ fn undelivered(statistics: &[Statistics]) -> u64 {
 
 /// Returns the number of packets that a port was given and has neither sent nor dropped by a cause that it counts; `None` if
 /// they may be chains, of which only the slots are known.
-fn unsent(device: &Port, statistics: &Statistics) -> Option<u64> {
+fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Option<u64> {
     let given: u64 = device.queue_statistics().tx_slots.iter().sum();
     let Statistics { tx_packets, drops, .. } = statistics;
-    let has_chains = device.info().max_frame > device.pool().region().room();
-    (!has_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
+    (!may_have_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
 }
 
 /// Rounds to three digits, which are enough for people and machines.
@@ -1182,7 +1227,7 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool) -> Value {
+fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool, may_have_chains: bool) -> Value {
     // A port's bytes are counted where it was served.
     let bytes = |bytes: u64| (!is_gone).then_some(bytes);
     let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
@@ -1190,7 +1235,7 @@ fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool) -> Value 
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
         "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
-        "unsent": unsent(device, statistics), "drops": drops(&statistics.drops),
+        "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
     })
 }
 

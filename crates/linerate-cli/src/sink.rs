@@ -8,7 +8,7 @@ use linerate::port::PortName;
 use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
 
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, is_tester};
 use crate::show::note;
 use crate::{Common, usage};
 
@@ -20,6 +20,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             port.split('?').next().unwrap_or(port)
         ));
     }
+    let is_tester = is_tester(port);
     let mut run = Run::open("sink", &[port], count, common)?;
     let mut reports = Vec::new();
     for queue in 0..run.queues() {
@@ -67,6 +68,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         if count.is_none_or(|count| received < count) {
             if let [Some(sender)] = senders {
                 outcome.lost = sender.sent.saturating_sub(received);
+                outcome.corrupted += if is_tester { std::mem::take(&mut foreign) } else { 0 };
             }
             outcome.lost = outcome.lost.max(dropped);
         }
@@ -75,7 +77,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         outcome
     });
     if after_count.get() {
-        note("note: the count was reached: packets that the port dropped do not count as lost");
+        note("note: the count was reached: packets that the port dropped after the last one do not count as lost");
     }
     // The judge is asked many times while frames arrive.
     if unnumbered.get() > 0 {

@@ -142,6 +142,55 @@ fn cables_that_lead_nowhere_are_errors() {
     says(0, &["sink", "sim:a?wire=none", "--seconds", "0.2"], &["sim:a: no link, with wire=none"]);
 }
 
+/// A frame whose stamp is damaged is corrupted, and counts as arrived.
+#[test]
+fn damaged_frames_of_a_tester_are_corrupted() {
+    for words in [
+        "sink faulty:sim:c?truncate=100%&rate=10k&count=500",
+        "gen faulty:sim:c?truncate=100%&wire=sink --count 500",
+        "fwd faulty:sim:c?truncate=100%&rate=10k&count=500 sim:d?wire=sink",
+    ] {
+        let words: Vec<&str> = words.split(' ').chain(["--seconds", "1", "--json"]).collect();
+        let summary = summary(&expect(1, &mut linerate(&words)).stdout);
+        let counts = ["corrupted", "lost"].map(|key| summary[key].as_u64());
+        assert_eq!(counts, [Some(500), Some(0)], "{words:?}: {summary}");
+    }
+}
+
+/// Packets of several slots are packets.
+#[test]
+fn chains_are_not_unsent() {
+    let folder = Folder::new("chains");
+    let file = folder.path("long.pcap");
+    write_frames(&file, &vec![vec![0x55; 3000]; 10]);
+    let output = expect(0, &mut linerate(&["fwd", &format!("pcap:{file}"), "null:", "--seconds", "1", "--json"]));
+    assert!(!text(&output.stderr).contains("not sent"), "{}", text(&output.stderr));
+    assert_eq!(summary(&output.stdout)["ports"][1]["unsent"], serde_json::Value::Null);
+}
+
+/// Frames of the time that another port's link was waited for are not the run's.
+#[test]
+fn frames_come_from_the_runs_start_on() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ldw"), Namespace::new("ldx"));
+    pair((&host, "h0"), (&far, "f0"), 7);
+    host.run("ip link set h0 down");
+    let fwd = "fwd sim:w?rate=10k packet:h0 --seconds 0.2 --json";
+    let mut fwd = Process::start(&mut inside(&host, fwd));
+    let begin = std::time::Instant::now();
+    fwd.await_error("waiting for the link");
+    while begin.elapsed().as_millis() < 500 {
+        std::thread::yield_now();
+    }
+    host.run("ip link set h0 up");
+    let (_, said) = fwd.ended();
+    let summary = summary(said.as_bytes());
+    let came = summary["ports"][0]["rx_packets"].as_u64().unwrap();
+    let seconds = summary["seconds"].as_f64().unwrap();
+    // The pacer of a thread without a processor catches up no more than a burst.
+    assert!((came as f64) < 10e3 * (seconds + 0.2), "{summary}");
+}
+
 #[test]
 fn runs_that_move_nothing_say_why() {
     let all = ["fwd", "sim:a", "sim:b?wire=sink", "--only", "tcp", "--seconds", "0.3"];

@@ -143,8 +143,8 @@ fn ports_that_cannot_be_opened_are_explained() {
         let output = inside(&host, &format!("sink {command} --seconds 5")).output().unwrap();
         let said = text(&output.stderr);
         // A wrong option, filter or interface is wrong usage.
-        let code =
-            if [": option ", "the filter", "no interface"].iter().any(|part| said.contains(part)) { 2 } else { 1 };
+        let usage = [": option ", "the filter", "no interface", "cannot understand", "are not possible"];
+        let code = if usage.iter().any(|part| said.contains(part)) { 2 } else { 1 };
         assert_eq!(output.status.code(), Some(code), "{command}: {said}");
         said
     };
@@ -153,13 +153,13 @@ fn ports_that_cannot_be_opened_are_explained() {
         assert!(parts.iter().all(|part| said.contains(part)), "{command}: {said}");
     };
     says("xdp:nothing", &["no interface 'nothing'", "lo, h0", "ip link"]);
-    says("xdp:h0-7", &["no queue 7", "it has 1"]);
+    says("xdp:h0-7", &["no queue 7", "its queues are 0 to 0"]);
     says("xdp:h0?flow=quic", &["no 'quic'", "udp:4321"]);
-    says("xdp:h0?queues=2", &["2 queues are wanted", "ethtool -L h0"]);
+    says("xdp:h0?queues=2", &["2 receive queues are not possible", "ethtool -L h0"]);
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     says("xdp:h0?timestamps=on", &["option timestamps=on", "busy"]);
     says("packet:nothing", &["no interface 'nothing'"]);
-    says("tap:a-name-that-is-too-long", &["cannot open it as a TAP interface", "up to 15 characters"]);
+    says("tap:a-name-that-is-too-long", &["cannot understand the port name", "up to 15 bytes"]);
     says("tap:h0", &["cannot open it as a TAP interface"]);
     let ports = text(&expect(0, &mut inside(&host, "ports --json")).stdout);
     let ports: Value = serde_json::from_str(&ports).unwrap();
