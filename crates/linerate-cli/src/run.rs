@@ -745,6 +745,9 @@ impl Run {
         if show.is_some() {
             note_dropped_on_the_way_out(&ways_out, &dropped_before);
             note_unsent_by_wires(&devices);
+            if count.is_none() {
+                note_left_in_cards(&devices, &reports, &statistics);
+            }
             dead_ends(&devices, &statistics, &moved, &outcome, chains);
         }
         let ports = devices.iter().zip(statistics.iter().zip(&gone));
@@ -1092,6 +1095,20 @@ fn note_unsent_by_wires(devices: &[Port]) {
             let name = device.name();
             note(&format!(
                 "note: {name}: {unsent} frames left the card, count as sent, and were not sent by the port that is its wire"
+            ));
+        }
+    }
+}
+
+/// Prints a note for each model that still has frames of its wire in its packet buffer.
+fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: &[Statistics]) {
+    for (device, (report, statistics)) in devices.iter().zip(reports.iter().zip(statistics)) {
+        let seen = statistics.rx_packets + undelivered(std::slice::from_ref(statistics));
+        let left = report.map_or(0, |report| report.sent.saturating_sub(seen));
+        if left > 0 {
+            note(&format!(
+                "note: {}: {left} frames of its wire are still in the card: it had no free descriptor",
+                device.name()
             ));
         }
     }

@@ -195,6 +195,12 @@ fn frames_come_from_the_runs_start_on() {
 fn runs_that_move_nothing_say_why() {
     let all = ["fwd", "sim:a", "sim:b?wire=sink", "--only", "tcp", "--seconds", "0.3"];
     says(0, &all, &["note: the rules dropped all "]);
+    let stuck = ["fwd", "sim:e?rate=1M&count=3000", "sim:f?wire=none", "--seconds", "0.3"];
+    says(
+        0,
+        &stuck,
+        &["frames of its wire are still in the card", "511 packets that it was given were not sent: the link is down"],
+    );
 }
 
 #[test]
