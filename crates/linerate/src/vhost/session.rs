@@ -196,6 +196,8 @@ impl Session {
             request::SET_VRING_CALL => {
                 let number = number()?;
                 let call = event(number, descriptors)?;
+                // A back end before this one may have used buffers, and died before it raised the interrupt.
+                call.iter().for_each(|call| call.raise());
                 self.change(number as u32 & 0xFF, |setup| setup.call = call)
             }
             request::SET_VRING_ENABLE => {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
@@ -958,12 +959,13 @@ fn a_packed_ring_s_driver_chooses_its_interrupts() {
     let mut place = listening("?packed=on");
     let mut rx = place.port.rx(0).unwrap();
     let mut front = FrontEnd::connect_packed(&place, SIZE, feature::EVENT_IDX);
+    front.rings[1].call.clear(); // of the connection's beginning
     let mut exchange = |event: u32, count: usize| {
         // The driver's structure is on the second page of the ring.
         front.memory.write(4 * 4096, &event.to_le_bytes());
         front.exchange_packed(&mut rx, &frames(count));
-        let events = &mut [rustix::event::PollFd::new(&front.rings[1].call, rustix::event::PollFlags::IN)];
-        let is_raised = rustix::event::poll(events, Some(&rustix::event::Timespec::default())).unwrap() > 0;
+        let events = &mut [PollFd::new(&front.rings[1].call, PollFlags::IN)];
+        let is_raised = poll(events, Some(&Timespec::default())).unwrap() > 0;
         front.rings[1].call.clear();
         is_raised
     };
@@ -1131,6 +1133,17 @@ fn packed_rings_go_on_after_a_kill() {
     assert!(rings.exists());
     drop((rx, place.port));
     assert!(!rings.exists());
+}
+
+/// A back end that was killed between using buffers and raising the interrupt leaves a driver that waits for it.
+#[test]
+fn a_new_back_end_interrupts_the_driver_once() {
+    let place = listening("");
+    let front = FrontEnd::connect(&place, feature::VERSION_1);
+    for ring in &front.rings {
+        let mut events = [PollFd::new(&ring.call, PollFlags::IN)];
+        assert_eq!(poll(&mut events, Some(&Timespec::default())), Ok(1));
+    }
 }
 
 /// A stopped ring's place is right even if no queue has looked at it since the kill.
