@@ -174,20 +174,21 @@ fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
 
 /// The end of the run's time, which a thread that sends sees also while the main thread has no processor.
 #[derive(Clone)]
-pub struct End {
-    is_over: Arc<AtomicBool>,
-    /// In cycles.
-    time: Arc<AtomicU64>,
-}
+pub struct End(Arc<AtomicU64>);
 
 impl End {
     fn new() -> End {
-        End { is_over: Arc::default(), time: Arc::new(u64::MAX.into()) }
+        End(Arc::new(u64::MAX.into()))
+    }
+
+    /// Sets its time, in cycles; 0: it has come.
+    fn set(&self, time: u64) {
+        self.0.store(time, Ordering::SeqCst);
     }
 
     /// Returns whether the end has come; once it has, the answer stays.
     pub fn has_come(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst) || cycles() >= self.time.load(Ordering::Relaxed)
+        cycles() >= self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -626,12 +627,12 @@ impl Run {
         let dropped_before: Vec<_> = ways_out.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
         if let Some(seconds) = self.common.seconds {
-            self.end.time.store(cycles().saturating_add(cycles_in(seconds)), Ordering::Relaxed);
+            self.end.set(cycles().saturating_add(cycles_in(seconds)));
         }
         let started = turns.into_iter().try_for_each(|turn| self.start(turn));
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
-        self.end.is_over.store(true, Ordering::SeqCst);
+        self.end.set(0);
         let (mut in_time, sent, mut seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
         // The main thread may see the end later than the threads.
         if let Some(most) = self.common.seconds.filter(|_| self.is_ended_by_threads.get()) {
@@ -1170,7 +1171,10 @@ fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome
         }
     }
     // The switch, or the pipe.
-    let meets = |device: &Port| device.name().split([':', '{', '}']).next().map(str::to_string);
+    let meets = |device: &Port| match device.name().split_once(':') {
+        Some((switch, _)) => switch.to_string(),
+        None => device.name().replace('}', "{"),
+    };
     for (n, device) in devices.iter().enumerate() {
         let name = device.name();
         let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
@@ -1300,9 +1304,9 @@ mod tests {
     fn the_end_comes_at_its_time_or_when_it_is_told() {
         let (timed, told) = (End::new(), End::new());
         assert!(!timed.has_come() && !told.has_come());
-        timed.time.store(cycles() + cycles_in(Duration::from_millis(1)), Ordering::Relaxed);
+        timed.set(cycles() + cycles_in(Duration::from_millis(1)));
         while !timed.has_come() {}
-        told.is_over.store(true, Ordering::SeqCst);
+        told.set(0);
         assert!(told.has_come());
         let second = seconds_between(0, cycles_in(Duration::from_secs(1)));
         assert!((second - 1.0).abs() < 1e-6, "{second}");

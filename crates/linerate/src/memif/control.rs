@@ -370,7 +370,7 @@ impl Session<'_> {
             match poll(&mut events, timeout.as_ref()) {
                 _ if left == Some(Duration::ZERO) => return false,
                 Ok(_) if events.get(1).is_some_and(|stop| !stop.revents().is_empty()) => stopped = Some(Instant::now()),
-                // What it still says is not heard.
+                // Messages that it still sends are dropped.
                 Ok(_) if matches!(self.receive(), Err(End::Gone)) => return true,
                 _ => {}
             }

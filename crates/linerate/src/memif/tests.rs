@@ -823,7 +823,7 @@ proptest! {
             tx.send(&mut batch);
             batch.clear();
         }
-        // What is lent comes back once the peer is gone.
+        // Lent buffers come back when the peer is gone.
         drop((rx, tx, batch, peer, listener, port));
         prop_assert_eq!(pool.available(), BUFFERS);
     }

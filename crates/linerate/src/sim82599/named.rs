@@ -116,7 +116,7 @@ fn traffic(port: &PortName) -> Result<Traffic> {
         Some(text) => Some(text.parse::<Rate>().map_err(|why| port.bad_option("rate", &why))?),
         None => None,
     };
-    // What the line cannot carry is sent as fast as it goes, and waits.
+    // A rate above that of the line is as fast as it goes: frames wait.
     let line = Rate::Bits(Rate::TEN_GIGABIT).packets_per_second(size - 4);
     let rate = rate.filter(|rate| rate.packets_per_second(size - 4) <= line * 1.001);
     Ok(Traffic::new(Generator::new(size, flows), rate, count))

@@ -15,7 +15,7 @@ use crate::vhost::message::{Connection, Header, Message, flag};
 /// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What mends a failure whose cause is not known better.
+/// The remedy for a failure whose cause is not known.
 const USUAL_REMEDY: &str =
     "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
 
@@ -38,7 +38,7 @@ pub struct Link {
 
 struct Line {
     connection: Connection,
-    /// What is left of the patience, which grows again while nothing is waited for.
+    /// The rest of the patience; it grows again while no reply is waited for.
     left: Duration,
     since: Instant,
 }
@@ -127,7 +127,9 @@ impl Link {
         let patience = line.left;
         let connection = &mut line.connection;
         let reply = sent.and_then(|()| if replies { reply(connection, request, patience) } else { Ok(Vec::new()) });
-        reply.as_ref().inspect_err(|error| self.end(connection, request, error)).ok();
+        if let Err(error) = &reply {
+            self.end(connection, request, error);
+        }
         (line.left, line.since) = (patience.saturating_sub(begin.elapsed()), Instant::now());
         reply.ok()
     }
