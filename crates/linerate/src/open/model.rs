@@ -16,10 +16,10 @@ const INTEL: u16 = 0x8086;
 
 pub(super) fn open(options: &Options, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ixgbe::<CardBar>::check(&config)?;
-    let (card, runner) = sim82599::open_named(name, &|wire| options.open_outside(wire))?;
-    let (what, _) = nic::known(name.short(), INTEL, card.kind().device())?;
+    let bar = sim82599::open_named(name, &|wire| options.open_outside(wire))?;
+    let (what, _) = nic::known(name.short(), INTEL, bar.card().kind().device())?;
     let config = Config { description: format!("{what}, a model inside this process"), ..config };
-    Ok(Box::new(drive_model(&card, Some(runner), config)?))
+    Ok(Box::new(drive(bar, config)?))
 }
 
 impl Options {
@@ -42,5 +42,10 @@ impl Options {
 /// [`Error::PortInUse`] while another driver has the card, or it is served; all errors of [`Ixgbe::open`].
 pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
     let bar = card.claim(runner).ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
-    Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), ..config })
+    drive(bar, config)
+}
+
+fn drive(bar: CardBar, config: Config) -> Result<Ixgbe<CardBar>> {
+    let (device, bus) = (bar.card().kind().device(), bar.card().bus());
+    Ixgbe::open(bar, bus, Config { device, ..config })
 }

@@ -14,17 +14,33 @@ const WHILE_WAITING: usize = 64;
 #[derive(Clone)]
 pub struct CardBar {
     pub(super) card: Arc<Card>,
-    /// The thread that runs the card; it stops when the last clone of these registers is dropped.
-    pub(super) _runner: Option<Arc<Runner>>,
     pub(super) _claim: Option<Arc<Claim>>,
 }
 
 /// A driver's claim on a card's registers, until the last clone of them is dropped.
-pub(super) struct Claim(pub Arc<Card>);
+pub(super) struct Claim {
+    pub card: Arc<Card>,
+    /// The thread that runs the card, which is at work as long as the claim is there.
+    pub runner: Option<Arc<Runner>>,
+    /// The card is this driver's alone, and ends with it.
+    pub ends_card: bool,
+}
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.used.store(FREE, Ordering::SeqCst);
+        self.card.used.store(FREE, Ordering::SeqCst);
+        if let Some(runner) = &self.runner
+            && self.ends_card
+        {
+            runner.forget(&self.card);
+        }
+    }
+}
+
+impl CardBar {
+    /// Returns the card.
+    pub(crate) fn card(&self) -> &Card {
+        &self.card
     }
 }
 

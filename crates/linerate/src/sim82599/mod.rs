@@ -149,15 +149,20 @@ impl Card {
     /// memory of which a slice is lent. Nothing else may drive the card, and rings must be in memory that belongs
     /// to no region.
     pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
-        CardBar { card: self.clone(), _runner: None, _claim: None }
+        CardBar { card: self.clone(), _claim: None }
     }
 
     /// Returns the card's registers, for its one driver; `None` while another driver has them, or a host has the
     /// card.
     pub(crate) fn claim(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
+        self.claim_for(runner, false)
+    }
+
+    /// As [`claim`](Card::claim); with `ends_card`, the runner forgets the card when the driver is closed.
+    fn claim_for(self: &Arc<Card>, runner: Option<Arc<Runner>>, ends_card: bool) -> Option<CardBar> {
         self.used.compare_exchange(FREE, DRIVEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
-        let claim = Some(Arc::new(Claim(self.clone())));
-        Some(CardBar { card: self.clone(), _runner: runner, _claim: claim })
+        let claim = Some(Arc::new(Claim { card: self.clone(), runner, ends_card }));
+        Some(CardBar { card: self.clone(), _claim: claim })
     }
 
     /// Marks the card as served to hosts, for good; false while a driver of this process has it.

@@ -44,14 +44,28 @@ impl Runner {
         card.stepped_by_hand();
         self.cards.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(card));
     }
+
+    /// Runs `card` no longer: when this returns, the thread does not hold it.
+    pub(super) fn forget(&self, card: &Card) {
+        // The thread itself has the list locked while a card ends in its hands; that one's turn was its last.
+        if !self.is_current() {
+            let cards = &mut self.cards.lock().unwrap_or_else(PoisonError::into_inner);
+            cards.retain(|other| !std::ptr::eq(other.as_ptr(), card));
+        }
+    }
+
+    /// True in the runner's own thread.
+    fn is_current(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
+    }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // A card held by the thread may be the one that drops the runner: a thread cannot join itself.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+        if !self.is_current()
+            && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
         }
