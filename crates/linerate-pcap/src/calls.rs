@@ -1,0 +1,316 @@
+//! The functions that programs call with a handle: ours, or those of the system's libpcap.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::RawFd;
+use std::ptr::{null, null_mut};
+
+use crate::abi::*;
+use crate::active::copied;
+use crate::handle::{Handle, described, guarded};
+use crate::real::{put_text, real};
+
+/// Defines functions of a handle: `ours` answers for handles of this object, the system's function for all others.
+macro_rules! of_handle {
+    ($(fn $name:ident($handle:ident $(, $argument:ident: $type:ty)*) -> $result:ty | $absent:expr => $ours:expr;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C-unwind" fn $name(pcap: *mut c_void $(, $argument: $type)*) -> $result {
+                match Handle::of(pcap) {
+                    Some(handle) => guarded($absent, || {
+                        let $handle = handle;
+                        $ours
+                    }),
+                    None => real!($name(pcap => *mut c_void $(, $argument => $type)*) -> $result | $absent),
+                }
+            }
+        )*
+    };
+}
+
+/// Sets a value before activation.
+fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
+    if handle.is_activated.get() {
+        handle.fail("can't perform operation on activated capture");
+        return PCAP_ERROR_ACTIVATED;
+    }
+    cell.set(value);
+    0
+}
+
+/// Returns a value that a handle has once it is activated.
+fn activated<T: From<i8>>(handle: &Handle, value: T) -> T {
+    if handle.is_activated.get() {
+        return value;
+    }
+    handle.not_activated();
+    T::from(PCAP_ERROR_NOT_ACTIVATED as i8)
+}
+
+of_handle! {
+    fn pcap_activate(handle) -> c_int | PCAP_ERROR => handle.activate();
+    fn pcap_set_snaplen(handle, len: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.snaplen, len);
+    fn pcap_set_promisc(handle, on: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.promiscuous, on != 0);
+    fn pcap_set_rfmon(handle, on: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.monitor_mode, on != 0);
+    // Frames are given at once, as in immediate mode.
+    fn pcap_set_timeout(handle, _milliseconds: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
+    fn pcap_set_immediate_mode(handle, _on: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
+    fn pcap_set_protocol_linux(handle, _protocol: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
+    // As on Linux, a size of zero or less is the usual one.
+    fn pcap_set_buffer_size(handle, bytes: c_int) -> c_int | PCAP_ERROR =>
+        set(handle, &handle.settings.buffer_size, bytes.max(0));
+    fn pcap_can_set_rfmon(_handle) -> c_int | PCAP_ERROR => 0;
+    fn pcap_set_tstamp_type(handle, kind: c_int) -> c_int | PCAP_ERROR => set_time_type(handle, kind);
+    fn pcap_set_tstamp_precision(handle, precision: c_int) -> c_int | PCAP_ERROR => set_precision(handle, precision);
+    fn pcap_get_tstamp_precision(handle) -> c_int | PCAP_ERROR => handle.settings.precision.get();
+
+    fn pcap_snapshot(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.snaplen.get());
+    fn pcap_datalink(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.get());
+    fn pcap_datalink_ext(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.get());
+    fn pcap_is_swapped(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
+    fn pcap_major_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
+    fn pcap_minor_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
+    fn pcap_bufsize(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.buffer_size.get());
+    fn pcap_file(_handle) -> *mut c_void | null_mut() => null_mut();
+    fn pcap_fileno(handle) -> c_int | PCAP_ERROR => descriptor(handle);
+    fn pcap_get_selectable_fd(handle) -> c_int | PCAP_ERROR => descriptor(handle);
+    fn pcap_get_required_select_timeout(_handle) -> *const libc::timeval | null() => null();
+    fn pcap_list_datalinks(handle, list: *mut *mut c_int) -> c_int | PCAP_ERROR => list_link_types(handle, list);
+    fn pcap_set_datalink(handle, kind: c_int) -> c_int | PCAP_ERROR => set_link_type(handle, kind);
+    fn pcap_list_tstamp_types(handle, list: *mut *mut c_int) -> c_int | PCAP_ERROR => {
+        put_list(handle, list, &[PCAP_TSTAMP_HOST])
+    };
+
+    fn pcap_setnonblock(handle, on: c_int, _error: *mut c_char) -> c_int | PCAP_ERROR => {
+        handle.is_nonblocking.set(on != 0);
+        0
+    };
+    fn pcap_getnonblock(handle, error: *mut c_char) -> c_int | PCAP_ERROR => match handle.is_activated.get() {
+        true => handle.is_nonblocking.get().into(),
+        false => {
+            handle.not_activated();
+            // SAFETY: the program's buffer of this size.
+            unsafe { put_text(error, PCAP_ERRBUF_SIZE, "This handle hasn't been activated yet") };
+            PCAP_ERROR_NOT_ACTIVATED
+        }
+    };
+    fn pcap_setdirection(handle, direction: c_int) -> c_int | PCAP_ERROR => set_direction(handle, direction);
+    fn pcap_setfilter(handle, program: *const Program) -> c_int | PCAP_ERROR => set_filter(handle, program);
+    fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => handle.with(|active| {
+        let statistics = active.statistics()?;
+        // SAFETY: the program's memory for it.
+        unsafe { stat.write(statistics) };
+        Ok(0)
+    });
+    fn pcap_inject(handle, bytes: *const c_void, len: usize) -> c_int | PCAP_ERROR => send(handle, bytes, len);
+    fn pcap_sendpacket(handle, bytes: *const c_void, len: c_int) -> c_int | PCAP_ERROR => {
+        if send(handle, bytes, len.max(0) as usize) < 0 { PCAP_ERROR } else { 0 }
+    };
+
+    fn pcap_compile(handle, program: *mut c_void, text: *const c_char, optimize: c_int, netmask: c_uint)
+        -> c_int | PCAP_ERROR => on_dead(handle, PCAP_ERROR, |dead| real!(pcap_compile(
+            dead => *mut c_void, program => *mut c_void, text => *const c_char, optimize => c_int, netmask => c_uint
+        ) -> c_int | PCAP_ERROR));
+    fn pcap_dump_open(handle, path: *const c_char) -> *mut c_void | null_mut() => on_dead(handle, null_mut(), |dead| {
+        real!(pcap_dump_open(dead => *mut c_void, path => *const c_char) -> *mut c_void | null_mut())
+    });
+    fn pcap_dump_open_append(handle, path: *const c_char) -> *mut c_void | null_mut() => {
+        on_dead(handle, null_mut(), |dead| {
+            real!(pcap_dump_open_append(dead => *mut c_void, path => *const c_char) -> *mut c_void | null_mut())
+        })
+    };
+    fn pcap_dump_fopen(handle, file: *mut c_void) -> *mut c_void | null_mut() => on_dead(handle, null_mut(), |dead| {
+        real!(pcap_dump_fopen(dead => *mut c_void, file => *mut c_void) -> *mut c_void | null_mut())
+    });
+
+    fn pcap_geterr(handle) -> *mut c_char | null_mut() => handle.error();
+    fn pcap_perror(handle, prefix: *const c_char) -> () | () => {
+        // SAFETY: texts that end with a zero, the program's and this object's.
+        let (prefix, text) = unsafe { (CStr::from_ptr(prefix), CStr::from_ptr(handle.error())) };
+        eprintln!("{}: {}", prefix.to_string_lossy(), text.to_string_lossy());
+    };
+}
+
+/// Signal handlers call it: it only stores, and writes to a descriptor.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_breakloop(pcap: *mut c_void) {
+    match Handle::of(pcap) {
+        Some(handle) => handle.break_loop(),
+        None => real!(pcap_breakloop(pcap => *mut c_void) -> () | ()),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
+    match Handle::of(pcap) {
+        // SAFETY: the handle is from `pcap_create`'s box, and the program gives it up.
+        Some(_) => guarded((), || drop(unsafe { Box::from_raw(pcap.cast::<Handle>()) })),
+        None => real!(pcap_close(pcap => *mut c_void) -> () | ()),
+    }
+}
+
+/// Creates a handle of ours if the name is a port's; `None` for all other names.
+fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the program's text, which ends with a zero.
+    let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
+    Some(match Handle::for_port(name)? {
+        Ok(handle) => Box::into_raw(Box::new(handle)),
+        Err(why) => {
+            // SAFETY: the program's buffer of this size.
+            unsafe { put_text(error, PCAP_ERRBUF_SIZE, &described(&why)) };
+            null_mut()
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_create(name: *const c_char, error: *mut c_char) -> *mut c_void {
+    match guarded(None, || create(name, error)) {
+        Some(handle) => handle.cast(),
+        None => real!(pcap_create(name => *const c_char, error => *mut c_char) -> *mut c_void | null_mut()),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_open_live(
+    name: *const c_char,
+    snaplen: c_int,
+    promiscuous: c_int,
+    timeout: c_int,
+    error: *mut c_char,
+) -> *mut c_void {
+    let Some(pointer) = guarded(None, || create(name, error)) else {
+        return real!(pcap_open_live(
+            name => *const c_char, snaplen => c_int, promiscuous => c_int, timeout => c_int, error => *mut c_char
+        ) -> *mut c_void | null_mut());
+    };
+    let Some(handle) = Handle::of(pointer.cast()) else { return null_mut() };
+    handle.settings.snaplen.set(snaplen);
+    handle.settings.promiscuous.set(promiscuous != 0);
+    if guarded(PCAP_ERROR, || handle.activate()) < 0 {
+        // SAFETY: this object's text, which ends with a zero; and the program's buffer of this size.
+        unsafe { put_text(error, PCAP_ERRBUF_SIZE, &CStr::from_ptr(handle.error()).to_string_lossy()) };
+        pcap_close(pointer.cast());
+        return null_mut();
+    }
+    pointer.cast()
+}
+
+fn set_time_type(handle: &Handle, kind: c_int) -> c_int {
+    match kind {
+        _ if handle.is_activated.get() => set(handle, &Default::default(), ()),
+        PCAP_TSTAMP_HOST => 0,
+        kind if kind < 0 => PCAP_ERROR_CANTSET_TSTAMP_TYPE,
+        _ => PCAP_WARNING_TSTAMP_TYPE_NOTSUP,
+    }
+}
+
+fn set_precision(handle: &Handle, precision: c_int) -> c_int {
+    match precision {
+        PCAP_TSTAMP_PRECISION_MICRO | PCAP_TSTAMP_PRECISION_NANO => set(handle, &handle.settings.precision, precision),
+        _ => PCAP_ERROR_TSTAMP_PRECISION_NOTSUP,
+    }
+}
+
+/// Returns the descriptor that is readable while frames wait.
+fn descriptor(handle: &Handle) -> RawFd {
+    let active = &mut *handle.active.borrow_mut();
+    active.as_mut().map_or(PCAP_ERROR, |active| {
+        handle.is_selected.set(true);
+        active.keep_watch();
+        active.descriptor()
+    })
+}
+
+/// Gives the program a list, which it frees by free(3).
+fn put_list(handle: &Handle, list: *mut *mut c_int, values: &[c_int]) -> c_int {
+    // SAFETY: it has no requirements.
+    let copy = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
+    if copy.is_null() {
+        handle.fail("malloc: Cannot allocate memory");
+        return PCAP_ERROR;
+    }
+    // SAFETY: the list has room for the values, and the program's memory for the address.
+    unsafe {
+        std::ptr::copy_nonoverlapping(values.as_ptr(), copy, values.len());
+        list.write(copy);
+    }
+    values.len() as c_int
+}
+
+const LINK_TYPES: [c_int; 2] = [DLT_EN10MB, DLT_DOCSIS];
+
+fn list_link_types(handle: &Handle, list: *mut *mut c_int) -> c_int {
+    if !handle.is_activated.get() {
+        return handle.not_activated();
+    }
+    put_list(handle, list, &LINK_TYPES)
+}
+
+fn set_link_type(handle: &Handle, kind: c_int) -> c_int {
+    if !handle.is_activated.get() {
+        return handle.not_activated();
+    }
+    if !LINK_TYPES.contains(&kind) {
+        handle.fail(&format!("{kind} is not one of the DLTs supported by this device"));
+        return PCAP_ERROR;
+    }
+    handle.link_type.set(kind);
+    0
+}
+
+fn set_direction(handle: &Handle, direction: c_int) -> c_int {
+    match direction {
+        PCAP_D_INOUT | PCAP_D_IN | PCAP_D_OUT => handle.set_direction(direction),
+        _ => {
+            handle.fail(&format!("{direction} is not a valid direction"));
+            PCAP_ERROR
+        }
+    }
+}
+
+fn set_filter(handle: &Handle, program: *const Program) -> c_int {
+    if program.is_null() {
+        handle.fail("setfilter: No filter specified");
+        return PCAP_ERROR;
+    }
+    handle.with(|active| {
+        // SAFETY: the program's filter, of the length that it has.
+        let Some(filter) = (unsafe { copied(&*program) }) else {
+            handle.fail("setfilter: the filter is not a valid program");
+            return Ok(PCAP_ERROR);
+        };
+        active.set_filter(filter);
+        Ok(0)
+    })
+}
+
+/// Sends a frame; returns its length.
+fn send(handle: &Handle, bytes: *const c_void, len: usize) -> c_int {
+    if bytes.is_null() {
+        handle.fail("send: Bad address");
+        return PCAP_ERROR;
+    }
+    handle.with(|active| {
+        // SAFETY: the program's bytes, of the length that it says.
+        let is_sent = active.send(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })?;
+        if is_sent {
+            return Ok(len as c_int);
+        }
+        handle.fail("send: No buffer space available: the port has taken nothing for a second");
+        Ok(PCAP_ERROR)
+    })
+}
+
+/// Calls a function of the system's with its handle that stands for ours; notes its error.
+fn on_dead<T: PartialEq + Copy>(handle: &Handle, failed: T, work: impl FnOnce(*mut c_void) -> T) -> T {
+    let dead = handle.dead();
+    let answer = if dead.is_null() { failed } else { work(dead) };
+    if answer == failed {
+        handle.adopt_error();
+    }
+    answer
+}

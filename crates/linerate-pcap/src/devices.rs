@@ -1,0 +1,84 @@
+//! Devices: the system's, and the ports that other processes serve.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr::null_mut;
+
+use linerate::port::PortName;
+use linerate::share::{Client, folder};
+
+use crate::abi::{Interface, PCAP_ERROR, PCAP_IF_USABLE};
+use crate::handle::guarded;
+use crate::real::real;
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut c_char) -> c_int {
+    let answer = real!(pcap_findalldevs(
+        devices => *mut *mut Interface, error => *mut c_char
+    ) -> c_int | PCAP_ERROR);
+    if answer == 0 {
+        guarded((), || append_served(devices));
+    }
+    answer
+}
+
+/// Appends the ports that are served. Their memory is malloc(3)'s, as that of the others, which `pcap_freealldevs` frees.
+fn append_served(devices: *mut *mut Interface) {
+    let mut end = devices;
+    // SAFETY: libpcap's list.
+    while !unsafe { *end }.is_null() {
+        // SAFETY: as above.
+        end = unsafe { &raw mut (**end).next };
+    }
+    for client in Client::all(&folder()).unwrap_or_default() {
+        for port in client.list().unwrap_or_default() {
+            let (Ok(name), Ok(text)) = (CString::new(port.name), CString::new("a port that linerate serves")) else {
+                continue;
+            };
+            // SAFETY: it has no requirements; the texts end with a zero.
+            let (one, name, description) = unsafe {
+                let one = libc::calloc(1, size_of::<Interface>()).cast::<Interface>();
+                (one, libc::strdup(name.as_ptr()), libc::strdup(text.as_ptr()))
+            };
+            if one.is_null() || name.is_null() || description.is_null() {
+                return;
+            }
+            // SAFETY: memory of this size, and the end of the list.
+            unsafe {
+                one.write(Interface {
+                    next: null_mut(),
+                    name,
+                    description,
+                    addresses: null_mut(),
+                    flags: PCAP_IF_USABLE,
+                });
+                *end = one;
+                end = &raw mut (*one).next;
+            }
+        }
+    }
+}
+
+/// A port has no IPv4 address, which is an error of libpcap's, too.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> c_int {
+    // SAFETY: the program's text, which ends with a zero.
+    let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    // SAFETY: as above.
+    let is_interface = text.is_some() && unsafe { libc::if_nametoindex(name) } != 0;
+    match text.filter(|text| !is_interface && PortName::parse(text).is_ok()) {
+        Some(text) => {
+            // SAFETY: the program's memory for the two numbers, and its buffer of libpcap's size.
+            unsafe {
+                net.write(0);
+                mask.write(0);
+                let text = format!("{text}: no IPv4 address assigned");
+                crate::real::put_text(error, crate::abi::PCAP_ERRBUF_SIZE, &text);
+            }
+            PCAP_ERROR
+        }
+        None => real!(pcap_lookupnet(
+            name => *const c_char, net => *mut u32, mask => *mut u32, error => *mut c_char
+        ) -> c_int | PCAP_ERROR),
+    }
+}

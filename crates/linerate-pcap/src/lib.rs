@@ -1,0 +1,23 @@
+//! `liblinerate_pcap.so`: libpcap's programs on every port.
+//!
+//! The object has libpcap's name (`libpcap.so.0.8`) and all its functions. Preloaded, or found in front of the system's
+//! by `LD_LIBRARY_PATH`, it opens names of ports (`sim:0`, `vale0:a+rt`); all other names, capture files, filters and
+//! tables are the system's libpcap's, which it opens by its path.
+//!
+//! - `calls`: the functions that programs call with a handle
+//! - `handle`: a handle (`pcap_t`): what it is set to, and its port once it is activated
+//! - `active`: a port that a handle captures from: frames, waiting, sending
+//! - `read`: `pcap_dispatch` and the like: frames go to the program
+//! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
+//! - `entire`: the functions that are the system's alone
+//! - `real`: the system's libpcap
+//! - `abi`: the structures and numbers of `pcap/pcap.h`
+
+mod abi;
+mod active;
+mod calls;
+mod devices;
+mod entire;
+mod handle;
+mod read;
+mod real;

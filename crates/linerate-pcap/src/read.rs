@@ -1,0 +1,214 @@
+//! Reading: `pcap_dispatch`, `pcap_loop`, `pcap_next`, `pcap_next_ex`.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uchar, c_void};
+use std::ptr::null;
+
+use crate::abi::*;
+use crate::handle::{Handle, guarded};
+use crate::real::real;
+
+/// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
+const BUFFER: c_int = 4096;
+
+/// What became of an attempt to get a frame.
+enum Next {
+    Frame(PacketHeader, *const c_uchar),
+    Nothing,
+    /// The end of a capture file.
+    End,
+    /// libpcap's number of an error, whose text is noted.
+    Failed(c_int),
+}
+
+/// Returns the next frame; without one, waits if the handle blocks and `waits`.
+#[inline]
+fn next(handle: &Handle, mut waits: bool) -> Next {
+    let mut has_received = false;
+    loop {
+        if handle.takes_break() {
+            return Next::Failed(PCAP_ERROR_BREAK);
+        }
+        let mut active = handle.active.borrow_mut();
+        let Some(active) = &mut *active else { return Next::Failed(handle.not_activated()) };
+        if let Some((frame, captured)) = active.next() {
+            let fraction = match handle.settings.precision.get() {
+                PCAP_TSTAMP_PRECISION_NANO => frame.time % 1_000_000_000,
+                _ => frame.time % 1_000_000_000 / 1000,
+            };
+            let time = libc::timeval { tv_sec: (frame.time / 1_000_000_000) as _, tv_usec: fraction as _ };
+            return Next::Frame(PacketHeader { time, captured, len: frame.len }, frame.bytes);
+        }
+        let outcome = guarded(Err(None), || {
+            active.disarm();
+            if active.receive() {
+                has_received = true;
+                return Ok(true);
+            }
+            if active.is_exhausted() {
+                return Ok(false);
+            }
+            // A program that was woken by frames that its filter refuses goes back to its other descriptors.
+            waits &= !(handle.is_nonblocking.get() || has_received && handle.is_selected.get());
+            if waits { active.wait(&handle.waker).map(|()| true).map_err(Some) } else { Ok(false) }
+        });
+        match outcome {
+            Ok(true) => {}
+            Ok(false) if active.is_exhausted() => return Next::End,
+            Ok(false) => return Next::Nothing,
+            Err(error) => {
+                handle
+                    .fail(&error.map_or("a defect of linerate".to_string(), |error| crate::handle::described(&error)));
+                return Next::Failed(PCAP_ERROR);
+            }
+        }
+    }
+}
+
+/// Gives frames to the program's function: `most` of them, or without a number those that are there; `is_loop` goes on until
+/// an error or a break.
+///
+/// Nothing here has to be dropped while the function runs: it may leave by longjmp(3), or end the thread.
+fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
+    let mut count = 0;
+    let most = if most > 0 { most } else { c_int::MAX };
+    loop {
+        match next(handle, count == 0 || is_loop) {
+            Next::Frame(header, bytes) => {
+                // SAFETY: the program's function; the header and the frame's bytes stay until it returns, the bytes until the
+                // next frames are received.
+                unsafe { callback(user, &raw const header, bytes) };
+                count += 1;
+                if is_loop && most == c_int::MAX {
+                    count = 1;
+                } else if count == most || !is_loop && count == BUFFER {
+                    break;
+                }
+            }
+            Next::Failed(error) => {
+                count = error;
+                break;
+            }
+            // A loop on a handle that does not block polls.
+            Next::Nothing if is_loop => {}
+            Next::End if is_loop => {
+                count = 0;
+                break;
+            }
+            Next::Nothing | Next::End => break,
+        }
+    }
+    keep_watch(handle);
+    if is_loop && count > 0 { 0 } else { count }
+}
+
+/// Brings the program's descriptor up to date, if it has one.
+fn keep_watch(handle: &Handle) {
+    if handle.is_selected.get()
+        && let Some(active) = &mut *handle.active.borrow_mut()
+    {
+        guarded((), || active.keep_watch());
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_dispatch(pcap: *mut c_void, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
+    match Handle::of(pcap) {
+        Some(handle) => give(handle, most, false, callback, user),
+        None => real!(pcap_dispatch(
+            pcap => *mut c_void, most => c_int, callback => Callback, user => *mut c_uchar
+        ) -> c_int | PCAP_ERROR),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_loop(pcap: *mut c_void, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
+    match Handle::of(pcap) {
+        Some(handle) => give(handle, most, true, callback, user),
+        None => real!(pcap_loop(
+            pcap => *mut c_void, most => c_int, callback => Callback, user => *mut c_uchar
+        ) -> c_int | PCAP_ERROR),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_next(pcap: *mut c_void, header: *mut PacketHeader) -> *const c_uchar {
+    let Some(handle) = Handle::of(pcap) else {
+        return real!(pcap_next(pcap => *mut c_void, header => *mut PacketHeader) -> *const c_uchar | null());
+    };
+    let Next::Frame(of_frame, bytes) = next(handle, true) else {
+        keep_watch(handle);
+        return null();
+    };
+    // SAFETY: the program's memory for it.
+    unsafe { header.write(PacketHeader { ..of_frame }) };
+    handle.last.keep(handle, of_frame, bytes).1
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_next_ex(
+    pcap: *mut c_void,
+    header: *mut *const PacketHeader,
+    data: *mut *const c_uchar,
+) -> c_int {
+    let Some(handle) = Handle::of(pcap) else {
+        return real!(pcap_next_ex(
+            pcap => *mut c_void, header => *mut *const PacketHeader, data => *mut *const c_uchar
+        ) -> c_int | PCAP_ERROR);
+    };
+    match next(handle, true) {
+        Next::Frame(of_frame, bytes) => {
+            let (of_frame, bytes) = handle.last.keep(handle, of_frame, bytes);
+            // SAFETY: the program's memory for the two addresses.
+            unsafe {
+                header.write(of_frame);
+                data.write(bytes);
+            }
+            1
+        }
+        Next::Nothing => {
+            keep_watch(handle);
+            0
+        }
+        Next::End => PCAP_ERROR_BREAK,
+        Next::Failed(error) => error,
+    }
+}
+
+/// The frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
+pub struct LastFrame {
+    header: UnsafeCell<PacketHeader>,
+    bytes: UnsafeCell<Vec<u8>>,
+}
+
+impl LastFrame {
+    pub const fn new() -> LastFrame {
+        let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let header = PacketHeader { time, captured: 0, len: 0 };
+        LastFrame { header: UnsafeCell::new(header), bytes: UnsafeCell::new(Vec::new()) }
+    }
+
+    /// Keeps a frame: its bytes are copied if the program's descriptor is kept up to date, since that may receive.
+    fn keep(
+        &self,
+        handle: &Handle,
+        header: PacketHeader,
+        mut bytes: *const c_uchar,
+    ) -> (*const PacketHeader, *const c_uchar) {
+        if handle.is_selected.get() {
+            // SAFETY: only the thread that uses the handle comes here, no reference to it exists, and the frame has as many
+            // bytes.
+            unsafe {
+                let copy = &mut *self.bytes.get();
+                copy.clear();
+                copy.extend_from_slice(std::slice::from_raw_parts(bytes, header.captured as usize));
+                bytes = copy.as_ptr();
+            }
+            keep_watch(handle);
+        }
+        // SAFETY: as above.
+        unsafe { self.header.get().write(header) };
+        (self.header.get(), bytes)
+    }
+}
