@@ -207,7 +207,7 @@ impl Active {
     ///
     /// # Errors
     /// Those of the port's link.
-    pub fn wait(&mut self, waker: &OwnedFd) -> Result<(), Error> {
+    pub fn wait(&mut self, waker: BorrowedFd<'_>) -> Result<(), Error> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
             return Ok(());
@@ -221,7 +221,7 @@ impl Active {
         let event = self.rx.arm().filter(|_| self.tick.is_none());
         let longest = if event.is_some() { LONGEST_SLEEP } else { TICK };
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let mut events = vec![PollFd::new(waker, PollFlags::IN)];
+        let mut events = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         events.extend(event.as_ref().map(|event| PollFd::new(event, PollFlags::IN)));
         let is_woken = poll(&mut events, Some(&longest));
         drop(events);

@@ -81,12 +81,19 @@ of_handle! {
         put_list(handle, list, &[PCAP_TSTAMP_HOST])
     };
 
-    fn pcap_setnonblock(handle, on: c_int, _error: *mut c_char) -> c_int | PCAP_ERROR => {
-        handle.is_nonblocking.set(on != 0);
-        0
+    fn pcap_setnonblock(handle, on: c_int, error: *mut c_char) -> c_int | PCAP_ERROR => {
+        handle.set_nonblocking(on != 0).map_or_else(
+            |why| {
+                handle.fail(&why);
+                // SAFETY: the program's buffer of this size.
+                unsafe { put_text(error, PCAP_ERRBUF_SIZE, &why) };
+                PCAP_ERROR
+            },
+            |()| 0,
+        )
     };
     fn pcap_getnonblock(handle, error: *mut c_char) -> c_int | PCAP_ERROR => match handle.is_activated.get() {
-        true => handle.is_nonblocking.get().into(),
+        true => handle.is_nonblocking().into(),
         false => {
             handle.not_activated();
             // SAFETY: the program's buffer of this size.

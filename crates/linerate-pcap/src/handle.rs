@@ -3,10 +3,10 @@
 
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use linerate::Error;
 use linerate::port::PortName;
@@ -33,14 +33,14 @@ pub struct Handle {
     /// The port, once the handle is activated.
     pub active: RefCell<Option<Active>>,
     pub is_activated: Cell<bool>,
-    pub is_nonblocking: Cell<bool>,
+    is_nonblocking: Cell<bool>,
     /// The descriptor has been asked for: it is kept up to date from then on.
     pub is_selected: Cell<bool>,
     pub link_type: Cell<c_int>,
     pub last: LastFrame,
     breaks: AtomicBool,
-    /// Wakes the thread that waits for frames.
-    pub waker: OwnedFd,
+    /// The event (eventfd(2)) that wakes the thread that waits for frames; -1 if the handle does not block.
+    waker: AtomicI32,
     /// A handle of the system's for compiling filters and writing files.
     dead: OnceCell<*mut c_void>,
 }
@@ -96,7 +96,7 @@ impl Handle {
             link_type: Cell::new(DLT_EN10MB),
             last: LastFrame::new(),
             breaks: AtomicBool::new(false),
-            waker: event()?,
+            waker: AtomicI32::new(event()?.into_raw_fd()),
             dead: OnceCell::new(),
         })
     }
@@ -179,7 +179,45 @@ impl Handle {
     /// Ends the loop that runs, or the next one. Signal handlers may call it (signal-safety(7)).
     pub fn break_loop(&self) {
         self.breaks.store(true, Ordering::Relaxed);
-        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        if let Some(waker) = self.waker() {
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Returns the event that wakes the thread that waits; `None` if the handle does not block.
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        let fd = self.waker.load(Ordering::Relaxed);
+        // SAFETY: the handle's own descriptor, which only its own thread closes.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Returns whether calls return at once where there are no frames.
+    pub fn is_nonblocking(&self) -> bool {
+        self.is_nonblocking.get()
+    }
+
+    /// Chooses whether calls wait for frames. Only a handle that waits has an event to be woken by, as in libpcap.
+    ///
+    /// # Errors
+    /// Without descriptors, as text.
+    pub fn set_nonblocking(&self, on: bool) -> Result<(), String> {
+        match (on, self.waker.load(Ordering::Relaxed)) {
+            (true, fd) if fd >= 0 => {
+                self.waker.store(-1, Ordering::Relaxed);
+                // SAFETY: the handle's own descriptor, which nothing else has now.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+            (false, fd) if fd < 0 => {
+                let event = event().map_err(|error| match error {
+                    Error::System { source, .. } => format!("Could not open eventfd: {}", reason(&source)),
+                    error => error.to_string(),
+                })?;
+                self.waker.store(event.into_raw_fd(), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        self.is_nonblocking.set(on);
+        Ok(())
     }
 
     /// Returns whether a loop is to end, and forgets it.
@@ -215,12 +253,20 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // It closes the event.
+        let _ = self.set_nonblocking(true);
         if let Some(&dead) = self.dead.get()
             && !dead.is_null()
         {
             real!(pcap_close(dead => *mut c_void) -> () | ());
         }
     }
+}
+
+/// Returns a system error's text as strerror(3) has it.
+fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 
 /// Returns an error's text with its remedy, if both fit.

@@ -50,8 +50,11 @@ fn next(handle: &Handle, mut waits: bool) -> Next {
                 return Ok(false);
             }
             // A program that was woken by frames that its filter refuses goes back to its other descriptors.
-            waits &= !(handle.is_nonblocking.get() || has_received && handle.is_selected.get());
-            if waits { active.wait(&handle.waker).map(|()| true).map_err(Some) } else { Ok(false) }
+            waits &= !(handle.is_nonblocking() || has_received && handle.is_selected.get());
+            match handle.waker() {
+                Some(waker) if waits => active.wait(waker).map(|()| true).map_err(Some),
+                _ => Ok(false),
+            }
         });
         match outcome {
             Ok(true) => {}

@@ -16,10 +16,10 @@ const INTEL: u16 = 0x8086;
 
 pub(super) fn open(options: &Options, name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     Ixgbe::<CardBar>::check(&config)?;
-    let bar = sim82599::open_named(name, &|wire| options.open_outside(wire))?;
-    let (what, _) = nic::known(name.short(), INTEL, bar.card().kind().device())?;
+    let (card, runner) = sim82599::open_named(name, &|wire| options.open_outside(wire))?;
+    let (what, _) = nic::known(name.short(), INTEL, card.kind().device())?;
     let config = Config { description: format!("{what}, a model inside this process"), ..config };
-    Ok(Box::new(drive(bar, config)?))
+    Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
 }
 
 impl Options {
@@ -41,11 +41,10 @@ impl Options {
 /// # Errors
 /// [`Error::PortInUse`] while another driver has the card, or it is served; all errors of [`Ixgbe::open`].
 pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
-    let bar = card.claim(runner).ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
-    drive(bar, config)
+    drive(card, card.claim(runner), config)
 }
 
-fn drive(bar: CardBar, config: Config) -> Result<Ixgbe<CardBar>> {
-    let (device, bus) = (bar.card().kind().device(), bar.card().bus());
-    Ixgbe::open(bar, bus, Config { device, ..config })
+fn drive(card: &Arc<Card>, bar: Option<CardBar>, config: Config) -> Result<Ixgbe<CardBar>> {
+    let bar = bar.ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
+    Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), ..config })
 }

@@ -37,13 +37,6 @@ impl Drop for Claim {
     }
 }
 
-impl CardBar {
-    /// Returns the card.
-    pub(crate) fn card(&self) -> &Card {
-        &self.card
-    }
-}
-
 impl Bar for CardBar {
     type Doorbell = CardDoorbell;
 

@@ -158,7 +158,11 @@ impl Card {
         self.claim_for(runner, false)
     }
 
-    /// As [`claim`](Card::claim); with `ends_card`, the runner forgets the card when the driver is closed.
+    /// As [`claim`](Card::claim), for a driver whose card ends with it: `runner` forgets it then.
+    pub(crate) fn claim_alone(self: &Arc<Card>, runner: Arc<Runner>) -> Option<CardBar> {
+        self.claim_for(Some(runner), true)
+    }
+
     fn claim_for(self: &Arc<Card>, runner: Option<Arc<Runner>>, ends_card: bool) -> Option<CardBar> {
         self.used.compare_exchange(FREE, DRIVEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let claim = Some(Arc::new(Claim { card: self.clone(), runner, ends_card }));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Cable, Card, CardBar, Kind, Port, Record, Runner, Traffic, Wire};
+use super::{Cable, Card, Kind, Port, Record, Runner, Traffic, Wire};
 use crate::error::{Error, Result};
 use crate::port::PortName;
 use crate::traffic::{Generator, Rate};
@@ -31,12 +31,11 @@ pub fn named(name: &str) -> Option<Arc<Card>> {
 /// Opens the port that a wire's option names.
 pub type OpenWire<'a> = &'a dyn Fn(&str) -> Result<crate::port::Port>;
 
-/// Makes the model that a port's name describes, runs it, and returns its registers: the model and its wire end with
-/// them. Ports at its outside are opened by `open`.
+/// Makes the model that a port's name describes, and runs it. Ports at its outside are opened by `open`.
 ///
 /// # Errors
 /// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], and those of its wire.
-pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<CardBar> {
+pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc<Runner>)> {
     models().lock().unwrap_or_else(PoisonError::into_inner).check_free(port)?;
     // The port outside may be a model, too.
     let wire = make_wire(port, open)?;
@@ -53,7 +52,7 @@ impl Models {
         }
     }
 
-    fn make(&mut self, port: &PortName, wire: Box<dyn Wire>) -> Result<CardBar> {
+    fn make(&mut self, port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
         let kind = match port.option("device") {
             Some(text) => text.parse().map_err(|why: String| port.bad_option("device", &why))?,
             None => Kind::default(),
@@ -68,7 +67,7 @@ impl Models {
         let card = Card::of_kind(kind, functions, port.rest(), wire);
         runner.run(&card);
         self.cards.insert(port.rest().to_string(), Arc::downgrade(&card));
-        card.claim_for(Some(runner), true).ok_or_else(|| Error::PortInUse { name: port.to_string() })
+        Ok((card, runner))
     }
 }
 
