@@ -85,7 +85,10 @@ impl Active {
             0 => Some(RING),
             asked => Some(asked.clamp(64, RING).next_power_of_two()),
         };
-        let pool = Pool::new(Region::new(&RegionOptions::default())?);
+        // Only a port of this process has its packets there for long.
+        let memory = RegionOptions::default();
+        let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
+        let pool = Pool::new(region);
         let options = Options { ring, pool: Some(pool), interrupts: Some(Duration::ZERO), ..Options::default() };
         let [mut port] = options.open([name])?;
         match port.set_promiscuous(settings.promiscuous.get()) {
@@ -242,11 +245,13 @@ impl Active {
 
     /// Makes the program's descriptor readable while frames wait, or once they come.
     pub fn keep_watch(&mut self) {
-        if self.skip().is_none() && !self.is_armed && self.tick.is_none() {
+        while self.skip().is_none() && self.tick.is_none() {
+            // What came before does not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
             self.is_armed = true;
-            // What came before does not interrupt.
-            while self.skip().is_none() && self.receive() {}
+            if !self.receive() {
+                break;
+            }
         }
         let is_ready = self.skip().is_some();
         if is_ready != self.is_ready {

@@ -7,7 +7,7 @@ use std::ptr::{null, null_mut};
 
 use crate::abi::*;
 use crate::active::copied;
-use crate::handle::{Handle, described, guarded};
+use crate::handle::{Handle, described, guarded, reason};
 use crate::real::{put_text, real};
 
 /// Defines functions of a handle: `ours` answers for handles of this object, the system's function for all others.
@@ -31,7 +31,7 @@ macro_rules! of_handle {
 /// Sets a value before activation.
 fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
     if handle.is_activated.get() {
-        handle.fail("can't perform operation on activated capture");
+        handle.fail("can't perform  operation on activated capture");
         return PCAP_ERROR_ACTIVATED;
     }
     cell.set(value);
@@ -66,7 +66,8 @@ of_handle! {
 
     fn pcap_snapshot(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.snaplen.get());
     fn pcap_datalink(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.get());
-    fn pcap_datalink_ext(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.get());
+    // Link types are Ethernet's: they have no more about them.
+    fn pcap_datalink_ext(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_is_swapped(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_major_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_minor_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
@@ -295,19 +296,21 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
     })
 }
 
-/// Sends a frame; returns its length.
+/// Sends a frame; returns its length. Errors begin as the system's do.
 fn send(handle: &Handle, bytes: *const c_void, len: usize) -> c_int {
     if bytes.is_null() {
         handle.fail("send: Bad address");
         return PCAP_ERROR;
     }
+    // SAFETY: the program's bytes, of the length that it says.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), len) };
     handle.with(|active| {
-        // SAFETY: the program's bytes, of the length that it says.
-        let is_sent = active.send(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })?;
-        if is_sent {
-            return Ok(len as c_int);
-        }
-        handle.fail("send: No buffer space available: the port has taken nothing for a second");
+        let why = match active.send(bytes) {
+            Ok(true) => return Ok(len as c_int),
+            Ok(false) => "No buffer space available: the port has taken nothing for a second".to_string(),
+            Err(error) => reason(&error),
+        };
+        handle.fail(&format!("send: {why}"));
         Ok(PCAP_ERROR)
     })
 }

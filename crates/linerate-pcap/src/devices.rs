@@ -7,9 +7,9 @@ use std::ptr::null_mut;
 use linerate::port::PortName;
 use linerate::share::{Client, folder};
 
-use crate::abi::{Interface, PCAP_ERROR, PCAP_IF_USABLE};
+use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
 use crate::handle::guarded;
-use crate::real::real;
+use crate::real::{put_text, real};
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut c_char) -> c_int {
@@ -68,12 +68,13 @@ extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *m
     let is_interface = text.is_some() && unsafe { libc::if_nametoindex(name) } != 0;
     match text.filter(|text| !is_interface && PortName::parse(text).is_ok()) {
         Some(text) => {
-            // SAFETY: the program's memory for the two numbers, and its buffer of libpcap's size.
+            // SAFETY: the program's memory for the two numbers, its buffer of libpcap's size, and this thread's errno.
             unsafe {
                 net.write(0);
                 mask.write(0);
                 let text = format!("{text}: no IPv4 address assigned");
-                crate::real::put_text(error, crate::abi::PCAP_ERRBUF_SIZE, &text);
+                put_text(error, PCAP_ERRBUF_SIZE, &text);
+                *libc::__errno_location() = libc::EADDRNOTAVAIL;
             }
             PCAP_ERROR
         }

@@ -104,7 +104,7 @@ impl Handle {
     /// Opens the port. Returns libpcap's status.
     pub fn activate(&self) -> c_int {
         if self.is_activated.get() {
-            self.fail("can't perform operation on activated capture");
+            self.fail("can't perform  operation on activated capture");
             return PCAP_ERROR_ACTIVATED;
         }
         if self.settings.monitor_mode.get() {
@@ -208,10 +208,7 @@ impl Handle {
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
             (false, fd) if fd < 0 => {
-                let event = event().map_err(|error| match error {
-                    Error::System { source, .. } => format!("Could not open eventfd: {}", reason(&source)),
-                    error => error.to_string(),
-                })?;
+                let event = event().map_err(|error| format!("Could not open eventfd: {}", reason(&error)))?;
                 self.waker.store(event.into_raw_fd(), Ordering::Relaxed);
             }
             _ => {}
@@ -264,8 +261,11 @@ impl Drop for Handle {
 }
 
 /// Returns a system error's text as strerror(3) has it.
-fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
+pub fn reason(error: &Error) -> String {
+    let text = match error {
+        Error::System { source, .. } => source.to_string(),
+        error => error.to_string(),
+    };
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }
 

@@ -68,11 +68,12 @@ impl Region {
         Region::make(options, false)
     }
 
-    /// As [`new`](Region::new), with ordinary pages that are allocated on first use.
+    /// As [`new`](Region::new), with ordinary pages that are allocated on first use: for ports whose packets are short of
+    /// their room most of the time. The first use of a page costs a fault, and a card may not be able to use them.
     ///
     /// # Errors
     /// As [`new`](Region::new).
-    pub(crate) fn lazy(options: &RegionOptions) -> Result<Region> {
+    pub fn lazy(options: &RegionOptions) -> Result<Region> {
         Region::make(options, true)
     }
 

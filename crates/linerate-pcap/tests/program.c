@@ -1,0 +1,386 @@
+/* A program of libpcap's, of its documented calls only. It is linked with the system's libpcap.so.0.8 and finds another
+ * one of that name in LD_LIBRARY_PATH or LD_PRELOAD. Usage: program WHAT DEVICE [NUMBER...] */
+#include <errno.h>
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+typedef struct pcap pcap_t;
+struct pcap_pkthdr { struct timeval ts; uint32_t caplen, len; };
+struct pcap_stat { unsigned recv, drop, ifdrop; };
+struct bpf_program { unsigned len; void *insns; };
+struct pcap_if { struct pcap_if *next; char *name, *description; void *addresses; unsigned flags; };
+typedef void (*pcap_handler)(unsigned char *, const struct pcap_pkthdr *, const unsigned char *);
+
+pcap_t *pcap_create(const char *, char *);
+pcap_t *pcap_open_live(const char *, int, int, int, char *);
+int pcap_activate(pcap_t *), pcap_set_snaplen(pcap_t *, int), pcap_set_promisc(pcap_t *, int), pcap_set_rfmon(pcap_t *, int),
+	pcap_set_timeout(pcap_t *, int), pcap_set_immediate_mode(pcap_t *, int), pcap_set_buffer_size(pcap_t *, int),
+	pcap_can_set_rfmon(pcap_t *), pcap_set_tstamp_precision(pcap_t *, int), pcap_get_tstamp_precision(pcap_t *),
+	pcap_set_tstamp_type(pcap_t *, int), pcap_snapshot(pcap_t *), pcap_datalink(pcap_t *), pcap_datalink_ext(pcap_t *),
+	pcap_set_datalink(pcap_t *, int), pcap_list_datalinks(pcap_t *, int **), pcap_list_tstamp_types(pcap_t *, int **),
+	pcap_is_swapped(pcap_t *), pcap_setnonblock(pcap_t *, int, char *), pcap_getnonblock(pcap_t *, char *),
+	pcap_setdirection(pcap_t *, int), pcap_compile(pcap_t *, struct bpf_program *, const char *, int, unsigned),
+	pcap_setfilter(pcap_t *, struct bpf_program *), pcap_stats(pcap_t *, struct pcap_stat *), pcap_inject(pcap_t *, const void *, size_t),
+	pcap_sendpacket(pcap_t *, const unsigned char *, int), pcap_get_selectable_fd(pcap_t *), pcap_fileno(pcap_t *),
+	pcap_dispatch(pcap_t *, int, pcap_handler, unsigned char *), pcap_loop(pcap_t *, int, pcap_handler, unsigned char *),
+	pcap_next_ex(pcap_t *, struct pcap_pkthdr **, const unsigned char **), pcap_findalldevs(struct pcap_if **, char *),
+	pcap_lookupnet(const char *, uint32_t *, uint32_t *, char *);
+const unsigned char *pcap_next(pcap_t *, struct pcap_pkthdr *);
+void pcap_close(pcap_t *), pcap_breakloop(pcap_t *), pcap_freecode(struct bpf_program *), pcap_freealldevs(struct pcap_if *),
+	pcap_free_datalinks(int *), pcap_free_tstamp_types(int *);
+char *pcap_geterr(pcap_t *);
+FILE *pcap_file(pcap_t *);
+void *pcap_dump_open(pcap_t *, const char *);
+void pcap_dump_close(void *), pcap_dump(unsigned char *, const struct pcap_pkthdr *, const unsigned char *);
+pcap_t *pcap_open_offline(const char *, char *);
+
+static char text[256];
+static pcap_t *pcap;
+static long count, order_errors;
+static struct timeval last;
+static unsigned delay;
+
+static void die(const char *what, const char *why) {
+	printf("%s: %s\n", what, why);
+	exit(1);
+}
+
+static pcap_t *opened(const char *device) {
+	pcap_t *new = pcap_create(device, text);
+	if (!new)
+		die("pcap_create", text);
+	pcap_set_promisc(new, 1);
+	pcap_set_tstamp_precision(new, 1);
+	pcap_set_immediate_mode(new, 1);
+	if (pcap_activate(new) < 0)
+		die("pcap_activate", pcap_geterr(new));
+	return new;
+}
+
+static void ready(void) {
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static void each(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	(void)user, (void)bytes;
+	count++;
+	if (last.tv_sec > header->ts.tv_sec || (last.tv_sec == header->ts.tv_sec && last.tv_usec >= header->ts.tv_usec))
+		order_errors++;
+	last = header->ts;
+	if (delay)
+		usleep(delay);
+}
+
+static void filter(const char *expression) {
+	struct bpf_program program;
+	if (pcap_compile(pcap, &program, expression, 1, 0) < 0)
+		die("pcap_compile", pcap_geterr(pcap));
+	if (pcap_setfilter(pcap, &program) < 0)
+		die("pcap_setfilter", pcap_geterr(pcap));
+	pcap_freecode(&program);
+}
+
+#define SHOW(call) printf("%s: %ld\n", #call, (long)(call))
+
+/* Prints what calls return, in all states of a handle. */
+static void api(const char *device) {
+	int *list = NULL;
+	pcap_t *a = pcap_create(device, text);
+	struct bpf_program program;
+	uint32_t net, mask;
+	struct pcap_stat stat;
+	if (!a)
+		die("pcap_create", text);
+	SHOW(pcap_snapshot(a));
+	SHOW(pcap_datalink(a));
+	SHOW(pcap_dispatch(a, 1, each, NULL));
+	printf("%s\n", pcap_geterr(a));
+	SHOW(pcap_loop(a, 1, each, NULL));
+	SHOW(pcap_stats(a, &stat));
+	SHOW(pcap_can_set_rfmon(a));
+	SHOW(pcap_set_tstamp_precision(a, 7));
+	SHOW(pcap_set_tstamp_precision(a, 1));
+	SHOW(pcap_get_tstamp_precision(a));
+	SHOW(pcap_set_tstamp_type(a, 0));
+	SHOW(pcap_set_snaplen(a, 60));
+	SHOW(pcap_set_promisc(a, 1));
+	SHOW(pcap_set_timeout(a, 10));
+	SHOW(pcap_set_immediate_mode(a, 1));
+	SHOW(pcap_set_buffer_size(a, 1 << 20));
+	SHOW(pcap_activate(a));
+	SHOW(pcap_activate(a));
+	SHOW(pcap_set_snaplen(a, 60));
+	SHOW(pcap_set_buffer_size(a, 60));
+	SHOW(pcap_set_tstamp_precision(a, 0));
+	printf("%s\n", pcap_geterr(a));
+	SHOW(pcap_snapshot(a));
+	SHOW(pcap_datalink(a));
+	SHOW(pcap_datalink_ext(a));
+	SHOW(pcap_is_swapped(a));
+	SHOW(pcap_file(a) != NULL);
+	SHOW(pcap_list_datalinks(a, &list));
+	printf("%d %d\n", list[0], list[1]);
+	pcap_free_datalinks(list);
+	SHOW(pcap_list_tstamp_types(a, &list));
+	pcap_free_tstamp_types(list);
+	SHOW(pcap_set_datalink(a, 143));
+	SHOW(pcap_datalink(a));
+	SHOW(pcap_set_datalink(a, 1));
+	SHOW(pcap_set_datalink(a, 105));
+	SHOW(pcap_setdirection(a, 1));
+	SHOW(pcap_setdirection(a, 0));
+	SHOW(pcap_getnonblock(a, text));
+	SHOW(pcap_setnonblock(a, 1, text));
+	SHOW(pcap_getnonblock(a, text));
+	SHOW(pcap_dispatch(a, -1, each, NULL));
+	SHOW(pcap_compile(a, &program, "udp and port 9 and less 100", 1, 0));
+	printf("%u instructions\n", program.len);
+	SHOW(pcap_setfilter(a, &program));
+	pcap_freecode(&program);
+	SHOW(pcap_compile(a, &program, "udp and prot", 1, 0));
+	SHOW(pcap_stats(a, &stat));
+	printf("%u %u %u\n", stat.recv, stat.drop, stat.ifdrop);
+	SHOW(pcap_get_selectable_fd(a) >= 0);
+	SHOW(pcap_fileno(a) >= 0);
+	SHOW(pcap_setnonblock(a, 0, text));
+	pcap_breakloop(a);
+	SHOW(pcap_dispatch(a, -1, each, NULL));
+	pcap_breakloop(a);
+	SHOW(pcap_loop(a, -1, each, NULL));
+	pcap_close(a);
+	SHOW(pcap_lookupnet(device, &net, &mask, text));
+	printf("%s\n", strerror(errno));
+	a = pcap_open_live(device, 0, 1, 10, text);
+	SHOW(a != NULL);
+	SHOW(pcap_snapshot(a));
+	pcap_close(a);
+	a = pcap_create(device, text);
+	SHOW(pcap_set_rfmon(a, 1));
+	SHOW(pcap_activate(a) < 0);
+	pcap_close(a);
+}
+
+static void report(void) {
+	struct pcap_stat stat;
+	if (pcap_stats(pcap, &stat) < 0)
+		die("pcap_stats", pcap_geterr(pcap));
+	printf("%ld frames, %u received, %u dropped, %ld times not in order\n", count, stat.recv, stat.drop, order_errors);
+}
+
+static void ended(int signal) {
+	(void)signal;
+	pcap_breakloop(pcap);
+}
+
+/* Counts until it is told to end. */
+static void loop(const char *device, const char *expression, unsigned wait) {
+	pcap = opened(device);
+	delay = wait;
+	if (expression && *expression)
+		filter(expression);
+	signal(SIGINT, ended);
+	ready();
+	int answer = pcap_loop(pcap, -1, each, NULL);
+	if (answer != -2)
+		die("pcap_loop", pcap_geterr(pcap));
+	delay = 0;
+	/* What is there still. */
+	pcap_setnonblock(pcap, 1, text);
+	while (pcap_dispatch(pcap, -1, each, NULL) > 0)
+		;
+	report();
+}
+
+/* Waits for the descriptor, by select(2) or poll(2), and takes what is there. */
+static void wait_for(const char *device, const char *how, long frames) {
+	pcap = opened(device);
+	int is_next = !strcmp(how, "next"), fd = pcap_get_selectable_fd(pcap);
+	pcap_setnonblock(pcap, 1, text);
+	filter("udp");
+	ready();
+	while (count < frames) {
+		struct pollfd event = { fd, POLLIN, 0 };
+		fd_set set;
+		FD_ZERO(&set);
+		FD_SET(fd, &set);
+		if (strcmp(how, "select") ? poll(&event, 1, 20000) != 1 : select(fd + 1, &set, 0, 0, &(struct timeval){ 20, 0 }) != 1)
+			die(how, "nothing came");
+		struct pcap_pkthdr *header;
+		const unsigned char *bytes;
+		int answer = is_next ? pcap_next_ex(pcap, &header, &bytes) : pcap_dispatch(pcap, 3, each, NULL);
+		if (is_next && answer == 1)
+			each(NULL, header, bytes);
+		if (answer < 0)
+			die("pcap_dispatch", pcap_geterr(pcap));
+	}
+	report();
+}
+
+static void send_frames(const char *device, long frames) {
+	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0 };
+	pcap = opened(device);
+	for (long n = 0; n < frames; n++) {
+		frame[20] = n >> 8, frame[21] = n;
+		if (n % 2 ? pcap_sendpacket(pcap, frame, 60) != 0 : pcap_inject(pcap, frame, 60) != 60)
+			die("pcap_inject", pcap_geterr(pcap));
+	}
+	static unsigned char longest[70000];
+	printf("too long: %d %s\n", pcap_inject(pcap, longest, sizeof longest), pcap_geterr(pcap));
+	pcap_close(pcap);
+	printf("sent\n");
+}
+
+static void list_devices(void) {
+	struct pcap_if *all, *one;
+	if (pcap_findalldevs(&all, text) < 0)
+		die("pcap_findalldevs", text);
+	for (one = all; one; one = one->next)
+		printf("%s\n", one->name);
+	pcap_freealldevs(all);
+}
+
+static void *break_soon(void *argument) {
+	(void)argument;
+	usleep(20000);
+	pcap_breakloop(pcap);
+	return NULL;
+}
+
+/* Ends loops by another thread, by a signal's handler, and from inside. */
+static void leave_early(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	each(user, header, bytes);
+	if (count == 5)
+		pcap_breakloop(pcap);
+}
+
+static jmp_buf away;
+static void jump(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	each(user, header, bytes);
+	if (count == 3)
+		longjmp(away, 1);
+}
+
+static void breaks(const char *device) {
+	pthread_t thread;
+	pcap = opened(device);
+	filter("tcp port 1");
+	pthread_create(&thread, NULL, break_soon, NULL);
+	SHOW(pcap_loop(pcap, -1, each, NULL));
+	pthread_join(thread, NULL);
+	struct sigaction action = { .sa_handler = ended };
+	sigaction(SIGALRM, &action, NULL);
+	setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 0 }, { 0, 20000 } }, NULL);
+	SHOW(pcap_dispatch(pcap, -1, each, NULL));
+	filter("");
+	ready();
+	SHOW(pcap_loop(pcap, -1, leave_early, NULL));
+	SHOW(count);
+	count = 0;
+	if (!setjmp(away))
+		pcap_loop(pcap, -1, jump, NULL);
+	SHOW(count);
+	SHOW(pcap_loop(pcap, 4, each, NULL));
+	SHOW(count);
+	pcap_close(pcap);
+}
+
+static long descriptors(void) {
+	long open = 0;
+	DIR *folder = opendir("/proc/self/fd");
+	while (readdir(folder))
+		open++;
+	closedir(folder);
+	return open;
+}
+
+/* Opens, uses and closes handles in random order. */
+static void churn(const char *device, long rounds, unsigned seed) {
+	pcap_t *held[4] = { 0 };
+	pcap_close(opened(device));
+	long before = descriptors();
+	srandom(seed);
+	for (long n = 0; n < rounds; n++) {
+		pcap_t **at = &held[random() % 4];
+		if (!*at) {
+			if (!(*at = pcap_create(device, text)))
+				die("pcap_create", text);
+			continue;
+		}
+		pcap = *at;
+		struct pcap_pkthdr *header;
+		const unsigned char *bytes;
+		struct pcap_stat stat;
+		struct bpf_program program;
+		switch (random() % 9) {
+		case 0:
+			pcap_activate(pcap);
+			break;
+		case 1:
+			if (pcap_compile(pcap, &program, "udp or arp", random() % 2, 0) == 0) {
+				pcap_setfilter(pcap, &program);
+				pcap_freecode(&program);
+			}
+			break;
+		case 2:
+			pcap_breakloop(pcap);
+			break;
+		case 3:
+			pcap_setnonblock(pcap, 1, text);
+			pcap_dispatch(pcap, random() % 50 - 1, each, NULL);
+			break;
+		case 4:
+			pcap_setnonblock(pcap, 1, text);
+			pcap_next_ex(pcap, &header, &bytes);
+			break;
+		case 5:
+			pcap_setnonblock(pcap, 0, text);
+			pcap_breakloop(pcap);
+			pcap_loop(pcap, -1, each, NULL);
+			break;
+		case 6:
+			pcap_get_selectable_fd(pcap);
+			pcap_stats(pcap, &stat);
+			break;
+		case 7:
+			pcap_setdirection(pcap, random() % 4);
+			break;
+		default:
+			pcap_close(pcap);
+			*at = NULL;
+		}
+	}
+	for (int n = 0; n < 4; n++)
+		if (held[n])
+			pcap_close(held[n]);
+	printf("%ld descriptors more\n", descriptors() - before);
+}
+
+int main(int argc, char **argv) {
+	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
+	if (!strcmp(what, "api"))
+		api(device);
+	else if (!strcmp(what, "loop"))
+		loop(device, argc > 4 ? argv[4] : "", atoi(third));
+	else if (!strcmp(what, "select") || !strcmp(what, "poll") || !strcmp(what, "next"))
+		wait_for(device, what, atol(third));
+	else if (!strcmp(what, "send"))
+		send_frames(device, atol(third));
+	else if (!strcmp(what, "list"))
+		list_devices();
+	else if (!strcmp(what, "break"))
+		breaks(device);
+	else if (!strcmp(what, "churn"))
+		churn(device, atol(third), atoi(argv[4]));
+	return 0;
+}
