@@ -43,6 +43,10 @@ pub struct PacketHeader {
     pub len: u32,
 }
 
+impl PacketHeader {
+    pub const EMPTY: PacketHeader = PacketHeader { time: libc::timeval { tv_sec: 0, tv_usec: 0 }, captured: 0, len: 0 };
+}
+
 /// `struct pcap_stat`.
 #[repr(C)]
 pub struct Stat {

@@ -16,6 +16,8 @@ use crate::abi::*;
 use crate::handle::{Settings, event};
 use crate::real::real;
 
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
 /// Packets that are received at once.
 const BATCH: usize = 64;
 /// Slots of the receive ring, unless the name or the program's buffer size says otherwise.
@@ -35,8 +37,9 @@ const ROOM: Duration = Duration::from_secs(1);
 pub struct Frame {
     pub bytes: *const u8,
     pub len: u32,
-    /// Nanoseconds since 1970.
-    pub time: u64,
+    /// Its time since 1970.
+    pub nanoseconds: u32,
+    pub seconds: u64,
 }
 
 /// An open port.
@@ -182,6 +185,10 @@ impl Active {
         }
         self.quiet_since = None;
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        // A frame without a time of its own came between the last poll and this one. Those of a batch have times one after
+        // the other, of which the last is about that of this poll.
+        let first = (now - self.batch.len() as u64).max(self.last + 1);
+        let (mut seconds, mut nanoseconds) = (first / SECOND, (first % SECOND) as u32);
         for packet in self.batch.packets() {
             let (bytes, len) = match packet.slots() {
                 1 => (packet.as_ptr(), packet.len()),
@@ -192,17 +199,18 @@ impl Active {
                     self.long.last().map_or((std::ptr::null(), 0), |whole| (whole.as_ptr(), whole.len()))
                 }
             };
-            self.frames.push(Frame { bytes, len: len as u32, time: packet.timestamp().unwrap_or(0) });
+            if let Some(time) = packet.timestamp() {
+                let time = time.max(self.last);
+                (seconds, nanoseconds) = (time / SECOND, (time % SECOND) as u32);
+                self.last = time;
+            }
+            self.frames.push(Frame { bytes, len: len as u32, nanoseconds, seconds });
+            nanoseconds += 1;
+            if nanoseconds == SECOND as u32 {
+                (seconds, nanoseconds) = (seconds + 1, 0);
+            }
         }
-        // Without a time of its own a frame came between the last poll and this one: all have times of their own, and the
-        // last one that of this poll.
-        let count = self.frames.len() as u64;
-        for (frame, n) in self.frames.iter_mut().zip(1..) {
-            let earliest = if frame.time == 0 { self.last + 1 } else { self.last };
-            let time = if frame.time == 0 { now + n - count } else { frame.time };
-            frame.time = time.max(earliest);
-            self.last = frame.time;
-        }
+        self.last = self.last.max(seconds * SECOND + u64::from(nanoseconds) - 1);
         true
     }
 

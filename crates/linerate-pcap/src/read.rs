@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr::null;
 
 use crate::abi::*;
-use crate::handle::{Handle, guarded};
+use crate::handle::{Handle, described, guarded};
 use crate::real::real;
 
 /// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
@@ -14,7 +14,8 @@ const BUFFER: c_int = 4096;
 
 /// What became of an attempt to get a frame.
 enum Next {
-    Frame(PacketHeader, *const c_uchar),
+    /// Its bytes.
+    Frame(*const c_uchar),
     Nothing,
     /// The end of a capture file.
     End,
@@ -22,49 +23,58 @@ enum Next {
     Failed(c_int),
 }
 
-/// Returns the next frame; without one, waits if the handle blocks and `waits`.
-#[inline]
-fn next(handle: &Handle, mut waits: bool) -> Next {
+/// Gets the next frame, and fills in its header; without one, waits if the handle blocks and `waits`.
+#[inline(always)]
+fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
     let mut has_received = false;
     loop {
         if handle.takes_break() {
             return Next::Failed(PCAP_ERROR_BREAK);
         }
-        let mut active = handle.active.borrow_mut();
-        let Some(active) = &mut *active else { return Next::Failed(handle.not_activated()) };
-        if let Some((frame, captured)) = active.next() {
-            let fraction = match handle.settings.precision.get() {
-                PCAP_TSTAMP_PRECISION_NANO => frame.time % 1_000_000_000,
-                _ => frame.time % 1_000_000_000 / 1000,
+        if let Some(active) = &mut *handle.active.borrow_mut()
+            && let Some((frame, captured)) = active.next()
+        {
+            header.time.tv_sec = frame.seconds as _;
+            header.time.tv_usec = match handle.settings.precision.get() {
+                PCAP_TSTAMP_PRECISION_NANO => frame.nanoseconds.into(),
+                _ => (frame.nanoseconds / 1000).into(),
             };
-            let time = libc::timeval { tv_sec: (frame.time / 1_000_000_000) as _, tv_usec: fraction as _ };
-            return Next::Frame(PacketHeader { time, captured, len: frame.len }, frame.bytes);
+            (header.captured, header.len) = (captured, frame.len);
+            return Next::Frame(frame.bytes);
         }
-        let outcome = guarded(Err(None), || {
-            active.disarm();
-            if active.receive() {
-                has_received = true;
-                return Ok(true);
+        if let Some(outcome) = receive(handle, waits, &mut has_received) {
+            return outcome;
+        }
+    }
+}
+
+/// Receives frames, or waits for them; returns why there are none.
+#[inline(never)]
+fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next> {
+    let mut active = handle.active.borrow_mut();
+    let Some(active) = &mut *active else { return Some(Next::Failed(handle.not_activated())) };
+    let outcome = guarded(Err(None), || {
+        active.disarm();
+        if active.receive() {
+            *has_received = true;
+            return Ok(true);
+        }
+        // A program that was woken by frames that its filter refuses goes back to its other descriptors.
+        let returns = handle.is_nonblocking() || *has_received && handle.is_selected.get();
+        match handle.waker() {
+            Some(waker) if waits && !returns && !active.is_exhausted() => {
+                active.wait(waker).map(|()| true).map_err(Some)
             }
-            if active.is_exhausted() {
-                return Ok(false);
-            }
-            // A program that was woken by frames that its filter refuses goes back to its other descriptors.
-            waits &= !(handle.is_nonblocking() || has_received && handle.is_selected.get());
-            match handle.waker() {
-                Some(waker) if waits => active.wait(waker).map(|()| true).map_err(Some),
-                _ => Ok(false),
-            }
-        });
-        match outcome {
-            Ok(true) => {}
-            Ok(false) if active.is_exhausted() => return Next::End,
-            Ok(false) => return Next::Nothing,
-            Err(error) => {
-                handle
-                    .fail(&error.map_or("a defect of linerate".to_string(), |error| crate::handle::described(&error)));
-                return Next::Failed(PCAP_ERROR);
-            }
+            _ => Ok(false),
+        }
+    });
+    match outcome {
+        Ok(true) => None,
+        Ok(false) if active.is_exhausted() => Some(Next::End),
+        Ok(false) => Some(Next::Nothing),
+        Err(error) => {
+            handle.fail(&error.map_or("a defect of linerate".to_string(), |error| described(&error)));
+            Some(Next::Failed(PCAP_ERROR))
         }
     }
 }
@@ -74,11 +84,12 @@ fn next(handle: &Handle, mut waits: bool) -> Next {
 ///
 /// Nothing here has to be dropped while the function runs: it may leave by longjmp(3), or end the thread.
 fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
+    let mut header = PacketHeader::EMPTY;
     let mut count = 0;
     let most = if most > 0 { most } else { c_int::MAX };
     loop {
-        match next(handle, count == 0 || is_loop) {
-            Next::Frame(header, bytes) => {
+        match next(handle, count == 0 || is_loop, &mut header) {
+            Next::Frame(bytes) => {
                 // SAFETY: the program's function; the header and the frame's bytes stay until it returns, the bytes until the
                 // next frames are received.
                 unsafe { callback(user, &raw const header, bytes) };
@@ -140,13 +151,15 @@ extern "C-unwind" fn pcap_next(pcap: *mut c_void, header: *mut PacketHeader) -> 
     let Some(handle) = Handle::of(pcap) else {
         return real!(pcap_next(pcap => *mut c_void, header => *mut PacketHeader) -> *const c_uchar | null());
     };
-    let Next::Frame(of_frame, bytes) = next(handle, true) else {
+    let mut of_frame = PacketHeader::EMPTY;
+    let Next::Frame(bytes) = next(handle, true, &mut of_frame) else {
         keep_watch(handle);
         return null();
     };
-    // SAFETY: the program's memory for it.
-    unsafe { header.write(PacketHeader { ..of_frame }) };
-    handle.last.keep(handle, of_frame, bytes).1
+    let (of_frame, bytes) = handle.last.keep(handle, of_frame, bytes);
+    // SAFETY: the handle's header, and the program's memory for it.
+    unsafe { header.copy_from(of_frame, 1) };
+    bytes
 }
 
 #[unsafe(no_mangle)]
@@ -160,8 +173,9 @@ extern "C-unwind" fn pcap_next_ex(
             pcap => *mut c_void, header => *mut *const PacketHeader, data => *mut *const c_uchar
         ) -> c_int | PCAP_ERROR);
     };
-    match next(handle, true) {
-        Next::Frame(of_frame, bytes) => {
+    let mut of_frame = PacketHeader::EMPTY;
+    match next(handle, true, &mut of_frame) {
+        Next::Frame(bytes) => {
             let (of_frame, bytes) = handle.last.keep(handle, of_frame, bytes);
             // SAFETY: the program's memory for the two addresses.
             unsafe {
@@ -187,9 +201,7 @@ pub struct LastFrame {
 
 impl LastFrame {
     pub const fn new() -> LastFrame {
-        let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        let header = PacketHeader { time, captured: 0, len: 0 };
-        LastFrame { header: UnsafeCell::new(header), bytes: UnsafeCell::new(Vec::new()) }
+        LastFrame { header: UnsafeCell::new(PacketHeader::EMPTY), bytes: UnsafeCell::new(Vec::new()) }
     }
 
     /// Keeps a frame: its bytes are copied if the program's descriptor is kept up to date, since that may receive.
