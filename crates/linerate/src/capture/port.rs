@@ -1,7 +1,7 @@
 //! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,7 +10,7 @@ use super::{Reader, Writer};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{CaptureCounts, Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// A port on a capture file.
 ///
@@ -31,6 +31,14 @@ pub struct CaptureFile {
     failure: Arc<Failure>,
     /// True once nothing more will be read.
     exhausted: Arc<AtomicBool>,
+    defects: Arc<Defects>,
+}
+
+/// What the file has not, or not whole: the counts of [`CaptureCounts`].
+#[derive(Default)]
+struct Defects {
+    not_ethernet: Arc<AtomicU64>,
+    snapped: AtomicU64,
 }
 
 /// The error that ended reading or writing.
@@ -71,13 +79,13 @@ impl CapturePort {
         if passes != 1 && std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
             return Err(name.bad_option("loop", "only an ordinary file can be read again"));
         }
-        let file = match is_written {
+        let defects = Arc::<Defects>::default();
+        let (reader, writer) = match is_written {
             true => (None, Some(Writer::create(&path)?)),
-            false => (Some(Replay::open(&path, passes, speed)?), None),
+            false => (Some(Replay::open(&path, passes, speed, defects.clone())?), None),
         };
-        let (reader, writer) = file;
         let (failure, exhausted) = (Arc::default(), Arc::new(AtomicBool::new(is_written)));
-        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure, exhausted }))
+        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure, exhausted, defects }))
     }
 }
 
@@ -104,6 +112,11 @@ impl PortKind for CaptureFile {
         self.exhausted.load(Ordering::Relaxed)
     }
 
+    fn capture_counts(&self) -> CaptureCounts {
+        let Defects { not_ethernet, snapped } = &*self.defects;
+        CaptureCounts { not_ethernet: not_ethernet.load(Ordering::Relaxed), snapped: snapped.load(Ordering::Relaxed) }
+    }
+
     fn link(&self) -> Result<Link> {
         match &*self.failure.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Error::Capture { file, why }) => Err(Error::Capture { file: file.clone(), why: why.clone() }),
@@ -120,9 +133,9 @@ enum Source {
 }
 
 impl Source {
-    fn open(path: &Path) -> Result<Source> {
+    fn open(path: &Path, defects: &Defects) -> Result<Source> {
         match Stream::is_meant(path) {
-            true => Stream::open(path).map(Source::Pipe),
+            true => Stream::open(path, defects.not_ethernet.clone()).map(Source::Pipe),
             false => Reader::open(path).map(Source::File),
         }
     }
@@ -140,24 +153,29 @@ struct Replay {
     /// The frame that is next, and its time in the file; `None` before it was read.
     next: Option<u64>,
     bytes: Vec<u8>,
+    /// The frame's end is missing.
+    is_snapped: bool,
     /// Frames of this pass.
     frames: u64,
     /// The last pass is over.
     is_over: bool,
+    defects: Arc<Defects>,
 }
 
 impl Replay {
-    fn open(path: &Path, passes: usize, speed: Option<f64>) -> Result<Replay> {
+    fn open(path: &Path, passes: usize, speed: Option<f64>, defects: Arc<Defects>) -> Result<Replay> {
         Ok(Replay {
             path: path.to_path_buf(),
-            source: Source::open(path)?,
+            source: Source::open(path, &defects)?,
             passes: passes.checked_sub(1),
             speed,
             begun: None,
             next: None,
             bytes: Vec::new(),
+            is_snapped: false,
             frames: 0,
             is_over: false,
+            defects,
         })
     }
 
@@ -181,7 +199,12 @@ impl Replay {
     fn read(&mut self) -> Result<Option<u64>> {
         loop {
             let record = match &mut self.source {
-                Source::File(reader) => reader.next(&mut self.bytes)?,
+                Source::File(reader) => {
+                    let skipped = reader.skipped();
+                    let record = reader.next(&mut self.bytes);
+                    self.defects.not_ethernet.fetch_add(reader.skipped() - skipped, Ordering::Relaxed);
+                    record?
+                }
                 Source::Pipe(pipe) => match pipe.next()? {
                     Next::Frame(bytes, record) => {
                         self.bytes = bytes;
@@ -192,6 +215,7 @@ impl Replay {
                 },
             };
             if let Some(record) = record {
+                self.is_snapped = self.bytes.len() < record.original_len;
                 self.bytes.resize(self.bytes.len().max(SHORTEST), 0);
                 self.frames += 1;
                 self.next = Some(record.nanoseconds);
@@ -211,7 +235,7 @@ impl Replay {
             if self.is_over {
                 return Ok(None);
             }
-            (self.source, self.frames, self.begun) = (Source::open(&self.path)?, 0, None);
+            (self.source, self.frames, self.begun) = (Source::open(&self.path, &self.defects)?, 0, None);
         }
     }
 }
@@ -252,6 +276,7 @@ impl Receive for CaptureRx {
                 }
                 self.counters.dropped();
             } else {
+                replay.defects.snapped.fetch_add(replay.is_snapped.into(), Ordering::Relaxed);
                 (packets, bytes) = (packets + 1, bytes + replay.bytes.len());
             }
             replay.next = None;

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,11 +41,11 @@ impl Stream {
         std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo() || file.file_type().is_char_device())
     }
 
-    /// Opens a pipe, which need not have a writer yet.
+    /// Opens a pipe, which need not have a writer yet. Packets that are not of Ethernet are skipped, and counted in `skipped`.
     ///
     /// # Errors
     /// [`Error::Capture`] if it cannot be opened.
-    pub fn open(path: &Path) -> Result<Stream> {
+    pub fn open(path: &Path, skipped: Arc<AtomicU64>) -> Result<Stream> {
         let name = path.display().to_string();
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| {
@@ -57,7 +57,7 @@ impl Stream {
         let patient = Patient { file, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("capture".to_string());
         thread
-            .spawn(move || read(patient, &name, &sender))
+            .spawn(move || read(patient, &name, &sender, &skipped))
             .map_err(|error| Error::system("starting a thread", error))?;
         Ok(Stream { frames, stop })
     }
@@ -83,7 +83,7 @@ impl Drop for Stream {
 }
 
 /// Reads frames until the pipe's end.
-fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>) {
+fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>, skipped: &AtomicU64) {
     let mut reader = match Reader::new(std::io::BufReader::new(file), name) {
         Ok(reader) => reader,
         Err(error) => return drop(frames.send(Err(error))),
@@ -91,7 +91,10 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
     let mut count = 0u64;
     loop {
         let mut bytes = Vec::new();
-        let frame = match reader.next(&mut bytes) {
+        let next = reader.next(&mut bytes);
+        // A pipe is read once.
+        skipped.store(reader.skipped(), Ordering::Relaxed);
+        let frame = match next {
             Ok(Some(record)) => Ok((bytes, record)),
             Ok(None) if reader.is_cut() => {
                 let why = format!("it is cut after frame {count}");

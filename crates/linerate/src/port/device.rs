@@ -6,7 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Link, MacAddress, QueueStatistics, Rss, Statistics};
+use super::{CaptureCounts, Link, MacAddress, QueueStatistics, Rss, Statistics};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -68,6 +68,11 @@ pub trait Device: Send {
     /// end.
     fn is_exhausted(&self) -> bool {
         false
+    }
+
+    /// Returns what a capture file that is received has not, or not whole; zeros for other ports.
+    fn capture_counts(&self) -> CaptureCounts {
+        CaptureCounts::default()
     }
 
     /// Returns the port's own address.

@@ -33,7 +33,7 @@ pub use queue::{RxQueue, TxQueue};
 pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
 pub use scheduling::Patience;
 pub use software::{PortKind, SoftwarePort};
-pub use statistics::{Drops, QueueCounters, QueueStatistics, Statistics};
+pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
 pub use wait::{Wait, Waiter};
 pub use waker::Waker;
 pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
@@ -129,6 +129,11 @@ impl Port {
     /// end.
     pub fn is_exhausted(&self) -> bool {
         self.device.is_exhausted()
+    }
+
+    /// Returns what a capture file that is received has not, or not whole; zeros for other ports.
+    pub fn capture_counts(&self) -> CaptureCounts {
+        self.device.capture_counts()
     }
 
     /// Returns the port's own address.

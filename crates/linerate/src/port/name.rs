@@ -207,7 +207,7 @@ impl PortName {
 
     /// Returns whether the port is, or wraps, a capture file that is written: it receives nothing.
     pub fn is_capture_to_write(&self) -> bool {
-        self.innermost().starts_with("pcap:") && !self.is_capture_to_read()
+        self.innermost().starts_with("pcap:") && self.option("write") == Some("on")
     }
 
     /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Statistics,
-    Transmit,
+    CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive,
+    Rss, Statistics, Transmit,
 };
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -53,6 +53,11 @@ pub trait PortKind: Send {
     /// As [`Device::is_exhausted`].
     fn is_exhausted(&self) -> bool {
         false
+    }
+
+    /// As [`Device::capture_counts`].
+    fn capture_counts(&self) -> CaptureCounts {
+        CaptureCounts::default()
     }
 
     /// Returns the address that the kind stores itself; `None`: the port stores one.
@@ -166,6 +171,10 @@ impl<K: PortKind> Device for SoftwarePort<K> {
 
     fn is_exhausted(&self) -> bool {
         self.kind.is_exhausted()
+    }
+
+    fn capture_counts(&self) -> CaptureCounts {
+        self.kind.capture_counts()
     }
 
     fn mac(&self) -> MacAddress {

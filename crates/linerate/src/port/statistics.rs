@@ -19,6 +19,15 @@ pub struct Statistics {
     pub drops: Drops,
 }
 
+/// Packets of a capture file that a port could not give as they were on their network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureCounts {
+    /// Packets of interfaces that are not Ethernet, which were skipped.
+    pub not_ethernet: u64,
+    /// Received frames that the capture had cut to its snap length: their ends are missing.
+    pub snapped: u64,
+}
+
 /// Frames that were not delivered, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {

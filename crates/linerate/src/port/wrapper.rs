@@ -5,7 +5,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Device, Info, Link, MacAddress, PortName, QueueStatistics, Receive, Rss, Statistics, Transmit};
+use super::{
+    CaptureCounts, Device, Info, Link, MacAddress, PortName, QueueStatistics, Receive, Rss, Statistics, Transmit,
+};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
@@ -179,6 +181,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
 
     fn is_exhausted(&self) -> bool {
         self.inner.is_exhausted()
+    }
+
+    fn capture_counts(&self) -> CaptureCounts {
+        self.inner.capture_counts()
     }
 
     fn mac(&self) -> MacAddress {

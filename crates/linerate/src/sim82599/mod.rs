@@ -70,7 +70,7 @@ pub use named::{OpenWire, named, open_named};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
 use wire::Broken;
-pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Watch, Watched, Wire, from_fn};
+pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Unsent, Watch, Watched, Wire, from_fn};
 
 use crate::error::Result;
 use crate::pci::Bus;
@@ -278,8 +278,8 @@ impl Card {
         self.blocks().mac.wire.report()
     }
 
-    /// Returns how many frames left the card and went no further, as far as the wire knows.
-    pub fn unsent_by_wire(&self) -> u64 {
+    /// Returns the frames that left the card and went no further, as far as the wire knows.
+    pub fn unsent_by_wire(&self) -> Unsent {
         self.blocks().mac.wire.unsent()
     }
 

@@ -35,6 +35,10 @@ pub struct Report {
     pub untouched: u64,
     /// Frames without a stamp.
     pub foreign: u64,
+    /// Packets of a capture file that are not of Ethernet, and were not sent.
+    pub not_ethernet: u64,
+    /// Frames sent from a capture file that had cut them to its snap length: their ends are missing.
+    pub snapped: u64,
     /// 1 if the rest of a capture file could not be read: it is malformed, or ends within a packet.
     pub unreadable: u64,
     /// 1 if not all frames could be written to a capture file (disk full or broken). The file ends before them.

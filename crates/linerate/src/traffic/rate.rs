@@ -89,9 +89,10 @@ impl FromStr for Rate {
             "%" if factor == 1.0 => Rate::Line(number / 100.0),
             _ => return Err(bad()),
         };
-        match value > 0.0 && value.is_finite() {
-            true => Ok(rate),
-            false => Err("a rate is positive".to_string()),
+        match value {
+            f64::INFINITY => Err(format!("'{text}' is too large a number for a rate; full speed is without a rate")),
+            _ if value > 0.0 => Ok(rate),
+            _ => Err(format!("'{text}' is not above 0: a rate is positive")),
         }
     }
 }
@@ -208,7 +209,14 @@ mod tests {
             ("-1", "a rate is positive"),
             ("0", "a rate is positive"),
             ("-0%", "a rate is positive"),
-            ("1e400", "a rate is positive"),
+            ("1e-400", "'1e-400' is not above 0: a rate is positive"),
+            ("-1e400", "a rate is positive"),
+            ("1e400", "'1e400' is too large a number for a rate"),
+            ("1e308M", "too large a number for a rate"),
+            ("1e400Gbit", "too large a number for a rate"),
+            ("inf", "not a rate"),
+            ("nan", "not a rate"),
+            ("1e400%", "at most 100%"),
             ("101%", "at most 100%"),
             ("1é", "not a rate"),
         ] {

@@ -39,6 +39,40 @@ impl Frame {
     }
 }
 
+/// Frames that left the card and went no further, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsent {
+    /// Longer than the port at the cable's other end takes.
+    pub too_long: u64,
+    /// Refused by that port for another reason, as when its interface is down or its file cannot be written.
+    pub refused: u64,
+    /// Dropped by `faulty:`.
+    pub injected: u64,
+    /// Without a free buffer in that port's memory.
+    pub no_buffer: u64,
+    /// Taken by that port and not sent: it has no link, or no room.
+    pub waiting: u64,
+}
+
+impl Unsent {
+    /// Returns the count of all of them.
+    pub fn total(&self) -> u64 {
+        self.by_cause().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns the counts with the names of their causes.
+    pub fn by_cause(&self) -> [(&'static str, u64); 5] {
+        let Unsent { too_long, refused, injected, no_buffer, waiting } = *self;
+        [
+            ("too_long", too_long),
+            ("refused", refused),
+            ("injected", injected),
+            ("no_buffer", no_buffer),
+            ("waiting", waiting),
+        ]
+    }
+}
+
 /// The other end of a card's cable.
 pub trait Wire: Send {
     /// True if there is a signal.
@@ -94,9 +128,9 @@ pub trait Wire: Send {
         None
     }
 
-    /// Returns how many frames left the card and went no further, as far as the wire knows.
-    fn unsent(&mut self) -> u64 {
-        0
+    /// Returns the frames that left the card and went no further, as far as the wire knows.
+    fn unsent(&mut self) -> Unsent {
+        Unsent::default()
     }
 }
 

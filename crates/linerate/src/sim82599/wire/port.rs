@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Frame, Report, Wire};
+use super::{Frame, Report, Unsent, Wire};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{Link, RxQueue, TxQueue};
+use crate::port::{CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
 
 /// A port's first queue each way.
 pub struct Port {
@@ -25,6 +25,11 @@ pub struct Port {
     is_finished: bool,
     /// Frames from the port, and to it.
     frames: [u64; 2],
+    /// The most bytes of the port's payload, and the frames to it that have more.
+    mtu: usize,
+    long: u64,
+    /// Frames for which there was no free buffer.
+    no_buffer: u64,
 }
 
 /// How long a state of the link is used.
@@ -39,7 +44,11 @@ impl Port {
         let (rx, tx) = (device.rx(0)?, device.tx(0)?);
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
-        Ok(Port { device, rx, tx, pool, received, sending, link, is_finished: false, frames: [0; 2] })
+        let info = device.info();
+        // A capture file takes frames of any length.
+        let mtu = if info.driver == "pcap" { usize::MAX } else { info.max_frame.saturating_sub(FRAME_HEADERS) };
+        let (is_finished, frames, long, no_buffer) = (false, [0; 2], 0, 0);
+        Ok(Port { device, rx, tx, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer })
     }
 }
 
@@ -68,9 +77,11 @@ impl Wire for Port {
 
     fn transmit(&mut self, frame: &Frame) {
         self.frames[1] += 1;
+        self.long += u64::from(payload(&frame.bytes) > self.mtu);
         // Without a free buffer the frame is lost, as on a wire.
-        if self.sending.push(&self.pool, &frame.bytes) {
-            self.tx.send(&mut self.sending);
+        match self.sending.push(&self.pool, &frame.bytes) {
+            true => drop(self.tx.send(&mut self.sending)),
+            false => self.no_buffer += 1,
         }
     }
 
@@ -105,14 +116,32 @@ impl Wire for Port {
         let ([sent, received], state) = (self.frames, self.device.link());
         let unreadable = matches!(state, Err(Error::Capture { .. })).into();
         let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
-        Some(Report { sent, received, unreadable, unrecorded, ..Report::default() })
+        let CaptureCounts { not_ethernet, snapped } = self.device.capture_counts();
+        Some(Report { sent, received, not_ethernet, snapped, unreadable, unrecorded, ..Report::default() })
     }
 
-    fn unsent(&mut self) -> u64 {
+    fn unsent(&mut self) -> Unsent {
         // Frames that wait for room are still to go, while there is a link.
-        let waiting = if self.link() { self.sending.packets().count() as u64 } else { 0 };
+        let to_go = if self.link() { self.sending.packets().count() as u64 } else { 0 };
         // A port that is gone does not tell how many it has sent.
-        let sent = self.device.statistics().map_or(u64::MAX, |statistics| statistics.tx_packets);
-        self.frames[1].saturating_sub(sent.saturating_add(waiting))
+        let Ok(statistics) = self.device.statistics() else { return Unsent::default() };
+        let mut left = self.frames[1].saturating_sub(statistics.tx_packets.saturating_add(to_go));
+        // Each cause has no more frames than are left: the port's faults are those of both directions.
+        let mut take = |count: u64| {
+            let taken = count.min(left);
+            left -= taken;
+            taken
+        };
+        let no_buffer = take(self.no_buffer);
+        let too_long = take(self.long.min(statistics.drops.tx_too_long));
+        let refused = take(statistics.drops.tx_too_long - too_long);
+        let injected = take(statistics.drops.injected);
+        Unsent { too_long, refused, injected, no_buffer, waiting: left }
     }
+}
+
+/// Returns the bytes of a frame behind Ethernet's header and a VLAN tag.
+fn payload(frame: &[u8]) -> usize {
+    let is_tagged = matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]));
+    frame.len().saturating_sub(if is_tagged { FRAME_HEADERS } else { FRAME_HEADERS - 4 })
 }

@@ -1,6 +1,6 @@
 //! Wires around other wires: [`Record`](super::Record) and [`Timed`](super::Timed).
 
-use super::{Frame, Report, Wire};
+use super::{Frame, Report, Unsent, Wire};
 use crate::error::Result;
 
 /// What a wire around another does with the frames.
@@ -77,7 +77,7 @@ impl<W: Watch> Wire for Watched<W> {
         self.watch.report(self.inner.report())
     }
 
-    fn unsent(&mut self) -> u64 {
+    fn unsent(&mut self) -> Unsent {
         self.inner.unsent()
     }
 }
