@@ -73,6 +73,18 @@ struct Way {
     quota: Quota,
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
+    held: Arc<AtomicU64>,
+}
+
+/// Counts the packets that are left in a batch when its thread ends.
+fn leave(batch: &mut Batch, held: &AtomicU64) {
+    held.fetch_add(batch.packets().count() as u64, Ordering::Relaxed);
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        leave(&mut self.batch, &self.held);
+    }
 }
 
 impl Way {
@@ -139,6 +151,12 @@ struct Rest {
     way: Way,
 }
 
+impl Drop for Rest {
+    fn drop(&mut self) {
+        leave(&mut self.batch, &self.way.held);
+    }
+}
+
 impl Rest {
     /// Sends the packets put here, and forwards those that the port receives.
     fn turn(&mut self, tx: &mut TxQueue) -> usize {
@@ -163,18 +181,27 @@ pub fn run(
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
     let mut run = Run::open(command, &names, count, common)?;
-    let filtered = start(&mut run, profile, rules, common)?;
+    let Counts { filtered, held } = start(&mut run, profile, rules, common)?;
     let testers = [is_tester(a), is_tester(b)];
     run.finish(|reports, _| {
         let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
-        let filtered = filtered.load(Ordering::Relaxed);
-        Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, ..outcome }
+        let [filtered, held] = [&filtered, &held].map(|count| count.load(Ordering::Relaxed));
+        Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, held, ..outcome }
     })
 }
 
-/// Starts forwarding in a run with two or three ports; returns the counter of packets that the rules rejected.
-pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
-    let filtered = Arc::<AtomicU64>::default();
+/// Counts of the threads that forward.
+#[derive(Default)]
+pub struct Counts {
+    /// Packets that the rules rejected.
+    filtered: Arc<AtomicU64>,
+    /// Packets that were received and that no port had taken when the threads ended.
+    held: Arc<AtomicU64>,
+}
+
+/// Starts forwarding in a run with two or three ports.
+pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Counts, Error> {
+    let counts = Counts::default();
     let (profile, quota) = (profile.then(|| run.profile()), run.quota());
     for queue in 0..run.queues() {
         let chains = run.may_have_chains();
@@ -185,7 +212,8 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             batch: batch(),
             chains,
             rules: rules.clone(),
-            filtered: filtered.clone(),
+            filtered: counts.filtered.clone(),
+            held: counts.held.clone(),
             quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
             tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
@@ -218,7 +246,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             packets
         });
     }
-    Ok(filtered)
+    Ok(counts)
 }
 
 /// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.

@@ -178,16 +178,28 @@ fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
         lost: sum.lost + report.lost.saturating_sub(unstamped),
         corrupted: sum.corrupted + report.corrupted + unstamped,
         reordered: sum.reordered + report.reordered,
-        filtered: 0,
+        ..Outcome::default()
     })
 }
 
 fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    match Reader::open(path)?.next(&mut bytes)? {
-        Some(_) if !bytes.is_empty() => Ok(bytes),
+    let mut reader = Reader::open(path)?;
+    match reader.next(&mut bytes)? {
+        Some(record) if !bytes.is_empty() => {
+            if bytes.len() < record.original_len {
+                note(&format!(
+                    "note: the template has {} of {} bytes: its end was cut by the capture's snap length",
+                    bytes.len(),
+                    record.original_len
+                ));
+            }
+            Ok(bytes)
+        }
         _ => {
-            let why = "it has no packet to take as a template".to_string();
+            let skipped = reader.skipped();
+            let others = if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
+            let why = format!("it has no packet to take as a template{others}");
             Err(Error::Capture { file: path.display().to_string(), why })
         }
     }

@@ -46,10 +46,12 @@ pub struct Load {
 
 /// Latencies at one load.
 pub struct Times {
-    /// Packets per second that were asked for, sent, and received.
+    /// Packets per second that were asked for.
     pub asked: f64,
-    pub sent: f64,
-    pub arrived: f64,
+    /// The measured time, and the packets that were sent and received in it.
+    pub seconds: f64,
+    pub sent: u64,
+    pub arrived: u64,
     /// The rate that was not reached.
     pub shortfall: Option<Shortfall>,
     pub used: Use,
@@ -66,6 +68,11 @@ const QUANTILES: [(&str, f64); 7] =
     [("min", 0.0), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
 
 impl Times {
+    /// Returns the packets per second that were sent, and received.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.sent, self.arrived].map(|packets| packets as f64 / self.seconds)
+    }
+
     /// Returns the nanoseconds within which this part of all frames arrived; `None` if no frame did.
     pub fn quantile(&self, part: f64) -> Option<u64> {
         match part {
@@ -78,9 +85,10 @@ impl Times {
     fn json(&self) -> Value {
         let microseconds = |part| self.quantile(part).map(|time| time as f64 / 1000.0);
         let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(microseconds(part))));
+        let [sent, arrived] = self.rates();
         json!({
-            "asked_mpps": self.asked / 1e6, "offered_mpps": self.sent / 1e6, "arrived_mpps": self.arrived / 1e6,
-            "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
+            "asked_mpps": self.asked / 1e6, "offered_mpps": sent / 1e6, "arrived_mpps": arrived / 1e6,
+            "seconds": self.seconds, "sent": self.sent, "arrived": self.arrived, "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
             "microseconds": times.into_iter().collect::<serde_json::Map<_, _>>(),
             "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
             "interrupted": self.interrupted,
@@ -91,7 +99,8 @@ impl Times {
         let shown = |part| self.quantile(part).map_or("-".to_string(), |nanoseconds| time(nanoseconds as f64 / 1e9));
         let times = QUANTILES.map(|(_, part)| format!(" {:>8}", shown(part))).concat();
         let lost = if self.lost < 10_000 { self.lost.to_string() } else { per_second(self.lost as f64) };
-        format!("{:>5} {:>5} {lost:>5}{times}\n", per_second(self.sent), per_second(self.arrived))
+        let [sent, arrived] = self.rates().map(per_second);
+        format!("{sent:>5} {arrived:>5} {lost:>5}{times}\n")
     }
 }
 
@@ -101,12 +110,6 @@ const SECONDS: Duration = Duration::from_secs(2);
 /// Runs all loads.
 pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, Error> {
     let common = Common { seconds: Some(common.seconds.unwrap_or(SECONDS)), ..common.clone() };
-    if !common.json {
-        let through =
-            if are_sides_of_a_forwarder(names)? { "through fwd, from wire to wire" } else { "from port to port" };
-        let titles = QUANTILES.map(|(name, _)| format!(" {:>8}", name.replace('_', "."))).concat();
-        print(&format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{titles}\n"));
-    }
     let (mut all, mut good) = (Vec::new(), true);
     for &rate in &load.rate {
         let times = measure(names, rate, load, &common)?;
@@ -115,13 +118,17 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
         if common.json {
             print(&format!("{}\n", times.json()));
         } else {
+            // Behind errors, which come before the first line.
+            if all.is_empty() {
+                print(&head(names)?);
+            }
             print(&times.line());
             times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
             if times.histogram.is_empty() {
                 let seconds = common.seconds.unwrap_or(SECONDS);
                 let seconds = seconds.as_secs_f64();
                 let less = if load.every > 1 { ", or less --every" } else { "" };
-                note(&match times.arrived > 0.0 {
+                note(&match times.arrived > 0 {
                     true => format!("note: no frame was timed in {seconds} s: use more --seconds{less}"),
                     false => format!("note: no frame arrived in {seconds} s: does {} lead to {}?", names[0], names[1]),
                 });
@@ -133,18 +140,26 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             break;
         }
     }
-    let (interrupted, unmeasured) = (interrupts().have_come(), &load.rate[all.len()..]);
+    let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
+    let unmeasured = &load.rate[all.len()..];
     if common.json {
         let rates: Vec<String> = unmeasured.iter().map(Rate::to_string).collect();
         let summary = json!({"command": "latency", "interrupted": interrupted, "unmeasured": rates, "loads": all});
         print(&format!("{}\n", json!({ "summary": summary })));
     }
-    if interrupted {
+    if is_ended {
         let rest = unmeasured.iter().map(|rate| format!("; {rate} not measured")).collect::<String>();
-        note(&format!("linerate: interrupted at {}{rest}", load.rate[all.len() - 1]));
+        note(&format!("linerate: {} at {}{rest}", interrupts().word(), load.rate[all.len() - 1]));
         return Ok(ExitCode::FAILURE);
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the table's head.
+fn head(names: [&str; 2]) -> Result<String, Error> {
+    let through = if are_sides_of_a_forwarder(names)? { "through fwd, from wire to wire" } else { "from port to port" };
+    let titles = QUANTILES.map(|(name, _)| format!(" {:>8}", name.replace('_', "."))).concat();
+    Ok(format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{titles}\n"))
 }
 
 /// True for two models whose wires are not given in their names.
@@ -170,10 +185,9 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     let Measured { seconds, .. } = measured;
     let bound = measured.stopped_by.clone().or_else(|| measured.used.bound());
     let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, bound));
-    let [sent, arrived] = [sent, arrived].map(|packets| packets as f64 / seconds);
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
     let (used, interrupted) = (measured.used, measured.interrupted);
-    Ok(Times { asked, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
+    Ok(Times { asked, seconds, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
 }
 
 /// A measurement of one load.

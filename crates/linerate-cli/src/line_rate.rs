@@ -50,3 +50,8 @@ pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<R
         }
     }
 }
+
+/// Returns whether a port has a link; a failure is reported elsewhere.
+pub fn is_up(device: &Port) -> bool {
+    !matches!(device.link(), Ok(Link::Down))
+}

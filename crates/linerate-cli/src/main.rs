@@ -16,6 +16,8 @@ mod generate;
 mod hint;
 mod latency;
 mod line_rate;
+mod moved;
+mod notes;
 mod ports;
 mod processors;
 mod profile;

@@ -10,124 +10,24 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, Drops, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue,
-    Waiter,
+    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
 };
-use linerate::share::{Client, folder};
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
-use crate::line_rate::{model, possible};
+use crate::line_rate::{is_up, model, possible};
+use crate::moved::{Moved, Work};
+use crate::notes::{
+    dead_ends, dropped_on_the_way_out, note_alone_on_switch, note_captures, note_dropped_on_the_way_out,
+    note_left_in_cards, note_unsent_by_wires, port_summary, refuses, undelivered, ways_out,
+};
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
-use crate::profile::{Parts, Profile, cycles, cycles_in, seconds_between};
-use crate::show::{Rates, Show, Tick, drops, note};
+use crate::profile::{Parts, Profile, cycles, cycles_in};
+use crate::show::{Rates, Show, Tick, note};
 use crate::signals::{ignore_file_size, interrupts};
 use crate::{Common, Wait, usage};
-
-/// One thread's counters, in a cache line of its own. Only the thread itself writes.
-#[repr(align(128))]
-#[derive(Default)]
-pub struct Work {
-    /// Packets moved.
-    packets: AtomicU64,
-    /// TSC cycles of the turns that moved packets.
-    cycles: AtomicU64,
-    /// When the first of these turns began, and the last one ended.
-    begun: AtomicU64,
-    last_end: AtomicU64,
-}
-
-impl Work {
-    /// Adds a turn that moved packets.
-    fn add(&self, packets: usize, begin: u64, end: u64) {
-        let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
-        let before = self.packets.load(Ordering::Relaxed);
-        if before == 0 {
-            set(&self.begun, begin);
-        }
-        set(&self.last_end, end);
-        set(&self.cycles, self.cycles.load(Ordering::Relaxed) + end.saturating_sub(begin));
-        set(&self.packets, before + packets as u64);
-    }
-
-    fn moved(&self) -> Moved {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Moved {
-            packets: get(&self.packets),
-            cycles: get(&self.cycles),
-            begun: get(&self.begun),
-            last_end: get(&self.last_end),
-        }
-    }
-}
-
-/// The packets that threads have moved, and when.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moved {
-    pub packets: u64,
-    /// TSC cycles of the turns that moved packets.
-    pub cycles: u64,
-    /// Times, in cycles: the first turn's begin, and the last one's end.
-    begun: u64,
-    last_end: u64,
-}
-
-impl Moved {
-    /// Returns what both have moved.
-    fn and(self, other: Moved) -> Moved {
-        match (self.packets, other.packets) {
-            (_, 0) => self,
-            (0, _) => other,
-            _ => Moved {
-                packets: self.packets + other.packets,
-                cycles: self.cycles + other.cycles,
-                begun: self.begun.min(other.begun),
-                last_end: self.last_end.max(other.last_end),
-            },
-        }
-    }
-
-    /// Returns the same with no more than this many packets, which cost as much each.
-    fn at_most(self, packets: u64) -> Moved {
-        match packets < self.packets {
-            true => {
-                Moved { packets, cycles: (self.cycles as f64 / self.packets as f64 * packets as f64) as u64, ..self }
-            }
-            false => self,
-        }
-    }
-
-    /// Returns the seconds from the begin of the first turn that moved packets to the end of the last one.
-    pub fn seconds(&self) -> f64 {
-        seconds_between(self.begun, self.last_end)
-    }
-
-    /// Returns packets per second of [`seconds`](Moved::seconds).
-    pub fn per_second(&self) -> f64 {
-        match self.seconds() {
-            0.0 => 0.0,
-            seconds => self.packets as f64 / seconds,
-        }
-    }
-
-    /// Returns the seconds that all threads together spent in turns that moved packets.
-    fn busy_seconds(&self) -> f64 {
-        seconds_between(0, self.cycles)
-    }
-
-    /// Returns TSC cycles per packet; `None` without packets.
-    pub fn cycles_per_packet(&self) -> Option<f64> {
-        (self.packets > 0).then(|| self.cycles as f64 / self.packets as f64)
-    }
-
-    /// Returns the same for the time since `before`.
-    fn cycles_since(&self, before: &Moved) -> Option<f64> {
-        let packets = self.packets - before.packets;
-        (packets > 0).then(|| (self.cycles - before.cycles) as f64 / packets as f64)
-    }
-}
 
 /// The packets that a run may still move; its threads share it.
 #[derive(Clone, Default)]
@@ -327,8 +227,9 @@ impl Measured {
         lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.has_cut_capture
     }
 
-    pub fn mpps(&self) -> f64 {
-        self.in_time.per_second() / 1e6
+    /// Returns the rate; `None` if too few packets moved to have one.
+    pub fn mpps(&self) -> Option<f64> {
+        self.in_time.per_second().map(|rate| rate / 1e6)
     }
 
     pub fn cycles_per_packet(&self) -> Option<f64> {
@@ -347,6 +248,8 @@ pub struct Outcome {
     pub reordered: u64,
     /// Frames that a filter dropped.
     pub filtered: u64,
+    /// Packets that were received, and that no port had taken at the end.
+    pub held: u64,
 }
 
 /// How long nothing may move at the end before missing frames count as lost.
@@ -581,11 +484,12 @@ impl Run {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
         let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
-        let Outcome { lost, corrupted, reordered, filtered } = measured.outcome;
+        let Outcome { lost, corrupted, reordered, filtered, held } = measured.outcome;
         let mut summary = json!({
             "command": command, "seconds": seconds, "interrupted": measured.interrupted, "ports": ports,
             "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
-            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered,
+            "first_batch": in_time.first,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered, "held": held,
             "breaches": breaches,
             "mpps": measured.mpps(),
             "cycles_per_packet": moved.cycles_per_packet().map(round),
@@ -641,9 +545,9 @@ impl Run {
         // Two clocks measure them.
         let seconds = seconds.max(in_time.seconds());
         let used = Snapshot::take().since(&before, moves_packets);
-        let interrupted = interrupts().have_come();
+        let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
         // An interrupted experiment is not shown, so that it need not be complete.
-        if outcome.is_ok() && !(interrupted && self.command == "bench") {
+        if outcome.is_ok() && !(is_ended && self.command == "bench") {
             self.drain(&judge, in_time.packets);
         }
         // Frames of other senders that come after the threads have stopped are not lost.
@@ -684,9 +588,10 @@ impl Run {
         let refused = || devices.iter().zip(&statistics).find_map(|(device, statistics)| refuses(device, statistics));
         let bound = || gone_end.clone().or_else(|| link.clone()).or_else(refused);
         let time = most_seconds.is_some_and(|most| seconds >= most.as_secs_f64());
-        let ended_by = || match interrupted {
-            true => Some("an interrupt".to_string()),
-            false => time.then(|| "the end of --seconds".to_string()),
+        let ended_by = || match (is_ended, interrupted) {
+            (true, true) => Some("an interrupt".to_string()),
+            (true, false) => Some("standard output, which takes nothing more".to_string()),
+            (false, _) => time.then(|| "the end of --seconds".to_string()),
         };
         let why = || bound().or_else(ended_by);
         shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: why() }));
@@ -696,7 +601,7 @@ impl Run {
                 0 => Some(used.bound_of_sender(busy)),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
             });
-            let sent = if is_counted { moved.packets } else { in_time.packets };
+            let sent = if is_counted { moved.behind_first() } else { in_time.packets };
             shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
         }
         for ((name, asked), sent) in names.iter().zip(&asked_of_wires).zip(&wires) {
@@ -745,14 +650,17 @@ impl Run {
         }
         if show.is_some() {
             note_dropped_on_the_way_out(&ways_out, &dropped_before);
-            note_unsent_by_wires(&devices);
+            note_captures(&devices, &reports);
+            note_unsent_by_wires(&names, &devices);
             if count.is_none() {
                 note_left_in_cards(&devices, &reports, &statistics);
             }
-            dead_ends(&devices, &statistics, &moved, &outcome, chains);
+            dead_ends(&devices, &statistics, moved.packets, outcome.filtered, chains);
         }
-        let ports = devices.iter().zip(statistics.iter().zip(&gone));
-        let ports = ports.map(|(device, (statistics, gone))| port_summary(device, statistics, *gone, chains));
+        let ports = devices
+            .iter()
+            .zip(statistics.iter().zip(reports.iter().zip(&gone)))
+            .map(|(device, (statistics, (wire, gone)))| port_summary(device, statistics, wire.as_ref(), *gone, chains));
         Ok(Measured {
             seconds,
             in_time,
@@ -1036,11 +944,6 @@ fn sum<'a>(works: impl IntoIterator<Item = &'a Arc<Work>>) -> Moved {
     works.into_iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
 }
 
-/// Returns whether a port has a link; a failure is reported elsewhere.
-fn is_up(device: &Port) -> bool {
-    !matches!(device.link(), Ok(Link::Down))
-}
-
 /// Checks the cables between models: each end must name the other.
 ///
 /// # Errors
@@ -1071,138 +974,6 @@ pub fn is_tester(name: &str) -> bool {
         .is_ok_and(|name| name.model().is_some() && name.option("wire").unwrap_or("traffic") == "traffic")
 }
 
-/// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
-fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
-    let count = |interface: &str| {
-        let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
-        text.ok()?.trim().parse().ok()
-    };
-    let name = name.is_xdp().then(|| name.rest())?;
-    // "eth0-2" is a queue of eth0, unless it is an interface.
-    count(name).or_else(|| count(name.rsplit_once('-')?.0))
-}
-
-/// Returns the ports, and the ports that are wires of models.
-fn ways_out(names: &[PortName]) -> Vec<PortName> {
-    let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
-    names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten().collect()
-}
-
-/// Prints a note for each model whose wire did not send all frames that left the card.
-fn note_unsent_by_wires(devices: &[Port]) {
-    for (device, card) in devices.iter().filter_map(|device| Some((device, model(device)?))) {
-        let unsent = card.unsent_by_wire();
-        if unsent > 0 {
-            let name = device.name();
-            note(&format!(
-                "note: {name}: {unsent} frames left the card, count as sent, and were not sent by the port that is its wire"
-            ));
-        }
-    }
-}
-
-/// Prints a note for each model that still has frames of its wire in its packet buffer.
-fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: &[Statistics]) {
-    for (device, (report, statistics)) in devices.iter().zip(reports.iter().zip(statistics)) {
-        let seen = statistics.rx_packets + undelivered(std::slice::from_ref(statistics));
-        let left = report.map_or(0, |report| report.sent.saturating_sub(seen));
-        if left > 0 {
-            note(&format!(
-                "note: {}: {left} frames of its wire are still in the card: it had no free descriptor",
-                device.name()
-            ));
-        }
-    }
-}
-
-/// Prints a note for each port whose interface has dropped packets that count as sent.
-fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
-    for (name, before) in names.iter().zip(before) {
-        let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
-        if now > 0 {
-            let name = name.short();
-            note(&format!("note: {name}: the interface dropped {now} packets on the way out, which may count as sent"));
-        }
-    }
-}
-
-/// Returns a port that does not take what it is given, and why.
-fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
-    let name = device.name();
-    match device.link() {
-        Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => Some(format!("{name}: {error}")),
-        _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which takes no frames of that length")),
-        _ => None,
-    }
-}
-
-/// Prints a note if nothing could have moved.
-fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: &Moved, outcome: &Outcome, may_have_chains: bool) {
-    for (device, port) in devices.iter().zip(statistics) {
-        let Statistics { rx_packets, drops, .. } = port;
-        let given: u64 = device.queue_statistics().tx_slots.iter().sum();
-        let name = device.name();
-        let link = if is_up(device) { "" } else { ": the link is down" };
-        if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
-            note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"));
-        }
-        let others = match device.info().driver {
-            "xdp" => "packets that the kernel took and dropped count as sent",
-            "served" => "packets that wait for the pipe's other end count as sent",
-            _ => "",
-        };
-        if given > 0 && !link.is_empty() && !others.is_empty() {
-            note(&format!("note: {name}{link}: {others}"));
-        }
-        if *rx_packets == 0 && drops.oversize > 0 {
-            note(&format!(
-                "note: {}: all {} frames were longer than the port takes; allow longer ones with --mtu",
-                device.name(),
-                drops.oversize
-            ));
-        }
-        let is_writable = device.link().is_ok();
-        if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
-            let name = device.name();
-            note(&format!(
-                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu",
-                drops.tx_too_long
-            ));
-        }
-    }
-    // The switch, or the pipe.
-    let meets = |device: &Port| match device.name().split_once(':') {
-        Some((switch, _)) => switch.to_string(),
-        None => device.name().replace('}', "{"),
-    };
-    for (n, device) in devices.iter().enumerate() {
-        let name = device.name();
-        let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
-        if !["vale", "pipe"].contains(&device.info().driver) || !devices.iter().enumerate().all(is_alone) {
-            continue;
-        }
-        note(&format!(
-            "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
-        ));
-    }
-    if outcome.filtered > 0 && moved.packets == 0 {
-        note(&format!("note: the rules dropped all {} packets", outcome.filtered));
-    }
-}
-
-/// Prints a note for a port of another process's switch on which there is no other one.
-fn note_alone_on_switch(device: &Port) {
-    let name = device.name();
-    let Some((switch, _)) = name.split_once(':').filter(|(switch, _)| switch.starts_with("vale")) else { return };
-    let Ok(Some(client)) = Client::find(&folder(), name) else { return };
-    let Ok(ports) = client.list() else { return };
-    let own = name.split('?').next();
-    let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
-    if device.info().driver == "served" && !ports.iter().any(|port| is_other(&port.name)) {
-        note(&format!("note: {name}: nothing else is attached to {switch} yet: packets go nowhere until it is"));
-    }
-}
-
 /// Returns the models among the ports.
 fn models(devices: &[Port]) -> Vec<Arc<Card>> {
     devices.iter().filter_map(model).collect()
@@ -1218,46 +989,9 @@ pub fn wire_gone(card: &Card) -> Option<Error> {
     card.check_wire().err().filter(|error| !matches!(error, Error::Capture { .. } | Error::Recording { .. }))
 }
 
-/// Returns the number of frames that came and that the ports did not deliver. Packets wait for a buffer, and are not lost.
-fn undelivered(statistics: &[Statistics]) -> u64 {
-    let of =
-        |Drops {
-             no_descriptor,
-             no_buffer: _,
-             bad_crc,
-             undersize,
-             oversize,
-             bad_frame,
-             malformed,
-             tx_too_long: _,
-             injected,
-         }: Drops| { no_descriptor + bad_crc + undersize + oversize + bad_frame + malformed + injected };
-    statistics.iter().map(|port| of(port.drops)).sum()
-}
-
-/// Returns the number of packets that a port was given and has neither sent nor dropped by a cause that it counts; `None` if
-/// they may be chains, of which only the slots are known.
-fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Option<u64> {
-    let given: u64 = device.queue_statistics().tx_slots.iter().sum();
-    let Statistics { tx_packets, drops, .. } = statistics;
-    (!may_have_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
-}
-
 /// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-fn port_summary(device: &Port, statistics: &Statistics, is_gone: bool, may_have_chains: bool) -> Value {
-    // A port's bytes are counted where it was served.
-    let bytes = |bytes: u64| (!is_gone).then_some(bytes);
-    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
-    json!({
-        "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
-        "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
-        "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
-        "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
-    })
 }
 
 /// Catches the signals, from the command's first moment on.
@@ -1271,33 +1005,7 @@ pub fn catch_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A rate is the packets over the time from the first turn's begin to the last one's end, also of few turns.
-    #[test]
-    fn rates_are_packets_over_the_active_time() {
-        let turns = |all: &[(usize, u64, u64)]| {
-            let work = Work::default();
-            all.iter().for_each(|&(packets, begin, end)| work.add(packets, begin, end));
-            work.moved()
-        };
-        let one = turns(&[(32, 1_000_000, 2_000_000)]);
-        let overlapping = turns(&[(32, 1_500_000, 2_000_001)]);
-        let two = turns(&[(32, 1_000_000, 2_000_000), (8, 9_000_000, 9_000_100)]);
-        let later = turns(&[(1, 20_000_000, 21_000_000)]);
-        for (moved, packets, begun, last_end) in [
-            (one, 32, 1_000_000, 2_000_000),
-            (two, 40, 1_000_000, 9_000_100),
-            (one.and(overlapping), 64, 1_000_000, 2_000_001),
-            (two.and(later).and(Moved::default()), 41, 1_000_000, 21_000_000),
-            (Moved::default().and(one), 32, 1_000_000, 2_000_000),
-        ] {
-            let seconds = seconds_between(begun, last_end);
-            assert_eq!((moved.packets, moved.seconds()), (packets, seconds), "{moved:?}");
-            assert_eq!(moved.per_second(), packets as f64 / seconds, "{moved:?}");
-        }
-        assert_eq!(Moved::default().per_second(), 0.0);
-        assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");
-    }
+    use crate::profile::seconds_between;
 
     /// A thread that sends sees the end without the main thread.
     #[test]

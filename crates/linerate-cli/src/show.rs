@@ -164,12 +164,11 @@ impl Tick {
         let longest = self.ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(10);
         let room = longest.min(width.saturating_sub(numbers).max(8));
         let seconds = format!("{} s", (self.seconds * 10.0).round() / 10.0);
-        let mut lines = vec![format!("{seconds:<room$}")];
-        columns.iter().for_each(|(title, width, ..)| lines[0] += &format!("{title:>width$}"));
+        let titles = columns.iter().map(|(title, width, ..)| format!("{title:>width$}"));
+        let mut lines = vec![fitting(format!("{seconds:<room$}"), titles, width)];
         for port in &self.ports {
-            let mut line = format!("{:<room$}", shortened(&port.name, room));
-            columns.iter().for_each(|(_, width, _, value)| line += &format!("{:>width$}", value(port)));
-            lines.push(line);
+            let cells = columns.iter().map(|(_, width, _, value)| format!("{:>width$}", value(port)));
+            lines.push(fitting(format!("{:<room$}", shortened(&port.name, room)), cells, width));
         }
         let cores: Vec<String> = self.processors.iter().map(ToString::to_string).collect();
         let cycles =
@@ -186,8 +185,41 @@ impl Tick {
             let line = format!("cycles/packet: {parts}");
             lines.push(if line.len() > width { parts } else { line });
         }
-        lines.iter().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
+        lines.iter().map(|line| whole_words(line, width) + "\n").collect()
     }
+}
+
+/// Returns a line of the cells that fit `width` columns: a figure that is cut is a wrong one.
+fn fitting(name: String, cells: impl Iterator<Item = String>, width: usize) -> String {
+    let mut line = name;
+    for cell in cells {
+        if line.chars().count() + cell.chars().count() > width {
+            break;
+        }
+        line += &cell;
+    }
+    line
+}
+
+/// Returns a line of at most `width` columns; of a longer one the words that fit, and a mark that some are missing.
+fn whole_words(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_string();
+    }
+    const MISSING: &str = " …";
+    let room = width.saturating_sub(MISSING.chars().count());
+    let mut words = String::new();
+    for word in line.split_inclusive(' ') {
+        if words.chars().count() + word.trim_end().chars().count() > room {
+            break;
+        }
+        words += word;
+    }
+    // Not even the first word fits.
+    (words.trim_end().to_string() + if words.is_empty() { MISSING.trim() } else { MISSING })
+        .chars()
+        .take(width)
+        .collect()
 }
 
 /// Returns a name of at most `room` characters; of a longer one the beginning and the end, which distinguish names.
@@ -235,13 +267,14 @@ fn summary_table(summary: &Value) -> String {
     if after_end > 0 {
         text += &format!(" ({after_end} of them after the end)");
     }
-    if count("packets") > after_end {
-        text += &format!(
-            " in {}: {} Mpps, {} cycles/packet",
-            time(number("active_seconds").as_f64().unwrap_or(0.0)),
-            mpps(number("mpps").as_f64().unwrap_or(0.0)),
-            number("cycles_per_packet"),
-        );
+    // A single batch has no rate.
+    match number("mpps").as_f64() {
+        Some(rate) => {
+            let seconds = time(number("active_seconds").as_f64().unwrap_or(0.0));
+            text += &format!(" in {seconds}: {} Mpps, {} cycles/packet", mpps(rate), number("cycles_per_packet"));
+        }
+        None if count("packets") > 0 => text += &format!(", {} cycles/packet", number("cycles_per_packet")),
+        None => {}
     }
     text += &format!(
         "\nlost {}, corrupted {}, reordered {}, breaches {}",
@@ -252,6 +285,9 @@ fn summary_table(summary: &Value) -> String {
     );
     if count("filtered") > 0 {
         text += &format!(", filtered {}", number("filtered"));
+    }
+    if count("held") > 0 {
+        text += &format!(", not forwarded {}", number("held"));
     }
     text += "\n";
     if let Some(bound) = summary["bounded_by"].as_str() {
@@ -364,7 +400,12 @@ pub fn note(text: &str) {
 
 /// Returns the causes of drops that have occurred.
 pub fn drops(drops: &Drops) -> Value {
-    let causes = drops.by_cause().into_iter().filter(|&(_, count)| count > 0);
+    occurred(drops.by_cause())
+}
+
+/// Returns the counts by cause that are not 0.
+pub fn occurred<const N: usize>(causes: [(&'static str, u64); N]) -> Value {
+    let causes = causes.into_iter().filter(|&(_, count)| count > 0);
     Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
 }
 
@@ -383,10 +424,17 @@ mod tests {
             vec![port("sim:0", 14.881, 0), port(&"vfio-user:/run/a/very/long/path".repeat(9), 1e-3, u64::MAX / 7)];
         let parts = Some(Parts { receive: 1.0, touch: 2.0, send: 3.0 });
         let tick = Tick { seconds: 1.0, ports, cycles_per_packet: Some(53.0), parts, processors: (0..64).collect() };
+        let wide = tick.table(usize::MAX);
+        let whole: Vec<&str> = wide.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
         for width in 0..200 {
             let table = tick.table(width);
             assert_eq!(table.lines().count(), 5, "{table}");
             assert!(table.lines().all(|line| line.chars().count() <= width), "{width}:\n{table}");
+            // A figure is there as on a wide terminal, or not at all.
+            let is_whole = |word: &str| word.contains('…') || whole.contains(&word.trim_end_matches(','));
+            assert!(table.lines().skip(1).flat_map(str::split_whitespace).all(is_whole), "{width}:\n{table}");
+            let has_rates = table.lines().nth(1).is_some_and(|line| line.contains("14.881"));
+            assert_eq!(has_rates, width >= 17, "{width}:\n{table}");
         }
         let table = tick.table(80);
         let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };

@@ -11,8 +11,10 @@ const SAME: Duration = Duration::from_millis(100);
 
 /// Ctrl-C, SIGTERM and SIGHUP, for all of the process.
 pub struct Interrupts {
-    /// One has come. It stays, so that each part of a command sees it.
+    /// The command is to end. It stays, so that each part of a command sees it.
     have_come: AtomicBool,
+    /// A signal has come.
+    are_signals: AtomicBool,
     /// When the first one came.
     first: OnceLock<Instant>,
     wake: Mutex<Sender<()>>,
@@ -20,7 +22,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Waits for `time`; true if a signal has come.
+    /// Waits for `time`; true if the command is to end.
     pub fn wait(&self, time: Duration) -> bool {
         if !self.have_come() {
             let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,12 +31,22 @@ impl Interrupts {
         self.have_come()
     }
 
-    /// True if a signal has come.
+    /// True if the command is to end: a signal has come, or standard output takes nothing more.
     pub fn have_come(&self) -> bool {
         self.have_come.load(Ordering::Relaxed)
     }
 
-    /// Ends the command, as Ctrl-C does.
+    /// True if a signal has come.
+    pub fn are_signals(&self) -> bool {
+        self.are_signals.load(Ordering::Relaxed)
+    }
+
+    /// Returns the word for the end: of a command whose output takes nothing more, nobody has interrupted it.
+    pub fn word(&self) -> &'static str {
+        if self.are_signals() { "interrupted" } else { "ended" }
+    }
+
+    /// Ends the command, as Ctrl-C does, without a signal.
     pub fn end(&self) {
         self.have_come.store(true, Ordering::Relaxed);
         let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
@@ -48,6 +60,7 @@ impl Interrupts {
                 writeln!(stderr(), "linerate: ended at once; `linerate ports` shows cards that were not given back");
             std::process::exit(130);
         }
+        self.are_signals.store(true, Ordering::Relaxed);
         self.end();
     }
 }
@@ -66,6 +79,7 @@ pub fn interrupts() -> &'static Interrupts {
         let (sender, receiver) = channel();
         Interrupts {
             have_come: AtomicBool::new(false),
+            are_signals: AtomicBool::new(false),
             first: OnceLock::new(),
             wake: Mutex::new(sender),
             woken: Mutex::new(receiver),

@@ -19,7 +19,8 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
     for arguments in [
         &["fwd", "sim:0", "sim:1", "--seconds", "1.2"][..],
         &["gen", "null:", "--count", "10", "--json"],
-        &["latency", "L{0", "L}0", "--seconds", "0.1"],
+        &["gen", "null:", "--rate", "10k", "--count", "1M", "--seconds", "60"],
+        &["latency", "L{0", "L}0", "--seconds", "0.1", "--rate", "1k,2k"],
         &["ports"],
         &["ports", "--json"],
         &["--help"],
@@ -33,7 +34,13 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
         let said = text(&output.stderr);
         let line = "linerate: cannot write to standard output: No space left on device";
         assert_eq!(said.lines().filter(|said| said.starts_with(line)).count(), 1, "{arguments:?}: {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        assert!(!said.contains("panicked") && !said.contains("interrupt"), "{said}");
+        let end = match arguments[0] {
+            "latency" => "linerate: ended at 1k packets/s; 2k packets/s not measured",
+            "gen" if arguments.contains(&"1M") => "bounded by standard output, which takes nothing more",
+            _ => "",
+        };
+        assert!(said.contains(end), "{said}");
     }
     let _ = std::fs::remove_dir_all("/tmp/linerate-bench-of-a-test");
 }

@@ -2,6 +2,8 @@
 
 mod kit;
 
+use std::process::Stdio;
+
 use kit::{Folder, Namespace, Process, alone, expect, inside, linerate, pair, summary, text, write_frames};
 
 /// Runs a command that ends with `code`, and checks that its errors have `parts`.
@@ -24,6 +26,15 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["gen", "null:", "--size", "60"], &["64 to 9732, CRC included (60 + 4 = 64)"]);
     says(2, &["gen", "null:", "--size", "9733"], &["64 to 9732, CRC included"]);
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
+    says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);
+    says(
+        2,
+        &["sink", "sim:0?rate=1e400", "--count", "1"],
+        &["option rate=1e400: '1e400' is too large a number for a rate"],
+    );
+    for command in [&["sink"][..], &["gen"], &["fwd", "null:"]] {
+        says(2, &[command, &["pcap:f?write=maybe"]].concat(), &["option write=maybe: it must be on or off"]);
+    }
     says(2, &["gen", "null:", "--cores", "4000"], &["there is no processor 4000; there "]);
     says(2, &["gen", "null:", "--cores", "1-0"], &["not a processor, and not a range such as 0-3"]);
     says(2, &["sink", "sim:0?size=64&size=128"], &["option size=64: it is also given as size=128"]);
@@ -201,6 +212,17 @@ fn runs_that_move_nothing_say_why() {
         &stuck,
         &["frames of its wire are still in the card", "511 packets that it was given were not sent: the link is down"],
     );
+    // All that was received is somewhere.
+    let stuck = ["fwd", "sim:g?rate=1M&count=3000&flows=9", "sim:h?wire=none", "--drop", "from-port:1025"];
+    let output = expect(0, linerate(&[&stuck[..], &["--seconds", "0.3", "--json"]].concat()).stderr(Stdio::null()));
+    let summary = summary(&output.stdout);
+    let slots = |port: usize, way: &str| summary["ports"][port][way][0].as_u64().unwrap();
+    let count = |key: &str| summary[key].as_u64().unwrap();
+    assert_eq!(slots(0, "rx_slots"), slots(1, "tx_slots") + count("held") + count("filtered"), "{summary}");
+    assert!(count("held") > 0 && count("filtered") > 0, "{summary}");
+    assert_eq!(slots(1, "tx_slots"), summary["ports"][1]["unsent"].as_u64().unwrap(), "{summary}");
+    let shown = text(&expect(0, &mut linerate(&[&stuck[..], &["--seconds", "0.3"]].concat())).stdout);
+    assert!(shown.contains(", not forwarded "), "{shown}");
 }
 
 #[test]
@@ -374,4 +396,17 @@ fn packets_that_an_interface_drops_on_the_way_out_are_reported() {
     let dropped = host.run("cat /sys/class/net/h0/statistics/tx_dropped");
     assert!(said.contains(&format!("dropped {} packets on the way out", dropped.trim())), "{said}");
     generator.ended();
+    // Behind a model's wire, the card has sent them.
+    let dropped = |wire: &str| {
+        let words = format!("gen sim:0?wire={wire} --size 2000 --count 100 --seconds 60");
+        let output = expect(0, &mut inside(&host, &words));
+        text(&output.stderr)
+    };
+    for (wire, remedy) in [("tap:t9", "wire=tap:t9?mtu=1986)"), ("packet:h0", "wire=packet:h0?mtu=1986, and set")] {
+        let said = dropped(wire);
+        assert!(said.contains("its wire: 100 too long for it (open it with a larger mtu: "), "{said}");
+        assert!(said.contains(remedy), "{said}");
+    }
+    let said = dropped("tap:t9?mtu=1986");
+    assert!(!said.contains("left the card"), "{said}");
 }

@@ -100,6 +100,12 @@ fn what_a_wire_does_not_send_is_reported() {
     let (sent, said) = run(0, &["gen", "sim:0?wire=faulty:null:?drop=100%", "--count", "1000", "--seconds", "60"]);
     assert_eq!(sent["ports"][0]["tx_packets"], 1000, "{sent}");
     assert!(said.contains("note: sim:0: 1000 frames left the card, count as sent, and were not sent"), "{said}");
+    assert!(said.contains("by the port that is its wire: 1000 injected faults"), "{said}");
+    assert_eq!(sent["ports"][0]["unsent_by_wire"], serde_json::json!({"injected": 1000}), "{sent}");
+    let full = ["gen", "sim:0?wire=pcap:/dev/full?write", "--size", "2000", "--count", "1000", "--seconds", "60"];
+    let (sent, said) = run(1, &full);
+    assert!(said.contains("its wire: 1000 refused by it\n"), "a file has no longest frame: {said}");
+    assert_eq!(sent["ports"][0]["unsent_by_wire"], serde_json::json!({"refused": 1000}), "{sent}");
     let (_, said) = run(0, &["gen", "sim:0?wire=null:", "--count", "1000", "--seconds", "60"]);
     assert!(!said.contains("left the card"), "{said}");
 }
@@ -160,7 +166,7 @@ fn rates_are_those_of_the_time_of_the_run() {
     let number = |key: &str| forwarded[key].as_f64().unwrap();
     assert!(number("active_seconds") <= number("seconds"), "{forwarded}");
     assert!(number("after_end") > 0.0, "{forwarded}");
-    let rate = (number("packets") - number("after_end")) / number("active_seconds") / 1e6;
+    let rate = (number("packets") - number("after_end") - number("first_batch")) / number("active_seconds") / 1e6;
     assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "{forwarded}");
 }
 
@@ -178,8 +184,16 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
     assert!(paced["mpps"].as_f64().unwrap() <= 0.00125, "{paced}");
     for sent in [sent, paced] {
         let number = |key: &str| sent[key].as_f64().unwrap();
-        let rate = number("packets") / number("active_seconds") / 1e6;
+        let rate = (number("packets") - number("first_batch")) / number("active_seconds") / 1e6;
         assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "one measurement: {sent}");
+    }
+    // One packet, and one batch, have no time in between.
+    for count in ["1", "32"] {
+        let one = ["gen", "null:", "--count", count, "--seconds", "60"];
+        let (sent, _) = run(0, &one);
+        assert_eq!((&sent["mpps"], &sent["active_seconds"]), (&Value::Null, &0.0.into()), "{sent}");
+        let shown = text(&expect(0, &mut linerate(&one)).stdout);
+        assert!(shown.contains(" cycles/packet") && !shown.contains("Mpps"), "{shown}");
     }
 }
 
@@ -257,9 +271,15 @@ fn latency_over_a_pipe_loses_nothing() {
     for load in loads.as_array().unwrap() {
         assert_eq!(load["lost"], 0, "{load}");
         assert!(load["arrived_mpps"].as_f64() <= load["offered_mpps"].as_f64(), "{load}");
+        let seconds = load["seconds"].as_f64().unwrap();
+        for (count, rate) in [("sent", "offered_mpps"), ("arrived", "arrived_mpps")] {
+            let of_count = number(&load[count]) as f64 / seconds / 1e6;
+            assert!((load[rate].as_f64().unwrap() / of_count - 1.0).abs() < 1e-9 && seconds >= 0.3, "{load}");
+        }
     }
     let output = expect(2, &mut linerate(&["latency", "sim:0?wire=sink", "sim:1"]));
     assert!(text(&output.stderr).contains("sim:1: its wire sends frames of its own"), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "", "no table begins before an error");
     let output =
         expect(1, linerate(&["latency", "sim:0", "sim:1", "--rate", "0.01", "--seconds", "0.3"]).arg("--json"));
     assert!(!text(&output.stderr).contains("asked for") && summary(&output.stdout)["loads"][0]["unreached"].is_null());
@@ -378,6 +398,63 @@ fn a_run_ends_with_its_captures() {
     assert_eq!(number(&summary(&output.stdout)["packets"]), 99);
     assert!(text(&output.stderr).contains("it is cut after frame 99"), "{}", text(&output.stderr));
     writer.join().unwrap();
+}
+
+/// A pcapng file with `whole` frames of Ethernet, `others` of another interface, and `cut` ones of which the end is missing.
+fn pcapng(whole: usize, others: usize, cut: usize) -> Vec<u8> {
+    let block = |kind: u32, words: &[u32], data: &[u8]| {
+        let len = 12 + 4 * words.len() as u32 + data.len() as u32;
+        let words = [&[kind, len], words].concat().into_iter().flat_map(u32::to_le_bytes);
+        words.chain(data.iter().copied()).chain(len.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let frame = |interface: u32, original: u32| block(6, &[interface, 0, 0, 60, original], &[0x55; 60]);
+    let mut file = block(0x0A0D_0D0A, &[0x1A2B_3C4D, 1, u32::MAX, u32::MAX], &[]);
+    file.extend([block(1, &[1, 0], &[]), block(1, &[113, 0], &[])].concat());
+    (0..others).for_each(|_| file.extend(frame(1, 60)));
+    (0..whole).for_each(|_| file.extend(frame(0, 60)));
+    (0..cut).for_each(|_| file.extend(frame(0, 1514)));
+    file
+}
+
+/// Packets that a capture has and that are not received, and frames that it has not whole, are counted.
+#[test]
+fn a_capture_says_what_it_has_not() {
+    let folder = Folder::new("defects");
+    let path = folder.path("x.pcapng");
+    std::fs::write(&path, pcapng(5, 12, 3)).unwrap();
+    let second = serde_json::json!({"not_ethernet": 24, "snapped": 6});
+    let first = serde_json::json!({"not_ethernet": 12, "snapped": 3});
+    for (words, counts) in [
+        (format!("sink pcap:{path}"), &first),
+        (format!("sink faulty:pcap:{path}?loop=2"), &second),
+        (format!("fwd pcap:{path} null:"), &first),
+        (format!("sink sim:0?wire=pcap:{path} --count 8 --seconds 60"), &first),
+        (format!("fwd sim:0?wire=pcap:{path}?loop=2 null: --count 16 --seconds 60"), &second),
+    ] {
+        let (summary, said) = run(0, &words.split(' ').collect::<Vec<_>>());
+        assert_eq!(&summary["ports"][0]["capture"], counts, "{words}: {summary}");
+        let name = words.split([' ', '?']).nth(1).unwrap();
+        for note in [
+            format!(
+                "note: {name}: {} packets of other interfaces were skipped: not Ethernet\n",
+                counts["not_ethernet"]
+            ),
+            format!("note: {name}: {} frames were cut by the capture's snap length: ", counts["snapped"]),
+        ] {
+            assert!(said.contains(&note), "{words}: {said}");
+        }
+    }
+    // A pipe, and a template.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "cat \"$1\" | exec \"$0\" sink pcap:/dev/stdin --json"]);
+    let output = expect(0, shell.arg(env!("CARGO_BIN_EXE_linerate")).arg(&path));
+    assert_eq!(summary(&output.stdout)["ports"][0]["capture"], first);
+    std::fs::write(&path, pcapng(0, 2, 0)).unwrap();
+    let output = expect(1, &mut linerate(&["gen", "null:", "--template", &path]));
+    assert!(text(&output.stderr).contains("template; 2 packets are not Ethernet"), "{}", text(&output.stderr));
+    std::fs::write(&path, pcapng(0, 0, 1)).unwrap();
+    let output = expect(0, &mut linerate(&["gen", "null:", "--template", &path, "--count", "1"]));
+    assert!(text(&output.stderr).contains("the template has 60 of 1514 bytes"), "{}", text(&output.stderr));
 }
 
 /// A pipe without a reader takes a ring of packets.

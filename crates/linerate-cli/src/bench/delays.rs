@@ -44,7 +44,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
         for load in [0.05, 0.5, 1.5] {
             let times = measure(plan, load * 1e6, &Common { wait: Some(wait), ..plan.common() })?;
-            let sent = number(positive(times.sent / 1e6), 2);
+            let sent = number(positive(times.rates()[0] / 1e6), 2);
             let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.lost as f64, 0)];
             row.extend(cells(&times));
             rows.push(row);
@@ -78,7 +78,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     for ring in [64, 512, 4096] {
         for (name, load) in [("half a million", 0.5e6), ("overload", OVERLOAD)] {
             let times = measure(plan, load, &Common { ring: Some(ring), ..plan.common() })?;
-            let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.arrived / 1e6), 2)];
+            let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.rates()[1] / 1e6), 2)];
             row.extend(cells(&times));
             rows.push(row);
         }

@@ -5,7 +5,7 @@ use linerate::memory::PageSize;
 
 use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
-use super::report::{Cell, Plot, Section, number, positive};
+use super::report::{Cell, Plot, Section, number};
 use super::{Plan, forward};
 use crate::run::Measured;
 use crate::{BatchSize, Common, Pages};
@@ -44,7 +44,7 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let rows = measured.iter().zip(IXY_BATCHES.iter().zip(&ixy)).map(|((batch, run, alone), (their, cycles))| {
         vec![
             Cell::Number(*batch, 0),
-            number(positive(run.mpps()), 2),
+            number(run.mpps(), 2),
             number(run.cycles_per_packet(), 1),
             Cell::Number(*alone, 1),
             Cell::Number(alone / last(&ours), 2),
@@ -96,7 +96,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         ours.push((f64::from(ring), alone));
         rows.push(vec![
             Cell::Number(ring.into(), 0),
-            number(positive(run.mpps()), 2),
+            number(run.mpps(), 2),
             number(run.cycles_per_packet(), 1),
             Cell::Number(alone, 1),
             published(ring).map_or(Cell::Nothing, |mpps| Cell::Number(mpps, 2)),
@@ -136,7 +136,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
                 let measured = forward(plan, &Common { pages, ring: Some(ring), ..plan.common() }, false)?;
-                row.extend([number(positive(measured.mpps()), 2), number(measured.cycles_per_packet(), 1), "".into()]);
+                row.extend([number(measured.mpps(), 2), number(measured.cycles_per_packet(), 1), "".into()]);
             } else {
                 plan.step();
                 let why = format!("not measured: {needed} pages of this size must be free");
@@ -203,7 +203,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         }
         all.note(&plan.disturbed.take().used, None);
         let costs = [run.as_ref().and_then(Measured::cycles_per_packet), alone];
-        let mut row = vec![Cell::Number(threads as f64, 0), number(run.and_then(|run| positive(run.mpps())), 2)];
+        let mut row = vec![Cell::Number(threads as f64, 0), number(run.and_then(|run| run.mpps()), 2)];
         for (cost, first) in costs.into_iter().zip(&mut first) {
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost, 1)));
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost / *first.get_or_insert(cost), 2)));
@@ -252,7 +252,7 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
             let measured = forward(plan, &Common { numa: Some(node), ..plan.common() }, false)?;
             rows.push(vec![
                 Cell::Number(node.into(), 0),
-                number(positive(measured.mpps()), 2),
+                number(measured.mpps(), 2),
                 number(measured.cycles_per_packet(), 1),
             ]);
         }

@@ -189,7 +189,10 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         print(&format!("{}\n", bench.out.join("index.html").display()));
     }
     if let Some(name) = report.interrupted() {
-        note(&format!("linerate: interrupted in '{name}', which the report does not have, nor what follows it"));
+        note(&format!(
+            "linerate: {} in '{name}', which the report does not have, nor what follows it",
+            interrupts().word()
+        ));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

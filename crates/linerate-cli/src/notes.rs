@@ -1,0 +1,298 @@
+//! The ports at a run's end: their figures, and notes on what they did not move, with causes and remedies.
+
+use linerate::Error;
+use linerate::port::{CaptureCounts, Drops, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics};
+use linerate::share::{Client, folder};
+use linerate::sim82599::Unsent;
+use linerate::traffic::Report;
+use serde_json::{Value, json};
+
+use crate::line_rate::{is_up, model};
+use crate::show::{drops, note, occurred};
+
+/// Returns the number of frames that came and that the ports did not deliver. Packets wait for a buffer, and are not lost.
+pub fn undelivered(statistics: &[Statistics]) -> u64 {
+    let of =
+        |Drops {
+             no_descriptor,
+             no_buffer: _,
+             bad_crc,
+             undersize,
+             oversize,
+             bad_frame,
+             malformed,
+             tx_too_long: _,
+             injected,
+         }: Drops| { no_descriptor + bad_crc + undersize + oversize + bad_frame + malformed + injected };
+    statistics.iter().map(|port| of(port.drops)).sum()
+}
+
+/// Returns the number of packets that a port was given and has neither sent nor dropped by a cause that it counts; `None` if
+/// they may be chains, of which only the slots are known.
+fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Option<u64> {
+    let given: u64 = device.queue_statistics().tx_slots.iter().sum();
+    let Statistics { tx_packets, drops, .. } = statistics;
+    (!may_have_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
+}
+
+/// Returns a port's part of a summary. `wire`: the report of its wire.
+pub fn port_summary(
+    device: &Port,
+    statistics: &Statistics,
+    wire: Option<&Report>,
+    is_gone: bool,
+    may_have_chains: bool,
+) -> Value {
+    // A port's bytes are counted where it was served.
+    let bytes = |bytes: u64| (!is_gone).then_some(bytes);
+    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
+    let CaptureCounts { not_ethernet, snapped } = capture_counts(device, wire);
+    let by_wire = model(device).map(|card| card.unsent_by_wire().by_cause());
+    json!({
+        "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
+        "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
+        "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
+        "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
+        "unsent_by_wire": by_wire.map(occurred),
+        "capture": {"not_ethernet": not_ethernet, "snapped": snapped},
+    })
+}
+
+/// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
+pub fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
+    let count = |interface: &str| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
+        text.ok()?.trim().parse().ok()
+    };
+    let name = name.is_xdp().then(|| name.rest())?;
+    // "eth0-2" is a queue of eth0, unless it is an interface.
+    count(name).or_else(|| count(name.rsplit_once('-')?.0))
+}
+
+/// Returns the ports, and the ports that are wires of models.
+pub fn ways_out(names: &[PortName]) -> Vec<PortName> {
+    let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
+    names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten().collect()
+}
+
+/// Prints a note for each model whose wire did not send all frames that left the card, with the causes.
+pub fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
+    for (name, device) in names.iter().zip(devices) {
+        let Some(unsent) = model(device).map(|card| card.unsent_by_wire()).filter(|unsent| unsent.total() > 0) else {
+            continue;
+        };
+        let wire = name.option("wire").unwrap_or_default();
+        // The longest payload that leaves the card is that of a frame without a tag.
+        let payload = device.info().max_frame.saturating_sub(FRAME_HEADERS - 4);
+        note(&format!(
+            "note: {}: {} frames left the card, count as sent, and were not sent by the port that is its wire: {}",
+            device.name(),
+            unsent.total(),
+            causes(&unsent, wire, payload, is_up(device))
+        ));
+    }
+}
+
+/// Returns why a wire's port did not send frames of at most `payload` bytes, and what mends that.
+fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
+    let Unsent { too_long, refused, injected, no_buffer, waiting } = *unsent;
+    let is_kind = |kinds: &[&str]| kinds.iter().any(|kind| wire.contains(kind));
+    let with = |option: String| match wire.contains('?') {
+        true => format!("wire={wire};{option}"),
+        false => format!("wire={wire}?{option}"),
+    };
+    let longer = match wire.contains("mtu=") {
+        true => format!("open it with mtu={payload}"),
+        false => format!("open it with a larger mtu: {}", with(format!("mtu={payload}"))),
+    };
+    // A TAP interface takes its MTU from the port.
+    let interface = if is_kind(&["packet:", "xdp:", "netmap:"]) { ", and set that of its interface" } else { "" };
+    let is_there = match is_kind(&["packet:", "xdp:", "netmap:", "tap:", "host:"]) {
+        true => " (is its interface up, and the interface's MTU large enough?)",
+        false => "",
+    };
+    let wait = if is_up { "it has no room; is its other end slow?" } else { "its link is down" };
+    let all = [
+        (too_long, format!("too long for it ({longer}{interface})")),
+        (refused, format!("refused by it{is_there}")),
+        (injected, "injected faults".to_string()),
+        (no_buffer, format!("without a free buffer ({})", with("ring=256".to_string()) + " holds fewer")),
+        (waiting, format!("waiting in it ({wait})")),
+    ];
+    let all = all.into_iter().filter(|(count, _)| *count > 0);
+    all.map(|(count, cause)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Prints a note for each capture file, of a port or its wire, whose packets did not all come, or not whole.
+pub fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
+    for (device, report) in devices.iter().zip(reports) {
+        let counts = capture_counts(device, report.as_ref());
+        defects(&counts).iter().for_each(|defect| note(&format!("note: {}: {defect}", device.name())));
+    }
+}
+
+/// Returns the counts of a port's capture file, or of that at its wire.
+fn capture_counts(device: &Port, wire: Option<&Report>) -> CaptureCounts {
+    let of_wire = |report: &Report| CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped };
+    wire.map_or_else(|| device.capture_counts(), of_wire)
+}
+
+/// Returns what a capture has not, or not whole, as lines.
+pub fn defects(counts: &CaptureCounts) -> Vec<String> {
+    let CaptureCounts { not_ethernet, snapped } = *counts;
+    let all = [
+        (not_ethernet, format!("{not_ethernet} packets of other interfaces were skipped: not Ethernet")),
+        (
+            snapped,
+            format!(
+                "{snapped} frames were cut by the capture's snap length: their ends are missing, and those with a stamp \
+                 count as corrupted"
+            ),
+        ),
+    ];
+    all.into_iter().filter(|(count, _)| *count > 0).map(|(_, line)| line).collect()
+}
+
+/// Prints a note for each model that still has frames of its wire in its packet buffer.
+pub fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: &[Statistics]) {
+    for (device, (report, statistics)) in devices.iter().zip(reports.iter().zip(statistics)) {
+        let seen = statistics.rx_packets + undelivered(std::slice::from_ref(statistics));
+        let left = report.map_or(0, |report| report.sent.saturating_sub(seen));
+        if left > 0 {
+            note(&format!(
+                "note: {}: {left} frames of its wire are still in the card: it had no free descriptor",
+                device.name()
+            ));
+        }
+    }
+}
+
+/// Prints a note for each port whose interface has dropped packets that count as sent.
+pub fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
+    for (name, before) in names.iter().zip(before) {
+        let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
+        if now > 0 {
+            let name = name.short();
+            note(&format!("note: {name}: the interface dropped {now} packets on the way out, which may count as sent"));
+        }
+    }
+}
+
+/// Returns a port that does not take what it is given, and why.
+pub fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
+    let name = device.name();
+    match device.link() {
+        Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => Some(format!("{name}: {error}")),
+        _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which takes no frames of that length")),
+        _ => None,
+    }
+}
+
+/// Prints a note if nothing could have moved. The run has moved `moved` packets, and its rules have dropped `filtered`.
+pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filtered: u64, may_have_chains: bool) {
+    for (device, port) in devices.iter().zip(statistics) {
+        let Statistics { rx_packets, drops, .. } = port;
+        let given: u64 = device.queue_statistics().tx_slots.iter().sum();
+        let name = device.name();
+        let link = if is_up(device) { "" } else { ": the link is down" };
+        if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
+            note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"));
+        }
+        let others = match device.info().driver {
+            "xdp" => "packets that the kernel took and dropped count as sent",
+            "served" => "packets that wait for the pipe's other end count as sent",
+            _ => "",
+        };
+        if given > 0 && !link.is_empty() && !others.is_empty() {
+            note(&format!("note: {name}{link}: {others}"));
+        }
+        if *rx_packets == 0 && drops.oversize > 0 {
+            note(&format!(
+                "note: {}: all {} frames were longer than the port takes; allow longer ones with --mtu",
+                device.name(),
+                drops.oversize
+            ));
+        }
+        let is_writable = device.link().is_ok();
+        if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
+            let name = device.name();
+            note(&format!(
+                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu",
+                drops.tx_too_long
+            ));
+        }
+    }
+    // The switch, or the pipe.
+    let meets = |device: &Port| match device.name().split_once(':') {
+        Some((switch, _)) => switch.to_string(),
+        None => device.name().replace('}', "{"),
+    };
+    for (n, device) in devices.iter().enumerate() {
+        let name = device.name();
+        let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
+        if !["vale", "pipe"].contains(&device.info().driver) || !devices.iter().enumerate().all(is_alone) {
+            continue;
+        }
+        note(&format!(
+            "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
+        ));
+    }
+    if filtered > 0 && moved == 0 {
+        note(&format!("note: the rules dropped all {filtered} packets"));
+    }
+}
+
+/// Prints a note for a port of another process's switch on which there is no other one.
+pub fn note_alone_on_switch(device: &Port) {
+    let name = device.name();
+    let Some((switch, _)) = name.split_once(':').filter(|(switch, _)| switch.starts_with("vale")) else { return };
+    let Ok(Some(client)) = Client::find(&folder(), name) else { return };
+    let Ok(ports) = client.list() else { return };
+    let own = name.split('?').next();
+    let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
+    if device.info().driver == "served" && !ports.iter().any(|port| is_other(&port.name)) {
+        note(&format!("note: {name}: nothing else is attached to {switch} yet: packets go nowhere until it is"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_a_wire_does_not_send_have_cause_and_remedy() {
+        let long = Unsent { too_long: 7, ..Unsent::default() };
+        for (unsent, wire, is_up, parts) in [
+            (long, "tap:t0", true, &["7 too long for it (open it with a larger mtu: wire=tap:t0?mtu=9004)"][..]),
+            (long, "packet:h0?flow=all", true, &["wire=packet:h0?flow=all;mtu=9004, and set that of its interface)"]),
+            (long, "faulty:xdp:h0?mtu=100", true, &["(open it with mtu=9004, and set that of its interface)"]),
+            (
+                Unsent { refused: 2, injected: 3, ..Unsent::default() },
+                "faulty:tap:t0?drop=1%",
+                true,
+                &["2 refused by it (is its interface up, ", "?), 3 injected faults"],
+            ),
+            (Unsent { refused: 2, ..Unsent::default() }, "pcap:f?write", true, &["2 refused by it"]),
+            (Unsent { waiting: 4, ..Unsent::default() }, "packet:h0", false, &["4 waiting in it (its link is down)"]),
+            (Unsent { waiting: 4, ..Unsent::default() }, "packet:h0", true, &["4 waiting in it (it has no room"]),
+            (
+                Unsent { no_buffer: 5, ..Unsent::default() },
+                "xdp:h0",
+                true,
+                &["5 without a free buffer (wire=xdp:h0?ring="],
+            ),
+        ] {
+            let said = causes(&unsent, wire, 9004, is_up);
+            assert!(parts.iter().all(|part| said.contains(part)), "{wire}: {said}");
+            assert!(!said.contains(" 0 ") && !said.starts_with("0 "), "{said}");
+        }
+    }
+
+    #[test]
+    fn defects_of_captures_are_lines() {
+        assert_eq!(defects(&CaptureCounts::default()), Vec::<String>::new());
+        let lines = defects(&CaptureCounts { not_ethernet: 12, snapped: 3 });
+        assert_eq!(lines[0], "12 packets of other interfaces were skipped: not Ethernet");
+        assert!(lines[1].starts_with("3 frames were cut by the capture's snap length"), "{lines:?}");
+    }
+}
