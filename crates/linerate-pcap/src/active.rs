@@ -1,6 +1,7 @@
 //! A port that a handle captures from: frames, waiting, sending.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,11 +10,10 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, PortName, RxQueue, TxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::abi::*;
-use crate::handle::{Settings, event};
 use crate::real::real;
 
 /// Nanoseconds in a second.
@@ -32,6 +32,15 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_millis(1);
 /// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
 const ROOM: Duration = Duration::from_secs(1);
+
+/// What a handle is set to before it is activated.
+pub struct Settings {
+    pub snaplen: Cell<c_int>,
+    pub promiscuous: Cell<bool>,
+    pub monitor_mode: Cell<bool>,
+    pub buffer_size: Cell<c_int>,
+    pub precision: Cell<c_int>,
+}
 
 /// A received frame. Its bytes are in a buffer of the batch, or in `long`, until the next batch is received.
 pub struct Frame {
@@ -383,4 +392,9 @@ pub unsafe fn copied(program: &Program) -> Option<Box<[Instruction]>> {
     let copy: Box<[Instruction]> = unsafe { std::slice::from_raw_parts(program.instructions, len) }.into();
     let is_valid = real!(bpf_validate(copy.as_ptr() => *const Instruction, len as c_int => c_int) -> c_int | 0);
     (is_valid != 0).then_some(copy)
+}
+
+/// Creates an event (eventfd(2)) that has not happened.
+pub fn event() -> Result<OwnedFd, Error> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system("eventfd", error))
 }

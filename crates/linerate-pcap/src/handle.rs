@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -10,11 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use linerate::Error;
 use linerate::port::PortName;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::abi::*;
-use crate::active::Active;
-use crate::read::LastFrame;
+use crate::active::{Active, Settings, event};
 use crate::real::{put_text, real};
 
 /// A handle of this object. The program's threads use it one at a time, except for `pcap_breakloop`.
@@ -46,15 +44,6 @@ pub struct Handle {
 }
 
 static TAG: u8 = 0;
-
-/// What a handle is set to before it is activated.
-pub struct Settings {
-    pub snaplen: Cell<c_int>,
-    pub promiscuous: Cell<bool>,
-    pub monitor_mode: Cell<bool>,
-    pub buffer_size: Cell<c_int>,
-    pub precision: Cell<c_int>,
-}
 
 impl Handle {
     /// Returns the handle behind a program's pointer; `None` if it is null, or the system's.
@@ -300,8 +289,35 @@ pub fn guarded<T>(failed: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(failed)
 }
 
-/// Creates an event (eventfd(2)) that has not happened.
-pub fn event() -> Result<OwnedFd, Error> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|error| Error::System { call: "eventfd", source: error.into() })
+/// The frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
+pub struct LastFrame {
+    header: UnsafeCell<PacketHeader>,
+    bytes: UnsafeCell<Vec<u8>>,
+}
+
+impl LastFrame {
+    pub const fn new() -> LastFrame {
+        LastFrame { header: UnsafeCell::new(PacketHeader::EMPTY), bytes: UnsafeCell::new(Vec::new()) }
+    }
+
+    /// Keeps a frame, and the copy of its bytes if `copies`. Returns where they are.
+    pub fn keep(
+        &self,
+        header: PacketHeader,
+        bytes: *const c_uchar,
+        copies: bool,
+    ) -> (*const PacketHeader, *const c_uchar) {
+        // SAFETY: only the thread that uses the handle comes here, no reference to either exists, and the frame has as many
+        // bytes.
+        unsafe {
+            self.header.get().write(header);
+            if !copies {
+                return (self.header.get(), bytes);
+            }
+            let (header, copy) = (&*self.header.get(), &mut *self.bytes.get());
+            copy.clear();
+            copy.extend_from_slice(std::slice::from_raw_parts(bytes, header.captured as usize));
+            (self.header.get(), copy.as_ptr())
+        }
+    }
 }

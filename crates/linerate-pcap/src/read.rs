@@ -1,7 +1,6 @@
 //! Reading: `pcap_dispatch`, `pcap_loop`, `pcap_next`, `pcap_next_ex`.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr::null;
 
@@ -117,6 +116,13 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
     if is_loop && count > 0 { 0 } else { count }
 }
 
+/// Keeps a frame until the next call. Its bytes are copied if the program's descriptor is kept up to date, which may receive.
+fn kept(handle: &Handle, header: PacketHeader, bytes: *const c_uchar) -> (*const PacketHeader, *const c_uchar) {
+    let kept = handle.last.keep(header, bytes, handle.is_selected.get());
+    keep_watch(handle);
+    kept
+}
+
 /// Brings the program's descriptor up to date, if it has one.
 fn keep_watch(handle: &Handle) {
     if handle.is_selected.get()
@@ -156,7 +162,7 @@ extern "C-unwind" fn pcap_next(pcap: *mut c_void, header: *mut PacketHeader) -> 
         keep_watch(handle);
         return null();
     };
-    let (of_frame, bytes) = handle.last.keep(handle, of_frame, bytes);
+    let (of_frame, bytes) = kept(handle, of_frame, bytes);
     // SAFETY: the handle's header, and the program's memory for it.
     unsafe { header.copy_from(of_frame, 1) };
     bytes
@@ -176,7 +182,7 @@ extern "C-unwind" fn pcap_next_ex(
     let mut of_frame = PacketHeader::EMPTY;
     match next(handle, true, &mut of_frame) {
         Next::Frame(bytes) => {
-            let (of_frame, bytes) = handle.last.keep(handle, of_frame, bytes);
+            let (of_frame, bytes) = kept(handle, of_frame, bytes);
             // SAFETY: the program's memory for the two addresses.
             unsafe {
                 header.write(of_frame);
@@ -190,40 +196,5 @@ extern "C-unwind" fn pcap_next_ex(
         }
         Next::End => PCAP_ERROR_BREAK,
         Next::Failed(error) => error,
-    }
-}
-
-/// The frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
-pub struct LastFrame {
-    header: UnsafeCell<PacketHeader>,
-    bytes: UnsafeCell<Vec<u8>>,
-}
-
-impl LastFrame {
-    pub const fn new() -> LastFrame {
-        LastFrame { header: UnsafeCell::new(PacketHeader::EMPTY), bytes: UnsafeCell::new(Vec::new()) }
-    }
-
-    /// Keeps a frame: its bytes are copied if the program's descriptor is kept up to date, since that may receive.
-    fn keep(
-        &self,
-        handle: &Handle,
-        header: PacketHeader,
-        mut bytes: *const c_uchar,
-    ) -> (*const PacketHeader, *const c_uchar) {
-        if handle.is_selected.get() {
-            // SAFETY: only the thread that uses the handle comes here, no reference to it exists, and the frame has as many
-            // bytes.
-            unsafe {
-                let copy = &mut *self.bytes.get();
-                copy.clear();
-                copy.extend_from_slice(std::slice::from_raw_parts(bytes, header.captured as usize));
-                bytes = copy.as_ptr();
-            }
-            keep_watch(handle);
-        }
-        // SAFETY: as above.
-        unsafe { self.header.get().write(header) };
-        (self.header.get(), bytes)
     }
 }
