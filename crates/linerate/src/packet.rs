@@ -137,6 +137,7 @@ impl Packet<'_> {
     }
 
     /// Returns the number of slots.
+    #[inline]
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -258,6 +259,7 @@ impl Packet<'_> {
 
     /// Returns the time of arrival in nanoseconds since 1970 (system time), if the port was opened with
     /// [timestamps](crate::Options::timestamps).
+    #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         let first = self.slots.first().filter(|slot| slot.is_stamped())?;
         self.view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
