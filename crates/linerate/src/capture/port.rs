@@ -202,7 +202,9 @@ impl Replay {
                 Source::File(reader) => {
                     let skipped = reader.skipped();
                     let record = reader.next(&mut self.bytes);
-                    self.defects.not_ethernet.fetch_add(reader.skipped() - skipped, Ordering::Relaxed);
+                    if reader.skipped() != skipped {
+                        self.defects.not_ethernet.fetch_add(reader.skipped() - skipped, Ordering::Relaxed);
+                    }
                     record?
                 }
                 Source::Pipe(pipe) => match pipe.next()? {
@@ -276,7 +278,9 @@ impl Receive for CaptureRx {
                 }
                 self.counters.dropped();
             } else {
-                replay.defects.snapped.fetch_add(replay.is_snapped.into(), Ordering::Relaxed);
+                if replay.is_snapped {
+                    replay.defects.snapped.fetch_add(1, Ordering::Relaxed);
+                }
                 (packets, bytes) = (packets + 1, bytes + replay.bytes.len());
             }
             replay.next = None;
