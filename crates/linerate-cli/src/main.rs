@@ -5,12 +5,14 @@
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
+//! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run; `processors`: those that they use
 //! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
 mod bind;
+mod extcap;
 mod fwd;
 mod generate;
 mod hint;
@@ -192,6 +194,8 @@ enum Command {
     },
     /// Print the line that starts QEMU with a card at each port, or start it
     Vm(vm::Machine),
+    /// Make ports interfaces of Wireshark and tshark, without root: install it once, then see `tshark -D`
+    Extcap(extcap::Extcap),
     /// List the ports that can be opened here, and reasons why others cannot
     Ports {
         /// Print one JSON object instead of a table
@@ -476,7 +480,7 @@ fn explained(error: &Error) -> String {
 
 fn main() -> ExitCode {
     show_messages();
-    let matches = grammar().try_get_matches();
+    let matches = grammar().try_get_matches_from(extcap::arguments());
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return explain(&error),
@@ -522,6 +526,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         }
         Command::Switch { command } => switch::run(&command),
         Command::Vm(machine) => vm::run(&machine),
+        Command::Extcap(asked) => Ok(extcap::run(&asked)),
         Command::Ports { json } => ports::run(json),
     }
 }
@@ -697,6 +702,7 @@ mod tests {
             include_str!("../../../README.md"),
             include_str!("../../../docs/bench.md"),
             include_str!("../../../docs/cards.md"),
+            include_str!("../../../docs/extcap.md"),
             include_str!("../../../docs/kernel.md"),
             include_str!("../../../docs/netmap.md"),
             include_str!("../../../docs/wires.md"),

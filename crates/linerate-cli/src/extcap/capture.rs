@@ -1,0 +1,243 @@
+//! Writes a port's packets into Wireshark's pipe, until Wireshark ends it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use linerate::filter::Filter;
+use linerate::memory::{Pool, Region, RegionOptions};
+use linerate::port::{Drops, Port, PortName, RxQueue, Wait, Waiter, Waker};
+use linerate::{Batch, Error, Options};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::names::Interface;
+use crate::explained;
+use crate::show::note;
+use crate::signals::interrupts;
+
+/// Packets that are received at once.
+const BATCH: usize = 256;
+/// Slots of a receive ring, unless the name says otherwise.
+const RING: usize = 4096;
+/// The bytes that are kept before they are written.
+const BUFFER: usize = 64 << 10;
+/// The longest time for which they are kept while packets come. A pause writes them at once.
+const KEPT: Duration = Duration::from_millis(100);
+/// The longest time to wait for the pipe's reader, and the interval of looking for it.
+const READER: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
+/// The longest sleep while the pipe is full, after which the thread looks whether it is to end.
+const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// The sleep where a port cannot wake a thread.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Captures from a port until a signal, the end of the pipe's reader, or the end of the port's packets.
+pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) -> Result<(), String> {
+    let cannot = |error: Error| explain(&error, name);
+    let mut port = open(name).map_err(cannot)?;
+    let waker = Waker::new().map_err(cannot)?;
+    let ended = waker.clone();
+    std::thread::spawn(move || {
+        while !interrupts().wait(Duration::from_secs(86_400)) {}
+        ended.wake();
+    });
+    let dropped = |port: &Port| port.statistics().map(|statistics| missed(&statistics.drops));
+    let before = dropped(&port).map_err(cannot)?;
+    let queues = (0..port.info().rx_queues).map(|queue| port.rx(queue)).collect::<Result<_, Error>>();
+    let stream = Stream::new(pipe, snaplen, waker.clone());
+    let mut capture = Capture { queues: queues.map_err(cannot)?, filter, stream, bytes: Vec::new() };
+    capture.run(&port, waker)?;
+    // A port that is gone has no counters.
+    let missing = dropped(&port).map_or(0, |after| after.saturating_sub(before));
+    if missing > 0 {
+        note(&format!(
+            "linerate: {name} dropped {missing} packets, which came faster than they were captured; a capture filter or a \
+             shorter snap length helps"
+        ));
+    }
+    Ok(())
+}
+
+/// Returns an error with what mends it here.
+fn explain(error: &Error, name: &str) -> String {
+    let is_taken = match error {
+        Error::QueueTaken { .. } | Error::PortInUse { .. } => true,
+        Error::Refused { errno, .. } => *errno == libc::EBUSY,
+        _ => false,
+    };
+    match PortName::parse(name) {
+        Ok(port) if is_taken && port.may_be_served() => {
+            let copies = Interface::of(&format!("{}+rt", port.short()));
+            format!("another program has port '{name}'\n  try copies of its packets: {copies}")
+        }
+        _ => explained(error),
+    }
+}
+
+fn open(name: &str) -> Result<Port, Error> {
+    // The length of a served port's ring is the library's choice.
+    let ring = (!PortName::parse(name)?.may_be_served()).then_some(RING);
+    let buffers = RegionOptions { buffers: 4 * RING, ..RegionOptions::default() };
+    let pool = Some(Pool::new(Region::new(&buffers)?));
+    let options = Options { ring, pool, interrupts: Some(Duration::ZERO), timestamps: true, ..Options::default() };
+    let [mut port] = options.open([name])?;
+    match port.set_promiscuous(true) {
+        // A port in memory has no addresses to filter by.
+        Ok(()) | Err(Error::Unsupported { .. }) => Ok(port),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the packets that came and that the program did not get. A packet that waits for a buffer is none of them.
+fn missed(drops: &Drops) -> u64 {
+    drops.no_descriptor + drops.oversize + drops.malformed
+}
+
+/// Opens the pipe when it has a reader, which Wireshark starts after this program; `None` if a signal comes before.
+pub fn open_pipe(path: &Path) -> Result<Option<File>, String> {
+    let start = Instant::now();
+    loop {
+        match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+            Ok(pipe) => return Ok(Some(pipe)),
+            Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
+                return Err(format!("{}: cannot write it: {error}\n  name a pipe: mkfifo(1)", path.display()));
+            }
+            Err(_) if start.elapsed() > READER => {
+                return Err(format!(
+                    "{}: no program has read this pipe for {} s\n  start its reader",
+                    path.display(),
+                    READER.as_secs()
+                ));
+            }
+            Err(_) => {}
+        }
+        if interrupts().wait(LOOK) {
+            return Ok(None);
+        }
+    }
+}
+
+struct Capture<'a> {
+    queues: Vec<RxQueue>,
+    filter: Option<&'a Filter>,
+    stream: Stream,
+    /// Room for a packet of several slots.
+    bytes: Vec<u8>,
+}
+
+impl Capture<'_> {
+    fn run(&mut self, port: &Port, waker: Waker) -> Result<(), String> {
+        let can_wake = self.queues.iter_mut().filter_map(|queue| queue.arm()).count() == self.queues.len();
+        self.queues.iter_mut().for_each(RxQueue::disarm);
+        let (mut batch, mut waiter) = (Batch::with_capacity(BATCH), Waiter::new(Wait::Adaptive).woken_by(waker));
+        let mut has_reader = self.stream.flush()?;
+        while has_reader && !interrupts().have_come() {
+            let packets = self.turn(&mut batch);
+            if packets > 0 {
+                has_reader = !self.stream.is_due() || self.stream.flush()?;
+                waiter.turn(packets, &mut []);
+                continue;
+            }
+            has_reader = self.stream.flush()? && self.stream.has_reader();
+            if port.is_exhausted() {
+                break;
+            }
+            port.link().map_err(|error| explained(&error))?;
+            match can_wake {
+                true => waiter.turn(0, &mut self.queues.iter_mut().collect::<Vec<_>>()),
+                false => std::thread::sleep(TICK),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a batch of each queue, and returns the count of packets.
+    fn turn(&mut self, batch: &mut Batch) -> usize {
+        let mut packets = 0;
+        for queue in &mut self.queues {
+            queue.recv(batch);
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+            for packet in batch.packets() {
+                packets += 1;
+                let frame = if packet.slots() == 1 {
+                    &packet
+                } else {
+                    self.bytes.clear();
+                    packet.append_to(&mut self.bytes);
+                    &self.bytes[..]
+                };
+                if self.filter.is_none_or(|filter| filter.matches(frame)) {
+                    self.stream.write(packet.timestamp().unwrap_or(now), frame);
+                }
+            }
+            batch.clear();
+        }
+        packets
+    }
+}
+
+/// A pipe with a capture in it: pcap with times in nanoseconds. While its reader reads nothing, this waits, and the port
+/// drops packets.
+struct Stream {
+    pipe: File,
+    snaplen: u32,
+    buffer: Vec<u8>,
+    flushed: Instant,
+    waker: Waker,
+}
+
+impl Stream {
+    fn new(pipe: File, snaplen: u32, waker: Waker) -> Stream {
+        let words = [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, snaplen, 1];
+        let buffer = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        Stream { pipe, snaplen, buffer, flushed: Instant::now(), waker }
+    }
+
+    /// Appends a frame that came at `time`, in nanoseconds since 1970.
+    fn write(&mut self, time: u64, frame: &[u8]) {
+        let (len, second) = (frame.len() as u32, 1_000_000_000);
+        let kept = len.min(self.snaplen);
+        let words = [(time / second) as u32, (time % second) as u32, kept, len];
+        self.buffer.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        self.buffer.extend_from_slice(&frame[..kept as usize]);
+    }
+
+    /// Returns whether frames have to be written, though others come.
+    fn is_due(&self) -> bool {
+        self.buffer.len() >= BUFFER || self.flushed.elapsed() >= KEPT
+    }
+
+    /// Writes all frames; false if the pipe has no reader any more, or if a signal has come before.
+    fn flush(&mut self) -> Result<bool, String> {
+        self.flushed = Instant::now();
+        let mut written = 0;
+        while written < self.buffer.len() {
+            match self.pipe.write(&self.buffer[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let pipe = PollFd::new(&self.pipe, PollFlags::OUT);
+                    let _ = poll(&mut [pipe, PollFd::new(&self.waker, PollFlags::IN)], Some(&LONGEST_SLEEP));
+                    if interrupts().have_come() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => {
+                    return Err(format!("cannot write the pipe: {error}\n  start the capture again"));
+                }
+            }
+        }
+        self.buffer.clear();
+        Ok(true)
+    }
+
+    /// Returns whether the pipe still has a reader.
+    fn has_reader(&self) -> bool {
+        let mut pipe = [PollFd::new(&self.pipe, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !(poll(&mut pipe, Some(&now)).is_ok_and(|count| count > 0) && pipe[0].revents().contains(PollFlags::ERR))
+    }
+}
