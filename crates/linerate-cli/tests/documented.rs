@@ -81,6 +81,8 @@ impl Place {
         let mut command = self.here.command("sh -c");
         command.arg(format!("cd '{place}'; PATH='{place}/bin':$PATH; {line}{time}"));
         command.env("LINERATE_PORTS", self.folder.path("ports"));
+        // For what they install.
+        command.env("HOME", &self.folder.0).env_remove("XDG_CONFIG_HOME");
         command
     }
 
