@@ -47,7 +47,7 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
     let before = dropped(&port).map_err(cannot)?;
     let queues = (0..port.info().rx_queues).map(|queue| port.rx(queue)).collect::<Result<_, Error>>();
     let stream = Stream::new(pipe, snaplen, waker.clone());
-    let mut capture = Capture { queues: queues.map_err(cannot)?, filter, stream, bytes: Vec::new() };
+    let mut capture = Capture { queues: queues.map_err(cannot)?, filter, stream, bytes: Vec::new(), last: 0 };
     capture.run(&port, waker)?;
     // A port that is gone has no counters.
     let missing = dropped(&port).map_or(0, |after| after.saturating_sub(before));
@@ -125,6 +125,8 @@ struct Capture<'a> {
     stream: Stream,
     /// Room for a packet of several slots.
     bytes: Vec<u8>,
+    /// The last time that was given to a packet.
+    last: u64,
 }
 
 impl Capture<'_> {
@@ -158,8 +160,10 @@ impl Capture<'_> {
         let mut packets = 0;
         for queue in &mut self.queues {
             queue.recv(batch);
+            // Packets without a time of their own have times one after the other, so that programs can tell them apart.
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-            for packet in batch.packets() {
+            let first = now.max(self.last + 1);
+            for (packet, n) in batch.packets().zip(0..) {
                 packets += 1;
                 let frame = if packet.slots() == 1 {
                     &packet
@@ -169,8 +173,9 @@ impl Capture<'_> {
                     &self.bytes[..]
                 };
                 if self.filter.is_none_or(|filter| filter.matches(frame)) {
-                    self.stream.write(packet.timestamp().unwrap_or(now), frame);
+                    self.stream.write(packet.timestamp().unwrap_or(first + n), frame);
                 }
+                self.last = first + n;
             }
             batch.clear();
         }
