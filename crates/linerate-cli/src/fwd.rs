@@ -273,7 +273,10 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 /// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
 /// that are missing among the frames that arrived.
 fn judge_counted(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
-    let lost = reports.iter().take(2).flatten().map(|report| report.lost).sum();
+    let others = [testers[1], testers[0]];
+    let unstamped = |(report, is_stamped): (&Report, bool)| if is_stamped { report.foreign } else { 0 };
+    let ways = reports.iter().zip(others).filter_map(|(report, is_stamped)| Some((report.as_ref()?, is_stamped)));
+    let lost = ways.map(|way| way.0.lost.saturating_sub(unstamped(way))).sum();
     Outcome { lost, ..judge(reports, testers) }
 }
 
@@ -285,11 +288,13 @@ pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     for (sender, receiver, is_stamped) in [(a, b, testers[0]), (b, a, testers[1])] {
         let Some(receiver) = receiver else { continue };
         outcome.corrupted += receiver.corrupted + receiver.untouched;
-        outcome.corrupted += if is_stamped { receiver.foreign } else { 0 };
+        let unstamped = if is_stamped { receiver.foreign } else { 0 };
+        outcome.corrupted += unstamped;
         outcome.reordered += receiver.reordered;
+        outcome.duplicated += receiver.duplicated;
         outcome.lost += match sender {
-            Some(sender) => sender.sent.saturating_sub(receiver.received),
-            None => receiver.lost,
+            Some(sender) => sender.sent.saturating_sub(receiver.received - receiver.duplicated),
+            None => receiver.lost.saturating_sub(unstamped),
         };
     }
     outcome

@@ -122,6 +122,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let mut run = Run::open("gen", &[port], traffic.count, &common)?;
     let queues = run.queues();
     let len = template.as_ref().map_or(usize::from(size) - 4, Vec::len);
+    run.sends_frames_of(len);
     let rate = traffic.rate.and_then(|rate| possible(rate, len, &run.devices()[0], false));
     let held_back = run.ask(rate.map(|rate| rate.packets_per_second(len)));
     for queue in 0..queues {
@@ -178,6 +179,7 @@ fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
         lost: sum.lost + report.lost.saturating_sub(unstamped),
         corrupted: sum.corrupted + report.corrupted + unstamped,
         reordered: sum.reordered + report.reordered,
+        duplicated: sum.duplicated + report.duplicated,
         ..Outcome::default()
     })
 }

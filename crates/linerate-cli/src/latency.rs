@@ -240,7 +240,7 @@ fn through_a_forwarder(
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
     let measured = run.measure(warmed_up(latency), |reports, _| fwd::judge(reports, [true, false]), None)?;
-    let (sent, arrived) = (measured.wires[0].unwrap_or(0), measured.in_time.packets);
+    let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
     Ok(Sample { measured, asked, sent, arrived })
 }
 
@@ -277,7 +277,7 @@ fn from_port_to_port(
         batch.clear();
         if packets > 0 {
             let report = checker.report();
-            count.store(report.received - report.foreign, Ordering::Relaxed);
+            count.store(report.received - report.foreign - report.duplicated, Ordering::Relaxed);
             bad.store(report.corrupted, Ordering::Relaxed);
         }
         waiter.turn(packets, &mut [&mut rx]);

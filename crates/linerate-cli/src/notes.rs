@@ -55,6 +55,7 @@ pub fn port_summary(
         "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
         "unsent_by_wire": by_wire.map(occurred),
         "capture": {"not_ethernet": not_ethernet, "snapped": snapped},
+        "too_long_for_wire": wire.map(|report| report.too_long),
     })
 }
 
@@ -128,6 +129,13 @@ pub fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
     for (device, report) in devices.iter().zip(reports) {
         let counts = capture_counts(device, report.as_ref());
         defects(&counts).iter().for_each(|defect| note(&format!("note: {}: {defect}", device.name())));
+        let too_long = report.map_or(0, |report| report.too_long);
+        if too_long > 0 {
+            let name = device.name();
+            note(&format!(
+                "note: {name}: {too_long} frames that came to the port that is its wire were too long for it"
+            ));
+        }
     }
 }
 

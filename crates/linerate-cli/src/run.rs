@@ -1,6 +1,7 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
 
 use std::cell::{Cell, RefCell};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -186,6 +187,8 @@ pub struct Run {
     was_down: Cell<bool>,
     /// Whether each port had a link when the run was opened.
     links: Vec<bool>,
+    /// The run's own frames are chains.
+    sends_chains: bool,
 }
 
 /// The measurements of a run.
@@ -200,8 +203,8 @@ pub struct Measured {
     pub shortfalls: Vec<Shortfall>,
     /// The part that was at its limit, of a run that goes as fast as it can.
     pub bound: Option<String>,
-    /// Packets that each port's wire sent in the run's time, if it counts them.
-    pub wires: Vec<Option<u64>>,
+    /// Packets that each port's wire sent and received in the run's time, if it counts them.
+    pub wires: Vec<Option<[u64; 2]>>,
     pub used: Use,
     /// The end that is gone, the link that is down, or the port that takes nothing.
     pub stopped_by: Option<String>,
@@ -246,6 +249,8 @@ pub struct Outcome {
     pub corrupted: u64,
     /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
+    /// Frames that arrived again.
+    pub duplicated: u64,
     /// Frames that a filter dropped.
     pub filtered: u64,
     /// Packets that were received, and that no port had taken at the end.
@@ -292,6 +297,7 @@ impl Run {
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         // AF_XDP buffers are at most a page; longer frames are chains there.
         let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        check_standard_output(&parsed);
         check_cables(
             &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
         )?;
@@ -374,6 +380,7 @@ impl Run {
             held_back: Arc::default(),
             last: RefCell::default(),
             was_down: Cell::default(),
+            sends_chains: false,
             links: Vec::new(),
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
@@ -484,12 +491,12 @@ impl Run {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
         let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
-        let Outcome { lost, corrupted, reordered, filtered, held } = measured.outcome;
+        let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = measured.outcome;
         let mut summary = json!({
             "command": command, "seconds": seconds, "interrupted": measured.interrupted, "ports": ports,
             "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
             "first_batch": in_time.first,
-            "lost": lost, "corrupted": corrupted, "reordered": reordered, "filtered": filtered, "held": held,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
             "breaches": breaches,
             "mpps": measured.mpps(),
             "cycles_per_packet": moved.cycles_per_packet().map(round),
@@ -573,8 +580,9 @@ impl Run {
         };
 
         let wires = sent.iter().zip(&sent_before);
-        let wires: Vec<Option<u64>> =
-            wires.map(|(now, before)| Some(now.as_ref()?.sent - before.unwrap_or_default().sent)).collect();
+        let in_run = |now: Report, before: Report| [now.sent - before.sent, now.received - before.received];
+        let wires: Vec<Option<[u64; 2]>> =
+            wires.map(|(now, before)| Some(in_run((*now)?, before.unwrap_or_default()))).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
         let missing = count.filter(|&count| moved.packets < count && failure.is_none());
         // A count that was moved ends the sender's time before that of the run; what its peer does then is no bound.
@@ -605,7 +613,7 @@ impl Run {
             shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
         }
         for ((name, asked), sent) in names.iter().zip(&asked_of_wires).zip(&wires) {
-            let Some((asked, sent)) = asked.zip(*sent) else { continue };
+            let Some((asked, [sent, _])) = asked.zip(*sent) else { continue };
             if seconds >= JUDGED || sent >= ENOUGH {
                 let what = format!("{}'s wire", name.short());
                 shortfalls.extend(Shortfall::of(&what, asked, sent, seconds, used.bound()));
@@ -930,11 +938,17 @@ impl Run {
             .collect()
     }
 
+    /// Notes the length of the run's own frames.
+    pub fn sends_frames_of(&mut self, len: usize) {
+        self.sends_chains = len > self.devices[0].pool().region().room();
+    }
+
     /// Returns whether packets may come as chains, which count once.
     pub fn may_have_chains(&self) -> bool {
         // A capture file has frames of any length.
         let is_capture = |name: &PortName| name.is_capture_to_read();
-        self.names.iter().any(is_capture)
+        self.sends_chains
+            || self.names.iter().any(is_capture)
             || self.devices.iter().any(|device| device.info().max_frame > device.pool().region().room())
     }
 }
@@ -982,6 +996,20 @@ fn models(devices: &[Port]) -> Vec<Arc<Card>> {
 /// Returns the report of each port's wire, if the port is a model with a wire that counts.
 fn reports(devices: &[Port]) -> Vec<Option<Report>> {
     devices.iter().map(|device| model(device)?.wire_report()).collect()
+}
+
+/// Refuses a capture that is written to standard output, which also has the figures.
+fn check_standard_output(names: &[PortName]) {
+    let file = |path: &str| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
+    let output = file("/proc/self/fd/1");
+    for name in names.iter().filter(|name| name.is_capture_to_write()) {
+        let path = name.short().rsplit("pcap:").next().unwrap_or_default();
+        if output.is_some() && file(path) == output && path != "/dev/null" {
+            usage(&format!(
+                "{name}: the figures are printed there, too; write to a pipe: mkfifo p; cat p & … pcap:p?write"
+            ));
+        }
+    }
 }
 
 /// Returns the error of a port at a model's other end that is gone. A capture file that has failed is reported at the end.

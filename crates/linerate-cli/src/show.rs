@@ -283,6 +283,9 @@ fn summary_table(summary: &Value) -> String {
         number("reordered"),
         number("breaches"),
     );
+    if count("duplicated") > 0 {
+        text += &format!(", duplicated {}", number("duplicated"));
+    }
     if count("filtered") > 0 {
         text += &format!(", filtered {}", number("filtered"));
     }
@@ -316,9 +319,13 @@ fn in_words(cause: &str) -> &str {
     }
 }
 
-/// Returns millions per second: of less than one with more digits, down to one packet per second.
+/// Returns millions per second: of less than one with more digits, down to one packet per second, and less in full.
 fn mpps(value: f64) -> String {
-    if value > 0.0 && value < 0.9995 { format!("{value:.6}") } else { format!("{value:.3}") }
+    match value {
+        _ if value <= 0.0 || value >= 0.9995 => format!("{value:.3}"),
+        0.000001.. => format!("{value:.6}"),
+        _ => format!("{value:.3e}"),
+    }
 }
 
 /// Returns seconds with three significant digits and a unit: `14.2 ms`.

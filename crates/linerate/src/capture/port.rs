@@ -264,8 +264,8 @@ impl Receive for CaptureRx {
                 }
                 Ok(false) => break,
                 Err(error) => {
+                    // How many frames are left in the file is not known.
                     self.failure.note(error);
-                    self.counters.dropped();
                     self.replay = None;
                     self.exhausted.store(true, Ordering::Relaxed);
                     break;
@@ -276,7 +276,7 @@ impl Receive for CaptureRx {
                     self.counters.found_no_buffer();
                     break;
                 }
-                self.counters.dropped();
+                self.counters.missed(0, 1);
             } else {
                 if replay.is_snapped {
                     replay.defects.snapped.fetch_add(1, Ordering::Relaxed);

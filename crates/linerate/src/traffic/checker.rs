@@ -1,19 +1,38 @@
 //! Checking the frames that arrive.
 
+use std::collections::BTreeMap;
+
 use super::stamp::{self, Read};
 
 /// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow, with its bytes
 /// intact.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
-    /// The next sequence number of each flow; `ANY` before its first frame.
-    next: Vec<u64>,
+    flows: Vec<Flow>,
     /// Corrupted frames that have not yet taken the place of a skipped sequence number.
     unplaced: u64,
+    /// The skipped sequence numbers, as ranges: of each the flow and the first number, and the number behind the last.
+    missing: BTreeMap<(u16, u64), u64>,
+    /// Those of all flows.
+    unnamed: u64,
     report: Report,
 }
 
+/// The state of a flow.
+#[derive(Clone, Debug)]
+struct Flow {
+    /// The smallest sequence number that has arrived.
+    first: u64,
+    /// The next sequence number; `ANY` before the first frame.
+    next: u64,
+    /// Corrupted frames that had this flow's number before its first intact frame: the number may be damaged.
+    unnamed: u64,
+}
+
 const ANY: u64 = u64::MAX;
+
+/// The most ranges of skipped numbers that are remembered. A late frame of a forgotten one counts as a duplicate.
+const MOST_MISSING: usize = 1 << 16;
 
 /// Counts of a generator and a checker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,13 +41,15 @@ pub struct Report {
     pub sent: u64,
     /// Frames that arrived, of any kind.
     pub received: u64,
-    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first arrival
+    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first number
     /// are not counted. A corrupted frame has arrived: it takes the place of one skipped number, of a later gap in
     /// any flow, because its own number is not trusted. A frame whose stamp is no longer one is foreign, and its
     /// number is skipped.
     pub lost: u64,
-    /// Frames with a smaller sequence number than an earlier one of their flow.
+    /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
+    /// Frames whose sequence number has arrived before.
+    pub duplicated: u64,
     /// Frames whose bytes differ from those sent.
     pub corrupted: u64,
     /// Intact frames whose byte 48 was not changed on the way.
@@ -39,6 +60,8 @@ pub struct Report {
     pub not_ethernet: u64,
     /// Frames sent from a capture file that had cut them to its snap length: their ends are missing.
     pub snapped: u64,
+    /// Frames that came to the port that is a wire, and that were too long for it.
+    pub too_long: u64,
     /// 1 if the rest of a capture file could not be read: it is malformed, or ends within a packet.
     pub unreadable: u64,
     /// 1 if not all frames could be written to a capture file (disk full or broken). The file ends before them.
@@ -54,35 +77,94 @@ impl Checker {
             Read::Foreign => self.report.foreign += 1,
             Read::Corrupted => {
                 self.report.corrupted += 1;
-                // Before a flow's first arrival no number is skipped.
-                let flow = stamp::name(frame).and_then(|(flow, _)| self.next.get(usize::from(flow)));
-                self.unplaced += u64::from(flow.is_some_and(|&next| next != ANY));
-            }
-            Read::Stamped { flow, sequence, touched } => {
-                self.report.untouched += u64::from(touched == 0);
-                if self.next.len() <= flow as usize {
-                    self.next.resize(flow as usize + 1, ANY);
+                if let Some((flow, _)) = stamp::name(frame) {
+                    // Before a flow's first arrival no number is skipped.
+                    let flow = self.flow(flow);
+                    let is_unnamed = flow.next == ANY;
+                    flow.unnamed += u64::from(is_unnamed);
+                    self.unnamed += u64::from(is_unnamed);
+                    self.unplaced += u64::from(!is_unnamed);
                 }
-                let next = &mut self.next[flow as usize];
-                if *next == ANY {
-                    *next = sequence + 1;
-                } else if sequence >= *next {
-                    let skipped = sequence - *next;
-                    let corrupted = skipped.min(self.unplaced);
-                    self.unplaced -= corrupted;
-                    self.report.lost += skipped - corrupted;
-                    *next = sequence + 1;
-                } else {
-                    self.report.reordered += 1;
-                    self.report.lost = self.report.lost.saturating_sub(1);
+            }
+            Read::Stamped { flow: number, sequence, touched } => {
+                self.report.untouched += u64::from(touched == 0);
+                let flow = self.flow(number);
+                let next = flow.next;
+                if sequence >= next || next == ANY {
+                    flow.next = sequence + 1;
+                }
+                match next {
+                    next if sequence == next => {}
+                    ANY => self.begin(number, sequence),
+                    next if sequence > next => self.skip(number, next, sequence),
+                    _ => self.place(number, sequence),
                 }
             }
         }
     }
 
+    /// Returns the state of a flow.
+    #[inline]
+    fn flow(&mut self, number: u16) -> &mut Flow {
+        if self.flows.len() <= number.into() {
+            self.flows.resize(usize::from(number) + 1, Flow { first: ANY, next: ANY, unnamed: 0 });
+        }
+        &mut self.flows[usize::from(number)]
+    }
+
+    /// Notes a flow's first intact frame.
+    #[cold]
+    fn begin(&mut self, number: u16, sequence: u64) {
+        let flow = self.flow(number);
+        flow.first = sequence;
+        self.unnamed -= std::mem::take(&mut flow.unnamed);
+    }
+
+    /// Notes that the numbers from `first` to `end`, without it, have not arrived.
+    #[cold]
+    fn skip(&mut self, flow: u16, first: u64, end: u64) {
+        let corrupted = (end - first).min(self.unplaced);
+        self.unplaced -= corrupted;
+        self.report.lost += end - first - corrupted;
+        self.missing.insert((flow, first), end);
+        if self.missing.len() > MOST_MISSING {
+            self.missing.pop_first();
+        }
+    }
+
+    /// Decides what a frame is whose number is not above its flow's highest: late, or there already.
+    #[cold]
+    fn place(&mut self, flow: u16, sequence: u64) {
+        let known = self.flow(flow);
+        let first = known.first;
+        known.first = first.min(sequence);
+        if sequence < first {
+            self.report.reordered += 1;
+            if sequence + 1 < first {
+                self.skip(flow, sequence + 1, first);
+            }
+            return;
+        }
+        let range = self.missing.range(..=(flow, sequence)).next_back().map(|(&(of, first), &end)| (of, first, end));
+        match range.filter(|&(of, _, end)| of == flow && sequence < end) {
+            Some((_, first, end)) => {
+                self.missing.remove(&(flow, first));
+                for (first, end) in [(first, sequence), (sequence + 1, end)] {
+                    if first < end {
+                        self.missing.insert((flow, first), end);
+                    }
+                }
+                self.report.reordered += 1;
+                self.report.lost = self.report.lost.saturating_sub(1);
+            }
+            None => self.report.duplicated += 1,
+        }
+    }
+
     /// Returns the counts so far; `sent` is not known here.
     pub fn report(&self) -> Report {
-        self.report
+        // A flow without an intact frame is none: its number is damaged, and the frames took the place of others.
+        Report { lost: self.report.lost.saturating_sub(self.unnamed), ..self.report }
     }
 }
 
@@ -107,6 +189,47 @@ mod tests {
         checker.check(&frames[8]);
         checker.check(&[0; 60]);
         assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
+    }
+
+    /// A frame that arrives twice hides no other's loss.
+    #[test]
+    fn duplicates_are_neither_late_nor_in_place_of_others() {
+        let mut generator = Generator::new(64, 1);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 12];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        let mut check = |arrived: &[usize]| {
+            arrived.iter().for_each(|&index| checker.check(&frames[index]));
+            let Report { lost, reordered, duplicated, .. } = checker.report();
+            (lost, reordered, duplicated)
+        };
+        assert_eq!(check(&[0, 1, 6, 6, 0]), (4, 0, 2), "2 to 5 are missing");
+        assert_eq!(check(&[4, 4]), (3, 1, 3));
+        assert_eq!(check(&[2, 5, 5, 2]), (1, 3, 5));
+        assert_eq!(check(&[11, 3, 3, 7]), (3, 5, 6));
+        assert_eq!(check(&[8, 10, 9, 9]), (0, 8, 7));
+        // Before the first number there are others.
+        let mut checker = Checker::default();
+        [5, 2, 3, 3, 1].iter().for_each(|&index| checker.check(&frames[index]));
+        let Report { lost, reordered, duplicated, .. } = checker.report();
+        assert_eq!((lost, reordered, duplicated), (1, 3, 1));
+    }
+
+    /// A corrupted frame whose flow's number is damaged is not lost, either.
+    #[test]
+    fn a_corrupted_number_of_a_flow_takes_the_frames_place() {
+        let mut generator = Generator::new(64, 2);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 8];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        // Flow 0 has the even frames. Byte 47 is the lower half of a flow's number.
+        frames[2][47] ^= 0x40;
+        frames[1][20] ^= 1;
+        let mut checker = Checker::default();
+        [0, 1, 2, 4].iter().for_each(|&index| checker.check(&frames[index]));
+        assert_eq!((checker.report().lost, checker.report().corrupted), (0, 2));
+        // The first of flow 1 was corrupted; that of a flow has no number that was skipped.
+        [3, 7].iter().for_each(|&index| checker.check(&frames[index]));
+        assert_eq!(checker.report().lost, 1, "5 is lost");
     }
 
     /// A corrupted frame is not lost, and the frames that are lost beside it are.

@@ -93,7 +93,12 @@ fn check(folder: &Path) -> Result<()> {
         let is_open = found.mode() & 0o022 != 0;
         if is_open && (depth == 0 || found.mode() & 0o1000 == 0) {
             let why = format!("others may write to {} (mode {:04o})", path.display(), found.mode() & 0o7777);
-            return Err(refused(folder, why, format!("chmod go-w {}", path.display())));
+            // Others need a folder such as /tmp as it is.
+            let mend = match found.mode() & 0o1000 {
+                0 => format!("chmod go-w {}, or name another folder: LINERATE_PORTS=PATH", path.display()),
+                _ => "name a folder of your own: LINERATE_PORTS=PATH".to_string(),
+            };
+            return Err(refused(folder, why, mend));
         }
     }
     Ok(())
@@ -308,7 +313,11 @@ mod tests {
                 [connect_to(&path.join("any")).map(drop), listen_at(&path.join("again"), 0o600, None).map(drop)];
             for outcome in outcomes {
                 assert_eq!(outcome.is_ok(), is_fit, "{} {mode:o}: {outcome:?}", folder.display());
-                assert!(is_fit || message(outcome).contains(&format!("chmod go-w {}", folder.display())));
+                let mend = match mode {
+                    0o1777 => "name a folder of your own".to_string(),
+                    _ => format!("chmod go-w {}", folder.display()),
+                };
+                assert!(is_fit || message(outcome).contains(&mend));
             }
             fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
             let _ = fs::remove_file(path.join("again"));

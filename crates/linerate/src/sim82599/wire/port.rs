@@ -117,7 +117,8 @@ impl Wire for Port {
         let unreadable = matches!(state, Err(Error::Capture { .. })).into();
         let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
         let CaptureCounts { not_ethernet, snapped } = self.device.capture_counts();
-        Some(Report { sent, received, not_ethernet, snapped, unreadable, unrecorded, ..Report::default() })
+        let too_long = self.device.statistics().map_or(0, |statistics| statistics.drops.oversize);
+        Some(Report { sent, received, not_ethernet, snapped, too_long, unreadable, unrecorded, ..Report::default() })
     }
 
     fn unsent(&mut self) -> Unsent {
