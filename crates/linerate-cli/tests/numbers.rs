@@ -457,6 +457,43 @@ fn a_capture_says_what_it_has_not() {
     assert!(text(&output.stderr).contains("the template has 60 of 1514 bytes"), "{}", text(&output.stderr));
 }
 
+/// What is missing in a file, or was sent twice, is seen wherever the frames come from.
+#[test]
+fn duplicates_and_gaps_are_told_apart() {
+    let folder = Folder::new("gaps");
+    let [whole, path] = ["whole.pcap", "gaps.pcap"].map(|name| folder.path(name));
+    expect(0, &mut linerate(&["gen", &format!("pcap:{whole}?write"), "--count", "1000"]));
+    let bytes = std::fs::read(&whole).unwrap();
+    // The file's header, and records of 76 bytes each; 100 to 199 are missing, and 200 to 299 are there twice.
+    let (header, records) = bytes.split_at(24);
+    let records = |from: usize, to: usize| &records[from * 76..to * 76];
+    let parts = [header, records(0, 100), records(200, 300), records(200, 300), records(300, 1000)];
+    std::fs::write(&path, parts.concat()).unwrap();
+    for words in [format!("sink pcap:{path}"), format!("sink sim:0?wire=pcap:{path} --seconds 1")] {
+        let (summary, _) = run(1, &words.split(' ').collect::<Vec<_>>());
+        let counts = ["lost", "reordered", "duplicated", "corrupted"].map(|name| number(&summary[name]));
+        assert_eq!(counts, [100, 0, 100, 0], "{words}: {summary}");
+    }
+    // Faults of a port: what is lost is what was injected, whatever else there is.
+    for words in [
+        "gen faulty:sim:0?duplicate=20%&drop=20%&wire=sink --count 2000",
+        "gen faulty:sim:0?corrupt=20%&wire=sink --count 2000",
+    ] {
+        let (summary, _) = run(1, &words.split(' ').collect::<Vec<_>>());
+        let injected = summary["ports"][0]["drops"]["injected"].as_u64().unwrap_or(0);
+        // Whether the very last frames are lost cannot be seen at the other end.
+        assert!((injected.saturating_sub(8)..=injected).contains(&number(&summary["lost"])), "{words}: {summary}");
+    }
+    let output = expect(
+        0,
+        &mut linerate(&["latency", "sim:0", "faulty:sim:1?drop=50%", "--rate", "1k", "--seconds", "1", "--json"]),
+    );
+    let loads = &summary(&output.stdout)["loads"][0];
+    let [sent, arrived, lost] = ["sent", "arrived", "lost"].map(|name| number(&loads[name]));
+    // Frames that are under way when the time begins or ends are in one of the counts.
+    assert!(lost > 300 && (arrived + lost).abs_diff(sent) <= sent / 8, "{loads}");
+}
+
 /// A pipe without a reader takes a ring of packets.
 #[test]
 fn a_run_without_room_names_the_port() {
