@@ -53,6 +53,8 @@ pub struct Frame {
 
 /// An open port.
 pub struct Active {
+    /// The port's name with its options.
+    name: String,
     // Dropped in this order: queues before their port.
     rx: RxQueue,
     tx: Option<TxQueue>,
@@ -120,6 +122,7 @@ impl Active {
         let tick = if can_wake { None } else { Some(ticking()?) };
         tick.as_ref().map(|tick| add(tick.as_fd())).transpose()?;
         Ok(Active {
+            name: name.to_string(),
             rx,
             tx: None,
             port,
@@ -146,7 +149,7 @@ impl Active {
     /// # Errors
     /// As [`open`](Active::open); then nothing has changed.
     pub fn open_again(&mut self, name: &str, settings: &Settings) -> Result<(), Error> {
-        if self.port.name() != name {
+        if self.name != name {
             let mut other = Active::open(name, settings)?;
             std::mem::swap(self, &mut other);
             self.filter = other.filter.take();
