@@ -273,10 +273,8 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -
 /// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
 /// that are missing among the frames that arrived.
 fn judge_counted(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
-    let others = [testers[1], testers[0]];
-    let unstamped = |(report, is_stamped): (&Report, bool)| if is_stamped { report.foreign } else { 0 };
-    let ways = reports.iter().zip(others).filter_map(|(report, is_stamped)| Some((report.as_ref()?, is_stamped)));
-    let lost = ways.map(|way| way.0.lost.saturating_sub(unstamped(way))).sum();
+    let received = reports.iter().zip([testers[1], testers[0]]);
+    let lost = received.filter_map(|(report, is_stamped)| Some((*report)?.by_sender(is_stamped).lost)).sum();
     Outcome { lost, ..judge(reports, testers) }
 }
 
@@ -286,15 +284,13 @@ pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
     for (sender, receiver, is_stamped) in [(a, b, testers[0]), (b, a, testers[1])] {
-        let Some(receiver) = receiver else { continue };
+        let Some(receiver) = receiver.map(|report| report.by_sender(is_stamped)) else { continue };
         outcome.corrupted += receiver.corrupted + receiver.untouched;
-        let unstamped = if is_stamped { receiver.foreign } else { 0 };
-        outcome.corrupted += unstamped;
         outcome.reordered += receiver.reordered;
         outcome.duplicated += receiver.duplicated;
         outcome.lost += match sender {
             Some(sender) => sender.sent.saturating_sub(receiver.received - receiver.duplicated),
-            None => receiver.lost.saturating_sub(unstamped),
+            None => receiver.lost,
         };
     }
     outcome

@@ -174,10 +174,10 @@ fn size(text: &str) -> Result<u16, String> {
 /// Takes the report of a tester at the port's other end, if there is one. A frame without the stamp that it was sent with is
 /// corrupted, and not lost.
 fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
-    let arrived = reports.iter().flatten().map(|report| (report, if is_stamped { report.foreign } else { 0 }));
-    arrived.fold(Outcome::default(), |sum, (report, unstamped)| Outcome {
-        lost: sum.lost + report.lost.saturating_sub(unstamped),
-        corrupted: sum.corrupted + report.corrupted + unstamped,
+    let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped));
+    arrived.fold(Outcome::default(), |sum, report| Outcome {
+        lost: sum.lost + report.lost,
+        corrupted: sum.corrupted + report.corrupted,
         reordered: sum.reordered + report.reordered,
         duplicated: sum.duplicated + report.duplicated,
         ..Outcome::default()

@@ -141,8 +141,12 @@ pub fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
 
 /// Returns the counts of a port's capture file, or of that at its wire.
 fn capture_counts(device: &Port, wire: Option<&Report>) -> CaptureCounts {
-    let of_wire = |report: &Report| CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped };
-    wire.map_or_else(|| device.capture_counts(), of_wire)
+    wire.map_or_else(|| device.capture_counts(), capture_of_wire)
+}
+
+/// Returns the counts of the capture file at a wire.
+pub fn capture_of_wire(report: &Report) -> CaptureCounts {
+    CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped }
 }
 
 /// Returns what a capture has not, or not whole, as lines.

@@ -41,7 +41,7 @@ impl Interrupts {
         self.are_signals.load(Ordering::Relaxed)
     }
 
-    /// Returns the word for the end: of a command whose output takes nothing more, nobody has interrupted it.
+    /// Returns the word for the command's end: a signal interrupts it, and an output that takes nothing more ends it.
     pub fn word(&self) -> &'static str {
         if self.are_signals() { "interrupted" } else { "ended" }
     }

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate::port::{CaptureCounts, PortName};
+use linerate::port::PortName;
 use linerate::sim82599::{self, Card, Function, Kind, Runner};
 use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
 
-use crate::notes::defects;
+use crate::notes::{capture_of_wire, defects};
 use crate::run::{check_cables, wire_gone};
 use crate::show::{note, print};
 use crate::signals::interrupts;
@@ -74,8 +74,7 @@ pub fn run(
         if !json {
             print(&format!("{}: {from_wire} frames from the wire, {to_wire} to it\n", socket.display()));
         }
-        let report = card.wire_report().unwrap_or_default();
-        let capture = CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped };
+        let capture = capture_of_wire(&card.wire_report().unwrap_or_default());
         defects(&capture).iter().for_each(|defect| note(&format!("note: {}: {defect}", socket.display())));
         if let Some(error) = wire_gone(card) {
             note(&format!("error: {}: {error}", socket.display()));

@@ -54,31 +54,26 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
     }
     let (unnumbered, after_count) = (Cell::new(0), Cell::new(false));
     let code = run.finish(|senders, dropped| {
-        let mut outcome = Outcome::default();
-        let (mut received, mut foreign, mut duplicated) = (0, 0, 0);
+        let mut sum = Report::default();
         for report in &reports {
             let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
-            outcome.lost += report.lost;
-            outcome.corrupted += report.corrupted;
-            outcome.reordered += report.reordered;
-            duplicated += report.duplicated;
-            received += report.received;
-            foreign += report.foreign;
+            sum.lost += report.lost;
+            sum.corrupted += report.corrupted;
+            sum.reordered += report.reordered;
+            sum.duplicated += report.duplicated;
+            sum.received += report.received;
+            sum.foreign += report.foreign;
         }
-        if is_tester {
-            // They have lost their numbers, and are there.
-            outcome.lost = outcome.lost.saturating_sub(foreign);
-            outcome.corrupted += std::mem::take(&mut foreign);
-        }
+        let Report { lost, corrupted, reordered, duplicated, received, foreign, .. } = sum.by_sender(is_tester);
+        let mut outcome = Outcome { lost, corrupted, reordered, duplicated, ..Outcome::default() };
         // Of a count that was received, the frames that came later are not lost.
         if count.is_none_or(|count| received < count) {
             if let [Some(sender)] = senders {
-                // What a capture file lacks was not sent by its wire, either.
+                // The wire's own count has no gaps of a capture file that it sends.
                 outcome.lost = outcome.lost.max(sender.sent.saturating_sub(received - duplicated));
             }
             outcome.lost = outcome.lost.max(dropped);
         }
-        outcome.duplicated = duplicated;
         after_count.set(dropped > 0 && count.is_some_and(|count| received >= count));
         unnumbered.set(foreign);
         outcome

@@ -457,7 +457,7 @@ fn a_capture_says_what_it_has_not() {
     assert!(text(&output.stderr).contains("the template has 60 of 1514 bytes"), "{}", text(&output.stderr));
 }
 
-/// What is missing in a file, or was sent twice, is seen wherever the frames come from.
+/// `sink` tells gaps of a file from duplicates, whether it reads the file itself or a model's wire sends it.
 #[test]
 fn duplicates_and_gaps_are_told_apart() {
     let folder = Folder::new("gaps");

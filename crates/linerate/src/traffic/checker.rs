@@ -68,6 +68,16 @@ pub struct Report {
     pub unrecorded: u64,
 }
 
+impl Report {
+    /// Returns the counts by what is known of the sender. If all its frames `are_stamped`, one that arrives without a stamp is
+    /// corrupted, and not lost.
+    pub fn by_sender(self, are_stamped: bool) -> Report {
+        let foreign = if are_stamped { self.foreign } else { 0 };
+        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign);
+        Report { lost, corrupted, foreign: self.foreign - foreign, ..self }
+    }
+}
+
 impl Checker {
     /// Checks one frame, given without CRC.
     #[inline]
