@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::{Error, Remedy, port};
@@ -456,6 +456,21 @@ fn may_be_socket(path: &Path) -> bool {
     is_free && path.as_os_str().len() <= 107
 }
 
+/// Tells where an option is that this command has not: what `gen` can choose, the wire of a model has as well.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let tip = match error.get(ContextKind::InvalidArg).map(ToString::to_string).as_deref() {
+        Some("--rate") => "sim:0?rate=1M",
+        Some("--size") => "sim:0?size=128",
+        Some("--flows") => "sim:0?flows=8",
+        _ => return error,
+    };
+    if error.kind() == ErrorKind::UnknownArgument {
+        let tip = format!("it is an option of gen, and of a model's wire: {tip}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 /// Prints help, the version, or what is wrong with the usage; returns the exit code.
 fn explain(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| stdout().flush());
@@ -483,7 +498,7 @@ fn main() -> ExitCode {
     let matches = grammar().try_get_matches_from(extcap::arguments());
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return explain(&error),
+        Err(error) => return explain(&with_tip(error)),
     };
     run::catch_signals();
     let outcome = execute(cli.command);

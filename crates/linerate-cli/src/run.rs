@@ -185,8 +185,9 @@ pub struct Run {
     last: RefCell<Vec<Statistics>>,
     /// A port's link was down for a time.
     was_down: Cell<bool>,
-    /// Whether each port had a link when the run was opened.
+    /// Whether each port had a link when the run was opened, and its counters then: frames come as soon as queues are claimed.
     links: Vec<bool>,
+    first: Vec<Statistics>,
     /// The run's own frames are chains.
     sends_chains: bool,
 }
@@ -238,6 +239,15 @@ impl Measured {
     pub fn cycles_per_packet(&self) -> Option<f64> {
         self.moved.cycles_per_packet()
     }
+}
+
+/// What threads and ports count, which a judge compares with the reports of their wires.
+#[derive(Clone, Copy)]
+pub struct Sums {
+    /// Frames that came and that the ports did not deliver.
+    pub undelivered: u64,
+    /// Packets that the threads have moved, as far as the ports have sent them, or `faulty:` has dropped them instead.
+    pub moved: u64,
 }
 
 /// The counts that decide whether a run was good.
@@ -382,9 +392,11 @@ impl Run {
             was_down: Cell::default(),
             sends_chains: false,
             links: Vec::new(),
+            first: Vec::new(),
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
         run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
+        run.first = run.statistics()?;
         if matches!(command, "gen" | "fwd" | "filter") {
             run.devices.iter().for_each(note_alone_on_switch);
         }
@@ -487,7 +499,7 @@ impl Run {
 
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary.
-    pub fn finish(self, judge: impl Fn(&[Option<Report>], u64) -> Outcome) -> Result<ExitCode, Error> {
+    pub fn finish(self, judge: impl Fn(&[Option<Report>], Sums) -> Outcome) -> Result<ExitCode, Error> {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
         let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
@@ -521,11 +533,11 @@ impl Run {
 
     /// As [`finish`](Run::finish), but returns the measurements; shows progress only if `show` is given. `look` is called
     /// at each check for the end, with the packets moved so far and the seconds since the beginning. `judge` gets the reports
-    /// of the ports' wires, and the number of frames that came and that the ports did not deliver.
+    /// of the ports' wires.
     pub fn measure(
         mut self,
         look: impl Fn(u64, f64),
-        judge: impl Fn(&[Option<Report>], u64) -> Outcome,
+        judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
         mut show: Option<&mut Show>,
     ) -> Result<Measured, Error> {
         let links = std::mem::take(&mut self.links);
@@ -534,7 +546,7 @@ impl Run {
         }
         let (before, sent_before) = (Snapshot::take(), reports(&self.devices));
         let turns = std::mem::take(&mut self.turns);
-        let (ways_out, first) = (ways_out(&self.names), self.statistics()?);
+        let (ways_out, first) = (ways_out(&self.names), std::mem::take(&mut self.first));
         let dropped_before: Vec<_> = ways_out.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
         if let Some(seconds) = self.common.seconds {
@@ -628,22 +640,18 @@ impl Run {
         let fastest = || fastest().filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
         let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);
-        let outcome = judge(&reports, dropped);
+        let outcome = judge(&reports, Sums { undelivered: dropped, moved: moved.packets });
         let mut has_cut_capture = false;
         for (device, report) in devices.iter().zip(&reports) {
             let (name, report) = (device.name(), report.unwrap_or_default());
-            if report.unreadable > 0 {
-                let frames = report.sent;
+            if report.unreadable + report.unrecorded > 0 {
+                let why = model(device).and_then(|card| card.check_wire().err());
                 note(&format!(
-                    "error: {name}: the capture file is malformed or truncated after frame {frames}; the rest was not sent"
+                    "error: {name}: {}",
+                    why.map_or_else(|| "its capture file".to_string(), |why| why.to_string())
                 ));
+                has_cut_capture = true;
             }
-            if report.unrecorded > 0 {
-                note(&format!(
-                    "error: {name}: the recording ends before the last frame: the disk is full or cannot be written"
-                ));
-            }
-            has_cut_capture |= report.unreadable + report.unrecorded > 0;
         }
         let cards = models(&devices);
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
@@ -851,16 +859,18 @@ impl Run {
 
     /// Stops the models' wires and lets the threads go on until the ports have sent the `moved` packets and all frames of
     /// testers have arrived, or nothing has moved for [`DRAIN`].
-    fn drain(&self, judge: &impl Fn(&[Option<Report>], u64) -> Outcome, moved: u64) {
+    fn drain(&self, judge: &impl Fn(&[Option<Report>], Sums) -> Outcome, moved: u64) {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
         let is_ours = self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
         let is_quiet = is_ours || matches!(self.command, "gen" | "latency");
         let is_settled = || {
             // Frames that the ports have dropped are not waited for; what other senders' frames met is no measure.
-            let dropped = if is_ours { undelivered(&self.known_statistics().0) } else { 0 };
+            let statistics = self.known_statistics().0;
+            let undelivered = if is_ours { undelivered(&statistics) } else { 0 };
+            let sums = Sums { undelivered, moved: self.moved().packets.min(self.sent(&statistics).unwrap_or(0)) };
             self.has_sent(self.moved().packets.max(moved))
-                && (!is_quiet || judge(&reports(&self.devices), dropped).lost <= dropped)
+                && (!is_quiet || judge(&reports(&self.devices), sums).lost <= undelivered)
         };
         // Frames that the models' wires have sent are still to be received and forwarded.
         let arrived = || {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use linerate::Error;
 use linerate::kernel::Interface;
 use linerate::netmap::LONGEST_NAME;
+use linerate::port::PortName;
 use linerate::share::{ANY, base, folder, socket_of};
 
 use crate::show::print;
@@ -24,8 +25,14 @@ pub fn run(
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let is_name = !name.is_empty() && !name.starts_with(['.', '-']) && name.chars().all(allowed);
         if !is_name {
+            let port = match PortName::parse(name) {
+                Ok(_) if !name.starts_with("vale") && name.contains(':') => {
+                    format!("; a port joins a switch: linerate switch attach vale0:{name}")
+                }
+                _ => String::new(),
+            };
             usage(&format!(
-                "'{name}' is not a name: a switch or an interface has letters, digits, '-', '_' and '.', without '/'"
+                "'{name}' is not a name: a switch or an interface has letters, digits, '-', '_' and '.', without '/'{port}"
             ));
         }
         check(name);

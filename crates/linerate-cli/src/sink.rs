@@ -8,7 +8,7 @@ use linerate::port::PortName;
 use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
 
-use crate::run::{Outcome, Run, is_tester};
+use crate::run::{Outcome, Run, Sums, is_tester};
 use crate::show::note;
 use crate::{Common, usage};
 
@@ -53,7 +53,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         });
     }
     let (unnumbered, after_count) = (Cell::new(0), Cell::new(false));
-    let code = run.finish(|senders, dropped| {
+    let code = run.finish(|senders, Sums { undelivered: dropped, .. }| {
         let mut sum = Report::default();
         for report in &reports {
             let report = *report.lock().unwrap_or_else(PoisonError::into_inner);

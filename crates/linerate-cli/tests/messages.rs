@@ -25,6 +25,11 @@ fn wrong_names_and_options_are_usage() {
     );
     says(2, &["gen", "null:", "--size", "60"], &["64 to 9732, CRC included (60 + 4 = 64)"]);
     says(2, &["gen", "null:", "--size", "9733"], &["64 to 9732, CRC included"]);
+    says(
+        2,
+        &["sink", "sim:0", "--rate", "5"],
+        &["unexpected", "an option of gen, and of a model's wire: sim:0?rate=1M"],
+    );
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
     says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);
     says(
@@ -46,6 +51,11 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["sink", "sim:0?count=1x"], &["it must be a number from ", ", such as 1000, 1k, 1M or 1e6"]);
     says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
     says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
+    says(
+        2,
+        &["serve", "sim:0"],
+        &["'sim:0' is not a name", "a port joins a switch: linerate switch attach vale0:sim:0"],
+    );
     let folder = Folder::new("served-names");
     let serve =
         |name| linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output().unwrap();

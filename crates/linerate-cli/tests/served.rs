@@ -155,6 +155,11 @@ fn served_ports_are_listed_and_managed() {
         sink.await_output("ports");
         sink
     };
+    let said = world.fails("sink vale0:b --seconds 1");
+    assert!(
+        said.contains("another program has receive queue 0 of port 'vale0:b'\n  end that program, or choose "),
+        "{said}"
+    );
     world.succeeds("gen vale0:a --count 1000 --seconds 30");
     let listed = || {
         let listed: serde_json::Value = serde_json::from_str(&world.succeeds("switch list --json")).unwrap();
@@ -174,7 +179,11 @@ fn served_ports_are_listed_and_managed() {
     // It may be attached to several switches; its own name means the first.
     world.succeeds("switch attach vale1:v1");
     world.succeeds("switch detach vale1:v1");
-    assert!(world.fails("switch destroy v1").contains("open already"));
+    assert!(
+        world
+            .fails("switch destroy v1")
+            .contains("attached to vale0\n  detach it first: linerate switch detach vale0:v1")
+    );
     let mut last = Process::start(&mut world.command("sink netmap:v1 --count 100 --seconds 60 --json"));
     last.await_output("ports");
     assert!(world.fails("switch detach vale0:v1").contains("open already"));

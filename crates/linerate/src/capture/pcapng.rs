@@ -67,7 +67,7 @@ impl Section {
     /// Reads up to the next packet of Ethernet.
     pub fn next(&mut self, source: &mut Source, skipped: &mut u64, bytes: &mut Vec<u8>) -> Read<Option<Record>> {
         loop {
-            let (begin, mut head) = (source.offset, [0; 4]);
+            let (begin, mut head) = (source.begin_record(), [0; 4]);
             if !source.fill(&mut head)? {
                 return Ok(None);
             }
@@ -129,20 +129,16 @@ impl Section {
         let is_ethernet = self.half(&body, 0) == ETHERNET as usize;
         let snap_len = word(self.is_swapped, &body, 4);
         let mut interface = Interface { is_ethernet, snap_len, resolution: 6, offset: 0, crc: 0 };
-        let mut options = &body[8..];
-        while options.len() >= 4 {
-            let (code, len) = (self.half(options, 0), self.half(options, 2));
-            let Some(value) = options.get(4..4 + len).filter(|_| code != 0) else { break };
-            match (code, value) {
+        for option in self.options(&body[8..]) {
+            match option {
                 (9, &[resolution]) => interface.resolution = resolution,
                 (13, &[crc]) => interface.crc = crc.into(),
-                (14, _) => {
+                (14, value) => {
                     let offset = value.first_chunk().copied().map_or(0, u64::from_ne_bytes);
                     interface.offset = if self.is_swapped { offset.swap_bytes() } else { offset };
                 }
                 _ => {}
             }
-            options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
         }
         self.interfaces.push(interface);
         Ok(())
@@ -187,14 +183,39 @@ impl Section {
             return Ok(None);
         }
         source.frame(included as usize, begin, bytes)?;
-        source.skip((room - included as usize) as u64)?;
-        let original_len = (original as usize).max(bytes.len()).saturating_sub(interface.crc);
+        let crc = self.crc(source, room - included as usize, included)?.unwrap_or(interface.crc);
+        let original_len = (original as usize).max(bytes.len()).saturating_sub(crc);
         bytes.truncate(original_len);
         let nanoseconds = match kind {
             SIMPLE_PACKET => 0,
             _ => interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8))),
         };
         Ok(Some(Record { nanoseconds, original_len }))
+    }
+
+    /// Reads the rest of a packet's block, of `len` bytes: padding behind `included` bytes, and options. Returns the length of
+    /// the frame check sequence that they tell of (`epb_flags`, section 4.3.1).
+    fn crc(&self, source: &mut Source, len: usize, included: u32) -> Read<Option<usize>> {
+        let padding = (included.next_multiple_of(4) - included) as usize;
+        if !(padding + 8..LONGEST as usize).contains(&len) {
+            source.skip(len as u64)?;
+            return Ok(None);
+        }
+        let mut rest = vec![0; len];
+        source.need(&mut rest)?;
+        let flags = self.options(&rest[padding..]).find(|(code, _)| *code == 2);
+        let flags = flags.and_then(|(_, value)| value.first_chunk::<4>()).map(|flags| word(self.is_swapped, flags, 0));
+        Ok(flags.map(|flags| (flags >> 5 & 0xF) as usize).filter(|&crc| crc > 0))
+    }
+
+    /// Returns the options' codes and values (section 3.5).
+    fn options<'a>(&self, mut options: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
+        std::iter::from_fn(move || {
+            let (code, len) = (self.half(options.get(..2)?, 0), self.half(options.get(2..4)?, 0));
+            let value = options.get(4..4 + len).filter(|_| code != 0)?;
+            options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+            Some((code, value))
+        })
     }
 
     fn half(&self, bytes: &[u8], at: usize) -> usize {

@@ -223,9 +223,8 @@ impl Replay {
                 self.next = Some(record.nanoseconds);
                 return Ok(self.next);
             }
-            if matches!(&self.source, Source::File(reader) if reader.is_cut()) {
-                let why = format!("it is cut after frame {}", self.frames);
-                return Err(Error::Capture { file: self.path.display().to_string(), why });
+            if let Source::File(reader) = &self.source {
+                reader.check_end()?;
             }
             match &mut self.passes {
                 // A file without frames is not read again.

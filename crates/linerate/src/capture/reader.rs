@@ -27,6 +27,8 @@ use crate::error::{Error, Result};
 pub struct Reader {
     source: Source,
     format: Format,
+    /// Frames that were read.
+    frames: u64,
     /// Packets of interfaces that are not Ethernet.
     skipped: u64,
     is_cut: bool,
@@ -70,14 +72,14 @@ impl Reader {
     /// # Errors
     /// As [`open`](Reader::open).
     pub fn new(reader: impl Read + Send + 'static, name: &str) -> Result<Reader> {
-        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0 };
+        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0, begin: 0 };
         let mut magic = [0; 4];
         let format = match source.need(&mut magic) {
             Ok(()) => Format::begin(&mut source, magic),
             Err(end) => Err(end),
         };
         match format {
-            Ok(format) => Ok(Reader { source, format, skipped: 0, is_cut: false, is_over: false }),
+            Ok(format) => Ok(Reader { source, format, frames: 0, skipped: 0, is_cut: false, is_over: false }),
             Err(End::Cut) => Err(source.error("it is too short for a capture file".to_string())),
             Err(End::Malformed(_, why)) => Err(source.error(why)),
             Err(End::Failed(error)) => Err(source.error(format!("cannot read it: {error}"))),
@@ -88,7 +90,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Capture`] with the offset of a malformed record. A file that ends within a record is no error: see
-    /// [`is_cut`](Reader::is_cut).
+    /// [`check_end`](Reader::check_end).
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Record>> {
         if self.is_over {
             return Ok(None);
@@ -101,7 +103,10 @@ impl Reader {
         };
         self.is_over = !matches!(next, Ok(Some(_)));
         match next {
-            Ok(record) => Ok(record),
+            Ok(record) => {
+                self.frames += u64::from(record.is_some());
+                Ok(record)
+            }
             Err(End::Cut) => {
                 self.is_cut = true;
                 Ok(None)
@@ -114,6 +119,23 @@ impl Reader {
     /// Returns whether the file ended within a record.
     pub fn is_cut(&self) -> bool {
         self.is_cut
+    }
+
+    /// Checks that the file did not end within a record.
+    ///
+    /// # Errors
+    /// [`Error::Capture`] with the place.
+    pub fn check_end(&self) -> Result<()> {
+        if !self.is_cut {
+            return Ok(());
+        }
+        let (begin, name) = (self.source.begin, &self.source.name);
+        // A pipe cannot be read again.
+        let mend = match std::fs::metadata(name).is_ok_and(|file| file.is_file()) {
+            true => format!("; what is whole: head -c {begin} '{name}' >NEW.pcap"),
+            false => String::new(),
+        };
+        Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.frames)))
     }
 
     /// Returns the count of packets of interfaces that are not Ethernet, which were skipped.
@@ -162,7 +184,7 @@ fn next_of_pcap(
     crc: usize,
     bytes: &mut Vec<u8>,
 ) -> std::result::Result<Option<Record>, End> {
-    let (begin, mut words) = (source.offset, [0; 24]);
+    let (begin, mut words) = (source.begin_record(), [0; 24]);
     if !source.fill(&mut words[..header])? {
         return Ok(None);
     }
@@ -202,7 +224,7 @@ mod tests {
         let end = loop {
             match reader.next(&mut bytes) {
                 Ok(Some(record)) => all.push((bytes.len(), record.original_len, record.nanoseconds)),
-                Ok(None) if reader.is_cut() => break "cut".to_string(),
+                Ok(None) if reader.is_cut() => break reader.check_end().unwrap_err().to_string(),
                 Ok(None) => break format!("end, {} skipped", reader.skipped()),
                 Err(error) => break error.to_string(),
             }
@@ -233,10 +255,14 @@ mod tests {
     fn a_malformed_pcap_ends_with_its_offset() {
         let good: (u32, u32, &[u8]) = (60, 60, &FRAME);
         for (file, frames, end) in [
-            (pcap(0xA1B2_C3D4, false, &[good, (70_000, 70_000, &FRAME)]), 1, "cut"),
+            (
+                pcap(0xA1B2_C3D4, false, &[good, (70_000, 70_000, &FRAME)]),
+                1,
+                "cut after frame 1, in the record at byte 100",
+            ),
             (pcap(0xA1B2_C3D4, false, &[good, (u32::MAX, 60, &FRAME), good]), 1, "malformed at byte 100:"),
             (pcap(0xA1B2_C3D4, false, &[good, (60, 60, &FRAME[..59])]), 1, "cut"),
-            (pcap(0xA1B2_C3D4, false, &[good])[..30].to_vec(), 0, "cut"),
+            (pcap(0xA1B2_C3D4, false, &[good])[..30].to_vec(), 0, "cut after frame 0, in the record at byte 24"),
             (pcap(0xA1B2_C3D4, false, &[])[..20].to_vec(), 0, "too short"),
             (b"\x1F\x8B\x08\x00".to_vec(), 0, "compressed with gzip; unpack it first: gzip -dc <'test.pcap' >NEW.pcap"),
             (b"\x28\xB5\x2F\xFD".to_vec(), 0, "compressed with zstd; unpack it first: zstd -dc <'test.pcap' >NEW.pcap"),
@@ -324,7 +350,14 @@ mod tests {
             file.section(!is_big).interface(1, 0, &[]).packet(0, 2, 60, &FRAME);
             assert_eq!(read(file.0.clone()).0[4], (60, 60, 2000));
             let cut = file.0.len() - 7;
-            assert_eq!((read(file.0[..cut].to_vec()).0.len(), &*read(file.0[..cut].to_vec()).1), (4, "cut"));
+            let (all, said) = read(file.0[..cut].to_vec());
+            let place = format!("cut after frame 4, in the record at byte {}", file.0.len() - 92);
+            assert!(all.len() == 4 && said.ends_with(&place), "{said}");
+            // The last packet's flags tell of a frame check sequence of four bytes.
+            let packet: Vec<u8> = [0, 0, 2000, 59, 59].iter().flat_map(|&word| file.word(word)).collect();
+            let flags = [file.half(2), file.half(4)].concat();
+            file.add(6, &[&packet[..], &FRAME, &flags, &file.word(4 << 5)].concat());
+            assert_eq!(read(file.0.clone()).0[5], (55, 55, 2_000_000));
         }
     }
 

@@ -31,9 +31,17 @@ pub(super) struct Source {
     pub name: String,
     /// Bytes read so far.
     pub offset: u64,
+    /// Where the last record begins.
+    pub begin: u64,
 }
 
 impl Source {
+    /// Begins a record, and returns where that is.
+    pub fn begin_record(&mut self) -> u64 {
+        self.begin = self.offset;
+        self.begin
+    }
+
     /// Reads `bytes.len()` bytes; false at the file's end.
     pub fn fill(&mut self, bytes: &mut [u8]) -> std::result::Result<bool, End> {
         let mut read = 0;

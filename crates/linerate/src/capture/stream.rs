@@ -88,7 +88,6 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
         Ok(reader) => reader,
         Err(error) => return drop(frames.send(Err(error))),
     };
-    let mut count = 0u64;
     loop {
         let mut bytes = Vec::new();
         let next = reader.next(&mut bytes);
@@ -96,14 +95,12 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
         skipped.store(reader.skipped(), Ordering::Relaxed);
         let frame = match next {
             Ok(Some(record)) => Ok((bytes, record)),
-            Ok(None) if reader.is_cut() => {
-                let why = format!("it is cut after frame {count}");
-                Err(Error::Capture { file: name.to_string(), why })
-            }
-            Ok(None) => return,
+            Ok(None) => match reader.check_end() {
+                Ok(()) => return,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
-        count += 1;
         // The receiver is gone.
         if frames.send(frame).is_err() {
             return;

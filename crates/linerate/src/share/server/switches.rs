@@ -139,8 +139,13 @@ impl State {
         let mut persistent = lock(&self.persistent);
         match persistent.get(name) {
             None => Err(Error::NotServed { name: name.to_string(), why: "there is no such persistent port" }),
-            Some(persistent) if !persistent.attached.is_empty() => Err(Error::PortInUse { name: name.to_string() }),
-            Some(_) => {
+            Some(port) => {
+                if let Some((switch, _)) = port.attached.first() {
+                    let why = format!(
+                        "'{name}' is attached to {switch}\n  detach it first: linerate switch detach {switch}:{name}"
+                    );
+                    return Err(Error::Refused { why, errno: libc::EBUSY });
+                }
                 persistent.remove(name);
                 Ok(())
             }

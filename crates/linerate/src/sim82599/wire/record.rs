@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use super::{Frame, Report, Watch, Watched, Wire};
 use crate::capture::Writer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Records the frames that leave the card, in front of another wire. The file is complete when the wire is
 /// finished, or this value is dropped. Recording ends at the first frame that cannot be written, as the [`Report`]
@@ -14,8 +14,8 @@ pub type Record = Watched<Recording>;
 
 /// The file of a [`Record`].
 pub struct Recording {
-    /// `None` after a failure.
-    file: Option<Writer>,
+    /// The file, or why it cannot be written.
+    file: std::result::Result<Writer, Error>,
     sent: u64,
     is_finished: bool,
 }
@@ -28,15 +28,17 @@ impl Record {
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
         let mut file = Writer::create(path)?;
         file.begin()?;
-        Ok(Record { inner, watch: Recording { file: Some(file), sent: 0, is_finished: false } })
+        Ok(Record { inner, watch: Recording { file: Ok(file), sent: 0, is_finished: false } })
     }
 }
 
 impl Recording {
     /// Writes to the file, until that fails.
     fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
-        if self.file.as_mut().is_some_and(|file| write(file).is_err()) {
-            self.file = None;
+        if let Ok(file) = &mut self.file
+            && let Err(error) = write(file)
+        {
+            self.file = Err(error);
         }
     }
 }
@@ -52,13 +54,20 @@ impl Watch for Recording {
         });
     }
 
+    fn check(&self) -> Result<()> {
+        match &self.file {
+            Err(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
+            _ => Ok(()),
+        }
+    }
+
     fn finish(&mut self) {
         self.keep(Writer::flush);
         self.is_finished = true;
     }
 
     fn report(&self, inner: Option<Report>) -> Option<Report> {
-        let unrecorded = self.file.is_none().into();
+        let unrecorded = self.file.is_err().into();
         Some(Report { received: self.sent, unrecorded, ..inner.unwrap_or_default() })
     }
 }

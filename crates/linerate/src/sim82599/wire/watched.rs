@@ -11,6 +11,14 @@ pub trait Watch: Send {
     /// A frame reaches the card.
     fn reaches(&mut self, _frame: &Frame) {}
 
+    /// As [`Wire::check`].
+    ///
+    /// # Errors
+    /// As there.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// As [`Wire::finish`].
     fn finish(&mut self) {}
 
@@ -65,6 +73,7 @@ impl<W: Watch> Wire for Watched<W> {
     }
 
     fn check(&self) -> Result<()> {
+        self.watch.check()?;
         self.inner.check()
     }
 
