@@ -157,7 +157,7 @@ fn served_ports_are_listed_and_managed() {
     };
     let said = world.fails("sink vale0:b --seconds 1");
     assert!(
-        said.contains("another program has receive queue 0 of port 'vale0:b'\n  end that program, or choose "),
+        said.contains("receive queue 0 of port 'vale0:b' is taken already\n  end the program that has it, or choose "),
         "{said}"
     );
     world.succeeds("gen vale0:a --count 1000 --seconds 30");

@@ -150,19 +150,19 @@ impl State {
             let connections = lock(&self.connections);
             let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
             let patience = if is_leaving { LEAVING } else { ENDING };
-            let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(of_another(taken)) };
+            let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(for_programs(taken)) };
             // The port may be free already, if `gone` was notified before this wait.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
     }
 }
 
-/// Returns the error of what another program has, in words for a program of its own.
-fn of_another(taken: Error) -> Error {
+/// Returns the error in words for programs, which do not see the queue's owner.
+fn for_programs(taken: Error) -> Error {
     match taken {
         Error::QueueTaken { port, direction, queue } => {
             let why = format!(
-                "another program has {direction} queue {queue} of port '{port}'\n  end that program, or choose another port"
+                "{direction} queue {queue} of port '{port}' is taken already\n  end the program that has it, or choose another port"
             );
             Error::Refused { why, errno: libc::EBUSY }
         }
