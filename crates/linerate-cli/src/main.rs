@@ -25,6 +25,7 @@ mod processors;
 mod profile;
 mod run;
 mod serve;
+mod shortfall;
 mod show;
 mod signals;
 mod sim;

@@ -24,7 +24,8 @@ use linerate::Error;
 
 use crate::fwd::{self, Rules};
 use crate::processors::{Snapshot, Use, allowed};
-use crate::run::{Measured, Run, Shortfall};
+use crate::run::{Measured, Run};
+use crate::shortfall::Shortfall;
 use crate::show::{note, print};
 use crate::signals::interrupts;
 use crate::{BatchSize, Common, Pages, Wait};

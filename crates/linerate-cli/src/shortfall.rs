@@ -1,0 +1,87 @@
+//! What was asked of a run and not reached.
+
+use linerate::traffic::Rate;
+use serde_json::{Value, json};
+
+use crate::show::note;
+
+/// The part of the rate asked for from which on it is reached.
+const REACHED: f64 = 0.98;
+
+/// A rate or a count that was asked for and not reached.
+pub enum Shortfall {
+    Rate {
+        /// The port, or the command.
+        what: String,
+        /// Packets per second.
+        asked: f64,
+        sent: f64,
+        /// The part that was at its limit, if that is known.
+        bound: Option<String>,
+    },
+    Count {
+        asked: u64,
+        moved: u64,
+        /// The reason why the others were not, if it is known.
+        bound: Option<String>,
+    },
+}
+
+impl Shortfall {
+    /// Returns the shortfall, if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be on its
+    /// way, so a rate of which none was due is reached.
+    pub fn of(what: &str, asked: f64, sent: u64, seconds: f64, bound: Option<String>) -> Option<Shortfall> {
+        ((sent as f64 + 1.0) < asked * seconds * REACHED).then(|| Shortfall::Rate {
+            what: what.to_string(),
+            asked,
+            sent: sent as f64 / seconds,
+            bound,
+        })
+    }
+
+    /// Returns it as one line.
+    pub fn line(&self) -> String {
+        let (line, bound) = match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                let [asked, sent] = [asked, sent].map(|rate| Rate::Packets(*rate));
+                (format!("{what}: {asked} were asked for, {sent} were sent"), bound)
+            }
+            Shortfall::Count { asked, moved, bound } => {
+                (format!("the count: {asked} packets were asked for, {moved} were moved"), bound)
+            }
+        };
+        line + &bound.as_ref().map_or(String::new(), |bound| format!(": bounded by {bound}"))
+    }
+
+    /// Prints it: an error if the run is strict, otherwise a note.
+    pub fn print(&self, strict: bool) {
+        note(&format!("{}: {}", if strict { "error" } else { "note" }, self.line()));
+    }
+
+    pub fn json(&self) -> Value {
+        match self {
+            Shortfall::Rate { what, asked, sent, bound } => {
+                json!({"what": what, "asked_mpps": asked / 1e6, "sent_mpps": sent / 1e6, "bounded_by": bound})
+            }
+            Shortfall::Count { asked, moved, bound } => {
+                json!({"what": "the count", "asked": asked, "moved": moved, "bounded_by": bound})
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port that jams early has not reached the rate of the whole run.
+    #[test]
+    fn a_rate_is_reached_over_the_whole_time() {
+        let is_short = |asked, sent, seconds| Shortfall::of("the rate", asked, sent, seconds, None).is_some();
+        assert!(is_short(10e6, 512, 3.0));
+        assert!(is_short(1e6, 979_000, 1.0) && !is_short(1e6, 980_000, 1.0));
+        assert!(!is_short(1.0, 0, 0.5), "none was due");
+        assert!(!is_short(10.0, 9, 1.0) && is_short(10.0, 8, 1.0), "the last one may be on its way");
+        assert!(is_short(1e9, 0, 1.0));
+    }
+}
