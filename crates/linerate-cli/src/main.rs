@@ -8,6 +8,8 @@
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run; `processors`: those that they use
+//! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
+//!   move, and why; `hint`: what mends an error
 //! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
