@@ -257,7 +257,7 @@ struct Common {
     /// The longest payload of a frame, at least that of gen's --size; frames longer than a buffer become chains
     #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, 9710))]
     mtu: u16,
-    /// Stop after this many seconds
+    /// Stop this many seconds after the links are up, for which a run waits at most 10 s
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Processors for the threads, for example 0,2 or 0-3; by default the kernel chooses
