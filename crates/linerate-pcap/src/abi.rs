@@ -68,6 +68,16 @@ pub struct Instruction {
     operand: u32,
 }
 
+impl Instruction {
+    /// Returns whether the instruction loads from the kernel's data about a frame (`SKF_AD_OFF`, `SKF_NET_OFF`, `SKF_LL_OFF`)
+    /// instead of the frame.
+    pub fn loads_from_kernel(&self) -> bool {
+        const LOAD: u16 = 0;
+        const ABSOLUTE: u16 = 0x20;
+        self.code & 0x7 == LOAD && self.code & 0xE0 == ABSOLUTE && self.operand >= 0xFFE0_0000
+    }
+}
+
 /// `struct bpf_program`.
 #[repr(C)]
 pub struct Program {

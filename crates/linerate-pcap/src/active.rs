@@ -14,7 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::abi::*;
-use crate::real::real;
+use crate::filter;
+use crate::socket::{names, shared};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -101,10 +102,21 @@ impl Active {
         };
         // Only a port of this process has its packets there for long.
         let memory = RegionOptions::default();
-        let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
-        let pool = Pool::new(region);
-        let options = Options { ring, pool: Some(pool), interrupts: Some(Duration::ZERO), ..Options::default() };
-        let [mut port] = options.open([name])?;
+        let mut port = match shared::port(name, || Ok(Pool::new(Region::lazy(&memory)?)))? {
+            Some(port) => port,
+            None => {
+                let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
+                let pool = Some(Pool::new(region));
+                let options = Options { ring, pool, interrupts: Some(Duration::ZERO), ..Options::default() };
+                let [port] = options.open([name])?;
+                // A program asks for the port's address by packet sockets while this handle has the port.
+                if let Some(name) = names::of_text(name) {
+                    let max_frame = port.info().max_frame;
+                    name.note(names::About { address: port.mac().0, max_frame, can_send: true });
+                }
+                port
+            }
+        };
         match port.set_promiscuous(settings.promiscuous.get()) {
             // A port in memory has no addresses to filter by.
             Ok(()) | Err(Error::Unsupported { .. }) => {}
@@ -176,7 +188,8 @@ impl Active {
         while let Some(frame) = self.frames.get(self.next) {
             let wanted = match &self.filter {
                 None => self.snaplen,
-                Some(filter) => run(filter, frame).min(self.snaplen),
+                // SAFETY: the frame's bytes stay until the next batch is received.
+                Some(filter) => unsafe { filter::run(filter, frame.bytes, frame.len) }.min(self.snaplen),
             };
             if wanted > 0 {
                 return Some(wanted);
@@ -373,28 +386,6 @@ fn ticking() -> Result<OwnedFd, Error> {
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: each, it_value: each })
         .map_err(|error| system("timerfd_settime", error))?;
     Ok(timer)
-}
-
-/// Runs a filter on a frame: the count of bytes to keep, 0 if it is not wanted.
-fn run(filter: &[Instruction], frame: &Frame) -> u32 {
-    real!(bpf_filter(
-        filter.as_ptr() => *const Instruction, frame.bytes => *const u8, frame.len => c_uint, frame.len => c_uint
-    ) -> c_uint | 0)
-}
-
-/// Returns a copy of a program's filter; `None` if it is not valid.
-///
-/// # Safety
-/// The program has as many instructions as it says.
-pub unsafe fn copied(program: &Program) -> Option<Box<[Instruction]>> {
-    let len = program.len as usize;
-    if len == 0 || program.instructions.is_null() {
-        return None;
-    }
-    // SAFETY: as the caller says.
-    let copy: Box<[Instruction]> = unsafe { std::slice::from_raw_parts(program.instructions, len) }.into();
-    let is_valid = real!(bpf_validate(copy.as_ptr() => *const Instruction, len as c_int => c_int) -> c_int | 0);
-    (is_valid != 0).then_some(copy)
 }
 
 /// Creates an event (eventfd(2)) that has not happened.

@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::ptr::{null, null_mut};
 
 use crate::abi::*;
-use crate::active::copied;
+use crate::filter::copied;
 use crate::handle::{Handle, described, guarded, reason};
 use crate::real::{put_text, real};
 

@@ -10,6 +10,7 @@ use linerate::share::{Client, folder};
 use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
 use crate::handle::guarded;
 use crate::real::{put_text, real};
+use crate::socket::names::is_interface;
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut c_char) -> c_int {
@@ -63,10 +64,9 @@ fn append_served(devices: *mut *mut Interface) {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> c_int {
     // SAFETY: the program's text, which ends with a zero.
-    let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
-    // SAFETY: as above.
-    let is_interface = text.is_some() && unsafe { libc::if_nametoindex(name) } != 0;
-    match text.filter(|text| !is_interface && PortName::parse(text).is_ok()) {
+    let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    let port = text.filter(|text| !is_interface(text)).map(|text| text.to_string_lossy());
+    match port.filter(|text| PortName::parse(text).is_ok()) {
         Some(text) => {
             // SAFETY: the program's memory for the two numbers, its buffer of libpcap's size, and this thread's errno.
             unsafe {

@@ -14,6 +14,7 @@ use linerate::port::PortName;
 use crate::abi::*;
 use crate::active::{Active, Settings, event};
 use crate::real::{put_text, real};
+use crate::socket::names::is_interface;
 
 /// A handle of this object. The program's threads use it one at a time, except for `pcap_breakloop`.
 ///
@@ -60,10 +61,8 @@ impl Handle {
     /// Creates a handle, if the name is a port's and no interface of the kernel has it.
     pub fn for_port(name: &str) -> Option<Result<Handle, Error>> {
         let text = CString::new(name).ok()?;
-        // SAFETY: a name that ends with a zero.
-        let is_interface = unsafe { libc::if_nametoindex(text.as_ptr()) } != 0;
         let is_ours = || matches!(PortName::parse(name), Ok(_) | Err(Error::BadOption { .. }));
-        (!is_interface && is_ours()).then(|| Handle::new(name))
+        (!is_interface(&text) && is_ours()).then(|| Handle::new(name))
     }
 
     fn new(name: &str) -> Result<Handle, Error> {

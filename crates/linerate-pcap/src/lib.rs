@@ -9,6 +9,8 @@
 //! - `active`: a port that a handle captures from: frames, waiting, sending
 //! - `read`: `pcap_dispatch` and the like: frames go to the program
 //! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
+//! - `socket`: packet sockets on ports, for programs that do not send by libpcap
+//! - `filter`: a program's filter
 //! - `entire`: the functions that are the system's alone
 //! - `real`: the system's libpcap
 //! - `abi`: the structures and numbers of `pcap/pcap.h`
@@ -18,6 +20,8 @@ mod active;
 mod calls;
 mod devices;
 mod entire;
+mod filter;
 mod handle;
 mod read;
 mod real;
+mod socket;

@@ -1,0 +1,455 @@
+//! The functions of the C library that this object replaces for packet sockets. A call on any other descriptor goes to the
+//! C library's own function unchanged, after a look at one word: it remains async-signal-safe, and a cancellation point.
+//!
+//! A thread that is cancelled or ends in the C library is unwound through the functions of this file. They are
+//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs under `guarded`.
+//!
+//! `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as named ones, so
+//! that a function with all of them named is equivalent.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, timespec};
+
+use super::member::Settings;
+use super::messages::{self, refuse};
+use super::system::{call, errno, fail, guarded, next, option};
+use super::table::{self, BOUND, DGRAM};
+use super::{control, link, names, system};
+
+// Runs when the object is loaded.
+#[used]
+// SAFETY: the section contains functions that the loader calls one by one.
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    guarded((), || {
+        system::start();
+        // SAFETY: the functions have no arguments and stay loaded: the object is never unloaded while they are needed.
+        unsafe {
+            libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
+            libc::atexit(end);
+        }
+    });
+}
+
+/// Frames that the program has sent reach the wire before it ends.
+extern "C" fn end() {
+    guarded((), link::settle_all);
+}
+
+/// The locks that are held while a process forks, so that the child finds what they guard whole.
+type Locks = (
+    std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
+    table::Locked,
+    std::sync::MutexGuard<'static, link::Links>,
+);
+
+thread_local! {
+    static LOCKS: std::cell::RefCell<Option<Locks>> = const { std::cell::RefCell::new(None) };
+}
+
+unsafe extern "C" fn before_fork() {
+    guarded((), || {
+        let locks = (names::lock(), table::lock(), link::lock());
+        let _ = LOCKS.try_with(|held| held.replace(Some(locks)));
+    });
+}
+
+unsafe extern "C" fn in_parent() {
+    guarded((), || {
+        let _ = LOCKS.try_with(|held| held.take());
+    });
+}
+
+unsafe extern "C" fn in_child() {
+    guarded((), || {
+        let _ = LOCKS.try_with(|held| {
+            if let Some((_, _, links)) = &mut *held.borrow_mut() {
+                links.begin_child();
+            }
+            held.take()
+        });
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM {
+        return next!(socket(domain, kind, protocol));
+    }
+    let mut fd = next!(socket(domain, kind, protocol));
+    guarded(-1, || {
+        let is_placeholder = fd < 0 && errno() == libc::EPERM;
+        if is_placeholder {
+            fd = call!(libc::SYS_socket, libc::AF_UNIX, kind & !0xF | libc::SOCK_DGRAM, 0) as c_int;
+        }
+        if fd >= 0 {
+            let (is_dgram, protocol) = (plain == libc::SOCK_DGRAM, u16::from_be(protocol as u16));
+            table::add(fd, Settings::new(is_dgram, protocol), is_placeholder);
+        }
+        fd
+    })
+}
+
+/// Returns the program's address, if it is a packet socket's.
+///
+/// # Safety
+/// The program's memory of this length.
+unsafe fn packet_address(address: *const sockaddr, len: socklen_t) -> Option<sockaddr_ll> {
+    if address.is_null() || (len as usize) < size_of::<sockaddr_ll>() {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let address = unsafe { address.cast::<sockaddr_ll>().read_unaligned() };
+    (c_int::from(address.sll_family) == libc::AF_PACKET).then_some(address)
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    if table::word(fd) == 0 {
+        return next!(bind(fd, address, len));
+    }
+    // SAFETY: the program's memory.
+    let answer = guarded(Some(-1), || bound(fd, unsafe { packet_address(address, len) }));
+    answer.unwrap_or_else(|| next!(bind(fd, address, len)))
+}
+
+/// Binds a packet socket; `None` if the kernel does.
+fn bound(fd: c_int, address: Option<sockaddr_ll>) -> Option<c_int> {
+    let socket = table::get(fd)?;
+    let is_kernels = socket.link.is_none() && !socket.is_placeholder;
+    let Some(address) = address else { return (!is_kernels).then(|| fail(libc::EINVAL)) };
+    let protocol = u16::from_be(address.sll_protocol);
+    let Some(name) = names::of_index(address.sll_ifindex as u32) else {
+        // The kernel refuses an interface that it has, and one that it has not.
+        let index = address.sll_ifindex as c_uint;
+        let mut name = [0; libc::IFNAMSIZ];
+        let found = next!(if_indextoname(index, name.as_mut_ptr()) | std::ptr::null_mut());
+        return (!is_kernels).then(|| match index == 0 || !found.is_null() {
+            true if socket.is_placeholder => fail(libc::EPERM),
+            true => fail(libc::EINVAL),
+            false => fail(libc::ENODEV),
+        });
+    };
+    if protocol != 0 {
+        socket.settings.protocol.store(protocol, std::sync::atomic::Ordering::Relaxed);
+    }
+    if socket.link.as_ref().is_some_and(|link| link.name.index == name.index && link.is_here()) {
+        return Some(0);
+    }
+    Some(match table::bind(fd, &socket, &name) {
+        Ok(()) => 0,
+        Err(error) => fail(refuse(&error)),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let own = if table::word(fd) == 0 { None } else { guarded(None, || control::own_address(fd)) };
+    let Some(own) = own else { return next!(getsockname(fd, address, len)) };
+    if address.is_null() || len.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: the program's memory; no more is written than it has room.
+    unsafe {
+        let whole = std::mem::offset_of!(sockaddr_ll, sll_addr) + usize::from(own.sll_halen);
+        address.cast::<u8>().copy_from_nonoverlapping((&raw const own).cast(), whole.min(len.read() as usize));
+        len.write(whole as socklen_t);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if table::word(fd) == 0 {
+        return next!(close(fd));
+    }
+    guarded(-1, || {
+        // Another thread may get the number as soon as it is closed.
+        let removed = table::get(fd).and_then(|_| table::remove(fd));
+        let result = call!(libc::SYS_close, fd) as c_int;
+        let errno = errno();
+        if let Some(removed) = removed {
+            table::closed(removed);
+        }
+        if result < 0 { fail(errno) } else { result }
+    })
+}
+
+fn duplicated(from: c_int, to: c_int) -> c_int {
+    if table::word(from) | table::word(to) != 0 {
+        let errno = errno();
+        guarded((), || table::duplicate(from, to));
+        fail::<c_int>(errno);
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    duplicated(fd, next!(dup(fd)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    duplicated(fd, next!(dup2(fd, to)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    duplicated(fd, next!(dup3(fd, to, flags)))
+}
+
+fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
+        _ => answer,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    controlled(fd, command, next!(fcntl(fd, command, argument)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    controlled(fd, command, next!(fcntl64(fd, command, argument)))
+}
+
+/// Sends parts to an address that may be null; `None` if that is the kernel's to do.
+fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_len: socklen_t) -> Option<ssize_t> {
+    // SAFETY: all fields are integers or pointers.
+    let mut message = unsafe { std::mem::zeroed::<msghdr>() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len());
+    (message.msg_name, message.msg_namelen) = (name.cast_mut().cast(), name_len);
+    // SAFETY: the program's memory.
+    unsafe { messages::send(fd, &message, flags) }
+}
+
+/// As [`sent`], for one buffer without an address.
+fn sent_plain(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Option<ssize_t> {
+    if table::word(fd) == 0 {
+        return None;
+    }
+    sent(fd, &[iovec { iov_base: buffer.cast_mut(), iov_len: len }], flags, std::ptr::null(), 0)
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> ssize_t {
+    sent_plain(fd, buffer, len, flags).unwrap_or_else(|| next!(send(fd, buffer, len, flags)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: usize) -> ssize_t {
+    sent_plain(fd, buffer, len, 0).unwrap_or_else(|| next!(write(fd, buffer, len)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    if table::word(fd) != 0 && count >= 0 && !parts.is_null() {
+        // SAFETY: the program's memory.
+        let all = unsafe { std::slice::from_raw_parts(parts, count as usize) };
+        if let Some(answer) = sent(fd, all, 0, std::ptr::null(), 0) {
+            return answer;
+        }
+    }
+    next!(writev(fd, parts, count))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    name: *const sockaddr,
+    name_len: socklen_t,
+) -> ssize_t {
+    if table::word(fd) != 0 {
+        let part = iovec { iov_base: buffer.cast_mut(), iov_len: len };
+        if let Some(answer) = sent(fd, &[part], flags, name, name_len) {
+            return answer;
+        }
+    }
+    next!(sendto(fd, buffer, len, flags, name, name_len))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if table::word(fd) != 0 && !message.is_null() {
+        // SAFETY: the program's message.
+        if let Some(answer) = unsafe { messages::send(fd, &*message, flags) } {
+            return answer;
+        }
+    }
+    next!(sendmsg(fd, message, flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if table::word(fd) != 0 && !all.is_null() {
+        // SAFETY: the program's messages.
+        if let Some(answer) = unsafe { messages::send_all(fd, all, count, flags) } {
+            return answer;
+        }
+    }
+    next!(sendmmsg(fd, all, count, flags))
+}
+
+/// Receives into one buffer, without an address.
+macro_rules! receive {
+    ($fd:ident, $buffer:expr, $len:expr, $flags:expr, $next:expr) => {
+        match table::word($fd) {
+            word if word & (BOUND | DGRAM) == BOUND | DGRAM => {
+                let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+                // SAFETY: the program's memory.
+                unsafe { messages::receive_from($fd, word, $buffer, $len, $flags, name, len) }
+            }
+            // A number that was closed meanwhile is another file's, which may end.
+            _ => $next,
+        }
+    };
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: usize) -> ssize_t {
+    receive!(fd, buffer, len, 0, next!(read(fd, buffer, len)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> ssize_t {
+    if len > room {
+        return next!(__read_chk(fd, buffer, len, room));
+    }
+    receive!(fd, buffer, len, 0, next!(__read_chk(fd, buffer, len, room)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> ssize_t {
+    receive!(fd, buffer, len, flags, next!(recv(fd, buffer, len, flags)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize, flags: c_int) -> ssize_t {
+    if len > room {
+        return next!(__recv_chk(fd, buffer, len, room, flags));
+    }
+    receive!(fd, buffer, len, flags, next!(__recv_chk(fd, buffer, len, room, flags)))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let word = table::word(fd);
+    if word & (BOUND | DGRAM) != BOUND | DGRAM || parts.is_null() || count < 0 {
+        return next!(readv(fd, parts, count));
+    }
+    // SAFETY: all fields are integers or pointers.
+    let mut message = unsafe { std::mem::zeroed::<msghdr>() };
+    (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as usize);
+    // SAFETY: the program's memory.
+    unsafe { messages::receive(fd, word, &mut message, 0) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    name: *mut sockaddr,
+    name_len: *mut socklen_t,
+) -> ssize_t {
+    let word = table::word(fd);
+    if word & BOUND == 0 || word & DGRAM == 0 && name.is_null() {
+        return next!(recvfrom(fd, buffer, len, flags, name, name_len));
+    }
+    // SAFETY: the program's memory.
+    unsafe { messages::receive_from(fd, word, buffer, len, flags, name, name_len) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    room: usize,
+    flags: c_int,
+    name: *mut sockaddr,
+    name_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        return next!(__recvfrom_chk(fd, buffer, len, room, flags, name, name_len));
+    }
+    recvfrom(fd, buffer, len, flags, name, name_len)
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let word = table::word(fd);
+    if word & BOUND == 0 || message.is_null() {
+        return next!(recvmsg(fd, message, flags));
+    }
+    // SAFETY: the program's message.
+    unsafe { messages::receive(fd, word, &mut *message, flags) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    all: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let word = table::word(fd);
+    if word & BOUND == 0 || all.is_null() {
+        return next!(recvmmsg(fd, all, count, flags, timeout));
+    }
+    // SAFETY: the program's messages.
+    unsafe { messages::receive_all(fd, word, all, count, flags, timeout) }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    if table::word(fd) != 0 {
+        // SAFETY: the program's memory.
+        if let Some(answer) = guarded(Some(-1), || unsafe { control::set(fd, level, name, value, len) }) {
+            return answer;
+        }
+    }
+    next!(setsockopt(fd, level, name, value, len))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    if table::word(fd) != 0 {
+        // SAFETY: the program's memory.
+        if let Some(answer) = guarded(Some(-1), || unsafe { control::get(fd, level, name, value, len) }) {
+            return answer;
+        }
+    }
+    next!(getsockopt(fd, level, name, value, len))
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let answer = next!(ioctl(fd, request, argument));
+    // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.
+    let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);
+    if !is_refused || argument.is_null() || !control::is_about_interfaces(request) {
+        return answer;
+    }
+    let before = errno();
+    // SAFETY: the program's structure.
+    let ours = guarded(Some(-1), || match option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
+        // SAFETY: as above.
+        Some(_) => unsafe { control::answer(request, argument) },
+        None => None,
+    });
+    ours.unwrap_or_else(|| fail(before))
+}

@@ -1,0 +1,292 @@
+//! ioctl(2) for the names of ports, and the options of packet sockets.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame::ETHERNET;
+use super::messages::refuse;
+use super::names::{self, Name};
+use super::system::fail;
+use super::table::{self, Socket};
+use super::{frame, link};
+use crate::abi::{Instruction, Program};
+use crate::filter;
+
+const SOL_PACKET: c_int = 263;
+const PACKET_ADD_MEMBERSHIP: c_int = 1;
+const PACKET_DROP_MEMBERSHIP: c_int = 2;
+const PACKET_STATISTICS: c_int = 6;
+const PACKET_AUXDATA: c_int = 8;
+const PACKET_QDISC_BYPASS: c_int = 20;
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+const PACKET_MR_MULTICAST: u16 = 0;
+const PACKET_MR_PROMISC: u16 = 1;
+const PACKET_MR_ALLMULTI: u16 = 2;
+
+/// Flags of an interface that is up and connected.
+pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
+
+/// `struct ifreq`.
+#[repr(C)]
+struct Request {
+    name: [libc::c_char; libc::IFNAMSIZ],
+    value: Value,
+}
+
+#[repr(C)]
+union Value {
+    number: c_int,
+    flags: libc::c_short,
+    address: libc::sockaddr,
+    _whole: [u64; 3],
+}
+
+/// Requests about an interface by its name.
+fn is_by_name(request: c_ulong) -> bool {
+    matches!(
+        request as u32 as c_ulong,
+        libc::SIOCGIFINDEX
+            | libc::SIOCGIFHWADDR
+            | libc::SIOCGIFFLAGS
+            | libc::SIOCSIFFLAGS
+            | libc::SIOCGIFMTU
+            | libc::SIOCGIFADDR
+            | libc::SIOCGIFDSTADDR
+            | libc::SIOCGIFBRDADDR
+            | libc::SIOCGIFNETMASK
+    )
+}
+
+/// Returns whether a request that the kernel has refused for want of an interface may be about a port.
+pub fn is_about_interfaces(request: c_ulong) -> bool {
+    is_by_name(request) || request as u32 as c_ulong == libc::SIOCGIFNAME
+}
+
+/// Answers a request about an interface; `None` if it is about none of the ports.
+///
+/// # Safety
+/// The program's `struct ifreq`, which the kernel has read.
+pub unsafe fn answer(request: c_ulong, argument: *mut c_void) -> Option<c_int> {
+    // SAFETY: as the caller says.
+    let asked = unsafe { &mut *argument.cast::<Request>() };
+    let request = request as u32 as c_ulong;
+    if request == libc::SIOCGIFNAME {
+        // SAFETY: any bytes are a number.
+        let name = names::of_index(unsafe { asked.value.number } as u32)?;
+        put_name(&mut asked.name, &name);
+        return Some(0);
+    }
+    // SAFETY: the name has room for `IFNAMSIZ` bytes.
+    let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
+    let about = || link::about(&name).map_err(|error| refuse(&error));
+    let value = match request {
+        libc::SIOCGIFINDEX => Ok(Value { number: name.index as c_int }),
+        libc::SIOCGIFFLAGS => Ok(Value { flags: FLAGS as _ }),
+        // A program asks for promiscuous mode by flags: a port has its own way.
+        libc::SIOCSIFFLAGS => return Some(0),
+        libc::SIOCGIFMTU => about().map(|about| Value { number: about.mtu() as c_int }),
+        libc::SIOCGIFHWADDR => about().map(|about| {
+            let mut data = [0; 14];
+            for (to, byte) in data.iter_mut().zip(about.address) {
+                *to = byte as libc::c_char;
+            }
+            Value { address: libc::sockaddr { sa_family: ETHERNET, sa_data: data } }
+        }),
+        // It has no IPv4 address.
+        _ => Err(libc::EADDRNOTAVAIL),
+    };
+    match value {
+        Ok(value) => {
+            // Only what the kernel would write.
+            // SAFETY: the program's memory; each value's part was set above.
+            unsafe {
+                match request {
+                    libc::SIOCGIFFLAGS => asked.value.flags = value.flags,
+                    libc::SIOCGIFHWADDR => asked.value.address = value.address,
+                    _ => asked.value.number = value.number,
+                }
+            }
+            Some(0)
+        }
+        Err(errno) => Some(fail(errno)),
+    }
+}
+
+/// Writes a name with its zero.
+pub fn put_name(to: &mut [libc::c_char; libc::IFNAMSIZ], name: &Name) {
+    to.fill(0);
+    for (to, byte) in to.iter_mut().zip(name.text.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = byte as libc::c_char;
+    }
+}
+
+/// Reads a value of an option that the program has given with its length.
+///
+/// # Safety
+/// The program's memory of this length; any bytes are a `T`.
+unsafe fn given<T: Copy>(value: *const c_void, len: libc::socklen_t) -> Option<T> {
+    if value.is_null() || (len as usize) < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    Some(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+/// Sets an option of a packet socket; `None` if that is the kernel's to do.
+///
+/// # Safety
+/// The program's memory of this length.
+pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> Option<c_int> {
+    let socket = table::get(fd)?;
+    let done = match (level, name) {
+        (SOL_PACKET, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP) => {
+            // SAFETY: as the caller says; the structure is of integers.
+            let Some(request) = (unsafe { given::<libc::packet_mreq>(value, len) }) else {
+                return socket.link.is_some().then(|| fail(libc::EINVAL));
+            };
+            member(&socket, name == PACKET_ADD_MEMBERSHIP, &request)?
+        }
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => {
+            // SAFETY: as the caller says.
+            let program = unsafe { given::<libc::sock_fprog>(value, len) };
+            // SAFETY: as above.
+            unsafe { attach(&socket, program) }
+        }
+        (libc::SOL_SOCKET, libc::SO_DETACH_FILTER) => {
+            let had = socket.settings.filter().is_some();
+            socket.settings.set_filter(None);
+            if had { Ok(()) } else { Err(libc::ENOENT) }
+        }
+        (SOL_PACKET, PACKET_AUXDATA) => {
+            // SAFETY: as the caller says.
+            match unsafe { given::<c_int>(value, len) } {
+                Some(on) => {
+                    socket.settings.has_auxiliary.store(on != 0, Relaxed);
+                    table::settings_changed(&socket);
+                    Ok(())
+                }
+                None => Err(libc::EINVAL),
+            }
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+            // SAFETY: as the caller says.
+            if let (Some(link), Some(bytes)) = (&socket.link, unsafe { given::<c_int>(value, len) }) {
+                link.resize(&socket.settings, name == libc::SO_RCVBUFFORCE, bytes);
+            }
+            return None;
+        }
+        (SOL_PACKET, PACKET_QDISC_BYPASS | PACKET_IGNORE_OUTGOING) => Ok(()),
+        // Rings, and what belongs to them.
+        (SOL_PACKET, _) => Err(libc::ENOPROTOOPT),
+        _ => return None,
+    };
+    // A socket of the kernel's has the option there, too: it may be bound to an interface.
+    let is_kernels = socket.link.is_none() && !socket.is_placeholder;
+    let is_about_port = level == SOL_PACKET && matches!(name, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP);
+    if is_kernels && !is_about_port {
+        return None;
+    }
+    Some(done.map_or_else(fail, |()| 0))
+}
+
+/// Joins or leaves a group of receivers of a port; `None` if the interface is the kernel's.
+fn member(socket: &Socket, joins: bool, request: &libc::packet_mreq) -> Option<Result<(), c_int>> {
+    let name = names::of_index(request.mr_ifindex as u32);
+    if name.is_none() {
+        return (socket.link.is_some() || socket.is_placeholder).then_some(Err(libc::ENODEV));
+    }
+    Some(match request.mr_type {
+        PACKET_MR_PROMISC | PACKET_MR_ALLMULTI => {
+            socket.settings.is_promiscuous.store(joins, Relaxed);
+            if let Some(link) = &socket.link {
+                link.wake();
+            }
+            Ok(())
+        }
+        PACKET_MR_MULTICAST => Ok(()),
+        _ => Err(libc::EINVAL),
+    })
+}
+
+/// Attaches a filter.
+///
+/// # Safety
+/// The program's instructions are as many as it says.
+unsafe fn attach(socket: &Socket, program: Option<libc::sock_fprog>) -> Result<(), c_int> {
+    if socket.link.as_ref().is_some_and(|link| !link.is_here()) {
+        // The parent has the link.
+        return Err(libc::EOPNOTSUPP);
+    }
+    let program = program.ok_or(libc::EINVAL)?;
+    let program = Program { len: program.len.into(), instructions: program.filter.cast::<Instruction>() };
+    // SAFETY: as the caller says.
+    let filter = unsafe { filter::copied(&program) }.ok_or(libc::EINVAL)?;
+    if filter.iter().any(Instruction::loads_from_kernel) {
+        return Err(libc::EINVAL);
+    }
+    socket.settings.set_filter(Some(Arc::from(filter)));
+    Ok(())
+}
+
+/// Returns an option of a packet socket to the program; `None` if the kernel does.
+///
+/// # Safety
+/// The program's memory.
+pub unsafe fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut libc::socklen_t) -> Option<c_int> {
+    let socket = table::get(fd)?;
+    let is_kernels = socket.link.is_none() && !socket.is_placeholder;
+    let settings = &socket.settings;
+    if is_kernels {
+        return None;
+    }
+    let number = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_PACKET,
+        (libc::SOL_SOCKET, libc::SO_TYPE) => if settings.is_dgram { libc::SOCK_DGRAM } else { libc::SOCK_RAW },
+        // The kernel has the protocol of a packet socket elsewhere.
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => 0,
+        // What the link's end holds for this one.
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.link.as_ref()?.size(settings)?,
+        (SOL_PACKET, PACKET_AUXDATA) => settings.has_auxiliary.load(Relaxed).into(),
+        (SOL_PACKET, PACKET_STATISTICS) => {
+            let (received, dropped) = socket.link.as_ref().map_or((0, 0), |link| link.statistics(settings));
+            // SAFETY: as the caller says.
+            return Some(unsafe { put(value, len, &[received as u32, dropped as u32]) });
+        }
+        (SOL_PACKET, _) => return Some(fail(libc::ENOPROTOOPT)),
+        _ => return None,
+    };
+    // SAFETY: as the caller says.
+    Some(unsafe { put(value, len, &[number]) })
+}
+
+/// Writes an option's value, cut where the program has less room.
+///
+/// # Safety
+/// The program's memory.
+unsafe fn put<T>(value: *mut c_void, len: *mut libc::socklen_t, from: &[T]) -> c_int {
+    if value.is_null() || len.is_null() {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: as the caller says; no more is written than there is room.
+    unsafe {
+        let count = (len.read() as usize).min(size_of_val(from));
+        value.cast::<u8>().copy_from_nonoverlapping(from.as_ptr().cast(), count);
+        len.write(count as libc::socklen_t);
+    }
+    0
+}
+
+/// Returns the address of a packet socket (getsockname(2)); `None` if the kernel has it.
+pub fn own_address(fd: c_int) -> Option<libc::sockaddr_ll> {
+    let socket = table::get(fd)?;
+    let protocol = socket.settings.protocol.load(Relaxed);
+    match &socket.link {
+        Some(link) => Some(frame::address(link.name.index, protocol, link.about.address)),
+        None if socket.is_placeholder => {
+            Some(libc::sockaddr_ll { sll_halen: 0, sll_hatype: 0, ..frame::address(0, protocol, [0; 6]) })
+        }
+        None => None,
+    }
+}

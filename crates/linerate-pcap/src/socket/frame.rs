@@ -1,0 +1,66 @@
+//! Frames as packet sockets describe them: addresses of packet(7).
+
+use std::ffi::c_int;
+
+use super::names::About;
+
+/// Bytes of an Ethernet header.
+pub const HEADER: usize = 14;
+/// All protocols (`ETH_P_ALL`).
+pub const ALL: u16 = 3;
+/// `ETH_P_802_3` and `ETH_P_802_2`: frames whose type is a length.
+const NOVELL: u16 = 1;
+const LLC: u16 = 4;
+/// `ETH_P_802_3_MIN`: smaller types are lengths.
+const FIRST_TYPE: u16 = 0x600;
+/// `ETH_P_8021Q` and `ETH_P_8021AD`.
+const VLAN: [u16; 2] = [0x8100, 0x88A8];
+/// `ARPHRD_ETHER`.
+pub const ETHERNET: u16 = 1;
+
+/// Returns the protocol of a frame, as the kernel derives it from the frame's type.
+pub fn protocol(frame: &[u8]) -> u16 {
+    match frame {
+        [_, _, _, _, _, _, _, _, _, _, _, _, high, low, rest @ ..] => match u16::from_be_bytes([*high, *low]) {
+            kind if kind >= FIRST_TYPE => kind,
+            _ if rest.starts_with(&[0xFF, 0xFF]) => NOVELL,
+            _ => LLC,
+        },
+        _ => 0,
+    }
+}
+
+/// Returns the address of an interface in a packet socket's form.
+pub fn address(index: u32, protocol: u16, address: [u8; 6]) -> libc::sockaddr_ll {
+    let [a, b, c, d, e, f] = address;
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: index as c_int,
+        sll_hatype: ETHERNET,
+        sll_pkttype: libc::PACKET_HOST,
+        sll_halen: 6,
+        sll_addr: [a, b, c, d, e, f, 0, 0],
+    }
+}
+
+/// Returns the address of a received frame: its sender's, and the kind of its destination.
+pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
+    let (mut to, mut from) = ([0; 6], [0; 6]);
+    if let Some((a, rest)) = frame.split_first_chunk::<6>() {
+        (to, from) = (*a, rest.first_chunk::<6>().copied().unwrap_or_default());
+    }
+    let kind = match to {
+        [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF] => libc::PACKET_BROADCAST,
+        [first, ..] if first & 1 != 0 => libc::PACKET_MULTICAST,
+        _ if to == about.address => libc::PACKET_HOST,
+        _ => libc::PACKET_OTHERHOST,
+    };
+    libc::sockaddr_ll { sll_pkttype: kind, ..address(index, protocol(frame), from) }
+}
+
+/// Returns whether a frame of this length may be sent. A VLAN tag counts as no part of the payload.
+pub fn fits(header: &[u8], len: usize, mtu: usize) -> bool {
+    let is_tagged = || VLAN.contains(&protocol(header));
+    len <= mtu + HEADER || len <= mtu + linerate::port::FRAME_HEADERS && is_tagged()
+}

@@ -1,0 +1,117 @@
+//! The C library's functions for the names of interfaces: ports have indexes, and are listed.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::ptr::null_mut;
+
+use libc::{ifaddrs, sockaddr_ll};
+use linerate::share::{Client, folder};
+
+use super::control::{FLAGS, put_name};
+use super::system::{errno, fail, guarded, next};
+use super::{frame, names};
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
+    let index = next!(if_nametoindex(name) | 0);
+    if index != 0 {
+        return index;
+    }
+    let before = errno();
+    // SAFETY: the program's name.
+    match guarded(None, || unsafe { names::of_pointer(name) }) {
+        Some(name) => name.index,
+        None => {
+            fail::<c_int>(before);
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn if_indextoname(index: c_uint, to: *mut c_char) -> *mut c_char {
+    match guarded(None, || names::of_index(index)) {
+        Some(name) if !to.is_null() => {
+            // SAFETY: the program's room for a name.
+            put_name(unsafe { &mut *to.cast() }, &name);
+            to
+        }
+        _ => next!(if_indextoname(index, to) | null_mut()),
+    }
+}
+
+/// A port in the list of interfaces. Its name and address are in the same memory.
+#[repr(C)]
+struct Listed {
+    entry: ifaddrs,
+    address: sockaddr_ll,
+    name: [c_char; libc::IFNAMSIZ],
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
+    let answer = next!(getifaddrs(list));
+    if answer == 0 {
+        guarded((), || append(list));
+    }
+    answer
+}
+
+/// Appends ports that are served, and those that the program has asked for.
+fn append(list: *mut *mut ifaddrs) {
+    for client in Client::all(&folder()).unwrap_or_default() {
+        for port in client.list().unwrap_or_default() {
+            names::of_text(&port.name);
+        }
+    }
+    let mut all: Vec<Listed> = names::lock()
+        .iter()
+        .map(|name| {
+            // SAFETY: all fields are integers or pointers.
+            let mut listed = unsafe { std::mem::zeroed::<Listed>() };
+            put_name(&mut listed.name, name);
+            let address = name.about().map(|about| about.address).unwrap_or_default();
+            listed.address = frame::address(name.index, 0, address);
+            listed.entry.ifa_flags = FLAGS as c_uint;
+            listed
+        })
+        .collect();
+    let mut end = list;
+    // SAFETY: the C library's list.
+    while !unsafe { *end }.is_null() {
+        // SAFETY: as above.
+        end = unsafe { &raw mut (**end).ifa_next };
+    }
+    for listed in all.drain(..) {
+        let listed = Box::leak(Box::new(listed));
+        listed.entry.ifa_name = listed.name.as_mut_ptr();
+        listed.entry.ifa_addr = (&raw mut listed.address).cast();
+        // SAFETY: the list's end.
+        unsafe { end.write(&raw mut listed.entry) };
+        end = &raw mut listed.entry.ifa_next;
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
+    let mut theirs = list;
+    guarded((), || {
+        let mut at = &raw mut theirs;
+        // SAFETY: the program's list, which begins with the C library's entries.
+        while let Some(entry) = unsafe { (*at).as_mut() } {
+            let is_ours = std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
+                == entry.ifa_name;
+            if !is_ours {
+                at = &raw mut entry.ifa_next;
+                continue;
+            }
+            let ours = std::ptr::from_mut(entry).cast::<Listed>();
+            // SAFETY: the end of the C library's entries; the entry was made by `append` from a box.
+            unsafe {
+                at.write((*ours).entry.ifa_next);
+                drop(Box::from_raw(ours));
+            }
+        }
+    });
+    next!(freeifaddrs(theirs) | ());
+}

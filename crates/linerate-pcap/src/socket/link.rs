@@ -1,0 +1,345 @@
+//! The links of packet sockets: an open port, its members, and the thread that moves frames between them.
+//!
+//! All packet sockets of a process on one port share a link. A member ends when the kernel has closed the last number of
+//! its socket, in whatever process: its end of the pair reads as closed then. The last member's end closes the port.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use linerate::memory::{Pool, Region, RegionOptions};
+use linerate::port::{Port, PortName, RxQueue, TxQueue};
+use linerate::{Error, Options};
+
+use super::member::{Member, Settings};
+use super::names::{About, Name};
+use super::system::{call, option, set_option};
+
+/// How long a thread waits for the frames that it has sent to reach the wire.
+pub const ROOM: Duration = Duration::from_secs(1);
+/// Slots of the receive ring of a port in this process.
+const RING: usize = 4096;
+/// Bytes that a socket holds, where the kernel allows it.
+const BUFFER: c_int = 4 << 20;
+
+/// An open port with its members.
+pub struct Link {
+    pub name: Arc<Name>,
+    pub about: About,
+    /// The process that has opened it. In its children there is no thread.
+    process: u32,
+    /// Wakes the thread (eventfd(2)).
+    pub wake: OwnedFd,
+    state: Mutex<State>,
+    /// `State::done` or `State::is_closed` has changed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub members: Vec<Arc<Member>>,
+    /// Number of requests to pass everything on, and of those that are done.
+    pub asked: u64,
+    pub done: u64,
+    /// There are no members, and there will be none.
+    pub is_closed: bool,
+    /// Frames that the port has dropped, when the last request was done.
+    pub dropped: u64,
+}
+
+/// The port's queues, which the thread owns. Dropped in this order: queues before their port.
+pub struct Queues {
+    pub rx: Option<RxQueue>,
+    pub tx: Option<TxQueue>,
+    pub port: Port,
+}
+
+struct Running {
+    link: Arc<Link>,
+    thread: JoinHandle<()>,
+}
+
+/// The link of a port, if there is one. Locked while the port is opened and closed.
+type Place = Arc<Mutex<Option<Running>>>;
+
+pub struct Links {
+    places: BTreeMap<u32, Place>,
+    /// The links' ends of all socket pairs. A child closes them, or the other ends would never read as closed.
+    ends: Vec<RawFd>,
+}
+
+static LINKS: Mutex<Links> = Mutex::new(Links { places: BTreeMap::new(), ends: Vec::new() });
+
+/// Locks, ignoring poison: no critical section leaves inconsistent data.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the map of links.
+pub fn lock() -> MutexGuard<'static, Links> {
+    locked(&LINKS)
+}
+
+impl Links {
+    /// Forgets all links in a child, whose parent has their threads.
+    pub fn begin_child(&mut self) {
+        // A thread's handle must not be dropped where there is no such thread.
+        std::mem::forget(std::mem::take(&mut self.places));
+        for end in self.ends.drain(..) {
+            call!(libc::SYS_close, end);
+        }
+    }
+}
+
+impl Link {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    /// Returns whether this process has the thread.
+    pub fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Lets the thread look at members and requests.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until all frames that the program has sent so far are on the wire, and until closed members have ended.
+    /// Waits for at most twice [`ROOM`].
+    pub fn settle(&self) {
+        if !self.is_here() {
+            return;
+        }
+        let mut state = self.state();
+        state.asked += 1;
+        let asked = state.asked;
+        self.wake();
+        let is_open = |state: &mut State| state.done < asked && !state.is_closed;
+        let waited = self.changed.wait_timeout_while(state, 2 * ROOM, is_open);
+        let is_closed = waited.unwrap_or_else(PoisonError::into_inner).0.is_closed;
+        if is_closed {
+            collect(&mut locked(&place(self.name.index)));
+        }
+    }
+
+    /// Notes that a request is done.
+    pub fn finish(&self, asked: u64, dropped: u64) {
+        let mut state = self.state();
+        state.done = asked;
+        state.dropped = dropped;
+        self.changed.notify_all();
+    }
+
+    /// Removes members that have ended; closes the link if there are no others. Returns whether it is closed.
+    pub fn remove(&self, ended: &[Arc<Member>]) -> bool {
+        let mut links = lock();
+        let mut state = self.state();
+        state.members.retain(|member| !ended.iter().any(|ended| Arc::ptr_eq(member, ended)));
+        links.ends.retain(|end| !ended.iter().any(|ended| ended.end().as_raw_fd() == *end));
+        state.is_closed = state.members.is_empty();
+        if state.is_closed {
+            self.changed.notify_all();
+        }
+        state.is_closed
+    }
+
+    /// Removes all members: the port is gone.
+    pub fn fail(&self) {
+        let members = self.state().members.clone();
+        self.remove(&members);
+    }
+
+    /// Adds a member, unless the link is closed.
+    fn add(&self, member: &Arc<Member>) -> bool {
+        let mut links = lock();
+        let mut state = self.state();
+        if state.is_closed {
+            return false;
+        }
+        member.settings.dropped_before.store(state.dropped, Relaxed);
+        links.ends.push(member.end().as_raw_fd());
+        state.members.push(member.clone());
+        drop((state, links));
+        self.wake();
+        true
+    }
+
+    /// Returns the end that these settings are of.
+    fn member(&self, settings: &Arc<Settings>) -> Option<Arc<Member>> {
+        self.state().members.iter().find(|member| Arc::ptr_eq(&member.settings, settings)).cloned()
+    }
+
+    /// Sets how many bytes of frames a socket holds for the program.
+    pub fn resize(&self, settings: &Arc<Settings>, is_forced: bool, bytes: c_int) {
+        if let Some(member) = self.member(settings).filter(|_| self.is_here()) {
+            let option = if is_forced { libc::SO_SNDBUFFORCE } else { libc::SO_SNDBUF };
+            set_option(member.end().as_raw_fd(), libc::SOL_SOCKET, option, bytes);
+        }
+    }
+
+    /// Returns how many bytes of frames a socket holds for the program.
+    pub fn size(&self, settings: &Arc<Settings>) -> Option<c_int> {
+        let member = self.member(settings).filter(|_| self.is_here())?;
+        option(member.end().as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF)
+    }
+
+    /// Returns the socket's frames since the last call, and the dropped ones among them (`PACKET_STATISTICS`).
+    pub fn statistics(&self, settings: &Settings) -> (u64, u64) {
+        self.settle();
+        let dropped = self.state().dropped;
+        let by_port = dropped.saturating_sub(settings.dropped_before.swap(dropped, Relaxed));
+        let dropped = settings.dropped.swap(0, Relaxed) + by_port;
+        (settings.received.swap(0, Relaxed) + dropped, dropped)
+    }
+}
+
+/// Returns the place of a port's link.
+fn place(index: u32) -> Place {
+    lock().places.entry(index).or_default().clone()
+}
+
+/// Waits for the end of a thread whose link is closed.
+fn collect(place: &mut Option<Running>) {
+    if let Some(running) = place.take_if(|running| running.link.state().is_closed) {
+        let _ = running.thread.join();
+    }
+}
+
+/// Makes a packet socket with these settings on a port, which is opened if this process has no link of it. Returns the
+/// link and the program's end.
+///
+/// # Errors
+/// Those of the port, and of system calls.
+pub fn join(name: &Arc<Name>, settings: &Arc<Settings>, run: Run) -> Result<(Arc<Link>, OwnedFd), Error> {
+    let place = place(name.index);
+    let mut place = locked(&place);
+    if let Some(running) = &*place {
+        // What the port has dropped so far is not this member's.
+        let link = running.link.clone();
+        let (end, member) = pair(settings)?;
+        if link.add(&member) {
+            return Ok((link, end));
+        }
+    }
+    collect(&mut place);
+    let (queues, about) = open(name)?;
+    let (end, member) = pair(settings)?;
+    let wake = crate::active::event()?;
+    let process = std::process::id();
+    let link = Arc::new(Link {
+        name: name.clone(),
+        about,
+        process,
+        wake,
+        state: Mutex::default(),
+        changed: Condvar::new(),
+    });
+    link.add(&member);
+    match start(&link, queues, run) {
+        Ok(thread) => *place = Some(Running { link: link.clone(), thread }),
+        Err(error) => {
+            link.fail();
+            return Err(error);
+        }
+    }
+    Ok((link, end))
+}
+
+/// Returns the link of a port, if this process has one that is not closed.
+pub fn open_link(name: &Name) -> Option<Arc<Link>> {
+    let place = place(name.index);
+    let place = locked(&place);
+    place.as_ref().filter(|running| !running.link.state().is_closed).map(|running| running.link.clone())
+}
+
+/// Returns the properties of a port. One that was never opened is opened for this moment.
+///
+/// # Errors
+/// As [`join`].
+pub fn about(name: &Arc<Name>) -> Result<About, Error> {
+    match name.about() {
+        Some(about) => Ok(about),
+        None => {
+            let place = place(name.index);
+            let _alone = locked(&place);
+            name.about().map_or_else(|| open(name).map(|(_, about)| about), Ok)
+        }
+    }
+}
+
+/// Passes everything on that the program has sent: it ends.
+pub fn settle_all() {
+    let places: Vec<Place> = lock().places.values().cloned().collect();
+    for place in places {
+        let link = locked(&place).as_ref().map(|running| running.link.clone());
+        if let Some(link) = link {
+            link.settle();
+        }
+    }
+}
+
+fn open(name: &Arc<Name>) -> Result<(Queues, About), Error> {
+    let parsed = PortName::parse(&name.text)?;
+    let is_served = parsed.may_be_served();
+    let memory = RegionOptions::default();
+    let region = if is_served { Region::lazy(&memory) } else { Region::new(&memory) }?;
+    let ring = (!is_served).then_some(RING);
+    let options =
+        Options { ring, pool: Some(Pool::new(region)), interrupts: Some(Duration::ZERO), ..Options::default() };
+    let [mut port] = options.open([&name.text])?;
+    // Ports that only send, or only receive, have one of them.
+    let (rx, tx) = match (port.rx(0), port.tx(0)) {
+        (Err(error), Err(_)) => return Err(error),
+        (rx, tx) => (rx.ok(), tx.ok()),
+    };
+    let about = About { address: port.mac().0, max_frame: port.info().max_frame, can_send: tx.is_some() };
+    name.note(about);
+    Ok((Queues { rx, tx, port }, about))
+}
+
+/// Makes a socket pair; its ends keep the borders of frames, and each reads as closed when the other is.
+fn pair(settings: &Arc<Settings>) -> Result<(OwnedFd, Arc<Member>), Error> {
+    let mut ends = [-1; 2];
+    // SAFETY: there is room for two numbers.
+    if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) } < 0 {
+        return Err(Error::System { call: "socketpair", source: std::io::Error::last_os_error() });
+    }
+    // SAFETY: new descriptors that nothing else has.
+    let [theirs, ours] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    for end in [&theirs, &ours] {
+        if !set_option(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, BUFFER) {
+            set_option(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, BUFFER);
+        }
+    }
+    Ok((theirs, Arc::new(Member::new(ours, settings.clone()))))
+}
+
+/// The work of a link's thread.
+pub type Run = fn(&Link, Queues);
+
+/// Starts the link's thread. The program's signals are for its own threads.
+fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, Error> {
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: there is room for both sets; the first is filled in before it is used.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let of_thread = link.clone();
+    let started = std::thread::Builder::new().name("linerate link".to_string()).spawn(move || {
+        super::system::guarded((), || run(&of_thread, queues));
+        // Also after a panic nothing waits for this thread.
+        of_thread.fail();
+    });
+    // SAFETY: the set was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    started.map_err(|source| Error::System { call: "pthread_create", source })
+}

@@ -1,0 +1,110 @@
+//! The interface indexes of ports.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use linerate::Error;
+use linerate::port::PortName;
+
+use super::system::{errno, fail, next};
+
+/// The first index. The kernel counts its own up from 1.
+const FIRST: u32 = 0x4000_0000;
+/// The longest name that an interface can have (`IFNAMSIZ`), without the zero.
+const LONGEST: usize = libc::IFNAMSIZ - 1;
+
+/// The name of a port that a program knows by its index.
+pub struct Name {
+    pub text: String,
+    pub index: u32,
+    about: OnceLock<About>,
+}
+
+/// The properties of a port that a program asks for.
+#[derive(Clone, Copy)]
+pub struct About {
+    pub address: [u8; 6],
+    /// The longest frame with a VLAN tag, without CRC.
+    pub max_frame: usize,
+    pub can_send: bool,
+}
+
+impl About {
+    /// Returns the longest payload of a frame.
+    pub fn mtu(&self) -> usize {
+        self.max_frame.saturating_sub(linerate::port::FRAME_HEADERS)
+    }
+}
+
+impl Name {
+    /// Returns the properties of the port; `None` if it was never opened.
+    pub fn about(&self) -> Option<About> {
+        self.about.get().copied()
+    }
+
+    /// Notes the properties of the port, which is open.
+    pub fn note(&self, about: About) {
+        let _ = self.about.set(about);
+    }
+}
+
+/// All names that have an index, in its order. They are never removed.
+type Names = Vec<Arc<Name>>;
+
+static NAMES: Mutex<Names> = Mutex::new(Vec::new());
+
+/// Locks the names.
+pub fn lock() -> MutexGuard<'static, Names> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether the kernel has an interface of this name. Keeps errno(3).
+pub fn is_interface(name: &CStr) -> bool {
+    let before = errno();
+    let is_interface = next!(if_nametoindex(name.as_ptr()) | 0) != 0;
+    fail::<i32>(before);
+    is_interface
+}
+
+/// Returns the port of this name and gives it an index; `None` if the name is the kernel's, no port's, or too long for an
+/// interface.
+pub fn of_text(text: &str) -> Option<Arc<Name>> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    if let Some(name) = lock().iter().find(|name| name.text == text) {
+        return Some(name.clone());
+    }
+    let is_port = matches!(PortName::parse(text), Ok(_) | Err(Error::BadOption { .. }));
+    if !is_port || is_interface(&CString::new(text).ok()?) {
+        return None;
+    }
+    let mut names = lock();
+    if let Some(name) = names.iter().find(|name| name.text == text) {
+        return Some(name.clone());
+    }
+    let index = FIRST + names.len() as u32;
+    names.push(Arc::new(Name { text: text.to_string(), index, about: OnceLock::new() }));
+    names.last().cloned()
+}
+
+/// As [`of_text`], for the program's text, which ends with a zero or after `IFNAMSIZ` bytes.
+///
+/// # Safety
+/// `text` is null, or as above.
+pub unsafe fn of_pointer(text: *const c_char) -> Option<Arc<Name>> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller says; nothing behind the zero is read.
+    let len = (0..=LONGEST).find(|&at| unsafe { text.add(at).read() } == 0)?;
+    // SAFETY: these bytes were read above.
+    let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
+    of_text(std::str::from_utf8(bytes).ok()?)
+}
+
+/// Returns the port that has this index.
+pub fn of_index(index: u32) -> Option<Arc<Name>> {
+    lock().get(index.checked_sub(FIRST)? as usize).cloned()
+}

@@ -1,0 +1,122 @@
+//! The port of a libpcap handle where this process has packet sockets on the same port: a member of their link.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use linerate::memory::Pool;
+use linerate::port::{Device, Drops, Info, MacAddress, Port, Receive, Statistics, Transmit};
+use linerate::{Batch, Error, Result};
+
+use super::frame::ALL;
+use super::link::{Link, join, open_link};
+use super::member::{Member, Settings, Taken};
+use super::{mover, names};
+
+/// A port that is a member of a link.
+struct Shared {
+    name: String,
+    pool: Arc<Pool>,
+    link: Arc<Link>,
+    member: Arc<Member>,
+    sent: Arc<AtomicU64>,
+    dropped: AtomicU64,
+}
+
+struct Queue {
+    pool: Arc<Pool>,
+    member: Arc<Member>,
+    sent: Arc<AtomicU64>,
+    frame: Vec<u8>,
+    max_frame: usize,
+}
+
+/// Returns a port at the link of this name; `None` if this process has no packet socket there.
+///
+/// # Errors
+/// Without descriptors.
+pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
+    let Some(name) = names::of_text(name).filter(|name| open_link(name).is_some()) else { return Ok(None) };
+    let settings = Arc::new(Settings::new(false, ALL));
+    let (link, end) = join(&name, &settings, mover::run)?;
+    let member = Arc::new(Member::new(end, settings));
+    let (name, sent, dropped) = (name.text.clone(), Arc::default(), AtomicU64::default());
+    Ok(Some(Port::new(Shared { name, pool: pool()?, link, member, sent, dropped })))
+}
+
+impl Device for Shared {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+    fn info(&self) -> Info {
+        Info { max_frame: self.link.about.max_frame, ..Info::default() }
+    }
+    fn mac(&self) -> MacAddress {
+        MacAddress(self.link.about.address)
+    }
+    fn rx(&mut self, _: u16) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(self.queue()))
+    }
+    fn tx(&mut self, _: u16) -> Result<Box<dyn Transmit>> {
+        if self.link.about.can_send {
+            return Ok(Box::new(self.queue()));
+        }
+        Err(Error::Unsupported { port: self.name.clone(), what: "transmit queue", why: "it only receives" })
+    }
+    fn statistics(&self) -> Result<Statistics> {
+        // Everything that was sent is on the wire then.
+        let (_, dropped) = self.link.statistics(&self.member.settings);
+        let no_descriptor = self.dropped.fetch_add(dropped, Relaxed) + dropped;
+        let drops = Drops { no_descriptor, ..Drops::default() };
+        Ok(Statistics { tx_packets: self.sent.load(Relaxed), drops, ..Statistics::default() })
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> Queue {
+        let (pool, member, sent) = (self.pool.clone(), self.member.clone(), self.sent.clone());
+        Queue { pool, member, sent, frame: Vec::new(), max_frame: self.link.about.max_frame }
+    }
+}
+
+impl Receive for Queue {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        self.frame.resize(self.max_frame, 0);
+        while batch.len() < batch.capacity() {
+            match self.member.take(&mut self.frame) {
+                Taken::Frame(len) => {
+                    batch.push(&self.pool, &self.frame[..len.min(self.frame.len())]);
+                }
+                Taken::Nothing | Taken::End => break,
+            }
+        }
+        batch.len() - before
+    }
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.member.end().as_fd())
+    }
+}
+
+impl Transmit for Queue {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        while let Some(mut taken) = batch.take() {
+            self.frame.clear();
+            taken.packet().append_to(&mut self.frame);
+            let (fd, flags): (&OwnedFd, _) = (self.member.end(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+            // SAFETY: the frame has this length.
+            if unsafe { libc::send(fd.as_raw_fd(), self.frame.as_ptr().cast(), self.frame.len(), flags) } < 0 {
+                taken.put_back();
+                break;
+            }
+            self.sent.fetch_add(1, Relaxed);
+        }
+        before - batch.len()
+    }
+}

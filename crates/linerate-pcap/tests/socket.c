@@ -1,0 +1,482 @@
+/* A program of packet sockets (packet(7)), of documented calls only. Usage: socket WHAT INTERFACE [NUMBER...]
+ * With liblinerate_pcap.so preloaded the interface may be a port. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <linux/filter.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *interface;
+static unsigned index_of;
+
+static void die(const char *what) {
+	printf("%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* The index is the only value that differs between an interface and a port. */
+#define SHOW(call) do { long answer = (long)(call); printf("%s: %ld", #call, answer); \
+	printf(answer < 0 ? " %s\n" : "\n", strerror(errno)); } while (0)
+
+static void ready(void) {
+	printf("ready\n");
+	fflush(stdout);
+}
+
+static int opened(int kind, int protocol) {
+	int fd = socket(AF_PACKET, kind, 0);
+	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = index_of };
+	if (fd < 0)
+		die("socket");
+	if (bind(fd, (struct sockaddr *)&address, sizeof address) < 0)
+		die("bind");
+	return fd;
+}
+
+static void show_address(const char *what, const struct sockaddr_ll *address, socklen_t len) {
+	printf("%s: %u bytes, family %u, protocol %04x, %s, type %u, kind %u, %u:", what, len, address->sll_family,
+		ntohs(address->sll_protocol), address->sll_ifindex == (int)index_of ? "the interface" : "another interface",
+		address->sll_hatype, address->sll_pkttype, address->sll_halen);
+	for (int n = 0; n < 6; n++)
+		printf(" %02x", address->sll_addr[n]);
+	printf("\n");
+}
+
+static void show_name(int fd) {
+	struct sockaddr_ll address;
+	socklen_t len = sizeof address;
+	memset(&address, 0, sizeof address);
+	SHOW(getsockname(fd, (struct sockaddr *)&address, &len));
+	show_address("own", &address, len);
+}
+
+/* Answers of calls that need no peer. */
+static void calls(void) {
+	struct ifreq request;
+	struct ifaddrs *all, *one;
+	char name[IF_NAMESIZE];
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), value, listed = 0;
+	socklen_t len = sizeof value;
+	memset(&request, 0, sizeof request);
+	strcpy(request.ifr_name, interface);
+	SHOW(ioctl(fd, SIOCGIFINDEX, &request));
+	printf("same index: %d\n", request.ifr_ifindex == (int)index_of);
+	memset(request.ifr_name, 0, sizeof request.ifr_name);
+	SHOW(ioctl(fd, SIOCGIFNAME, &request));
+	printf("%s\n", request.ifr_name);
+	SHOW(ioctl(fd, SIOCGIFHWADDR, &request));
+	printf("%u:", request.ifr_hwaddr.sa_family);
+	for (int n = 0; n < 6; n++)
+		printf(" %02x", (unsigned char)request.ifr_hwaddr.sa_data[n]);
+	SHOW(ioctl(fd, SIOCGIFFLAGS, &request));
+	printf("%x\n", request.ifr_flags & ~IFF_PROMISC);
+	SHOW(ioctl(fd, SIOCGIFMTU, &request));
+	printf("%d\n", request.ifr_mtu);
+	SHOW(ioctl(fd, SIOCGIFADDR, &request));
+	strcpy(request.ifr_name, "nosuch0");
+	SHOW(ioctl(fd, SIOCGIFINDEX, &request));
+	request.ifr_ifindex = 0x7fffff00;
+	SHOW(ioctl(fd, SIOCGIFNAME, &request));
+	SHOW(ioctl(0, SIOCGIFNAME, &request));
+	close(fd);
+	SHOW(if_nametoindex("nosuch0"));
+	SHOW(if_indextoname(0x7fffff00, name) == NULL);
+	SHOW(strcmp(if_indextoname(index_of, name), interface));
+	SHOW(getifaddrs(&all));
+	for (one = all; one; one = one->ifa_next)
+		if (!strcmp(one->ifa_name, interface) && one->ifa_addr && one->ifa_addr->sa_family == AF_PACKET) {
+			listed++;
+			printf("%d\n", ((struct sockaddr_ll *)one->ifa_addr)->sll_ifindex == (int)index_of);
+		}
+	freeifaddrs(all);
+	SHOW(listed);
+
+	unsigned char frame[1600] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = 0x7fffff00 };
+	fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ARP));
+	show_name(fd);
+	SHOW(send(fd, frame, 60, 0));
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(bind(fd, (struct sockaddr *)&address, 4));
+	address.sll_ifindex = index_of;
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	show_name(fd);
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	address.sll_protocol = 0;
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	show_name(fd);
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len));
+	printf("%d\n", value);
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &value, &len));
+	printf("%d\n", value);
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &value, &len));
+	printf("%04x\n", value);
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len));
+	printf("%d\n", value);
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &value, len));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){ 50000 }, len));
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &len));
+	printf("%d\n", value);
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP,
+		&(struct packet_mreq){ .mr_ifindex = index_of, .mr_type = PACKET_MR_PROMISC }, sizeof(struct packet_mreq)));
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_DROP_MEMBERSHIP,
+		&(struct packet_mreq){ .mr_ifindex = index_of, .mr_type = PACKET_MR_PROMISC }, sizeof(struct packet_mreq)));
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP,
+		&(struct packet_mreq){ .mr_ifindex = 0x7fffff00, .mr_type = PACKET_MR_PROMISC }, sizeof(struct packet_mreq)));
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &value, 2));
+	SHOW(setsockopt(fd, SOL_PACKET, 1000, &value, len));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &value, len));
+	struct sock_filter jump[] = { { BPF_JMP | BPF_JA, 0, 0, 1000 } };
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){ 1, jump }, sizeof(struct sock_fprog)));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){ 0, jump }, sizeof(struct sock_fprog)));
+	SHOW(fcntl(fd, F_GETFL) & O_NONBLOCK);
+	SHOW(fcntl(fd, F_GETFD));
+	SHOW(recv(fd, frame, sizeof frame, MSG_DONTWAIT));
+	SHOW(poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, 0));
+	struct pollfd event = { fd, POLLOUT, 0 };
+	SHOW(poll(&event, 1, 0));
+	SHOW(event.revents & POLLOUT);
+	SHOW(send(fd, frame, 60, 0));
+	SHOW(write(fd, frame, 1514));
+	SHOW(send(fd, frame, 1515, 0));
+	SHOW(write(fd, frame, 1600));
+	SHOW(writev(fd, (struct iovec[]){ { frame, 14 }, { frame + 14, 1501 } }, 2));
+	SHOW(writev(fd, (struct iovec[]){ { frame, 14 }, { frame + 14, 46 } }, 2));
+	frame[12] = 0x81, frame[13] = 0;
+	SHOW(send(fd, frame, 1518, 0));
+	SHOW(send(fd, frame, 1519, 0));
+	address.sll_ifindex = 0x7fffff00;
+	SHOW(sendto(fd, frame, 60, 0, (struct sockaddr *)&address, sizeof address));
+	SHOW(sendto(fd, frame, 60, 0, (struct sockaddr *)&address, 4));
+	address.sll_ifindex = index_of;
+	SHOW(sendto(fd, frame, 60, 0, (struct sockaddr *)&address, sizeof address));
+	SHOW(close(fd));
+	SHOW(close(fd));
+	fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	address.sll_protocol = htons(0x88b5);
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(fcntl(fd, F_GETFL) & O_NONBLOCK);
+	SHOW(fcntl(fd, F_GETFD));
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len));
+	printf("%d\n", value);
+	SHOW(recv(fd, frame, sizeof frame, 0));
+	SHOW(send(fd, frame, 60, 0));
+	address.sll_halen = 6;
+	SHOW(sendto(fd, frame, 46, 0, (struct sockaddr *)&address, sizeof address));
+	SHOW(sendto(fd, frame, 1501, 0, (struct sockaddr *)&address, sizeof address));
+	SHOW(close(fd));
+}
+
+/* Prints what it receives, in each way that there is, until a frame's 15th byte is 0xff. */
+static void receive(int kind, int protocol, const char *filter) {
+	int fd = opened(kind, protocol), on = 1;
+	unsigned char bytes[2048], control[256];
+	if (*filter) {
+		/* Frames whose 15th byte, the first behind the header, is odd or 0xff. */
+		unsigned at = kind == SOCK_RAW ? 14 : 0;
+		struct sock_filter code[] = { { BPF_LD | BPF_B | BPF_ABS, 0, 0, at }, { BPF_JMP | BPF_JSET | BPF_K, 0, 1, 1 },
+			{ BPF_RET | BPF_K, 0, 0, atoi(filter) }, { BPF_RET | BPF_K, 0, 0, 0 } };
+		SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){ 4, code }, sizeof(struct sock_fprog)));
+	}
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &on, sizeof on));
+	ready();
+	for (int n = 0;; n++) {
+		struct sockaddr_ll from;
+		socklen_t from_len = sizeof from;
+		ssize_t len;
+		memset(&from, 0, sizeof from);
+		memset(bytes, 0, sizeof bytes);
+		struct iovec parts[2] = { { bytes, 10 }, { bytes + 10, 2000 } };
+		struct msghdr message = { &from, sizeof from, parts, 2, control, sizeof control, 0 };
+		struct mmsghdr several = { message, 0 };
+		struct pollfd event = { fd, POLLIN, 0 };
+		if (poll(&event, 1, 20000) != 1)
+			die("poll");
+		switch (n % 9) {
+		case 0: len = recv(fd, bytes, sizeof bytes, 0); break;
+		case 1: len = read(fd, bytes, sizeof bytes); break;
+		case 2:
+			len = recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &from_len);
+			show_address("from", &from, from_len);
+			break;
+		case 3:
+			len = recvmsg(fd, &message, 0);
+			show_address("from", &from, message.msg_namelen);
+			printf("flags %x", message.msg_flags);
+			for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+				if (c->cmsg_level == SOL_PACKET && c->cmsg_type == PACKET_AUXDATA) {
+					struct tpacket_auxdata *aux = (void *)CMSG_DATA(c);
+					printf(" auxiliary %x %u %u %u", aux->tp_status & 1, aux->tp_len, aux->tp_snaplen, aux->tp_net);
+				}
+			printf("\n");
+			break;
+		case 4:
+			len = recvmmsg(fd, &several, 1, 0, NULL);
+			len = len == 1 ? several.msg_len : len;
+			show_address("from", &from, several.msg_hdr.msg_namelen);
+			break;
+		case 5: len = readv(fd, parts, 2); break;
+		case 6: /* The frame's beginning only, and then all of it. */
+			from_len = 12;
+			printf("peek %zd, ", recvfrom(fd, bytes, 5, MSG_PEEK | MSG_TRUNC, (struct sockaddr *)&from, &from_len));
+			printf("%zd, from %u bytes, protocol %04x, ", recv(fd, bytes, 3, MSG_PEEK), from_len, ntohs(from.sll_protocol));
+			len = recv(fd, bytes, sizeof bytes, 0);
+			break;
+		case 7: len = recv(fd, bytes, 20, MSG_TRUNC); break;
+		default: len = recv(fd, bytes, 16, 0); break;
+		}
+		if (len < 0)
+			die("recv");
+		printf("%zd bytes:", len);
+		for (ssize_t at = 0; at < len && at < 64; at++)
+			printf(" %02x", bytes[at]);
+		printf("\n");
+		if (bytes[kind == SOCK_RAW ? 14 : 0] == 0xff)
+			break;
+	}
+	struct tpacket_stats stats;
+	socklen_t len = sizeof stats;
+	SHOW(getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len));
+	printf("%u packets, %u dropped\n", stats.tp_packets, stats.tp_drops);
+	SHOW(getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len));
+	printf("%u packets, %u dropped\n", stats.tp_packets, stats.tp_drops);
+}
+
+/* Sends frames with numbers in each way that there is, and ends at once. */
+static void send_frames(long count) {
+	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5),
+		.sll_addr = { 2, 0, 0, 0, 0, 1 } };
+	int fd = opened(SOCK_RAW, 0), cooked = socket(AF_PACKET, SOCK_DGRAM, 0), unbound = socket(AF_PACKET, SOCK_RAW, 0);
+	for (long n = 0; n < count; n++) {
+		struct iovec part = { frame, 60 };
+		struct mmsghdr message = { { NULL, 0, &part, 1, NULL, 0, 0 }, 0 };
+		ssize_t sent;
+		frame[14] = n >> 8, frame[15] = n;
+		switch (n % 7) {
+		case 0: sent = send(fd, frame, 60, 0); break;
+		case 1: sent = write(fd, frame, 60); break;
+		case 2: sent = sendto(fd, frame, 60, 0, (struct sockaddr *)&to, sizeof to); break;
+		case 3: sent = sendmsg(fd, &message.msg_hdr, 0); break;
+		case 4: sent = sendmmsg(fd, &message, 1, 0) == 1 ? message.msg_len : 0; break;
+		case 5: sent = sendto(unbound, frame, 60, 0, (struct sockaddr *)&to, sizeof to); break;
+		default: sent = 14 + sendto(cooked, frame + 14, 46, 0, (struct sockaddr *)&to, sizeof to); break;
+		}
+		if (sent != 60)
+			die("send");
+	}
+}
+
+/* Receives until told to end by stdin; says what it has received and lost. */
+static void count_frames(long pause) {
+	int fd = opened(SOCK_RAW, ETH_P_ALL);
+	unsigned char bytes[2048];
+	long count = 0;
+	ready();
+	getchar();
+	(void)pause;
+	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+		count++;
+	struct tpacket_stats stats;
+	socklen_t len = sizeof stats;
+	if (getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len) < 0)
+		die("getsockopt");
+	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+		count++;
+	printf("%ld frames, %u packets, %u dropped\n", count, stats.tp_packets, stats.tp_drops);
+}
+
+static long entries(const char *folder) {
+	long count = 0;
+	DIR *open = opendir(folder);
+	if (!open)
+		die(folder);
+	while (readdir(open))
+		count++;
+	closedir(open);
+	return count;
+}
+
+static void *close_soon(void *fd) {
+	sched_yield();
+	close(*(int *)fd);
+	return NULL;
+}
+
+static void *wait_long(void *fd) {
+	unsigned char bytes[64];
+	recvfrom(*(int *)fd, bytes, sizeof bytes, 0, (struct sockaddr *)&(struct sockaddr_ll){ 0 }, &(socklen_t){ sizeof(struct sockaddr_ll) });
+	return NULL;
+}
+
+/* Children, duplicates, threads, tables of descriptors that are full. */
+static void hostile(void) {
+	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	int fd = opened(SOCK_RAW, ETH_P_ALL), status, other;
+	pthread_t thread;
+
+	/* A child sends by its parent's socket, and has its own. */
+	pid_t child = fork();
+	if (child == 0) {
+		int own = socket(AF_PACKET, SOCK_RAW, 0);
+		alarm(20);
+		frame[14] = 1;
+		_exit(own < 0 || if_nametoindex(interface) != index_of || send(fd, frame, 60, 0) != 60 || close(own) || close(fd));
+	}
+	SHOW(waitpid(child, &status, 0) == child);
+	SHOW(status);
+	/* A child whose parent has closed the socket, and that ends by exit(3). */
+	other = dup(fd);
+	child = fork();
+	if (child == 0) {
+		alarm(20);
+		frame[14] = 2;
+		if (send(other, frame, 60, 0) != 60)
+			_exit(1);
+		exit(0);
+	}
+	close(other);
+	SHOW(waitpid(child, &status, 0) == child);
+	SHOW(status);
+
+	/* Duplicates are the same socket. */
+	other = fcntl(fd, F_DUPFD, 100);
+	frame[14] = 3;
+	SHOW(send(other, frame, 60, 0));
+	SHOW(close(fd));
+	frame[14] = 4;
+	SHOW(write(other, frame, 60));
+	SHOW(dup2(other, fd) == fd);
+	SHOW(close(other));
+	frame[14] = 5;
+	SHOW(sendto(fd, frame, 60, 0, NULL, 0));
+	/* Another file has the number, without close(2). */
+	other = open("/dev/null", O_WRONLY);
+	SHOW(dup2(other, fd) == fd);
+	SHOW(write(fd, frame, 5));
+	close(fd), close(other);
+
+	/* A duplicate from before the socket is bound. */
+	fd = socket(AF_PACKET, SOCK_RAW, 0), other = dup(fd);
+	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index_of };
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	frame[14] = 6;
+	SHOW(send(other, frame, 60, 0));
+	close(other);
+
+	/* A thread that waits is cancelled, and one closes while another polls. */
+	pthread_create(&thread, NULL, wait_long, &fd);
+	sched_yield();
+	SHOW(pthread_cancel(thread));
+	SHOW(pthread_join(thread, NULL));
+	struct pollfd event = { fd, POLLIN, 0 };
+	pthread_create(&thread, NULL, close_soon, &fd);
+	SHOW(poll(&event, 1, 50) <= 1);
+	pthread_join(thread, NULL);
+	SHOW(send(fd, frame, 60, 0));
+
+	/* No descriptors are left. */
+	struct rlimit limit = { 64, 64 }, before;
+	getrlimit(RLIMIT_NOFILE, &before);
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){ limit.rlim_cur, before.rlim_max });
+	int many[64], count = 0, errors = 0;
+	while ((many[count] = socket(AF_PACKET, SOCK_RAW, 0)) >= 0)
+		count++;
+	SHOW(errno == EMFILE);
+	for (int n = 0; n < count; n++) {
+		if (bind(many[n], (struct sockaddr *)&address, sizeof address) < 0)
+			errors += errno == EMFILE;
+		/* Each one that is closed makes room for half a pair. */
+		close(many[n]);
+	}
+	printf("%s\n", errors > 0 ? "errors of bind" : "bound");
+	setrlimit(RLIMIT_NOFILE, &before);
+	fd = opened(SOCK_RAW, ETH_P_ALL);
+	frame[14] = 0xff;
+	SHOW(send(fd, frame, 60, 0));
+	SHOW(close(fd));
+}
+
+/* Opens, uses and closes sockets in random order. */
+static void churn(long rounds, unsigned seed) {
+	static unsigned char frame[1514] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	int held[4] = { -1, -1, -1, -1 };
+	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index_of };
+	close(opened(SOCK_RAW, ETH_P_ALL));
+	long descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+	srandom(seed);
+	for (long n = 0; n < rounds; n++) {
+		int *at = &held[random() % 4];
+		struct sockaddr_ll from;
+		socklen_t len = sizeof from;
+		if (*at < 0) {
+			if ((*at = socket(AF_PACKET, random() % 2 ? SOCK_RAW : SOCK_DGRAM, htons(ETH_P_ALL))) < 0)
+				die("socket");
+			continue;
+		}
+		switch (random() % 8) {
+		case 0: case 1: bind(*at, (struct sockaddr *)&address, sizeof address); break;
+		case 2: send(*at, frame, 14 + random() % 1600 % 1500, MSG_DONTWAIT); break;
+		case 3: sendto(*at, frame, 60, MSG_DONTWAIT, (struct sockaddr *)&address, sizeof address); break;
+		case 4: recvfrom(*at, frame + 14, 1500, MSG_DONTWAIT, (struct sockaddr *)&from, &len); break;
+		case 5: recv(*at, frame + 14, 1500, MSG_DONTWAIT); break;
+		case 6: {
+			int other = dup(*at);
+			close(*at);
+			*at = other;
+			break;
+		}
+		default:
+			close(*at);
+			*at = -1;
+		}
+	}
+	for (int n = 0; n < 4; n++)
+		if (held[n] >= 0)
+			close(held[n]);
+	/* The kernel lists a thread that was joined for a moment more. */
+	for (long n = 0; n < 1000000 && entries("/proc/self/task") != threads; n++)
+		sched_yield();
+	printf("%ld descriptors and %ld threads more\n", entries("/proc/self/fd") - descriptors,
+		entries("/proc/self/task") - threads);
+}
+
+int main(int argc, char **argv) {
+	const char *what = argv[1], *third = argc > 3 ? argv[3] : "";
+	interface = argv[2];
+	index_of = if_nametoindex(interface);
+	if (!index_of)
+		die(interface);
+	if (!strcmp(what, "calls"))
+		calls();
+	else if (!strcmp(what, "receive"))
+		receive(!strcmp(third, "cooked") ? SOCK_DGRAM : SOCK_RAW, strtol(argv[4], NULL, 16), argc > 5 ? argv[5] : "");
+	else if (!strcmp(what, "send"))
+		send_frames(atol(third));
+	else if (!strcmp(what, "count"))
+		count_frames(0);
+	else if (!strcmp(what, "hostile"))
+		hostile();
+	else if (!strcmp(what, "churn"))
+		churn(atol(third), atoi(argv[4]));
+	return 0;
+}
