@@ -1,16 +1,15 @@
-//! Devices: the system's, and the ports that other processes serve.
+//! Devices: the system's, the ports that other processes serve, and those that the program's arguments name.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
 use linerate::port::PortName;
-use linerate::share::{Client, folder};
 
 use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
 use crate::handle::guarded;
 use crate::real::{put_text, real};
-use crate::socket::names::is_interface;
+use crate::socket::names::{self, is_interface};
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut c_char) -> c_int {
@@ -18,44 +17,36 @@ extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut 
         devices => *mut *mut Interface, error => *mut c_char
     ) -> c_int | PCAP_ERROR);
     if answer == 0 {
-        guarded((), || append_served(devices));
+        guarded((), || append_ports(devices));
     }
     answer
 }
 
-/// Appends the ports that are served. Their memory is malloc(3)'s, as that of the others, which `pcap_freealldevs` frees.
-fn append_served(devices: *mut *mut Interface) {
+/// Appends the ports that are served, and those that the program's arguments name. Their memory is malloc(3)'s, as that of
+/// the others, which `pcap_freealldevs` frees.
+fn append_ports(devices: *mut *mut Interface) {
     let mut end = devices;
     // SAFETY: libpcap's list.
     while !unsafe { *end }.is_null() {
         // SAFETY: as above.
         end = unsafe { &raw mut (**end).next };
     }
-    for client in Client::all(&folder()).unwrap_or_default() {
-        for port in client.list().unwrap_or_default() {
-            let (Ok(name), Ok(text)) = (CString::new(port.name), CString::new("a port that linerate serves")) else {
-                continue;
-            };
-            // SAFETY: it has no requirements; the texts end with a zero.
-            let (one, name, description) = unsafe {
-                let one = libc::calloc(1, size_of::<Interface>()).cast::<Interface>();
-                (one, libc::strdup(name.as_ptr()), libc::strdup(text.as_ptr()))
-            };
-            if one.is_null() || name.is_null() || description.is_null() {
-                return;
-            }
-            // SAFETY: memory of this size, and the end of the list.
-            unsafe {
-                one.write(Interface {
-                    next: null_mut(),
-                    name,
-                    description,
-                    addresses: null_mut(),
-                    flags: PCAP_IF_USABLE,
-                });
-                *end = one;
-                end = &raw mut (*one).next;
-            }
+    let served = names::served().into_iter().map(|name| (name, c"a port that linerate serves"));
+    for (name, text) in served.chain(names::in_arguments().into_iter().map(|name| (name, c"a port"))) {
+        let Ok(name) = CString::new(name) else { continue };
+        // SAFETY: it has no requirements; the texts end with a zero.
+        let (one, name, description) = unsafe {
+            let one = libc::calloc(1, size_of::<Interface>()).cast::<Interface>();
+            (one, libc::strdup(name.as_ptr()), libc::strdup(text.as_ptr()))
+        };
+        if one.is_null() || name.is_null() || description.is_null() {
+            return;
+        }
+        // SAFETY: memory of this size, and the end of the list.
+        unsafe {
+            one.write(Interface { next: null_mut(), name, description, addresses: null_mut(), flags: PCAP_IF_USABLE });
+            *end = one;
+            end = &raw mut (*one).next;
         }
     }
 }

@@ -71,9 +71,9 @@ forward! {
     pcap_tstamp_type_val_to_name -> NOTHING;
 }
 
-/// The version, of old programs.
+/// The version, of old programs: they have copied as many bytes of it when they were linked.
 #[unsafe(no_mangle)]
-static pcap_version: [u8; 8] = *b"1.10.3\0\0";
+static pcap_version: [u8; 7] = *b"1.10.3\0";
 
 /// `struct eproto`: a protocol's name and number.
 #[repr(C)]

@@ -225,7 +225,8 @@ static void receive(int kind, int protocol, const char *filter) {
 			for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
 				if (c->cmsg_level == SOL_PACKET && c->cmsg_type == PACKET_AUXDATA) {
 					struct tpacket_auxdata *aux = (void *)CMSG_DATA(c);
-					printf(" auxiliary %x %u %u %u", aux->tp_status & 1, aux->tp_len, aux->tp_snaplen, aux->tp_net);
+					/* The whole length of a frame that a filter has cut is not known to a port's socket. */
+					printf(" auxiliary %x %u %u %u", aux->tp_status & 1, *filter ? 0 : aux->tp_len, aux->tp_snaplen, aux->tp_net);
 				}
 			printf("\n");
 			break;
@@ -287,13 +288,12 @@ static void send_frames(long count) {
 }
 
 /* Receives until told to end by stdin; says what it has received and lost. */
-static void count_frames(long pause) {
+static void count_frames(void) {
 	int fd = opened(SOCK_RAW, ETH_P_ALL);
 	unsigned char bytes[2048];
 	long count = 0;
 	ready();
 	getchar();
-	(void)pause;
 	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
 		count++;
 	struct tpacket_stats stats;
@@ -473,7 +473,7 @@ int main(int argc, char **argv) {
 	else if (!strcmp(what, "send"))
 		send_frames(atol(third));
 	else if (!strcmp(what, "count"))
-		count_frames(0);
+		count_frames();
 	else if (!strcmp(what, "hostile"))
 		hostile();
 	else if (!strcmp(what, "churn"))

@@ -448,7 +448,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     // SAFETY: the program's structure.
     let ours = guarded(Some(-1), || match option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
         // SAFETY: as above.
-        Some(_) => unsafe { control::answer(request, argument) },
+        Some(_) => unsafe { control::answer(fd, request, argument) },
         None => None,
     });
     ours.unwrap_or_else(|| fail(before))

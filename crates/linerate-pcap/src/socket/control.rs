@@ -1,13 +1,15 @@
 //! ioctl(2) for the names of ports, and the options of packet sockets.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use linerate::Error;
+
 use super::frame::ETHERNET;
 use super::messages::refuse;
-use super::names::{self, Name};
+use super::names::{self, About, Name};
 use super::system::fail;
 use super::table::{self, Socket};
 use super::{frame, link};
@@ -28,19 +30,19 @@ const PACKET_MR_ALLMULTI: u16 = 2;
 /// Flags of an interface that is up and connected.
 pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
-/// `struct ifreq`.
+/// `struct ifreq`: a name, and a value of several kinds.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Request {
-    name: [libc::c_char; libc::IFNAMSIZ],
-    value: Value,
+    name: [c_char; libc::IFNAMSIZ],
+    value: [u8; 24],
 }
 
-#[repr(C)]
-union Value {
-    number: c_int,
-    flags: libc::c_short,
-    address: libc::sockaddr,
-    _whole: [u64; 3],
+impl Request {
+    /// Replaces the beginning of the value.
+    fn put(&mut self, bytes: &[u8]) {
+        self.value[..bytes.len()].copy_from_slice(bytes);
+    }
 }
 
 /// Requests about an interface by its name.
@@ -68,57 +70,53 @@ pub fn is_about_interfaces(request: c_ulong) -> bool {
 ///
 /// # Safety
 /// The program's `struct ifreq`, which the kernel has read.
-pub unsafe fn answer(request: c_ulong, argument: *mut c_void) -> Option<c_int> {
-    // SAFETY: as the caller says.
-    let asked = unsafe { &mut *argument.cast::<Request>() };
-    let request = request as u32 as c_ulong;
-    if request == libc::SIOCGIFNAME {
-        // SAFETY: any bytes are a number.
-        let name = names::of_index(unsafe { asked.value.number } as u32)?;
-        put_name(&mut asked.name, &name);
-        return Some(0);
-    }
-    // SAFETY: the name has room for `IFNAMSIZ` bytes.
-    let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
-    let about = || link::about(&name).map_err(|error| refuse(&error));
-    let value = match request {
-        libc::SIOCGIFINDEX => Ok(Value { number: name.index as c_int }),
-        libc::SIOCGIFFLAGS => Ok(Value { flags: FLAGS as _ }),
-        // A program asks for promiscuous mode by flags: a port has its own way.
-        libc::SIOCSIFFLAGS => return Some(0),
-        libc::SIOCGIFMTU => about().map(|about| Value { number: about.mtu() as c_int }),
-        libc::SIOCGIFHWADDR => about().map(|about| {
-            let mut data = [0; 14];
-            for (to, byte) in data.iter_mut().zip(about.address) {
-                *to = byte as libc::c_char;
-            }
-            Value { address: libc::sockaddr { sa_family: ETHERNET, sa_data: data } }
-        }),
-        // It has no IPv4 address.
-        _ => Err(libc::EADDRNOTAVAIL),
-    };
-    match value {
-        Ok(value) => {
-            // Only what the kernel would write.
-            // SAFETY: the program's memory; each value's part was set above.
-            unsafe {
-                match request {
-                    libc::SIOCGIFFLAGS => asked.value.flags = value.flags,
-                    libc::SIOCGIFHWADDR => asked.value.address = value.address,
-                    _ => asked.value.number = value.number,
-                }
-            }
-            Some(0)
+pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Option<c_int> {
+    let (request, at) = (request as u32 as c_ulong, argument.cast::<Request>());
+    // SAFETY: as the caller says; programs such as Python's have it at any address.
+    let mut asked = unsafe { at.read_unaligned() };
+    let done = if request == libc::SIOCGIFNAME {
+        let [a, b, c, d, ..] = asked.value;
+        put_name(&mut asked.name, &*names::of_index(u32::from_ne_bytes([a, b, c, d]))?);
+        Ok(())
+    } else {
+        // SAFETY: the name has room for `IFNAMSIZ` bytes.
+        let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
+        let about = || about(fd, &name).map_err(|error| refuse(&error));
+        match request {
+            libc::SIOCGIFINDEX => Ok(asked.put(&name.index.to_ne_bytes())),
+            libc::SIOCGIFFLAGS => Ok(asked.put(&(FLAGS as u16).to_ne_bytes())),
+            // A program asks for promiscuous mode by flags: a port has its own way.
+            libc::SIOCSIFFLAGS => Ok(()),
+            libc::SIOCGIFMTU => about().map(|about| asked.put(&(about.mtu() as c_int).to_ne_bytes())),
+            libc::SIOCGIFHWADDR => about().map(|about| {
+                asked.put(&ETHERNET.to_ne_bytes());
+                asked.value[2..8].copy_from_slice(&about.address);
+            }),
+            // It has no IPv4 address.
+            _ => Err(libc::EADDRNOTAVAIL),
         }
-        Err(errno) => Some(fail(errno)),
+    };
+    // SAFETY: as the caller says.
+    Some(done.map_or_else(fail, |()| unsafe {
+        at.write_unaligned(asked);
+        0
+    }))
+}
+
+/// Returns the properties of a port. A packet socket that asks opens the port until it is closed: a program may have no
+/// right to open it later, when it sends.
+fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
+    match table::get(fd) {
+        Some(socket) if socket.link.is_none() => table::sender(&socket, name).map(|sender| sender.link.about),
+        _ => link::about(name),
     }
 }
 
 /// Writes a name with its zero.
-pub fn put_name(to: &mut [libc::c_char; libc::IFNAMSIZ], name: &Name) {
+pub fn put_name(to: &mut [c_char; libc::IFNAMSIZ], name: &Name) {
     to.fill(0);
     for (to, byte) in to.iter_mut().zip(name.text.bytes().take(libc::IFNAMSIZ - 1)) {
-        *to = byte as libc::c_char;
+        *to = byte as c_char;
     }
 }
 

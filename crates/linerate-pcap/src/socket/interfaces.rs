@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 
 use libc::{ifaddrs, sockaddr_ll};
-use linerate::share::{Client, folder};
 
 use super::control::{FLAGS, put_name};
 use super::system::{errno, fail, guarded, next};
@@ -57,12 +56,10 @@ extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     answer
 }
 
-/// Appends ports that are served, and those that the program has asked for.
+/// Appends ports that are served, those that the program's arguments name, and those that it has asked for.
 fn append(list: *mut *mut ifaddrs) {
-    for client in Client::all(&folder()).unwrap_or_default() {
-        for port in client.list().unwrap_or_default() {
-            names::of_text(&port.name);
-        }
+    for name in names::served().iter().chain(&names::in_arguments()) {
+        names::of_text(name);
     }
     let mut all: Vec<Listed> = names::lock()
         .iter()

@@ -294,6 +294,7 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
     if word & table::AUXILIARY != 0 {
         let auxiliary = Auxiliary {
             status: TP_STATUS_USER,
+            // A filter may have cut the frame before: its whole length is not known.
             len: (len - skipped) as u32,
             captured: (len - skipped) as u32,
             link_layer: 0,
@@ -309,7 +310,7 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
         let room = (message.msg_namelen as usize).min(size_of::<sockaddr_ll>());
         // SAFETY: the program's memory for the address.
         unsafe { message.msg_name.cast::<u8>().copy_from_nonoverlapping((&raw const from).cast(), room) };
-        message.msg_namelen = ADDRESS as u32 + u32::from(from.sll_halen);
+        message.msg_namelen = size_of::<sockaddr_ll>() as u32;
     }
     (len - skipped) as ssize_t
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use linerate::Error;
 use linerate::port::PortName;
+use linerate::share::{Client, folder};
 
 use super::system::{errno, fail, next};
 
@@ -107,4 +108,31 @@ pub unsafe fn of_pointer(text: *const c_char) -> Option<Arc<Name>> {
 /// Returns the port that has this index.
 pub fn of_index(index: u32) -> Option<Arc<Name>> {
     lock().get(index.checked_sub(FIRST)? as usize).cloned()
+}
+
+/// Returns the names of the ports that other processes serve.
+pub fn served() -> Vec<String> {
+    let clients = Client::all(&folder()).unwrap_or_default();
+    clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect()
+}
+
+/// Returns the names of ports in the program's arguments: `NAME`, `-iNAME`, `--option=NAME`. Programs such as tcpreplay
+/// accept only interfaces that are listed.
+pub fn in_arguments() -> Vec<String> {
+    let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let mut names = Vec::new();
+    for argument in arguments.split(|&byte| byte == 0).skip(1) {
+        let Ok(argument) = std::str::from_utf8(argument) else { continue };
+        let name = match argument.strip_prefix("--") {
+            Some(option) => option.split_once('=').map_or("", |(_, value)| value),
+            None => argument.strip_prefix("-i").unwrap_or(argument),
+        };
+        let is_new = !names.iter().any(|known| known == name);
+        if is_new && PortName::parse(name).is_ok() {
+            names.push(name.to_string());
+        }
+    }
+    let served = served();
+    names.retain(|name| !served.contains(name));
+    names
 }
