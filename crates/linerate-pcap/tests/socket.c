@@ -335,6 +335,7 @@ static void hostile(void) {
 	pthread_t thread;
 
 	/* A child sends by its parent's socket, and has its own. */
+	fflush(stdout);
 	pid_t child = fork();
 	if (child == 0) {
 		int own = socket(AF_PACKET, SOCK_RAW, 0);
@@ -346,6 +347,7 @@ static void hostile(void) {
 	SHOW(status);
 	/* A child whose parent has closed the socket, and that ends by exit(3). */
 	other = dup(fd);
+	fflush(stdout);
 	child = fork();
 	if (child == 0) {
 		alarm(20);

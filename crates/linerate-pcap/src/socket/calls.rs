@@ -37,7 +37,7 @@ extern "C" fn start() {
 
 /// Frames that the program has sent reach the wire before it ends.
 extern "C" fn end() {
-    guarded((), link::settle_all);
+    guarded((), link::end_all);
 }
 
 /// The locks that are held while a process forks, so that the child finds what they guard whole.

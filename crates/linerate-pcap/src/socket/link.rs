@@ -47,6 +47,8 @@ pub struct State {
     /// Number of requests to pass everything on, and of those that are done.
     pub asked: u64,
     pub done: u64,
+    /// The process ends.
+    pub is_ending: bool,
     /// There are no members, and there will be none.
     pub is_closed: bool,
     /// Frames that the port has dropped, when the last request was done.
@@ -275,14 +277,15 @@ pub fn about(name: &Arc<Name>) -> Result<About, Error> {
     }
 }
 
-/// Passes everything on that the program has sent: it ends.
-pub fn settle_all() {
+/// Passes everything on that the program has sent, and closes the ports: it ends. A capture file is whole then.
+pub fn end_all() {
     let places: Vec<Place> = lock().places.values().cloned().collect();
     for place in places {
-        let link = locked(&place).as_ref().map(|running| running.link.clone());
-        if let Some(link) = link {
-            link.settle();
-        }
+        let Some(running) = locked(&place).take().filter(|running| running.link.is_here()) else { continue };
+        running.link.settle();
+        running.link.state().is_ending = true;
+        running.link.wake();
+        let _ = running.thread.join();
     }
 }
 

@@ -60,7 +60,7 @@ pub fn run(link: &Link, queues: Queues) {
     };
     let (mut done, mut asked_since, mut quiet_since) = (0, None::<Instant>, None::<Instant>);
     loop {
-        let asked = mover.look();
+        let Some(asked) = mover.look() else { break };
         let (taken, is_drained) = mover.send();
         let received = mover.receive();
         if !mover.ended.is_empty() || mover.members.is_empty() {
@@ -98,9 +98,12 @@ pub fn run(link: &Link, queues: Queues) {
 }
 
 impl Mover<'_> {
-    /// Looks at the link's members and requests; returns the number of requests.
-    fn look(&mut self) -> u64 {
+    /// Looks at the link's members and requests; returns the number of requests, or `None` if the process ends.
+    fn look(&mut self) -> Option<u64> {
         let state = self.link.state();
+        if state.is_ending {
+            return None;
+        }
         if self.members.len() != state.members.len()
             || self.members.iter().zip(&state.members).any(|(ours, theirs)| !Arc::ptr_eq(ours, theirs))
         {
@@ -114,7 +117,7 @@ impl Mover<'_> {
             let _ = self.queues.port.set_promiscuous(wanted);
             self.is_promiscuous = Some(wanted);
         }
-        asked
+        Some(asked)
     }
 
     /// Takes frames from members and sends them. Returns their number, and whether members have no more.

@@ -1,0 +1,215 @@
+//! What the tests use: programs with the object in front of the system's libpcap, networks, ports.
+#![allow(dead_code)] // each test uses a part of it
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use linerate::capture::Writer;
+use linerate::port::{Port, TxQueue};
+use linerate::share::Server;
+use linerate::traffic::Generator;
+use linerate::{Batch, Options};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Returns a folder with the shared object, built like this test, under libpcap's name.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "linerate-pcap", "--profile", "test", "--target-dir"]).arg(&target);
+        assert!(build.status().unwrap().success());
+        let folder = target.join("debug/libpcap");
+        std::fs::create_dir_all(&folder).unwrap();
+        let link = folder.join("libpcap.so.0.8");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target.join("debug/liblinerate_pcap.so"), link).unwrap();
+        folder
+    })
+}
+
+/// Compiles a program of this folder, linked with the system's libpcap; returns its path.
+pub fn compiled(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let output = std::env::current_exe().unwrap().with_extension(name);
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]).arg(source).arg("-o").arg(&output);
+    let status = compile.arg("-l:libpcap.so.0.8").status();
+    assert!(status.expect("a C compiler is there: apt install gcc").success());
+    output
+}
+
+/// Returns the program of libpcap's calls.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compiled("program"))
+}
+
+/// Returns the shared object, to be preloaded.
+pub fn object() -> PathBuf {
+    folder().join("libpcap.so.0.8").canonicalize().unwrap()
+}
+
+/// A running program, which is killed with this value.
+pub struct Running {
+    pub child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    pub fn new(command: &mut Command) -> Running {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Running { child, output }
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    /// Waits for a line with this text on stderr.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let mut read = Vec::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        let mut byte = [0];
+        while !(read.ends_with(b"\n") && String::from_utf8_lossy(&read).contains(text)) {
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&read));
+            read.extend(byte);
+        }
+        String::from_utf8(read).unwrap()
+    }
+
+    pub fn interrupt(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+    }
+
+    /// Waits for the end; returns the status, and what is left of stdout and stderr.
+    pub fn end(mut self) -> (ExitStatus, String, String) {
+        let (mut said, mut errors) = (String::new(), String::new());
+        self.output.read_to_string(&mut said).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap(), said, errors)
+    }
+
+    /// Waits for the end, which must be a success; returns stdout.
+    #[track_caller]
+    pub fn said(self) -> String {
+        let (status, said, errors) = self.end();
+        assert!(status.success(), "{status}: {said}{errors}");
+        said
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A network namespace with a veth pair, `v0` and `v1`, that carries nothing of its own; it is deleted with the test.
+pub struct Namespace(pub String);
+
+impl Namespace {
+    pub fn new(test: &str) -> Namespace {
+        let namespace = Namespace(format!("linerate-pcap-{test}-{}", std::process::id()));
+        let made = Command::new("ip").args(["netns", "add", &namespace.0]).status();
+        assert!(made.expect("iproute2 is there: apt install iproute2").success());
+        for words in [
+            "sh -c echo_1_>/proc/sys/net/ipv6/conf/default/disable_ipv6",
+            "ip link add v0 type veth peer name v1",
+            "ip link set v0 up",
+            "ip link set v1 up",
+        ] {
+            let words: Vec<String> = words.split(' ').map(|word| word.replace('_', " ")).collect();
+            let words = words.iter().map(|word| word.replace("disable ipv6", "disable_ipv6"));
+            assert!(
+                Running::new(Command::new("ip").args(["netns", "exec", &namespace.0]).args(words)).end().0.success()
+            );
+        }
+        namespace
+    }
+
+    /// Returns a command inside: with this object's libpcap, or with the system's.
+    pub fn command(&self, program: &str, is_ours: bool) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, program]);
+        if is_ours {
+            command.env("LD_LIBRARY_PATH", folder());
+        }
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+    }
+}
+
+/// Writes a capture file of `count` frames of several flows.
+pub fn capture(path: &Path, count: usize) {
+    let mut generator = Generator::new(128, 4);
+    let mut writer = Writer::create(path).unwrap();
+    for n in 0..count {
+        let mut frame = [0; 124];
+        generator.fill(&mut frame);
+        writer.write(1_700_000_000_000_000_000 + n as u64 * 1000, &frame).unwrap();
+    }
+}
+
+/// Ports that this process serves.
+pub struct World {
+    pub folder: tempfile::TempDir,
+    _server: Server,
+}
+
+impl World {
+    pub fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = linerate::server();
+        server.listen(&folder.path().join("any"), None, 0o600, None).unwrap();
+        World { folder, _server: server }
+    }
+
+    /// Returns a command with this object preloaded.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
+        command
+    }
+
+    /// Starts the program with this object's libpcap.
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = Command::new(program());
+        command.args(arguments).env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", self.folder.path());
+        Running::new(&mut command)
+    }
+}
+
+/// Opens a port of a switch in this process.
+pub fn port(name: &str) -> Port {
+    let [port] = Options { local: true, ..Options::default() }.open([name]).unwrap();
+    port
+}
+
+/// Sends `count` frames.
+pub fn send(port: &Port, tx: &mut TxQueue, count: usize) {
+    let (mut generator, mut batch) = (Generator::new(64, 4), Batch::new());
+    for at in (0..count).step_by(32) {
+        batch.alloc(port.pool(), 32.min(count - at), 60);
+        batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+        while !batch.is_empty() {
+            tx.send(&mut batch);
+        }
+    }
+    // Receivers that sleep are woken.
+    while tx.unsent() > 0 {
+        tx.send(&mut batch);
+    }
+}

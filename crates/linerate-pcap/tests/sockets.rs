@@ -1,0 +1,344 @@
+//! Programs of packet sockets on ports: one of our own with all calls, beside the kernel's packet sockets, and tcpreplay,
+//! scapy, arp-scan and arping as Debian ships them.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate::Batch;
+use linerate::capture::Writer;
+use linerate::port::RxQueue;
+
+mod kit;
+use kit::{Namespace, Running, World, capture, compiled, object, port, send};
+
+/// Returns the program of packet sockets.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compiled("socket"))
+}
+
+/// Returns the program's command in a namespace: on a port with this object, or on the interface without.
+fn inside(namespace: &Namespace, arguments: &[&str], is_ours: bool) -> Command {
+    let mut command = namespace.command(&program().display().to_string(), false);
+    command.arg(arguments[0]).arg(if is_ours { "packet:v1" } else { "v1" }).args(&arguments[1..]);
+    if is_ours {
+        command.env("LD_PRELOAD", object());
+    }
+    command
+}
+
+/// Receives until `count` frames have come, or one that `is_last`; returns their bytes.
+fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+    let (mut batch, mut frames) = (Batch::new(), Vec::new());
+    let begin = Instant::now();
+    while frames.len() < count && !frames.last().is_some_and(|frame: &Vec<u8>| is_last(frame)) {
+        rx.recv(&mut batch);
+        for packet in batch.packets() {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        }
+        batch.clear();
+        assert!(begin.elapsed() < Duration::from_secs(30), "{} of {count} frames came", frames.len());
+        std::thread::yield_now();
+    }
+    frames
+}
+
+/// All calls return the same on a port and on its interface.
+#[test]
+fn calls_return_the_same_on_a_port_and_on_its_interface() {
+    let namespace = Namespace::new("sockets");
+    let [theirs, ours] = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, &["calls"], is_ours)).said());
+    assert_eq!(ours.replace("packet:v1", "v1"), theirs);
+    assert!(theirs.lines().count() > 75 && theirs.contains("own: 18 bytes, family 17, protocol 0003"), "{theirs}");
+}
+
+/// The program receives the same frames, addresses and auxiliary data, in each way to receive.
+#[test]
+fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
+    let namespace = Namespace::new("receive");
+    let scratch = tempfile::tempdir().unwrap();
+    let frames = scratch.path().join("frames.pcap");
+    let mut writer = Writer::create(&frames).unwrap();
+    let mut at = 0;
+    for kind in [[0x88, 0xb5], [8, 6], [8, 0], [0, 0x10]] {
+        for to in [[2, 0, 0, 0, 0, 1], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            for len in [60, 114, 1514] {
+                at += 1;
+                let mut frame = [&to[..], &[2, 0, 0, 0, 0, 2], &kind].concat();
+                frame.extend((0..len - 14).map(|n: usize| if n == 0 { at as u8 } else { (n * at) as u8 }));
+                writer.write(at as u64 * 1000, &frame).unwrap();
+            }
+        }
+    }
+    // The last one for each socket.
+    for kind in [[8, 6], [0x88, 0xb5]] {
+        let last = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind, &[0xff; 46]].concat();
+        writer.write(1_000_000, &last).unwrap();
+    }
+    drop(writer);
+    for arguments in [
+        &["receive", "raw", "88b5"][..],
+        &["receive", "cooked", "88b5"],
+        &["receive", "cooked", "0806"],
+        &["receive", "raw", "3"],
+        &["receive", "cooked", "3"],
+        &["receive", "raw", "3", "65535"],
+        &["receive", "raw", "3", "50"],
+        &["receive", "cooked", "88b5", "30"],
+    ] {
+        let mut both = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, arguments, is_ours)));
+        let mut said = both.each_mut().map(|running| {
+            let mut said = String::new();
+            while !said.ends_with("ready\n") {
+                said += &(running.line() + "\n");
+            }
+            said
+        });
+        let mut sender = namespace.command("tcpreplay", false);
+        let sent = sender.args(["-q", "-i", "v0", "--pps", "5000"]).arg(&frames).output();
+        assert!(sent.expect("tcpreplay is there: apt install tcpreplay").status.success());
+        for (said, running) in said.iter_mut().zip(both) {
+            *said += &running.said();
+        }
+        // Both end with the first last frame; another may have come.
+        let [theirs, ours] = said.map(|said| {
+            let lines = said.lines().filter(|line| !line.ends_with(" packets, 0 dropped")).collect::<Vec<_>>();
+            lines.join("\n")
+        });
+        assert_eq!(ours, theirs, "{arguments:?}");
+        assert!(theirs.lines().count() >= 15, "{theirs}");
+    }
+}
+
+/// Frames that are sent in each way arrive, all of them though the program ends at once.
+#[test]
+fn frames_arrive_that_are_sent_in_every_way() {
+    const COUNT: usize = 7 * 300;
+    let world = World::new();
+    let mut other = port("vale111:b?ring=4096");
+    let mut rx = other.rx(0).unwrap();
+    let sender = Running::new(world.command(program()).args(["send", "vale111:a", &COUNT.to_string()]));
+    let frames = received(&mut rx, COUNT, |_| false);
+    assert_eq!(sender.said(), "");
+    let number = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[14], frame[15]]));
+    for frame in &frames {
+        assert_eq!((frame.len(), &frame[..6], &frame[12..14]), (60, &[2, 0, 0, 0, 0, 1][..], &[0x88, 0xb5][..]));
+    }
+    // Each socket's frames are in order.
+    for socket in [&[0, 1, 2, 3, 4][..], &[5], &[6]] {
+        let numbers = |frames: &mut dyn Iterator<Item = usize>| {
+            frames.filter(|number| socket.contains(&(number % 7))).collect::<Vec<usize>>()
+        };
+        assert_eq!(numbers(&mut frames.iter().map(|frame| number(frame))), numbers(&mut (0..COUNT)));
+    }
+}
+
+/// tcpreplay replays a capture into a port, frame for frame, and into another capture.
+#[test]
+fn tcpreplay_replays_a_capture() {
+    let world = World::new();
+    let scratch = tempfile::tempdir().unwrap();
+    let frames = scratch.path().join("frames.pcap");
+    capture(&frames, 1000);
+    let [mut read] = linerate::Options::default().open([&format!("pcap:{}", frames.display())]).unwrap();
+    let expected = received(&mut read.rx(0).unwrap(), 1000, |_| false);
+    let mut other = port("vale112:b?ring=4096");
+    let mut rx = other.rx(0).unwrap();
+    let replay = |name: &str| {
+        let mut command = world.command("tcpreplay");
+        Running::new(command.args(["-i", name, "-t"]).arg(&frames).current_dir(&scratch))
+    };
+    let running = replay("vale112:a");
+    assert!(received(&mut rx, 1000, |_| false) == expected);
+    let said = running.said();
+    assert!(said.contains("Successful packets:        1000") && said.contains("Failed packets:            0"), "{said}");
+    let said = replay("pcap:o?write").said();
+    assert!(said.contains("Successful packets:        1000"), "{said}");
+    let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", scratch.path().display())]).unwrap();
+    assert!(received(&mut read.rx(0).unwrap(), 1000, |_| false) == expected);
+    let said = replay("sim:0").said();
+    assert!(said.contains("Successful packets:        1000"), "{said}");
+}
+
+/// Answers ARP requests at a port while `work` runs, for all addresses but those that end with an odd number.
+fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
+    /// Ends the thread also if the work fails.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let mut port = port(name);
+    let (mut rx, mut tx, pool) = (port.rx(0).unwrap(), port.tx(0).unwrap(), port.pool().clone());
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut batch, mut answers) = (Batch::new(), Batch::new());
+            while !is_over.load(Ordering::Relaxed) {
+                rx.recv(&mut batch);
+                for packet in batch.packets() {
+                    let is_request = packet.len() >= 42 && packet[12..14] == [8, 6] && packet[21] == 1;
+                    if is_request && packet[41].is_multiple_of(2) {
+                        let own = [2, 0, 0, 0, 0, 0x99];
+                        let target = &packet[38..42];
+                        let (asker, address) = (&packet[22..28], &packet[28..32]);
+                        let mut answer = [asker, &own[..], &packet[12..21], &[2], &own, target, asker, address].concat();
+                        answer.resize(60, 0);
+                        assert!(answers.push(&pool, &answer));
+                    }
+                }
+                batch.clear();
+                while !answers.is_empty() || tx.unsent() > 0 {
+                    tx.send(&mut answers);
+                }
+                std::thread::yield_now();
+            }
+        });
+        let _over = Over(is_over);
+        work()
+    })
+}
+
+/// scapy's default mode: srp sends and gets answers, sniff filters, sendp sends.
+#[test]
+fn scapy_sends_and_sniffs() {
+    let world = World::new();
+    let script = r#"
+from scapy.all import *
+request = Ether(dst="ff:ff:ff:ff:ff:ff")/ARP(pdst=["10.0.0.2", "10.0.0.3", "10.0.0.4"], psrc="10.0.0.9")
+answered, unanswered = srp(request, iface="vale113:s", timeout=2, verbose=0)
+print([r[ARP].psrc + " " + r.src for s, r in answered], [s.pdst for s in unanswered])
+sniffer = AsyncSniffer(iface="vale113:s", filter="arp[6:2] = 2", count=2, timeout=20, started_callback=lambda:
+    sendp([Ether(src="02:00:00:00:00:01")/ARP(hwsrc="02:00:00:00:00:01", pdst="10.0.0.%d" % n) for n in range(4)],
+        iface="vale113:s", verbose=0))
+sniffer.start()
+sniffer.join()
+print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr("vale113:s"))
+"#;
+    let said = with_responder("vale113:r", || {
+        Running::new(world.command("/usr/bin/python3").args(["-c", script])).said()
+    });
+    let address = said.trim_end().rsplit(' ').next().unwrap().to_string();
+    let expected = "['10.0.0.2 02:00:00:00:00:99', '10.0.0.4 02:00:00:00:00:99'] ['10.0.0.3']\n['10.0.0.0', '10.0.0.2']";
+    assert_eq!(said, format!("{expected} {address}\n"));
+    assert!(address.starts_with("02:") && address.len() == 17, "{address}");
+}
+
+/// arp-scan asks a packet socket for its address and sends by libpcap. arping does both at once, without privileges.
+#[test]
+fn arp_scan_and_arping_find_hosts() {
+    let world = World::new();
+    with_responder("vale114:r", || {
+        let scan = ["-I", "vale114:s", "--arpspa=10.0.0.9", "--plain", "10.0.0.1-10.0.0.6"];
+        let said = Running::new(world.command("/usr/sbin/arp-scan").args(scan)).said();
+        let hosts: Vec<&str> = said.lines().map(|line| line.split('\t').next().unwrap()).collect();
+        assert_eq!(hosts, ["10.0.0.2", "10.0.0.4", "10.0.0.6"], "{said}");
+        let ping = ["-I", "vale114:p", "-S", "10.0.0.9", "-c", "2", "10.0.0.8"];
+        let said = Running::new(world.command("/usr/sbin/arping").args(ping)).said();
+        assert!(said.contains("2 packets transmitted, 2 packets received"), "{said}");
+    });
+}
+
+/// Children, duplicates, cancelled threads, tables of descriptors that are full.
+#[test]
+fn sockets_survive_hostile_programs() {
+    let world = World::new();
+    let mut other = port("vale115:b");
+    let mut rx = other.rx(0).unwrap();
+    let said = Running::new(world.command(program()).args(["hostile", "vale115:a"])).said();
+    let expected = [
+        "waitpid(child, &status, 0) == child: 1",
+        "status: 0",
+        "waitpid(child, &status, 0) == child: 1",
+        "status: 0",
+        "send(other, frame, 60, 0): 60",
+        "close(fd): 0",
+        "write(other, frame, 60): 60",
+        "dup2(other, fd) == fd: 1",
+        "close(other): 0",
+        "sendto(fd, frame, 60, 0, NULL, 0): 60",
+        "dup2(other, fd) == fd: 1",
+        "write(fd, frame, 5): 5",
+        "bind(fd, (struct sockaddr *)&address, sizeof address): 0",
+        "send(other, frame, 60, 0): 60",
+        "pthread_cancel(thread): 0",
+        "pthread_join(thread, NULL): 0",
+        "poll(&event, 1, 50) <= 1: 1",
+        "send(fd, frame, 60, 0): -1 Bad file descriptor",
+        "errno == EMFILE: 1",
+        "errors of bind",
+        "send(fd, frame, 60, 0): 60",
+        "close(fd): 0",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    let frames = received(&mut rx, 100, |frame| frame[14] == 0xff);
+    assert_eq!(frames.iter().map(|frame| frame[14]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 0xff]);
+}
+
+/// A program that does not receive for a while: the frames that it gets and those that were dropped are all.
+#[test]
+fn received_and_dropped_are_all_that_was_sent() {
+    const SENT: usize = 60_000;
+    let world = World::new();
+    let mut command = world.command(program());
+    command.args(["count", "vale116:slow"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut slow = command.spawn().unwrap();
+    let mut output = std::io::BufReader::new(slow.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut other = port("vale116:sender");
+    let mut tx = other.tx(0).unwrap();
+    send(&other, &mut tx, SENT);
+    drop(slow.stdin.take());
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut output, &mut said).unwrap();
+    assert!(slow.wait().unwrap().success());
+    let numbers: Vec<usize> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [frames, packets, dropped] = numbers[..] else { panic!("{said}") };
+    assert_eq!((packets, frames + dropped), (SENT, SENT), "{said}");
+    assert!(frames > 1000 && dropped > 0, "{said}");
+}
+
+/// Random calls leave no descriptor and no thread behind, and end; `LINERATE_CALLS` is their number.
+#[test]
+fn random_calls_leave_nothing_behind() {
+    let world = World::new();
+    let _sender = port("vale117:b");
+    let calls = std::env::var("LINERATE_CALLS").unwrap_or("2000".to_string());
+    for (name, seed) in [("vale117:a", "1"), ("null:", "2"), ("vale117:c", "3")] {
+        let said = Running::new(world.command(program()).args(["churn", name, &calls, seed])).said();
+        assert_eq!(said, "0 descriptors and 0 threads more\n");
+    }
+}
+
+/// A user who may have no packet socket of the kernel's has those of ports.
+#[test]
+fn ports_need_no_privileges() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = scratch.path();
+    std::fs::copy(object(), at.join("object.so")).unwrap();
+    std::fs::copy(program(), at.join("program")).unwrap();
+    for path in [at.to_path_buf(), at.join("object.so"), at.join("program")] {
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let start = |interface: &str| {
+        let mut command = Command::new(at.join("program"));
+        command.args(["send", interface, "700"]).env("LD_PRELOAD", at.join("object.so"));
+        Running::new(command.env("LINERATE_PORTS", at).current_dir(at).uid(65534).gid(65534))
+    };
+    assert_eq!(start("pcap:o?write").said(), "");
+    let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", at.display())]).unwrap();
+    let mut numbers: Vec<u16> =
+        received(&mut read.rx(0).unwrap(), 700, |_| false).iter().map(|frame| u16::from_be_bytes([frame[14], frame[15]])).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..700).collect::<Vec<u16>>());
+    assert_eq!(start("lo").end().1, "bind: Operation not permitted\n");
+}
