@@ -27,7 +27,8 @@ pub unsafe fn copied(program: &Program) -> Option<Box<[Instruction]>> {
         return None;
     }
     // SAFETY: as the caller says; they may be at any address.
-    let copy: Box<[Instruction]> = (0..len).map(|at| unsafe { program.instructions.add(at).read_unaligned() }).collect();
+    let copy: Box<[Instruction]> =
+        (0..len).map(|at| unsafe { program.instructions.add(at).read_unaligned() }).collect();
     let is_valid = real!(bpf_validate(copy.as_ptr() => *const Instruction, len as c_int => c_int) -> c_int | 0);
     (is_valid != 0).then_some(copy)
 }

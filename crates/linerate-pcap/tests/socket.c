@@ -20,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -235,7 +236,13 @@ static void receive(int kind, int protocol, const char *filter) {
 			len = len == 1 ? several.msg_len : len;
 			show_address("from", &from, several.msg_hdr.msg_namelen);
 			break;
-		case 5: len = readv(fd, parts, 2); break;
+		case 5: {
+			int waiting = -1;
+			SHOW(ioctl(fd, FIONREAD, &waiting));
+			len = readv(fd, parts, 2);
+			printf("%d, ", waiting);
+			break;
+		}
 		case 6: /* The frame's beginning only, and then all of it. */
 			from_len = 12;
 			printf("peek %zd, ", recvfrom(fd, bytes, 5, MSG_PEEK | MSG_TRUNC, (struct sockaddr *)&from, &from_len));
@@ -303,6 +310,18 @@ static void count_frames(void) {
 	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
 		count++;
 	printf("%ld frames, %u packets, %u dropped\n", count, stats.tp_packets, stats.tp_drops);
+}
+
+/* Waits for a frame of a port that goes away. */
+static void wait_for_the_end(void) {
+	int fd = opened(SOCK_RAW, ETH_P_ALL), cooked = opened(SOCK_DGRAM, ETH_P_ALL);
+	unsigned char bytes[60] = { 0 };
+	ready();
+	SHOW(recv(fd, bytes, sizeof bytes, 0));
+	SHOW(read(cooked, bytes, sizeof bytes));
+	SHOW(write(fd, bytes, sizeof bytes));
+	SHOW(poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, -1));
+	SHOW(close(fd));
 }
 
 static long entries(const char *folder) {
@@ -375,7 +394,28 @@ static void hostile(void) {
 	other = open("/dev/null", O_WRONLY);
 	SHOW(dup2(other, fd) == fd);
 	SHOW(write(fd, frame, 5));
+	close(fd);
+	fd = opened(SOCK_DGRAM, ETH_P_ALL);
+	SHOW(syscall(SYS_dup2, other, fd) == fd);
+	SHOW(write(fd, frame, 30));
+	SHOW(recv(fd, frame + 30, 30, 0));
+	close(fd);
+	fd = opened(SOCK_RAW, ETH_P_ALL);
+	SHOW(syscall(SYS_dup2, other, fd) == fd);
+	SHOW(write(fd, frame, 30));
+	SHOW(read(fd, frame + 30, 30));
 	close(fd), close(other);
+
+	/* A child that borrows its parent's memory closes its own number only. */
+	fd = opened(SOCK_RAW, ETH_P_ALL);
+	if ((child = vfork()) == 0) {
+		close(fd);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	SHOW(status);
+	SHOW(send(fd, frame, 1, 0));
+	close(fd);
 
 	/* A duplicate from before the socket is bound. */
 	fd = socket(AF_PACKET, SOCK_RAW, 0), other = dup(fd);
@@ -476,6 +516,8 @@ int main(int argc, char **argv) {
 		send_frames(atol(third));
 	else if (!strcmp(what, "count"))
 		count_frames();
+	else if (!strcmp(what, "gone"))
+		wait_for_the_end();
 	else if (!strcmp(what, "hostile"))
 		hostile();
 	else if (!strcmp(what, "churn"))

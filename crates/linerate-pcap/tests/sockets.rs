@@ -157,7 +157,10 @@ fn tcpreplay_replays_a_capture() {
     let running = replay("vale112:a");
     assert!(received(&mut rx, 1000, |_| false) == expected);
     let said = running.said();
-    assert!(said.contains("Successful packets:        1000") && said.contains("Failed packets:            0"), "{said}");
+    assert!(
+        said.contains("Successful packets:        1000") && said.contains("Failed packets:            0"),
+        "{said}"
+    );
     let said = replay("pcap:o?write").said();
     assert!(said.contains("Successful packets:        1000"), "{said}");
     let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", scratch.path().display())]).unwrap();
@@ -189,7 +192,8 @@ fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
                         let own = [2, 0, 0, 0, 0, 0x99];
                         let target = &packet[38..42];
                         let (asker, address) = (&packet[22..28], &packet[28..32]);
-                        let mut answer = [asker, &own[..], &packet[12..21], &[2], &own, target, asker, address].concat();
+                        let mut answer =
+                            [asker, &own[..], &packet[12..21], &[2], &own, target, asker, address].concat();
                         answer.resize(60, 0);
                         assert!(answers.push(&pool, &answer));
                     }
@@ -222,11 +226,11 @@ sniffer.start()
 sniffer.join()
 print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr("vale113:s"))
 "#;
-    let said = with_responder("vale113:r", || {
-        Running::new(world.command("/usr/bin/python3").args(["-c", script])).said()
-    });
+    let said =
+        with_responder("vale113:r", || Running::new(world.command("/usr/bin/python3").args(["-c", script])).said());
     let address = said.trim_end().rsplit(' ').next().unwrap().to_string();
-    let expected = "['10.0.0.2 02:00:00:00:00:99', '10.0.0.4 02:00:00:00:00:99'] ['10.0.0.3']\n['10.0.0.0', '10.0.0.2']";
+    let expected =
+        "['10.0.0.2 02:00:00:00:00:99', '10.0.0.4 02:00:00:00:00:99'] ['10.0.0.3']\n['10.0.0.0', '10.0.0.2']";
     assert_eq!(said, format!("{expected} {address}\n"));
     assert!(address.starts_with("02:") && address.len() == 17, "{address}");
 }
@@ -266,6 +270,14 @@ fn sockets_survive_hostile_programs() {
         "sendto(fd, frame, 60, 0, NULL, 0): 60",
         "dup2(other, fd) == fd: 1",
         "write(fd, frame, 5): 5",
+        "syscall(SYS_dup2, other, fd) == fd: 1",
+        "write(fd, frame, 30): 30",
+        "recv(fd, frame + 30, 30, 0): -1 Socket operation on non-socket",
+        "syscall(SYS_dup2, other, fd) == fd: 1",
+        "write(fd, frame, 30): 30",
+        "read(fd, frame + 30, 30): -1 Bad file descriptor",
+        "status: 0",
+        "send(fd, frame, 1, 0): -1 Invalid argument",
         "bind(fd, (struct sockaddr *)&address, sizeof address): 0",
         "send(other, frame, 60, 0): 60",
         "pthread_cancel(thread): 0",
@@ -280,6 +292,26 @@ fn sockets_survive_hostile_programs() {
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
     let frames = received(&mut rx, 100, |frame| frame[14] == 0xff);
     assert_eq!(frames.iter().map(|frame| frame[14]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 0xff]);
+}
+
+/// A port that goes away is an interface that is down; one that another program has is busy.
+#[test]
+fn ports_that_cannot_be_used_are_errors() {
+    let world = World::new();
+    let _other = port("vale118:taken");
+    let said = Running::new(world.command(program()).args(["send", "vale118:taken", "1"])).end().1;
+    assert_eq!(said, "bind: Device or resource busy\n");
+    let mut waits = Running::new(world.command(program()).args(["gone", "vale118:a"]));
+    assert_eq!(waits.line(), "ready");
+    drop(world);
+    let expected = [
+        "recv(fd, bytes, sizeof bytes, 0): -1 Network is down",
+        "read(cooked, bytes, sizeof bytes): -1 Network is down",
+        "write(fd, bytes, sizeof bytes): -1 Network is down",
+        "poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, -1): 1",
+        "close(fd): 0",
+    ];
+    assert_eq!(waits.said().lines().collect::<Vec<_>>(), expected);
 }
 
 /// A program that does not receive for a while: the frames that it gets and those that were dropped are all.
@@ -336,8 +368,10 @@ fn ports_need_no_privileges() {
     };
     assert_eq!(start("pcap:o?write").said(), "");
     let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", at.display())]).unwrap();
-    let mut numbers: Vec<u16> =
-        received(&mut read.rx(0).unwrap(), 700, |_| false).iter().map(|frame| u16::from_be_bytes([frame[14], frame[15]])).collect();
+    let mut numbers: Vec<u16> = received(&mut read.rx(0).unwrap(), 700, |_| false)
+        .iter()
+        .map(|frame| u16::from_be_bytes([frame[14], frame[15]]))
+        .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..700).collect::<Vec<u16>>());
     assert_eq!(start("lo").end().1, "bind: Operation not permitted\n");

@@ -27,6 +27,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     guarded((), || {
         system::start();
+        table::begin_process();
         // SAFETY: the functions have no arguments and stay loaded: the object is never unloaded while they are needed.
         unsafe {
             libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
@@ -66,6 +67,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     guarded((), || {
+        table::begin_process();
         let _ = LOCKS.try_with(|held| {
             if let Some((_, _, links)) = &mut *held.borrow_mut() {
                 links.begin_child();
@@ -231,22 +233,29 @@ fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_le
     unsafe { messages::send(fd, &message, flags) }
 }
 
-/// As [`sent`], for one buffer without an address.
-fn sent_plain(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Option<ssize_t> {
-    if table::word(fd) == 0 {
-        return None;
-    }
-    sent(fd, &[iovec { iov_base: buffer.cast_mut(), iov_len: len }], flags, std::ptr::null(), 0)
+/// Sends one buffer without an address. `$next` does so by the kernel alone.
+macro_rules! send {
+    ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
+        let word = table::word($fd);
+        if word == 0 {
+            return $next;
+        }
+        if table::is_plain(word, $len) {
+            return messages::failed($fd, $next);
+        }
+        let part = iovec { iov_base: $buffer.cast_mut(), iov_len: $len };
+        sent($fd, &[part], $flags, std::ptr::null(), 0).unwrap_or_else(|| $next)
+    }};
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> ssize_t {
-    sent_plain(fd, buffer, len, flags).unwrap_or_else(|| next!(send(fd, buffer, len, flags)))
+    send!(fd, buffer, len, flags, next!(send(fd, buffer, len, flags)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: usize) -> ssize_t {
-    sent_plain(fd, buffer, len, 0).unwrap_or_else(|| next!(write(fd, buffer, len)))
+    send!(fd, buffer, len, 0, next!(write(fd, buffer, len)))
 }
 
 #[unsafe(no_mangle)]
@@ -301,19 +310,19 @@ extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags
     next!(sendmmsg(fd, all, count, flags))
 }
 
-/// Receives into one buffer, without an address.
+/// Receives into one buffer, without an address. `$next` does so by the kernel alone.
 macro_rules! receive {
-    ($fd:ident, $buffer:expr, $len:expr, $flags:expr, $next:expr) => {
-        match table::word($fd) {
-            word if word & (BOUND | DGRAM) == BOUND | DGRAM => {
-                let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-                // SAFETY: the program's memory.
-                unsafe { messages::receive_from($fd, word, $buffer, $len, $flags, name, len) }
+    ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
+        let word = table::word($fd);
+        if word & (BOUND | DGRAM) == BOUND | DGRAM {
+            let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: the program's memory.
+            if let Some(answer) = unsafe { messages::receive_from($fd, word, $buffer, $len, $flags, name, len) } {
+                return answer;
             }
-            // A number that was closed meanwhile is another file's, which may end.
-            _ => $next,
         }
-    };
+        messages::ended($fd, word, $next, $len)
+    }};
 }
 
 #[unsafe(no_mangle)]
@@ -352,7 +361,7 @@ extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssiz
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
     (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as usize);
     // SAFETY: the program's memory.
-    unsafe { messages::receive(fd, word, &mut message, 0) }
+    unsafe { messages::receive(fd, word, &mut message, 0) }.unwrap_or_else(|| next!(readv(fd, parts, count)))
 }
 
 #[unsafe(no_mangle)]
@@ -370,6 +379,7 @@ extern "C-unwind" fn recvfrom(
     }
     // SAFETY: the program's memory.
     unsafe { messages::receive_from(fd, word, buffer, len, flags, name, name_len) }
+        .unwrap_or_else(|| next!(recvfrom(fd, buffer, len, flags, name, name_len)))
 }
 
 #[unsafe(no_mangle)]
@@ -395,7 +405,7 @@ extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
         return next!(recvmsg(fd, message, flags));
     }
     // SAFETY: the program's message.
-    unsafe { messages::receive(fd, word, &mut *message, flags) }
+    unsafe { messages::receive(fd, word, &mut *message, flags) }.unwrap_or_else(|| next!(recvmsg(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -412,6 +422,7 @@ extern "C-unwind" fn recvmmsg(
     }
     // SAFETY: the program's messages.
     unsafe { messages::receive_all(fd, word, all, count, flags, timeout) }
+        .unwrap_or_else(|| next!(recvmmsg(fd, all, count, flags, timeout)))
 }
 
 #[unsafe(no_mangle)]
@@ -426,7 +437,13 @@ extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
 }
 
 #[unsafe(no_mangle)]
-extern "C-unwind" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     if table::word(fd) != 0 {
         // SAFETY: the program's memory.
         if let Some(answer) = guarded(Some(-1), || unsafe { control::get(fd, level, name, value, len) }) {
@@ -438,6 +455,12 @@ extern "C-unwind" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mu
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if request as u32 as c_ulong == libc::FIONREAD && table::word(fd) & BOUND != 0 && !argument.is_null() {
+        // SAFETY: the program's number.
+        if let Some(answer) = guarded(None, || unsafe { control::next_len(fd, argument) }) {
+            return answer;
+        }
+    }
     let answer = next!(ioctl(fd, request, argument));
     // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.
     let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);

@@ -10,7 +10,7 @@ use linerate::Error;
 use super::frame::ETHERNET;
 use super::messages::refuse;
 use super::names::{self, About, Name};
-use super::system::fail;
+use super::system::{call, fail};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
@@ -83,8 +83,14 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
         let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
         let about = || about(fd, &name).map_err(|error| refuse(&error));
         match request {
-            libc::SIOCGIFINDEX => Ok(asked.put(&name.index.to_ne_bytes())),
-            libc::SIOCGIFFLAGS => Ok(asked.put(&(FLAGS as u16).to_ne_bytes())),
+            libc::SIOCGIFINDEX => {
+                asked.put(&name.index.to_ne_bytes());
+                Ok(())
+            }
+            libc::SIOCGIFFLAGS => {
+                asked.put(&(FLAGS as u16).to_ne_bytes());
+                Ok(())
+            }
             // A program asks for promiscuous mode by flags: a port has its own way.
             libc::SIOCSIFFLAGS => Ok(()),
             libc::SIOCGIFMTU => about().map(|about| asked.put(&(about.mtu() as c_int).to_ne_bytes())),
@@ -101,6 +107,20 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
         at.write_unaligned(asked);
         0
     }))
+}
+
+/// Answers `FIONREAD` for a port's socket: the length of the next frame. The kernel would answer that of all frames.
+///
+/// # Safety
+/// The program's number.
+pub unsafe fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
+    let socket = table::get(fd).filter(|socket| socket.link.is_some())?;
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    let len = call!(libc::SYS_recvfrom, fd, 0, 0, flags, 0, 0);
+    let skipped = if socket.settings.is_dgram { frame::HEADER as i64 } else { 0 };
+    // SAFETY: as the caller says.
+    unsafe { argument.cast::<c_int>().write_unaligned((len - skipped).max(0) as c_int) };
+    Some(0)
 }
 
 /// Returns the properties of a port. A packet socket that asks opens the port until it is closed: a program may have no
@@ -232,7 +252,13 @@ unsafe fn attach(socket: &Socket, program: Option<libc::sock_fprog>) -> Result<(
 ///
 /// # Safety
 /// The program's memory.
-pub unsafe fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut libc::socklen_t) -> Option<c_int> {
+pub unsafe fn get(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut libc::socklen_t,
+) -> Option<c_int> {
     let socket = table::get(fd)?;
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
     let settings = &socket.settings;
@@ -241,7 +267,13 @@ pub unsafe fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len:
     }
     let number = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_PACKET,
-        (libc::SOL_SOCKET, libc::SO_TYPE) => if settings.is_dgram { libc::SOCK_DGRAM } else { libc::SOCK_RAW },
+        (libc::SOL_SOCKET, libc::SO_TYPE) => {
+            if settings.is_dgram {
+                libc::SOCK_DGRAM
+            } else {
+                libc::SOCK_RAW
+            }
+        }
         // The kernel has the protocol of a packet socket elsewhere.
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => 0,
         // What the link's end holds for this one.

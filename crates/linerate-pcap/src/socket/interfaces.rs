@@ -96,8 +96,9 @@ extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
         let mut at = &raw mut theirs;
         // SAFETY: the program's list, which begins with the C library's entries.
         while let Some(entry) = unsafe { (*at).as_mut() } {
-            let is_ours = std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
-                == entry.ifa_name;
+            let is_ours =
+                std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
+                    == entry.ifa_name;
             if !is_ours {
                 at = &raw mut entry.ifa_next;
                 continue;

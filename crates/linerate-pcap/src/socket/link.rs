@@ -16,6 +16,7 @@ use std::time::Duration;
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, PortName, RxQueue, TxQueue};
 use linerate::{Error, Options};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Member, Settings};
 use super::names::{About, Name};
@@ -234,16 +235,11 @@ pub fn join(name: &Arc<Name>, settings: &Arc<Settings>, run: Run) -> Result<(Arc
     collect(&mut place);
     let (queues, about) = open(name)?;
     let (end, member) = pair(settings)?;
-    let wake = crate::active::event()?;
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|error| Error::System { call: "eventfd", source: error.into() })?;
     let process = std::process::id();
-    let link = Arc::new(Link {
-        name: name.clone(),
-        about,
-        process,
-        wake,
-        state: Mutex::default(),
-        changed: Condvar::new(),
-    });
+    let link =
+        Arc::new(Link { name: name.clone(), about, process, wake, state: Mutex::default(), changed: Condvar::new() });
     link.add(&member);
     match start(&link, queues, run) {
         Ok(thread) => *place = Some(Running { link: link.clone(), thread }),

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, ssize_t, timespec};
 
 use super::frame::{self, HEADER, fits};
+use super::names;
 use super::system::{errno, fail, guarded, next, report};
 use super::table;
-use super::names;
 
 /// `SOL_PACKET` and its `PACKET_AUXDATA`.
 const SOL_PACKET: c_int = 263;
@@ -109,18 +109,14 @@ unsafe fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>
 /// # Safety
 /// The program's message.
 pub unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Option<ssize_t> {
-    let word = table::word(fd);
-    if word == 0 {
+    if table::word(fd) == 0 {
         return None;
     }
     // SAFETY: as the caller says.
     let parts = unsafe { parts(message) };
-    let mut plain = msghdr { msg_name: null_mut(), msg_namelen: 0, msg_control: null_mut(), msg_controllen: 0, ..*message };
+    let mut plain =
+        msghdr { msg_name: null_mut(), msg_namelen: 0, msg_control: null_mut(), msg_controllen: 0, ..*message };
     let flags = flags & !libc::MSG_OOB | libc::MSG_NOSIGNAL;
-    if message.msg_name.is_null() && table::is_plain(word, len_of(parts)) {
-        let sent = next!(sendmsg(fd, &raw const plain, flags));
-        return Some(if sent < 0 { gone(sent) } else { sent });
-    }
     // SAFETY: as the caller says.
     let prepared = guarded(Some(Err(libc::EIO)), || unsafe { prepare(fd, message) });
     let mut prepared = match prepared? {
@@ -135,7 +131,7 @@ pub unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Option<ssize_t>
         skipped = HEADER as ssize_t;
     }
     let sent = next!(sendmsg(prepared.through, &raw const plain, flags));
-    let sent = if sent < 0 { gone(sent) } else { sent - skipped };
+    let sent = if sent < 0 { failed(fd, sent) } else { sent - skipped };
     let before = errno();
     drop((ManuallyDrop::into_inner(all), ManuallyDrop::into_inner(prepared)));
     Some(if sent < 0 { fail(before) } else { sent })
@@ -172,7 +168,9 @@ unsafe fn prepare(fd: c_int, message: &msghdr) -> Option<Result<Prepared, c_int>
             Err(error) => return Some(Err(refuse(&error))),
         },
         (Some(_), None) => return Some(Err(libc::ENXIO)),
-        (None, None) if socket.is_placeholder => return Some(Err(if index.is_some() { libc::EPERM } else { libc::ENXIO })),
+        (None, None) if socket.is_placeholder => {
+            return Some(Err(if index.is_some() { libc::EPERM } else { libc::ENXIO }));
+        }
         (None, None) => return None,
     };
     // SAFETY: as the caller says.
@@ -208,9 +206,16 @@ unsafe fn prepare(fd: c_int, message: &msghdr) -> Option<Result<Prepared, c_int>
     Some(Ok(Prepared { through, header, _sender: sender }))
 }
 
-/// Gives an error of the end of a pair the number that a packet socket has: the interface is gone.
-fn gone(answer: ssize_t) -> ssize_t {
-    if matches!(errno(), libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) { fail(libc::ENETDOWN) } else { answer }
+/// Gives an error of sending the number that a packet socket has, if the port is gone: the interface is down.
+pub fn failed(fd: c_int, answer: ssize_t) -> ssize_t {
+    let is_gone = answer < 0 && matches!(errno(), libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN);
+    if is_gone && table::is_current(fd) { fail(libc::ENETDOWN) } else { answer }
+}
+
+/// Makes the end of a pair, whose other end is closed, an error as of an interface that is down.
+pub fn ended(fd: c_int, word: u32, answer: ssize_t, len: usize) -> ssize_t {
+    let is_gone = answer == 0 && len > 0 && word & table::BOUND != 0;
+    if is_gone && table::is_current(fd) { fail(libc::ENETDOWN) } else { answer }
 }
 
 /// Reports an error on stderr; returns its number.
@@ -247,13 +252,16 @@ pub unsafe fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     Some(count as c_int)
 }
 
-/// Receives a message of a port's socket.
+/// Receives a message of a port's socket; `None` if the number is another file's meanwhile.
 ///
 /// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
 ///
 /// # Safety
 /// The program's message; `word` is the number's, and has the bit of a port.
-pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) -> Option<ssize_t> {
+    if !table::is_current(fd) {
+        return None;
+    }
     let is_dgram = word & table::DGRAM != 0;
     // SAFETY: as the caller says.
     let parts = unsafe { parts(message) };
@@ -264,7 +272,7 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
         // The header does not fit the program's buffer.
         let flags = flags & libc::MSG_DONTWAIT | libc::MSG_PEEK;
         if next!(recv(fd, header.as_mut_ptr().cast(), HEADER, flags)) < 0 {
-            return -1;
+            return Some(-1);
         }
     }
     let mut all = ManuallyDrop::new(Vec::new());
@@ -277,11 +285,11 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
     let before = errno();
     drop(ManuallyDrop::into_inner(all));
     if received < 0 {
-        return fail(before);
+        return Some(fail(before));
     }
     if received == 0 {
         // The other end is closed.
-        return fail(libc::ENETDOWN);
+        return Some(fail(libc::ENETDOWN));
     }
     let len = received as usize;
     if !is_dgram && room >= HEADER {
@@ -312,7 +320,7 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
         unsafe { message.msg_name.cast::<u8>().copy_from_nonoverlapping((&raw const from).cast(), room) };
         message.msg_namelen = size_of::<sockaddr_ll>() as u32;
     }
-    (len - skipped) as ssize_t
+    Some((len - skipped) as ssize_t)
 }
 
 /// Appends auxiliary data to a received message's control data.
@@ -331,13 +339,17 @@ unsafe fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
     // SAFETY: there is room for it, as the caller says; what the kernel has written before is aligned.
     unsafe {
         let control = message.msg_control.cast::<u8>().add(at).cast::<libc::cmsghdr>();
-        control.write_unaligned(libc::cmsghdr { cmsg_len: whole as _, cmsg_level: SOL_PACKET, cmsg_type: PACKET_AUXDATA });
+        control.write_unaligned(libc::cmsghdr {
+            cmsg_len: whole as _,
+            cmsg_level: SOL_PACKET,
+            cmsg_type: PACKET_AUXDATA,
+        });
         libc::CMSG_DATA(control).cast::<Auxiliary>().write_unaligned(*auxiliary);
     }
     message.msg_controllen = at + needed;
 }
 
-/// Receives a message into one buffer; the answer of recvfrom(2).
+/// Receives a message into one buffer; the answer of recvfrom(2), `None` as of [`receive`].
 ///
 /// # Safety
 /// The program's memory; `word` is the number's, and has the bit of a port.
@@ -349,7 +361,7 @@ pub unsafe fn receive_from(
     flags: c_int,
     name: *mut sockaddr,
     name_len: *mut libc::socklen_t,
-) -> ssize_t {
+) -> Option<ssize_t> {
     let mut part = iovec { iov_base: buffer, iov_len: len };
     // SAFETY: all fields are integers or pointers.
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
@@ -360,15 +372,15 @@ pub unsafe fn receive_from(
         message.msg_namelen = unsafe { name_len.read() };
     }
     // SAFETY: as the caller says.
-    let received = unsafe { receive(fd, word, &mut message, flags) };
+    let received = unsafe { receive(fd, word, &mut message, flags) }?;
     if received >= 0 && !message.msg_name.is_null() {
         // SAFETY: the program's memory.
         unsafe { name_len.write(message.msg_namelen) };
     }
-    received
+    Some(received)
 }
 
-/// Receives messages one after the other; the answer of recvmmsg(2).
+/// Receives messages one after the other; the answer of recvmmsg(2), `None` as of [`receive`].
 ///
 /// # Safety
 /// The program's messages; `word` is the number's, and has the bit of a port.
@@ -379,27 +391,32 @@ pub unsafe fn receive_all(
     count: c_uint,
     flags: c_int,
     timeout: *mut timespec,
-) -> c_int {
+) -> Option<c_int> {
     let begin = Instant::now();
     // SAFETY: null, or the program's time.
     let longest = (!timeout.is_null()).then(|| unsafe { timeout.read() });
-    let longest = longest.map(|time| Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32));
+    let longest =
+        longest.map(|time| Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32));
     let mut flags = flags;
     for at in 0..count as usize {
         // SAFETY: as the caller says.
         let message = unsafe { &mut *messages.add(at) };
         // SAFETY: as the caller says.
         let received = unsafe { receive(fd, word, &mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if at == 0 && received.is_none() {
+            return None;
+        }
+        let received = received.unwrap_or(-1);
         if received < 0 {
-            return if at == 0 { -1 } else { at as c_int };
+            return Some(if at == 0 { -1 } else { at as c_int });
         }
         message.msg_len = received as c_uint;
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
         if longest.is_some_and(|longest| begin.elapsed() >= longest) {
-            return at as c_int + 1;
+            return Some(at as c_int + 1);
         }
     }
-    count as c_int
+    Some(count as c_int)
 }

@@ -59,8 +59,7 @@ pub fn run(link: &Link, queues: Queues) {
         is_promiscuous: None,
     };
     let (mut done, mut asked_since, mut quiet_since) = (0, None::<Instant>, None::<Instant>);
-    loop {
-        let Some(asked) = mover.look() else { break };
+    while let Some(asked) = mover.look() {
         let (taken, is_drained) = mover.send();
         let received = mover.receive();
         if !mover.ended.is_empty() || mover.members.is_empty() {
@@ -231,7 +230,9 @@ impl Mover<'_> {
         let mut events = vec![PollFd::new(&self.link.wake, PollFlags::IN)];
         events.extend(event.as_ref().map(|event| PollFd::new(event, PollFlags::IN)));
         if !is_full {
-            events.extend(self.members.iter().map(|member| PollFd::from_borrowed_fd(member.end().as_fd(), PollFlags::IN)));
+            events.extend(
+                self.members.iter().map(|member| PollFd::from_borrowed_fd(member.end().as_fd(), PollFlags::IN)),
+            );
         }
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         let woken = poll(&mut events, Some(&longest));

@@ -19,7 +19,7 @@ use super::link::{self, Link};
 use super::member::Settings;
 use super::mover;
 use super::names::Name;
-use super::system::{call, errno, fail, option, set_option};
+use super::system::{call, errno, fail, guarded, option, set_option};
 
 /// A packet socket that the program has opened.
 #[derive(Clone)]
@@ -101,6 +101,19 @@ fn cookie_of(fd: c_int) -> Option<u64> {
     found.then_some(cookie)
 }
 
+/// The process that owns the table. A child that borrows its parent's memory (vfork(2)) must not change it.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Makes this process the table's owner: when the object is loaded, and in a child with memory of its own.
+pub fn begin_process() {
+    OWNER.store(std::process::id(), Relaxed);
+}
+
+/// Returns whether a number, whose word says so, still is a packet socket. Keeps errno(3).
+pub fn is_current(fd: c_int) -> bool {
+    guarded(false, || get(fd).is_some())
+}
+
 /// Returns the packet socket that a number stands for.
 pub fn get(fd: c_int) -> Option<Socket> {
     if word(fd) == 0 {
@@ -117,7 +130,7 @@ pub fn get(fd: c_int) -> Option<Socket> {
 
 /// Removes a number that is about to be closed, or was closed. Dropping the result may end links.
 pub fn remove(fd: c_int) -> Option<Socket> {
-    if word(fd) == 0 {
+    if word(fd) == 0 || OWNER.load(Relaxed) != std::process::id() {
         return None;
     }
     let mut sockets = lock();
@@ -127,6 +140,9 @@ pub fn remove(fd: c_int) -> Option<Socket> {
 
 fn put(fd: c_int, socket: Socket) {
     let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) else { return };
+    if OWNER.load(Relaxed) != std::process::id() {
+        return;
+    }
     let before = {
         let mut sockets = lock();
         word.store(word_of(&socket), Release);
