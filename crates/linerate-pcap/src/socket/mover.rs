@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 const SMALLEST_SLOT: usize = 1024;
 /// The thread polls for this time before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// The longest sleep, after which the port's link is looked at.
+/// The longest sleep, and how often the port's link is looked at.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep while frames wait for room, or where the port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
@@ -40,6 +40,8 @@ struct Mover<'a> {
     frame: Vec<u8>,
     whole: Vec<u8>,
     is_promiscuous: Option<bool>,
+    /// When the port's link was looked at.
+    link_since: Instant,
 }
 
 /// Moves frames until the link has no members.
@@ -57,6 +59,7 @@ pub fn run(link: &Link, queues: Queues) {
         lost: 0,
         whole: Vec::new(),
         is_promiscuous: None,
+        link_since: Instant::now(),
     };
     let (mut done, mut asked_since, mut quiet_since) = (0, None::<Instant>, None::<Instant>);
     while let Some(asked) = mover.look() {
@@ -235,19 +238,24 @@ impl Mover<'_> {
             );
         }
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let woken = poll(&mut events, Some(&longest));
+        let _ = poll(&mut events, Some(&longest));
         let is_asked = events[0].revents().contains(PollFlags::IN);
         drop(events);
         if is_asked {
             let _ = rustix::io::read(&self.link.wake, &mut [0; 8]);
         }
         self.queues.rx.iter_mut().for_each(|rx| rx.disarm());
+        // The event of a port that is gone is readable for good.
+        if self.link_since.elapsed() < LONGEST_SLEEP {
+            return true;
+        }
+        self.link_since = Instant::now();
         match self.queues.port.link() {
-            Err(error) if woken == Ok(0) => {
+            Err(error) => {
                 report(&format!("{}: {error}", self.link.name.text));
                 false
             }
-            _ => true,
+            Ok(_) => true,
         }
     }
 }
