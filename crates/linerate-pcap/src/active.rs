@@ -27,7 +27,7 @@ const RING: usize = 4096;
 const SLOT: usize = 2048;
 /// A thread that waits polls for this time before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// The longest sleep, after which the port's link is looked at.
+/// The longest sleep, and how often the port's link is looked at.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep where a port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
@@ -84,6 +84,8 @@ pub struct Active {
     tick: Option<OwnedFd>,
     /// Since when no frame has come.
     quiet_since: Option<Instant>,
+    /// When the port's link was looked at.
+    link_since: Instant,
 }
 
 fn system(call: &'static str, error: rustix::io::Errno) -> Error {
@@ -153,6 +155,7 @@ impl Active {
             is_armed: false,
             tick,
             quiet_since: None,
+            link_since: Instant::now(),
         })
     }
 
@@ -259,11 +262,13 @@ impl Active {
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         let mut events = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
         events.extend(event.as_ref().map(|event| PollFd::new(event, PollFlags::IN)));
-        let is_woken = poll(&mut events, Some(&longest));
+        let _ = poll(&mut events, Some(&longest));
         drop(events);
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
-        if is_woken == Ok(0) {
+        // The event of a port that is gone is readable for good.
+        if self.link_since.elapsed() >= LONGEST_SLEEP {
+            self.link_since = Instant::now();
             self.port.link()?;
         }
         Ok(())

@@ -53,8 +53,9 @@ fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next
     let mut active = handle.active.borrow_mut();
     let Some(active) = &mut *active else { return Some(Next::Failed(handle.not_activated())) };
     let outcome = guarded(Err(None), || {
-        active.disarm();
+        // An armed queue stays so until a frame comes: the thread sleeps after one more look.
         if active.receive() {
+            active.disarm();
             *has_received = true;
             return Ok(true);
         }

@@ -180,6 +180,17 @@ fn random_calls_leave_nothing_behind() {
     }
 }
 
+/// A loop without frames sleeps, and ends with an error when the process that serves its port is gone.
+#[test]
+fn a_loop_sleeps_and_ends_with_its_port() {
+    let world = World::new();
+    let mut waits = world.start(&["loop", "vale98:a", "0"]);
+    assert_eq!(waits.line(), "ready");
+    waits.wait_for_sleep();
+    drop(world);
+    assert_eq!(waits.end().1, "pcap_loop: vale98:a: the process that served it is gone; open it again\n");
+}
+
 /// Names that are nobody's are errors of the system's libpcap; a port that cannot be opened says why.
 #[test]
 fn names_that_cannot_be_opened_are_explained() {

@@ -303,6 +303,7 @@ fn ports_that_cannot_be_used_are_errors() {
     assert_eq!(said, "bind: Device or resource busy\n");
     let mut waits = Running::new(world.command(program()).args(["gone", "vale118:a"]));
     assert_eq!(waits.line(), "ready");
+    waits.wait_for_sleep();
     drop(world);
     let expected = [
         "recv(fd, bytes, sizeof bytes, 0): -1 Network is down",

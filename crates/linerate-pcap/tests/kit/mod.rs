@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use linerate::capture::Writer;
 use linerate::port::{Port, TxQueue};
@@ -70,6 +71,20 @@ impl Running {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim_end().to_string()
+    }
+
+    /// Waits until all threads of the program sleep at the same time: it polls nothing.
+    pub fn wait_for_sleep(&self) {
+        let folder = format!("/proc/{}/task", self.child.id());
+        let is_asleep = |thread: std::fs::DirEntry| {
+            let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            status.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+        };
+        let begin = Instant::now();
+        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_asleep(thread.unwrap())) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the program polls");
+            std::thread::yield_now();
+        }
     }
 
     /// Waits for a line with this text on stderr.
