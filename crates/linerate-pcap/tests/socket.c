@@ -436,6 +436,16 @@ static void hostile(void) {
 	pthread_join(thread, NULL);
 	SHOW(send(fd, frame, 60, 0));
 
+	/* Rings, before and after a socket is bound. */
+	struct tpacket_req ring = { 4096, 1, 2048, 2 };
+	fd = socket(AF_PACKET, SOCK_RAW, 0);
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring));
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &(struct tpacket_req){ 0, 0, 0, 0 }, sizeof ring));
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(setsockopt(fd, SOL_PACKET, PACKET_TX_RING, &ring, sizeof ring));
+	close(fd);
+
 	/* No descriptors are left. */
 	struct rlimit limit = { 64, 64 }, before;
 	getrlimit(RLIMIT_NOFILE, &before);

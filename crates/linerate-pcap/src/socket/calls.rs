@@ -137,6 +137,11 @@ fn bound(fd: c_int, address: Option<sockaddr_ll>) -> Option<c_int> {
             false => fail(libc::ENODEV),
         });
     };
+    if is_kernels && socket.settings.has_ring.load(std::sync::atomic::Ordering::Relaxed) {
+        let why = "a packet socket of a port has no rings; give the program an interface of the kernel's";
+        system::report(&format!("{}: {why}: tap: or host:", name.text));
+        return Some(fail(libc::EOPNOTSUPP));
+    }
     if protocol != 0 {
         socket.settings.protocol.store(protocol, std::sync::atomic::Ordering::Relaxed);
     }

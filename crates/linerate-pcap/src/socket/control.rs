@@ -19,8 +19,10 @@ use crate::filter;
 const SOL_PACKET: c_int = 263;
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
 const PACKET_DROP_MEMBERSHIP: c_int = 2;
+const PACKET_RX_RING: c_int = 5;
 const PACKET_STATISTICS: c_int = 6;
 const PACKET_AUXDATA: c_int = 8;
+const PACKET_TX_RING: c_int = 13;
 const PACKET_QDISC_BYPASS: c_int = 20;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_MULTICAST: u16 = 0;
@@ -196,7 +198,13 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
             return None;
         }
         (SOL_PACKET, PACKET_QDISC_BYPASS | PACKET_IGNORE_OUTGOING) => Ok(()),
-        // Rings, and what belongs to them.
+        (SOL_PACKET, PACKET_RX_RING | PACKET_TX_RING) => {
+            // SAFETY: as the caller says. The size of a ring's blocks comes first; a ring is removed by zeros.
+            let size = unsafe { given::<u32>(value, len) };
+            socket.settings.has_ring.store(size.is_some_and(|size| size != 0), Relaxed);
+            Err(libc::ENOPROTOOPT)
+        }
+        // What belongs to rings, and fanout.
         (SOL_PACKET, _) => Err(libc::ENOPROTOOPT),
         _ => return None,
     };

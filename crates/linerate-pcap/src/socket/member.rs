@@ -19,6 +19,8 @@ pub struct Settings {
     /// The protocol that is received; 0: none.
     pub protocol: AtomicU16,
     pub is_promiscuous: AtomicBool,
+    /// The kernel has made a ring for the socket, which is of no use for a port.
+    pub has_ring: AtomicBool,
     /// `PACKET_AUXDATA`.
     pub has_auxiliary: AtomicBool,
     filter: Mutex<Option<Arc<[Instruction]>>>,
