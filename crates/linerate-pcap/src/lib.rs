@@ -2,7 +2,7 @@
 //!
 //! The object has libpcap's name (`libpcap.so.0.8`) and all its functions. Preloaded, or found in front of the system's
 //! by `LD_LIBRARY_PATH`, it opens names of ports (`sim:0`, `vale0:a+rt`); all other names, capture files, filters and
-//! tables are the system's libpcap's, which it opens by its path.
+//! tables are the system's libpcap's, which it opens by its path. Preloaded, it also has packet sockets on ports.
 //!
 //! - `calls`: the functions that programs call with a handle
 //! - `handle`: a handle (`pcap_t`): what it is set to, and its port once it is activated

@@ -445,6 +445,16 @@ static void hostile(void) {
 	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
 	SHOW(setsockopt(fd, SOL_PACKET, PACKET_TX_RING, &ring, sizeof ring));
 	close(fd);
+	/* A filter that loads the kernel's data about a frame. */
+	struct sock_filter code[] = { { BPF_LD | BPF_W | BPF_ABS, 0, 0, SKF_AD_OFF + SKF_AD_PROTOCOL }, { BPF_RET | BPF_A, 0, 0, 0 } };
+	struct sock_fprog filter = { 2, code };
+	fd = socket(AF_PACKET, SOCK_RAW, 0);
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &filter, sizeof filter));
+	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+	close(fd);
 
 	/* No descriptors are left. */
 	struct rlimit limit = { 64, 64 }, before;

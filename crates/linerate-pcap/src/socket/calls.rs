@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, timespec};
 
@@ -137,13 +138,16 @@ fn bound(fd: c_int, address: Option<sockaddr_ll>) -> Option<c_int> {
             false => fail(libc::ENODEV),
         });
     };
-    if is_kernels && socket.settings.has_ring.load(std::sync::atomic::Ordering::Relaxed) {
-        let why = "a packet socket of a port has no rings; give the program an interface of the kernel's";
-        system::report(&format!("{}: {why}: tap: or host:", name.text));
-        return Some(fail(libc::EOPNOTSUPP));
+    let settings = &socket.settings;
+    for (has, what) in [(&settings.has_ring, "rings"), (&settings.has_kernel_filter, "filters of the kernel's data")] {
+        if is_kernels && has.load(Relaxed) {
+            let why = format!("a packet socket of a port has no {what}; give the program an interface of the kernel's");
+            system::report(&format!("{}: {why}: tap: or host:", name.text));
+            return Some(fail(libc::EOPNOTSUPP));
+        }
     }
     if protocol != 0 {
-        socket.settings.protocol.store(protocol, std::sync::atomic::Ordering::Relaxed);
+        settings.protocol.store(protocol, Relaxed);
     }
     if socket.link.as_ref().is_some_and(|link| link.name.index == name.index && link.is_here()) {
         return Some(0);

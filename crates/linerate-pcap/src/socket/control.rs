@@ -172,11 +172,18 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
             // SAFETY: as the caller says.
             let program = unsafe { given::<libc::sock_fprog>(value, len) };
             // SAFETY: as above.
-            unsafe { attach(&socket, program) }
+            let attached = unsafe { attach(&socket, program) };
+            socket.settings.has_kernel_filter.store(attached.is_err(), Relaxed);
+            attached
+        }
+        (libc::SOL_SOCKET, libc::SO_ATTACH_BPF) => {
+            socket.settings.has_kernel_filter.store(true, Relaxed);
+            Err(libc::ENOPROTOOPT)
         }
         (libc::SOL_SOCKET, libc::SO_DETACH_FILTER) => {
             let had = socket.settings.filter().is_some();
             socket.settings.set_filter(None);
+            socket.settings.has_kernel_filter.store(false, Relaxed);
             if had { Ok(()) } else { Err(libc::ENOENT) }
         }
         (SOL_PACKET, PACKET_AUXDATA) => {

@@ -21,6 +21,8 @@ pub struct Settings {
     pub is_promiscuous: AtomicBool,
     /// The kernel has made a ring for the socket, which is of no use for a port.
     pub has_ring: AtomicBool,
+    /// The kernel filters for the socket in a way that this object cannot.
+    pub has_kernel_filter: AtomicBool,
     /// `PACKET_AUXDATA`.
     pub has_auxiliary: AtomicBool,
     filter: Mutex<Option<Arc<[Instruction]>>>,
