@@ -476,6 +476,25 @@ static void hostile(void) {
 	frame[14] = 0xff;
 	SHOW(send(fd, frame, 60, 0));
 	SHOW(close(fd));
+
+	/* A child that waits, and whose parent ends. */
+	int ends[2];
+	char is_down = 0;
+	SHOW(pipe(ends));
+	fflush(stdout);
+	if ((child = fork()) == 0) {
+		fd = opened(SOCK_RAW, ETH_P_ALL);
+		if (fork() == 0) {
+			alarm(20);
+			is_down = recv(fd, frame, 60, 0) < 0 && errno == ENETDOWN;
+			_exit(write(ends[1], &is_down, 1) != 1);
+		}
+		_exit(0);
+	}
+	close(ends[1]);
+	waitpid(child, &status, 0);
+	SHOW(read(ends[0], &is_down, 1));
+	SHOW(is_down);
 }
 
 /* Opens, uses and closes sockets in random order. */

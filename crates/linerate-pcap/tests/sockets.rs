@@ -298,6 +298,9 @@ fn sockets_survive_hostile_programs() {
         "errors of bind",
         "send(fd, frame, 60, 0): 60",
         "close(fd): 0",
+        "pipe(ends): 0",
+        "read(ends[0], &is_down, 1): 1",
+        "is_down: 1",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
     let frames = received(&mut rx, 100, |frame| frame[14] == 0xff);
