@@ -9,8 +9,9 @@ use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
+use crate::limits::Quota;
 use crate::profile::{Stamps, cycles};
-use crate::run::{Outcome, Quota, Run, is_tester, send};
+use crate::run::{Outcome, Run, is_tester, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 

@@ -13,8 +13,9 @@ use linerate::port::{PortName, TxQueue};
 use linerate::traffic::{Generator, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 
+use crate::limits::End;
 use crate::line_rate::possible;
-use crate::run::{End, Outcome, REST, Run, send};
+use crate::run::{Outcome, REST, Run, send};
 use crate::show::note;
 use crate::{Common, packets, usage, whole};
 

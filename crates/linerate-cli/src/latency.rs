@@ -22,9 +22,10 @@ use serde_json::{Value, json};
 use crate::fwd::{self, Rules};
 use crate::line_rate::{model, possible};
 use crate::processors::Use;
+use crate::quantiles::{microseconds, row, titles};
 use crate::run::{Measured, Outcome, Run};
 use crate::shortfall::Shortfall;
-use crate::show::{note, per_second, print, time};
+use crate::show::{note, per_second, print};
 use crate::signals::interrupts;
 use crate::{Common, usage, whole};
 
@@ -64,41 +65,25 @@ pub struct Times {
     pub histogram: Histogram<u64>,
 }
 
-/// The quantiles that are shown.
-const QUANTILES: [(&str, f64); 7] =
-    [("min", 0.0), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
-
 impl Times {
     /// Returns the packets per second that were sent, and received.
     pub fn rates(&self) -> [f64; 2] {
         [self.sent, self.arrived].map(|packets| packets as f64 / self.seconds)
     }
 
-    /// Returns the nanoseconds within which this part of all frames arrived; `None` if no frame did.
-    pub fn quantile(&self, part: f64) -> Option<u64> {
-        match part {
-            _ if self.histogram.is_empty() => None,
-            0.0 => Some(self.histogram.min()),
-            part => Some(self.histogram.value_at_quantile(part)),
-        }
-    }
-
     fn json(&self) -> Value {
-        let microseconds = |part| self.quantile(part).map(|time| time as f64 / 1000.0);
-        let times = QUANTILES.map(|(name, part)| (name.to_string(), json!(microseconds(part))));
         let [sent, arrived] = self.rates();
         json!({
             "asked_mpps": self.asked / 1e6, "offered_mpps": sent / 1e6, "arrived_mpps": arrived / 1e6,
             "seconds": self.seconds, "sent": self.sent, "arrived": self.arrived, "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
-            "microseconds": times.into_iter().collect::<serde_json::Map<_, _>>(),
+            "microseconds": microseconds(&self.histogram),
             "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
             "interrupted": self.interrupted,
         })
     }
 
     fn line(&self) -> String {
-        let shown = |part| self.quantile(part).map_or("-".to_string(), |nanoseconds| time(nanoseconds as f64 / 1e9));
-        let times = QUANTILES.map(|(_, part)| format!(" {:>8}", shown(part))).concat();
+        let times = row(&microseconds(&self.histogram));
         let lost = if self.lost < 10_000 { self.lost.to_string() } else { per_second(self.lost as f64) };
         let [sent, arrived] = self.rates().map(per_second);
         format!("{sent:>5} {arrived:>5} {lost:>5}{times}\n")
@@ -159,8 +144,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
 /// Returns the table's head.
 fn head(names: [&str; 2]) -> Result<String, Error> {
     let through = if are_sides_of_a_forwarder(names)? { "through fwd, from wire to wire" } else { "from port to port" };
-    let titles = QUANTILES.map(|(name, _)| format!(" {:>8}", name.replace('_', "."))).concat();
-    Ok(format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{titles}\n"))
+    Ok(format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{}\n", titles()))
 }
 
 /// True for two models whose wires are not given in their names.

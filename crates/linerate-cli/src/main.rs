@@ -1,16 +1,18 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `sink`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind` has
-//!   `unbind`)
+//! - `fwd`, `generate`, `replay`, `sink`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
+//!   has `unbind`)
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
-//! - `run`: shared by the commands above: opened ports, threads, the end of a run; `processors`: those that they use
+//! - `run`: shared by the commands above: opened ports, threads, the end of a run (`limits`); `processors`: those that they
+//!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
 //!   move, and why; `hint`: what mends an error
-//! - `show`: the live table and the JSON lines; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
+//! - `show`: the live table and the JSON lines; `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`:
+//!   `--batch auto`
 
 mod bench;
 mod bind;
@@ -19,12 +21,15 @@ mod fwd;
 mod generate;
 mod hint;
 mod latency;
+mod limits;
 mod line_rate;
 mod moved;
 mod notes;
 mod ports;
 mod processors;
 mod profile;
+mod quantiles;
+mod replay;
 mod run;
 mod serve;
 mod shortfall;
@@ -100,6 +105,17 @@ enum Command {
         port: String,
         #[command(flatten)]
         traffic: generate::Traffic,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Send the frames of captures at their own times, or at others, and report how exactly that was done
+    Replay {
+        /// The capture, pcap or pcapng: a file or a pipe
+        file: PathBuf,
+        /// The port to send to
+        port: String,
+        #[command(flatten)]
+        how: replay::How,
         #[command(flatten)]
         common: Common,
     },
@@ -531,6 +547,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         }
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
+        Command::Replay { file, port, how, common } => replay::run(file, &port, &how, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
         Command::Latency { a, b, load, common } => latency::run([&a, &b], &load, &common),
         Command::Bench(bench) => bench::run(&bench),
@@ -554,10 +571,11 @@ mod tests {
     use super::*;
 
     /// The words of command lines: commands, options, values and names of ports that open nothing.
-    const WORDS: [&str; 74] = [
+    const WORDS: [&str; 80] = [
         "fwd",
         "filter",
         "gen",
+        "replay",
         "sink",
         "latency",
         "bench",
@@ -596,6 +614,11 @@ mod tests {
         "--rate",
         "--flows",
         "--template",
+        "--with",
+        "--speed",
+        "--top",
+        "--exact",
+        "--loop",
         "--every",
         "--quick",
         "--out",
@@ -647,7 +670,7 @@ mod tests {
         for _ in 0..2000 {
             let count = random(&mut state, 9);
             // Most begin with a command, so that its options are reached.
-            let mut line = vec!["linerate", WORDS[random(&mut state, 18)]];
+            let mut line = vec!["linerate", WORDS[random(&mut state, 19)]];
             line.extend((0..count).map(|_| WORDS[random(&mut state, WORDS.len())]));
             match grammar.clone().try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches)) {
                 Ok(_) => understood += 1,
@@ -723,6 +746,7 @@ mod tests {
             include_str!("../../../docs/extcap.md"),
             include_str!("../../../docs/kernel.md"),
             include_str!("../../../docs/netmap.md"),
+            include_str!("../../../docs/replay.md"),
             include_str!("../../../docs/wires.md"),
         ];
         let mut count = 0;

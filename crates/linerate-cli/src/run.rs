@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, RxQueue, Statistics, Take, TxQueue, Waiter,
+    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
 };
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, Options};
 use serde_json::{Value, json};
 
+use crate::limits::{End, Quota};
 use crate::line_rate::{is_up, model, possible};
 use crate::moved::{Moved, Work};
 use crate::notes::{
@@ -30,69 +31,6 @@ use crate::shortfall::Shortfall;
 use crate::show::{Rates, Show, Tick, note};
 use crate::signals::{ignore_file_size, interrupts};
 use crate::{Common, Wait, usage};
-
-/// The packets that a run may still move; its threads share it.
-#[derive(Clone, Default)]
-pub struct Quota(Option<Arc<AtomicU64>>);
-
-impl Quota {
-    fn new(count: Option<u64>) -> Quota {
-        Quota(count.map(|count| Arc::new(AtomicU64::new(count))))
-    }
-
-    /// Receives packets, no more than the run may still move.
-    #[inline]
-    pub fn recv(&self, rx: &mut RxQueue, batch: &mut Batch) {
-        match &self.0 {
-            None => {
-                rx.recv(batch);
-            }
-            Some(left) => recv_at_most(left, rx, batch),
-        }
-    }
-
-    /// Allows other packets instead of `packets` that were received and did not count.
-    pub fn give_back(&self, packets: usize) {
-        if let Some(left) = &self.0 {
-            left.fetch_add(packets as u64, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Claims a batch's packets before it receives, so that two threads cannot move the last one both.
-#[cold]
-fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
-    let most = batch.capacity() as u64;
-    let claim = |left: u64| (left > 0).then(|| left - left.min(most));
-    let Ok(before) = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim) else { return };
-    let claimed = before.min(most);
-    if claimed < most {
-        *batch = Batch::with_capacity(claimed as usize);
-    }
-    rx.recv(batch);
-    // A chain is one packet of several slots, so there are at most as many packets as slots.
-    left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
-}
-
-/// The end of the run's time, which a thread that sends sees also while the main thread has no processor.
-#[derive(Clone)]
-pub struct End(Arc<AtomicU64>);
-
-impl End {
-    fn new() -> End {
-        End(Arc::new(u64::MAX.into()))
-    }
-
-    /// Sets its time, in cycles; 0: it has come.
-    fn set(&self, time: u64) {
-        self.0.store(time, Ordering::SeqCst);
-    }
-
-    /// Returns whether the end has come; once it has, the answer stays.
-    pub fn has_come(&self) -> bool {
-        cycles() >= self.0.load(Ordering::SeqCst)
-    }
-}
 
 /// One thread's work: moves a batch, and returns the number of packets.
 type Turn = Box<dyn FnMut() -> usize + Send>;
@@ -116,6 +54,8 @@ pub struct Run {
     /// The count of packets after which the run ends.
     count: Option<u64>,
     quota: Quota,
+    /// A thread has nothing more to send.
+    is_spent: Arc<AtomicBool>,
     /// Packets per second that the threads were asked for.
     asked: Option<f64>,
     /// Times that the threads found a port without room.
@@ -323,6 +263,7 @@ impl Run {
             profile: None,
             count,
             quota: Quota::new(count),
+            is_spent: Arc::default(),
             asked: None,
             held_back: Arc::default(),
             last: RefCell::default(),
@@ -334,7 +275,7 @@ impl Run {
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
         run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
         run.first = run.statistics()?;
-        if matches!(command, "gen" | "fwd" | "filter") {
+        if matches!(command, "gen" | "replay" | "fwd" | "filter") {
             run.devices.iter().for_each(note_alone_on_switch);
         }
         Ok(run)
@@ -356,6 +297,11 @@ impl Run {
     pub fn end(&self) -> End {
         self.is_ended_by_threads.set(true);
         self.end.clone()
+    }
+
+    /// Returns a flag that ends the run: a thread sets it when it has nothing more to send.
+    pub fn spent(&self) -> Arc<AtomicBool> {
+        self.is_spent.clone()
     }
 
     /// Returns whether another process serves one of the ports.
@@ -437,8 +383,19 @@ impl Run {
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary.
     pub fn finish(self, judge: impl Fn(&[Option<Report>], Sums) -> Outcome) -> Result<ExitCode, Error> {
+        self.finish_with(judge, |_| Value::Null)
+    }
+
+    /// As [`finish`](Run::finish); `part` completes the measurements once the threads have ended, and returns the command's own
+    /// part of the summary.
+    pub fn finish_with(
+        self,
+        judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
+        part: impl FnOnce(&mut Measured) -> Value,
+    ) -> Result<ExitCode, Error> {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
-        let measured = self.measure(|_, _| (), judge, Some(&mut show))?;
+        let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
+        let part = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
         let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = measured.outcome;
         let mut summary = json!({
@@ -455,6 +412,9 @@ impl Run {
         });
         if let Some(parts) = &measured.parts {
             summary["profile"] = parts.json();
+        }
+        if !part.is_null() {
+            summary[command] = part;
         }
         show.summary(&json!({ "summary": summary }));
         measured.shortfalls.iter().for_each(|shortfall| shortfall.print(strict));
@@ -729,6 +689,7 @@ impl Run {
                 || end.is_some_and(|end| now >= end)
                 || self.count.is_some_and(|count| moved.packets >= count)
                 || self.threads.iter().any(|(_, thread)| thread.is_finished())
+                || self.is_spent.load(Ordering::Relaxed)
                 || is_exhausted
                 || has_failed;
             if let Some(show) = show
@@ -800,7 +761,7 @@ impl Run {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
         let is_ours = self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
-        let is_quiet = is_ours || matches!(self.command, "gen" | "latency");
+        let is_quiet = is_ours || matches!(self.command, "gen" | "replay" | "latency");
         let is_settled = || {
             // Frames that the ports have dropped are not waited for; what other senders' frames met is no measure.
             let statistics = self.known_statistics().0;
@@ -974,24 +935,5 @@ pub fn catch_signals() {
     ignore_file_size();
     if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
         note(&format!("note: Ctrl-C will not print a summary: {error}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::profile::seconds_between;
-
-    /// A thread that sends sees the end without the main thread.
-    #[test]
-    fn the_end_comes_at_its_time_or_when_it_is_told() {
-        let (timed, told) = (End::new(), End::new());
-        assert!(!timed.has_come() && !told.has_come());
-        timed.set(cycles() + cycles_in(Duration::from_millis(1)));
-        while !timed.has_come() {}
-        told.set(0);
-        assert!(told.has_come());
-        let second = seconds_between(0, cycles_in(Duration::from_secs(1)));
-        assert!((second - 1.0).abs() < 1e-6, "{second}");
     }
 }

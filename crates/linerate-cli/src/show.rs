@@ -8,6 +8,7 @@ use linerate::port::{Drops, Statistics};
 use serde_json::{Map, Value, json};
 
 use crate::profile::Parts;
+use crate::replay;
 use crate::signals::interrupts;
 
 /// One port's rates over the last interval.
@@ -295,6 +296,9 @@ fn summary_table(summary: &Value) -> String {
     text += "\n";
     if let Some(bound) = summary["bounded_by"].as_str() {
         text += &format!("bounded by {bound}\n");
+    }
+    if let Some(part) = summary.get("replay") {
+        text += &replay::table(part);
     }
     if let Some(profile) = summary.get("profile") {
         let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, pair, text};
 
-const PAGES: [(&str, &str); 10] = [
+const PAGES: [(&str, &str); 11] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("cards.md", include_str!("../../../docs/cards.md")),
@@ -16,6 +16,7 @@ const PAGES: [(&str, &str); 10] = [
     ("kernel.md", include_str!("../../../docs/kernel.md")),
     ("model.md", include_str!("../../../docs/model.md")),
     ("netmap.md", include_str!("../../../docs/netmap.md")),
+    ("replay.md", include_str!("../../../docs/replay.md")),
     ("testing.md", include_str!("../../../docs/testing.md")),
     ("trust.md", include_str!("../../../docs/trust.md")),
     ("wires.md", include_str!("../../../docs/wires.md")),
@@ -72,8 +73,9 @@ impl Place {
     /// Returns a line of a page as a command, which ends after a moment if the line does not say when.
     fn command(&self, line: &str) -> Command {
         let line = line.trim_start_matches("sudo ").trim_end_matches('&').trim();
-        let runs =
-            ["fwd", "filter", "gen", "sink", "latency"].iter().any(|word| line.contains(&format!("linerate {word} ")));
+        let runs = ["fwd", "filter", "gen", "replay", "sink", "latency"]
+            .iter()
+            .any(|word| line.contains(&format!("linerate {word} ")));
         let time = if runs && !line.contains("--seconds") && !line.contains("--count") { " --seconds 0.5" } else { "" };
         let line = line.replace("linerate ", "exec linerate ").replace("/tmp/a", &self.folder.path("a"));
         let line = if line.starts_with("LINERATE_LOG") { line.replace("exec ", "") } else { line };

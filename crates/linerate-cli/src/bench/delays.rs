@@ -7,6 +7,7 @@ use super::Plan;
 use super::published::IXY_LATENCY;
 use super::report::{Cell, Section, number, positive};
 use crate::latency::{self, Load, Times};
+use crate::quantiles::quantile;
 use crate::{Common, Wait};
 
 /// More packets per second than any model delivers, and thus more than any forwarder takes from it.
@@ -24,7 +25,7 @@ fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
 
 fn cells(times: &Times) -> [Cell; 5] {
     [0.5, 0.99, 0.999, 0.9999, 1.0]
-        .map(|part| number(times.quantile(part).map(|nanoseconds| nanoseconds as f64 / 1000.0), 2))
+        .map(|part| number(quantile(&times.histogram, part).map(|nanoseconds| nanoseconds as f64 / 1000.0), 2))
 }
 
 /// Describes the figures' conditions.

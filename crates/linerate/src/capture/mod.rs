@@ -1,6 +1,7 @@
 //! Capture files: packets as others recorded them, and recordings that others read.
 //!
 //! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
+//! - [`Frames`]: the frames of a file or a pipe, as a port gives them; [`Speed`]: how fast its times pass
 //! - [`Writer`]: writes pcap with times in nanoseconds
 //! - [`CapturePort`]: a file as a port (`stream`: a pipe), `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
@@ -10,18 +11,22 @@
 //!
 //! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng, whose sections are cited.
 
+mod frames;
 mod pcapng;
 mod port;
 mod reader;
 mod recorded;
 mod source;
+mod speed;
 mod stream;
 mod writer;
 
+pub use frames::{Frames, Next};
 pub use port::CapturePort;
 pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};
 pub use source::Record;
+pub use speed::Speed;
 pub use writer::Writer;
 
 /// `LINKTYPE_ETHERNET`.

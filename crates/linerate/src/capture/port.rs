@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::stream::{Next, Stream};
-use super::{Reader, Writer};
+use super::{Frames, Next, Speed, Writer};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -51,9 +50,6 @@ impl Failure {
     }
 }
 
-/// The shortest frame without CRC.
-const SHORTEST: usize = 60;
-
 impl CapturePort {
     /// Opens the file of a port's name.
     ///
@@ -68,11 +64,8 @@ impl CapturePort {
         let path = PathBuf::from(name.rest());
         let is_written = name.switch("write", false)?;
         let passes = name.number("loop", 1, 0..=usize::MAX)?;
-        let speed = match name.option("speed").map(|text| text.strip_suffix('x').unwrap_or(text).parse::<f64>()) {
-            None => None,
-            Some(Ok(speed)) if speed > 0.0 && speed.is_finite() => Some(speed),
-            Some(_) => return Err(name.bad_option("speed", "it must be a factor such as 1x or 0.5x")),
-        };
+        let speed = name.option("speed").map(str::parse::<Speed>).transpose();
+        let speed = speed.map_err(|why| name.bad_option("speed", &why))?;
         if is_written && (speed.is_some() || name.option("loop").is_some()) {
             return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
         }
@@ -126,28 +119,13 @@ impl PortKind for CaptureFile {
     }
 }
 
-/// Where frames come from.
-enum Source {
-    File(Reader),
-    Pipe(Stream),
-}
-
-impl Source {
-    fn open(path: &Path, defects: &Defects) -> Result<Source> {
-        match Stream::is_meant(path) {
-            true => Stream::open(path, defects.not_ethernet.clone()).map(Source::Pipe),
-            false => Reader::open(path).map(Source::File),
-        }
-    }
-}
-
 /// A file that is read once or several times, at a speed.
 struct Replay {
     path: PathBuf,
-    source: Source,
+    frames: Frames,
     /// Passes that are left after this one; `None`: without end.
     passes: Option<usize>,
-    speed: Option<f64>,
+    speed: Option<Speed>,
     /// The first frame of this pass: when it was given, and its time in the file.
     begun: Option<(Instant, u64)>,
     /// The frame that is next, and its time in the file; `None` before it was read.
@@ -155,25 +133,22 @@ struct Replay {
     bytes: Vec<u8>,
     /// The frame's end is missing.
     is_snapped: bool,
-    /// Frames of this pass.
-    frames: u64,
     /// The last pass is over.
     is_over: bool,
     defects: Arc<Defects>,
 }
 
 impl Replay {
-    fn open(path: &Path, passes: usize, speed: Option<f64>, defects: Arc<Defects>) -> Result<Replay> {
+    fn open(path: &Path, passes: usize, speed: Option<Speed>, defects: Arc<Defects>) -> Result<Replay> {
         Ok(Replay {
             path: path.to_path_buf(),
-            source: Source::open(path, &defects)?,
+            frames: Frames::counting(path, defects.not_ethernet.clone())?,
             passes: passes.checked_sub(1),
             speed,
             begun: None,
             next: None,
             bytes: Vec::new(),
             is_snapped: false,
-            frames: 0,
             is_over: false,
             defects,
         })
@@ -191,52 +166,34 @@ impl Replay {
         let Some(speed) = self.speed else { return Ok(true) };
         let (start, first) = *self.begun.get_or_insert_with(|| (Instant::now(), time));
         // Measured from the first frame, so that errors do not add up.
-        let due = Duration::from_nanos((time.saturating_sub(first) as f64 / speed) as u64);
+        let due = Duration::from_nanos(speed.scale(time.saturating_sub(first)));
         Ok(start.elapsed() >= due)
     }
 
     /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is none, or none yet.
     fn read(&mut self) -> Result<Option<u64>> {
         loop {
-            let record = match &mut self.source {
-                Source::File(reader) => {
-                    let skipped = reader.skipped();
-                    let record = reader.next(&mut self.bytes);
-                    if reader.skipped() != skipped {
-                        self.defects.not_ethernet.fetch_add(reader.skipped() - skipped, Ordering::Relaxed);
-                    }
-                    record?
+            match self.frames.next(&mut self.bytes)? {
+                Next::Frame { nanoseconds, is_snapped } => {
+                    self.is_snapped = is_snapped;
+                    self.next = Some(nanoseconds);
+                    return Ok(self.next);
                 }
-                Source::Pipe(pipe) => match pipe.next()? {
-                    Next::Frame(bytes, record) => {
-                        self.bytes = bytes;
-                        Some(record)
-                    }
-                    Next::Nothing => return Ok(None),
-                    Next::End => None,
-                },
-            };
-            if let Some(record) = record {
-                self.is_snapped = self.bytes.len() < record.original_len;
-                self.bytes.resize(self.bytes.len().max(SHORTEST), 0);
-                self.frames += 1;
-                self.next = Some(record.nanoseconds);
-                return Ok(self.next);
-            }
-            if let Source::File(reader) = &self.source {
-                reader.check_end()?;
+                Next::Nothing => return Ok(None),
+                Next::End => {}
             }
             match &mut self.passes {
                 // A file without frames is not read again.
                 Some(0) => self.is_over = true,
-                _ if self.frames == 0 => self.is_over = true,
+                _ if self.frames.count() == 0 => self.is_over = true,
                 Some(passes) => *passes -= 1,
                 None => {}
             }
             if self.is_over {
                 return Ok(None);
             }
-            (self.source, self.frames, self.begun) = (Source::open(&self.path, &self.defects)?, 0, None);
+            self.frames = Frames::counting(&self.path, self.defects.not_ethernet.clone())?;
+            self.begun = None;
         }
     }
 }

@@ -1,0 +1,296 @@
+//! `linerate replay`: sends the frames of captures at their times.
+//!
+//! - `merge`: several captures as one stream, by time; `source`: their frames in memory before they are due
+//! - `schedule`: when each is due, in nanoseconds since the start; `timeline`: those on the time stamp counter
+//! - `sender`: the thread; `errors`: how far its times were from those that were due
+
+mod errors;
+mod merge;
+mod schedule;
+mod sender;
+mod source;
+mod timeline;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::Args;
+use linerate::capture::Speed;
+use linerate::port::PortName;
+use linerate::traffic::Rate;
+use linerate::{Batch, Error, port};
+use serde_json::{Value, json};
+
+use self::schedule::{Pace, Schedule};
+use self::sender::{Sender, Tally};
+use self::source::{Reading, Source};
+use crate::line_rate::possible;
+use crate::quantiles::{row, titles};
+use crate::run::{Measured, Outcome, Run};
+use crate::shortfall::Shortfall;
+use crate::show::{note, time};
+use crate::{Common, Wait, packets, usage};
+
+/// Options of the replay.
+#[derive(Args)]
+pub struct How {
+    /// Send the frames of this capture, too, merged by their times; repeat it for several
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+    /// Send at the captures' times, this many times as fast: 2x, 0.5x; default 1x
+    #[arg(long, conflicts_with_all = ["rate", "top"])]
+    speed: Option<Speed>,
+    /// Send at a rate instead: in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%)
+    #[arg(long, conflicts_with = "top")]
+    rate: Option<Rate>,
+    /// Send as fast as the port takes the frames
+    #[arg(long)]
+    top: bool,
+    /// Send everything this many times; 0: for ever
+    #[arg(long = "loop", value_name = "N", default_value = "1", value_parser = passes)]
+    passes: u64,
+    /// Spin until each frame is due, on a processor that has nothing else to do; without it the thread sleeps in long gaps
+    #[arg(long, conflicts_with = "top")]
+    exact: bool,
+    /// Stop after exactly this many frames; with k, M or G
+    #[arg(long, value_parser = packets)]
+    count: Option<u64>,
+    /// Read captures into memory beforehand if they have at most this many bytes, with k, M or G; larger ones are read
+    /// ahead by a thread
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = bytes)]
+    memory: u64,
+}
+
+fn passes(text: &str) -> Result<u64, String> {
+    port::count(text).ok_or_else(|| "it must be a whole number, such as 10, or 0: for ever".to_string())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    port::count(text).ok_or_else(|| "it must be a whole number of bytes, such as 500M".to_string())
+}
+
+/// Runs until its end.
+pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<ExitCode, Error> {
+    let parsed = PortName::parse(name)?;
+    if parsed.is_capture_to_read() {
+        let and = if name.contains('?') { '&' } else { '?' };
+        usage(&format!("{name} is read; to write into it: replay {} '{name}{and}write'", file.display()));
+    }
+    if common.queues > 1 {
+        usage("replay sends by one queue, which keeps the order: leave out --queues");
+    }
+    let paths: Vec<PathBuf> = [file].into_iter().chain(how.with.iter().cloned()).collect();
+    if how.passes != 1
+        && let Some(pipe) = paths.iter().find(|path| linerate::capture::Frames::may_wait(path))
+    {
+        usage(&format!("{} is a pipe, which cannot be read again: leave out --loop", pipe.display()));
+    }
+    for path in paths.iter().filter(|path| !path.exists()) {
+        if let Some(path) = path.to_str().and_then(|path| path.strip_prefix("pcap:")) {
+            usage(&format!("pcap:{path} is the name of a port; replay has the file: replay {path} {name}"));
+        }
+    }
+    // A thread that spins until frames are due does not rest between them.
+    let wait = if how.exact { Some(Wait::Poll) } else { common.wait };
+    let common = Common { wait, ..common.clone() };
+    let source = Source::open(&paths, how.passes, how.memory.min(free_memory() / 2))?;
+    let reading = source.shared();
+    say(&reading, source.is_in_memory());
+    let mut run = Run::open("replay", &[name], how.count, &common)?;
+    let device = &mut run.devices()[0];
+    let (room, driver) = (device.pool().region().room(), device.info().driver);
+    // A file has no longest frame, and a chain at most 64 slots.
+    let most = if matches!(driver, "pcap" | "null") { 64 * room } else { device.info().max_frame };
+    let pace = match (how.rate, how.top) {
+        (Some(rate), _) => {
+            let average = source.lens().map_or(60, |(_, average)| average);
+            possible(rate, average, device, source.lens().is_none()).map_or(Pace::Top, Pace::Rate)
+        }
+        (None, true) => Pace::Top,
+        (None, false) => Pace::Times(how.speed.unwrap_or_default()),
+    };
+    let (pool, tx) = (device.pool().clone(), device.tx(0)?);
+    let longest = source.lens().map_or(most, |(longest, _)| longest.min(most));
+    run.sends_frames_of(longest);
+    let report = Arc::new(Mutex::new(None));
+    let mut sender = Sender {
+        tx,
+        pool,
+        batch: Batch::with_capacity(common.batch.packets()),
+        due: VecDeque::new(),
+        nothing: Batch::with_capacity(1),
+        schedule: Schedule::new(pace),
+        pace,
+        is_exact: how.exact,
+        longest: most,
+        chains: longest > room,
+        left: how.count.unwrap_or(u64::MAX),
+        end: run.end(),
+        spent: run.spent(),
+        clock: None,
+        next: None,
+        refused: 0,
+        has_starved: false,
+        tally: Tally::new(),
+        report: report.clone(),
+        source,
+    };
+    let is_in_memory = sender.source.is_in_memory();
+    run.spawn(move || sender.turn());
+    let about = About { name, pace, is_exact: how.exact, is_in_memory };
+    run.finish_with(
+        |_, _| Outcome::default(),
+        |measured| {
+            let tally = report.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Tally::new);
+            about.judge(&tally, &reading, measured)
+        },
+    )
+}
+
+/// Returns the bytes of memory that are free, as far as it is known.
+fn free_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib * 1024)
+}
+
+/// Prints what was found in the files, if they were read.
+fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
+    let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_in_memory {
+        return note("the captures are read ahead, 16 MiB, by a thread");
+    }
+    for file in &reading.files {
+        let begins = match file.begins(reading.begin) {
+            Some(seconds) if reading.files.len() > 1 => format!(", begins after {}", time(seconds)),
+            _ => String::new(),
+        };
+        let length = time(file.nanoseconds as f64 / 1e9);
+        note(&format!("{}: {} frames in {length}{begins}, read into memory", file.name, file.frames));
+    }
+}
+
+/// What was replayed, and how.
+struct About<'a> {
+    /// The port.
+    name: &'a str,
+    pace: Pace,
+    is_exact: bool,
+    is_in_memory: bool,
+}
+
+impl About<'_> {
+    /// Adds to the measurements what was not reached, prints notes with causes and remedies, and returns the summary's part.
+    fn judge(&self, tally: &Tally, reading: &Mutex<Reading>, measured: &mut Measured) -> Value {
+        let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        for failure in &reading.failures {
+            note(&format!("error: {failure}"));
+            measured.has_cut_capture = true;
+        }
+        for shortfall in &mut measured.shortfalls {
+            if let Shortfall::Count { bound: bound @ None, .. } = shortfall {
+                *bound = Some("the captures' end (see --loop)".to_string());
+            }
+        }
+        if self.pace != Pace::Top {
+            // A thread that waits is not at its limit.
+            measured.bound = None;
+        }
+        self.times_not_kept(tally, measured);
+        self.frames_not_sent(tally, measured);
+        let skipped: u64 = reading.files.iter().map(|file| file.not_ethernet).sum();
+        let earlier: u64 = reading.files.iter().map(|file| file.earlier).sum();
+        let Tally { given, no_room, not_read, too_long, snapped, .. } = *tally;
+        let name = self.name;
+        let all = [
+            (skipped, "packets of other interfaces were skipped: not Ethernet".to_string()),
+            (earlier, "frames have a time before that of the frame in front, and are sent right behind it".to_string()),
+            (snapped, "frames were cut by the capture's snap length, and sent without their ends".to_string()),
+            (
+                too_long,
+                format!("frames were not sent: too long for {name}; a larger --mtu takes them, if the port can"),
+            ),
+            (no_room, format!("frames were sent late: {name} had no room when they were due")),
+            (
+                not_read,
+                "frames were due before they were read: is the disk slow? more --memory reads them before".to_string(),
+            ),
+        ];
+        for (count, what) in all.iter().filter(|(count, _)| *count > 0) {
+            note(&format!("note: {count} {what}"));
+        }
+        let mut part = json!({
+            "files": reading.files.iter().map(|file| file.json(reading.begin)).collect::<Vec<_>>(),
+            "read": if self.is_in_memory { "memory" } else { "ahead" }, "pace": self.pace.word(), "exact": self.is_exact,
+            "given": given, "late_no_room": no_room, "late_not_read": not_read, "too_long": too_long, "snapped": snapped,
+            "last_sent_seconds": tally.nanoseconds as f64 / 1e9,
+            "overdue_microseconds": tally.overdue.map(|overdue| overdue as f64 / 1000.0),
+        });
+        if self.pace != Pace::Top {
+            part["errors"] = tally.errors.json();
+        }
+        part
+    }
+
+    /// Adds a shortfall if the port was given frames that it did not send, or could not be given some.
+    fn frames_not_sent(&self, tally: &Tally, measured: &mut Measured) {
+        // Without any frame given, times are not judged.
+        let refused = u64::from(tally.given == 0 && tally.overdue.is_some());
+        let (asked, moved) = (tally.given + tally.too_long + refused, measured.moved.packets);
+        let is_counted = measured.shortfalls.iter().any(|shortfall| matches!(shortfall, Shortfall::Count { .. }));
+        if moved < asked && !is_counted {
+            let too_long =
+                || (tally.too_long > 0).then(|| format!("{}, which takes no frames of that length", self.name));
+            let bound = measured.stopped_by.clone().or_else(too_long);
+            measured.shortfalls.push(Shortfall::Count { asked, moved, bound });
+        }
+    }
+
+    /// Adds a shortfall if the last frame was sent noticeably later than it was due, or could not be sent any more.
+    fn times_not_kept(&self, tally: &Tally, measured: &mut Measured) {
+        let late = tally.overdue.unwrap_or(0).max(tally.errors.last().max(0) as u64);
+        // The time in which all that were due would have been sent, and that in which they were.
+        let took = tally.nanoseconds.max(tally.overdue.map_or(0, |_| (measured.seconds * 1e9) as u64));
+        let asked = took.saturating_sub(late);
+        let seconds = took as f64 / 1e9;
+        if self.pace == Pace::Top || tally.given == 0 || seconds < JUDGED && tally.given < ENOUGH {
+            return;
+        }
+        let due = tally.given as f64 + tally.overdue.map_or(0.0, |_| 1.0);
+        let bound = match tally.no_room > 0 {
+            true => measured
+                .stopped_by
+                .clone()
+                .or_else(|| measured.used.bound())
+                .or(Some("the port, which has no room".to_string())),
+            false => measured.used.bound(),
+        };
+        let rate = due / (asked as f64 / 1e9).max(1e-9);
+        let what = if matches!(self.pace, Pace::Times(_)) { "the captures' times" } else { "the rate" };
+        measured.shortfalls.extend(Shortfall::of(what, rate, tally.given, seconds, bound));
+    }
+}
+
+/// The shortest time over which it is judged, and the frames that suffice in less.
+const JUDGED: f64 = 0.2;
+const ENOUGH: u64 = 10_000;
+
+/// Returns a replay's part of the summary as lines.
+pub fn table(part: &Value) -> String {
+    let Some(errors) = part.get("errors") else { return String::new() };
+    let line = |what: &str, part: &str| format!("{what:<16}{}\n", row(&errors[part]["microseconds"]));
+    let drift = errors["drift_microseconds"].as_f64().map_or("-".to_string(), |micros| {
+        let sign = if micros < 0.0 { "-" } else { "" };
+        sign.to_string() + &time(micros.abs() / 1e6)
+    });
+    format!(
+        "{:<16}{}\n{}{}drift {drift}, from the first frame to the last\n",
+        "errors",
+        titles(),
+        line("of times", "times"),
+        line("of gaps", "gaps"),
+    )
+}

@@ -1,0 +1,157 @@
+//! Several captures as one stream, by time.
+
+use std::path::PathBuf;
+
+use linerate::Error;
+use linerate::capture::{Frames, Next};
+use serde_json::{Value, json};
+
+/// Frames that follow each other, with their bytes in one piece.
+#[derive(Default)]
+pub struct Chunk {
+    pub bytes: Vec<u8>,
+    pub frames: Vec<Entry>,
+}
+
+/// A frame of a chunk.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Nanoseconds since the first frame of all; never less than the frame before.
+    pub time: u64,
+    /// Where its bytes end, and the next frame's begin.
+    pub end: usize,
+    /// The capture has only its beginning.
+    pub is_snapped: bool,
+}
+
+/// What was found in one file.
+#[derive(Clone, Default)]
+pub struct Found {
+    pub name: String,
+    pub frames: u64,
+    /// The time of its first frame, in nanoseconds since 1970, and the longest time behind it.
+    pub first: Option<u64>,
+    pub nanoseconds: u64,
+    /// Packets that are not Ethernet.
+    pub not_ethernet: u64,
+    /// Frames whose time is before that of the one before.
+    pub earlier: u64,
+}
+
+impl Found {
+    /// Returns its part of the summary; `begin` is the time of the first frame of all.
+    pub fn json(&self, begin: Option<u64>) -> Value {
+        let Found { name, frames, nanoseconds, not_ethernet, earlier, .. } = self;
+        json!({
+            "name": name, "frames": frames, "begins": self.begins(begin), "seconds": *nanoseconds as f64 / 1e9,
+            "not_ethernet": not_ethernet, "earlier": earlier,
+        })
+    }
+
+    /// Returns how many seconds after the first of all it begins.
+    pub fn begins(&self, begin: Option<u64>) -> Option<f64> {
+        Some(self.first?.saturating_sub(begin?) as f64 / 1e9)
+    }
+}
+
+/// One of the captures.
+struct Lane {
+    frames: Frames,
+    /// The frame that is next: its bytes, its time, and whether it is snapped.
+    bytes: Vec<u8>,
+    next: Option<(u64, bool)>,
+    is_over: bool,
+    /// The time of its last frame.
+    last: u64,
+    found: Found,
+}
+
+/// The answer of [`Merge::read`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    Frame,
+    /// A pipe's writer is silent.
+    Nothing,
+    End,
+}
+
+/// Captures that are read side by side, once.
+pub struct Merge {
+    lanes: Vec<Lane>,
+    /// The time of the first frame of all.
+    begin: Option<u64>,
+    /// The time of the last frame, since then, and the count of frames.
+    last: u64,
+    count: u64,
+    /// The files that could not be read to their end.
+    failures: Vec<Error>,
+}
+
+impl Merge {
+    pub fn open(paths: &[PathBuf]) -> Result<Merge, Error> {
+        let lane = |path: &PathBuf| {
+            let frames = Frames::open(path)?;
+            let found = Found { name: path.display().to_string(), ..Found::default() };
+            Ok(Lane { frames, bytes: Vec::new(), next: None, is_over: false, last: 0, found })
+        };
+        let lanes = paths.iter().map(lane).collect::<Result<_, Error>>()?;
+        Ok(Merge { lanes, begin: None, last: 0, count: 0, failures: Vec::new() })
+    }
+
+    /// Appends the next frame to a chunk.
+    pub fn read(&mut self, chunk: &mut Chunk) -> Step {
+        let mut is_silent = false;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.next.is_none() && !lane.is_over) {
+            match lane.frames.next(&mut lane.bytes) {
+                Ok(Next::Frame { nanoseconds, is_snapped }) => {
+                    let first = *lane.found.first.get_or_insert(nanoseconds);
+                    lane.found.frames += 1;
+                    lane.found.nanoseconds = lane.found.nanoseconds.max(nanoseconds.saturating_sub(first));
+                    lane.found.earlier += u64::from(nanoseconds < lane.last);
+                    lane.last = nanoseconds;
+                    lane.next = Some((nanoseconds, is_snapped));
+                }
+                // Its next frame may be the first of all.
+                Ok(Next::Nothing) => is_silent = true,
+                Ok(Next::End) => lane.is_over = true,
+                Err(error) => {
+                    lane.is_over = true;
+                    self.failures.push(error);
+                }
+            }
+            lane.found.not_ethernet = lane.frames.skipped();
+        }
+        if is_silent {
+            return Step::Nothing;
+        }
+        let times = self.lanes.iter_mut().filter_map(|lane| Some((lane.next?, lane)));
+        // Of equal times, that of the first file.
+        let Some(((time, is_snapped), lane)) = times.min_by_key(|((time, _), _)| *time) else { return Step::End };
+        lane.next = None;
+        let begin = *self.begin.get_or_insert(time);
+        self.last = self.last.max(time.saturating_sub(begin));
+        self.count += 1;
+        chunk.bytes.extend_from_slice(&lane.bytes);
+        chunk.frames.push(Entry { time: self.last, end: chunk.bytes.len(), is_snapped });
+        Step::Frame
+    }
+
+    /// Returns the time from this pass's first frame to the next one's: the last frame is followed by a gap of average length.
+    pub fn period(&self) -> u64 {
+        self.last.saturating_add(self.last.checked_div(self.count.saturating_sub(1)).unwrap_or(0))
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the time of the first frame of all, and what was found in the files.
+    pub fn found(&self) -> (Option<u64>, Vec<Found>) {
+        (self.begin, self.lanes.iter().map(|lane| lane.found.clone()).collect())
+    }
+
+    /// Returns the errors of files that could not be read to their end.
+    pub fn take_failures(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.failures)
+    }
+}

@@ -1,0 +1,103 @@
+//! When each frame of a replay is due.
+
+use linerate::capture::Speed;
+use linerate::traffic::Rate;
+
+/// How the times of frames are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// The capture's own times, at a speed.
+    Times(Speed),
+    /// One after the other, in packets or bits per second.
+    Rate(Rate),
+    /// As fast as the port takes them.
+    Top,
+}
+
+impl Pace {
+    /// Returns its word in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Pace::Times(_) => "times",
+            Pace::Rate(_) => "rate",
+            Pace::Top => "top",
+        }
+    }
+}
+
+/// The due times of frames, in nanoseconds since the start. Each is computed from the start, not from the frame before, so
+/// that roundings do not add up.
+pub struct Schedule {
+    pace: Pace,
+    /// Frames so far, and their bytes with all that a wire adds.
+    frames: u64,
+    wire_bytes: u64,
+}
+
+/// Bytes that a wire adds to a frame: CRC, preamble and gap.
+const FRAMING: u64 = 24;
+
+impl Schedule {
+    pub fn new(pace: Pace) -> Schedule {
+        Schedule { pace, frames: 0, wire_bytes: 0 }
+    }
+
+    /// Returns when the next frame is due. It has `len` bytes, and `time` is that of the capture since its first frame.
+    pub fn next(&mut self, time: u64, len: usize) -> u64 {
+        let due = match self.pace {
+            Pace::Times(speed) => speed.scale(time),
+            Pace::Rate(Rate::Packets(per_second)) => (self.frames as f64 * 1e9 / per_second) as u64,
+            Pace::Rate(rate) => {
+                let Rate::Bits(bits) = rate.on_line(Rate::TEN_GIGABIT) else { return 0 };
+                (self.wire_bytes as f64 * 8e9 / bits) as u64
+            }
+            Pace::Top => 0,
+        };
+        self.frames += 1;
+        self.wire_bytes += len as u64 + FRAMING;
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten million frames: each is due at its exact time, rounded down to a nanosecond at most twice.
+    #[test]
+    fn ten_million_frames_are_due_at_their_times() {
+        let packets = 14_880_952.38;
+        let bits = 9_999_999_937.0;
+        let mut by_rate = Schedule::new(Pace::Rate(Rate::Packets(packets)));
+        let mut by_bits = Schedule::new(Pace::Rate(Rate::Bits(bits)));
+        let mut by_time = Schedule::new(Pace::Times("3x".parse().unwrap()));
+        let (mut time, mut wire) = (0u64, 0u64);
+        for frame in 0..10_000_000u64 {
+            let len = 60 + (frame * 7919 % 1455) as usize;
+            // In integers of 128 bits: the rates have two decimals and none.
+            let exact = u128::from(frame) * 100_000_000_000 / 1_488_095_238;
+            assert!(u128::from(by_rate.next(time, len)).abs_diff(exact) <= 1, "frame {frame}");
+            let exact = u128::from(wire) * 8_000_000_000 / 9_999_999_937;
+            assert!(u128::from(by_bits.next(time, len)).abs_diff(exact) <= 1, "frame {frame}");
+            assert!(by_time.next(time, len).abs_diff(time / 3) <= 1, "frame {frame}");
+            wire += len as u64 + 24;
+            time += 333 + frame * 104_729 % 10_007;
+        }
+    }
+
+    #[test]
+    fn paces_have_their_times() {
+        let frames = [(5, 60), (5, 1514), (1_000_000, 60)];
+        for (pace, due) in [
+            (Pace::Times(Speed::default()), [5, 5, 1_000_000]),
+            (Pace::Times("0.5".parse().unwrap()), [10, 10, 2_000_000]),
+            (Pace::Rate(Rate::Packets(1e6)), [0, 1_000, 2_000]),
+            // 84 bytes and 1,538 on the wire.
+            (Pace::Rate(Rate::Bits(1e9)), [0, 672, 672 + 12_304]),
+            (Pace::Top, [0, 0, 0]),
+        ] {
+            let mut schedule = Schedule::new(pace);
+            assert_eq!(frames.map(|(time, len)| schedule.next(time, len)), due, "{pace:?}");
+        }
+    }
+}

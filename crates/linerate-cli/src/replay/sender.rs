@@ -1,0 +1,264 @@
+//! The thread that sends: each frame at its time.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use linerate::Batch;
+use linerate::memory::Pool;
+use linerate::port::TxQueue;
+
+use super::errors::Errors;
+use super::schedule::{Pace, Schedule};
+use super::source::{Peek, Source};
+use super::timeline::{Clocks, Timeline};
+use crate::limits::End;
+use crate::profile::cycles;
+use crate::run::send;
+
+/// The time from the start to the first frame, in nanoseconds, in which that frame is prepared.
+const LEAD: u64 = 200_000;
+/// A thread sleeps no longer than until this many nanoseconds before a frame, since the kernel wakes it late.
+const MARGIN: u64 = 100_000;
+/// The longest sleep, and the longest time in which a thread that spins does not look at anything else.
+const SLEEP: u64 = 10_000_000;
+const SPIN: u64 = 1_000_000;
+/// A later time is the same: 73 years. So no sum of times overflows, whatever the capture says.
+const NEVER: u64 = u64::MAX / 8;
+/// An anchor is renewed at this age if the next frame is due after `CALM` or later, and at the second age in any case.
+const RENEWED: u64 = 10_000_000;
+const OLDEST: u64 = 100_000_000;
+const CALM: u64 = 5_000;
+
+/// The counts of a replay.
+pub struct Tally {
+    pub errors: Errors,
+    /// Frames that the port has taken, and the nanoseconds from when the first was due to when the last was sent.
+    pub given: u64,
+    pub nanoseconds: u64,
+    /// Frames that could not be sent when they were due, since the port had no room.
+    pub no_room: u64,
+    /// Frames that were due before they were read.
+    pub not_read: u64,
+    /// Frames that were longer than the port takes, and were not sent.
+    pub too_long: u64,
+    /// Frames of which the capture has only the beginning.
+    pub snapped: u64,
+    /// How late the frame is that the port has not taken at the end, in nanoseconds.
+    pub overdue: Option<u64>,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        Tally {
+            errors: Errors::new(),
+            given: 0,
+            nanoseconds: 0,
+            no_room: 0,
+            not_read: 0,
+            too_long: 0,
+            snapped: 0,
+            overdue: None,
+        }
+    }
+}
+
+pub struct Sender {
+    pub tx: TxQueue,
+    pub pool: Arc<Pool>,
+    /// The frames that are next, with their bytes in buffers, and of each when it is due and whether it
+    /// is snapped.
+    pub batch: Batch,
+    pub due: VecDeque<(u64, bool)>,
+    /// A batch without frames.
+    pub nothing: Batch,
+    pub source: Source,
+    pub schedule: Schedule,
+    pub pace: Pace,
+    /// Spins until a frame is due.
+    pub is_exact: bool,
+    /// The longest frame that the port takes.
+    pub longest: usize,
+    /// Frames may be chains of slots.
+    pub chains: bool,
+    /// Frames that may still be sent.
+    pub left: u64,
+    pub end: End,
+    pub spent: Arc<AtomicBool>,
+    pub clock: Option<Clock>,
+    /// When the next frame is due that is not in the batch.
+    pub next: Option<u64>,
+    /// Frames of the batch that the port has refused.
+    pub refused: usize,
+    /// The source had no frame when one could have been due.
+    pub has_starved: bool,
+    pub tally: Tally,
+    /// Where the counts go at the end.
+    pub report: Arc<Mutex<Option<Tally>>>,
+}
+
+/// The clock, from the start on.
+pub struct Clock {
+    clocks: Clocks,
+    timeline: Timeline,
+    /// When time 0 of the schedule is.
+    start: u64,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        let clocks = Clocks::new();
+        let anchor = clocks.read();
+        let timeline = Timeline::new(anchor, Timeline::calibrated());
+        Clock { clocks, timeline, start: anchor.nanoseconds + LEAD }
+    }
+
+    /// Returns the time of the schedule; 0 before it begins.
+    fn now(&self) -> u64 {
+        self.timeline.nanoseconds_at(cycles()).saturating_sub(self.start)
+    }
+
+    /// Takes a new anchor if it is time for it, with the next frame in `left` nanoseconds.
+    fn keep(&mut self, now: u64, left: u64) {
+        let age = self.timeline.age(now + self.start);
+        if age > RENEWED && left > CALM || age > OLDEST {
+            self.timeline.anchor(self.clocks.read());
+        }
+    }
+}
+
+impl Sender {
+    /// Sends the frames that are due, and returns their count.
+    pub fn turn(&mut self) -> usize {
+        if self.end.has_come() {
+            self.give_up();
+            return 0;
+        }
+        if self.clock.is_none() {
+            if !self.source.is_ready() {
+                return 0;
+            }
+            self.clock = Some(Clock::start());
+        }
+        let is_loaded = !self.batch.is_empty() || self.load(u64::MAX);
+        if !is_loaded || self.tx.unsent() > 0 {
+            // Collects what was sent, and hands on what was taken.
+            self.tx.send(&mut self.nothing);
+        }
+        if !is_loaded {
+            return 0;
+        }
+        let due = self.due.front().map_or(0, |(due, _)| *due);
+        if self.pace != Pace::Top && !self.is_due(due) {
+            return 0;
+        }
+        // Others that are due by now, too.
+        while self.batch.len() < self.batch.capacity() && self.load(self.now()) {}
+        let at = self.now();
+        let taken = send(&mut self.tx, &mut self.batch, self.chains);
+        self.note(taken, at);
+        taken
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.as_ref().map_or(0, Clock::now)
+    }
+
+    /// Returns whether a frame is due; if it is not, waits for it, or for a moment. The time of a turn that waits is not that of
+    /// the frames.
+    fn is_due(&mut self, due: u64) -> bool {
+        let is_handed_on = self.tx.unsent() == 0;
+        let Some(clock) = &mut self.clock else { return false };
+        let now = clock.now();
+        let left = due.saturating_sub(now);
+        clock.keep(now, left);
+        if cycles() >= clock.timeline.cycles_at(clock.start + due) {
+            return true;
+        }
+        if self.is_exact && is_handed_on {
+            let until = clock.timeline.cycles_at(clock.start + due.min(now + SPIN));
+            // Without a pause instruction, which takes longer than a reading of the counter.
+            while cycles() < until {}
+        } else if left > 2 * MARGIN && is_handed_on {
+            std::thread::sleep(Duration::from_nanos((left - MARGIN).min(SLEEP)));
+        }
+        false
+    }
+
+    /// Puts the next frame into the batch, if it is due by `now`; returns whether it is there.
+    fn load(&mut self, now: u64) -> bool {
+        let frame = match self.source.peek() {
+            Peek::Frame(frame) if self.left > 0 => frame,
+            Peek::Nothing if self.left > 0 => {
+                self.has_starved = true;
+                return false;
+            }
+            _ => {
+                if self.batch.is_empty() {
+                    self.spent.store(true, Ordering::Relaxed);
+                }
+                return false;
+            }
+        };
+        let due = *self.next.get_or_insert_with(|| self.schedule.next(frame.time, frame.len).min(NEVER));
+        if due > now {
+            return false;
+        }
+        if frame.len > self.longest {
+            self.tally.too_long += 1;
+            (self.next, self.has_starved) = (None, false);
+            self.source.advance();
+            // There may be no other frame: the caller looks at the end.
+            return false;
+        }
+        // The pool's buffers may all be in the port.
+        if !self.batch.push(&self.pool, self.source.bytes()) {
+            return false;
+        }
+        if std::mem::take(&mut self.has_starved) && self.pace != Pace::Top && due < self.now() {
+            self.tally.not_read += 1;
+        }
+        self.source.advance();
+        self.due.push_back((due, frame.is_snapped));
+        self.next = None;
+        self.left -= 1;
+        true
+    }
+
+    /// Notes the frames that the port has taken at a time, and those that it has not.
+    fn note(&mut self, taken: usize, at: u64) {
+        for (due, is_snapped) in self.due.drain(..taken.min(self.due.len())) {
+            self.tally.given += 1;
+            self.tally.snapped += u64::from(is_snapped);
+            if self.pace != Pace::Top {
+                self.tally.errors.record(at as i64 - due as i64);
+            }
+        }
+        if taken > 0 {
+            self.tally.nanoseconds = at;
+        }
+        let before = self.refused.saturating_sub(taken);
+        self.refused = self.due.len();
+        self.tally.no_room += self.refused.saturating_sub(before) as u64;
+    }
+
+    /// Ends: what is in the batch will not be sent.
+    fn give_up(&mut self) {
+        if let (Some(&(due, _)), None) = (self.due.front(), self.tally.overdue) {
+            let now = self.now();
+            self.tally.overdue = (now > due && self.refused > 0).then(|| now - due);
+        }
+        self.batch.clear();
+        self.due.clear();
+        self.tx.send(&mut self.batch);
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.give_up();
+        let tally = std::mem::replace(&mut self.tally, Tally::new());
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(tally);
+    }
+}

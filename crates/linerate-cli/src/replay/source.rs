@@ -1,0 +1,338 @@
+//! Frames in memory before they are due: all of them, or those that a thread reads ahead.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use linerate::Error;
+use linerate::capture::Frames;
+
+use super::merge::{Chunk, Found, Merge, Step};
+use crate::signals::interrupts;
+
+/// Bytes of a chunk, and the chunks that are read ahead: 16 MiB.
+const CHUNK: usize = 256 << 10;
+const AHEAD: usize = 64;
+/// How long a reader sleeps whose pipe is silent.
+const SILENCE: Duration = Duration::from_millis(1);
+
+/// What reading has found so far.
+#[derive(Default)]
+pub struct Reading {
+    /// The time of the first frame of all.
+    pub begin: Option<u64>,
+    pub files: Vec<Found>,
+    pub failures: Vec<Error>,
+}
+
+/// The frames, in the order in which they are due.
+pub struct Source {
+    /// All chunks, or the one that was read ahead.
+    chunks: Vec<Chunk>,
+    /// The next frame: its chunk, its place there, and where its bytes begin.
+    at: (usize, usize, usize),
+    /// The time at which this pass begins, and how long it takes.
+    base: u64,
+    period: u64,
+    /// Passes that are left after this one; `None`: without end.
+    passes: Option<u64>,
+    ahead: Option<Ahead>,
+    /// The files, which cannot be recorded into while they are open.
+    _open: Option<Merge>,
+    reading: Arc<Mutex<Reading>>,
+    /// The longest frame, and the average length, if all frames are known.
+    lens: Option<(usize, usize)>,
+}
+
+/// A frame that is next.
+#[derive(Clone, Copy)]
+pub struct Peeked {
+    /// Nanoseconds since the first frame of the first pass.
+    pub time: u64,
+    pub len: usize,
+    pub is_snapped: bool,
+}
+
+/// The answer of [`Source::peek`].
+pub enum Peek {
+    Frame(Peeked),
+    /// It was not read yet.
+    Nothing,
+    End,
+}
+
+/// The thread that reads ahead.
+struct Ahead {
+    chunks: Receiver<(u64, Chunk)>,
+    /// Chunks go back to it, so that no memory is freed between two frames.
+    back: Sender<Chunk>,
+    /// As much was read as can be, for now.
+    is_ready: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Source {
+    /// Opens the files. They are read to memory now if they have at most `memory` bytes, otherwise by a thread.
+    pub fn open(paths: &[PathBuf], passes: u64, memory: u64) -> Result<Source, Error> {
+        let merge = Merge::open(paths)?;
+        let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
+        let bytes: u64 = paths.iter().map(|path| path.metadata().map_or(u64::MAX, |file| file.len())).sum();
+        let mut source = Source {
+            chunks: Vec::new(),
+            at: (0, 0, 0),
+            base: 0,
+            period: 0,
+            passes: passes.checked_sub(1),
+            ahead: None,
+            _open: None,
+            reading: Arc::default(),
+            lens: None,
+        };
+        match !has_pipe && bytes <= memory {
+            true => source.read_all(merge)?,
+            false => source.read_ahead(merge, paths.to_vec())?,
+        }
+        Ok(source)
+    }
+
+    fn read_all(&mut self, mut merge: Merge) -> Result<(), Error> {
+        let (mut longest, mut total) = (0, 0);
+        let mut step = Step::Frame;
+        while step == Step::Frame && !interrupts().have_come() {
+            let mut chunk = Chunk::default();
+            while chunk.bytes.len() < CHUNK && step == Step::Frame {
+                let before = chunk.bytes.len();
+                step = merge.read(&mut chunk);
+                longest = longest.max(chunk.bytes.len() - before);
+            }
+            total += chunk.bytes.len();
+            self.chunks.push(chunk);
+        }
+        self.period = merge.period();
+        note_pass(&self.reading, &mut merge);
+        let mut reading = self.reading();
+        if merge.count() == 0 {
+            return Err(reading.failures.pop().unwrap_or_else(|| without_frames(&reading)));
+        }
+        // How a damaged file would go on is not known.
+        let is_damaged = !reading.failures.is_empty();
+        drop(reading);
+        if is_damaged {
+            self.passes = Some(0);
+        }
+        self.lens = Some((longest, total / merge.count() as usize));
+        self._open = Some(merge);
+        Ok(())
+    }
+
+    fn read_ahead(&mut self, merge: Merge, paths: Vec<PathBuf>) -> Result<(), Error> {
+        let files: Vec<PathBuf> = paths.iter().filter(|path| !Frames::may_wait(path)).cloned().collect();
+        self._open = Some(Merge::open(&files)?);
+        let (sender, chunks) = sync_channel(AHEAD);
+        let (back, used) = channel();
+        let (is_ready, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let reader = Reader {
+            paths,
+            passes: self.passes,
+            chunks: sender,
+            used,
+            is_ready: is_ready.clone(),
+            stop: stop.clone(),
+            reading: self.reading.clone(),
+        };
+        let thread = std::thread::Builder::new().name("reader".to_string()).spawn(move || reader.run(merge));
+        thread.map_err(|source| Error::System { call: "starting a thread", source })?;
+        (self.ahead, self.passes) = (Some(Ahead { chunks, back, is_ready, stop }), Some(0));
+        Ok(())
+    }
+
+    /// Returns whether as much was read as can be before the first frame is sent.
+    pub fn is_ready(&self) -> bool {
+        self.ahead.as_ref().is_none_or(|ahead| ahead.is_ready.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether all frames were read beforehand.
+    pub fn is_in_memory(&self) -> bool {
+        self.ahead.is_none()
+    }
+
+    /// Returns the longest frame and the average length, if all frames are known.
+    pub fn lens(&self) -> Option<(usize, usize)> {
+        self.lens
+    }
+
+    /// Returns what reading finds.
+    pub fn shared(&self) -> Arc<Mutex<Reading>> {
+        self.reading.clone()
+    }
+
+    fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next frame without taking it.
+    pub fn peek(&mut self) -> Peek {
+        loop {
+            let (chunk, frame, begin) = self.at;
+            match self.chunks.get(chunk) {
+                Some(of) => {
+                    if let Some(entry) = of.frames.get(frame) {
+                        let (time, len) = (self.base.saturating_add(entry.time), entry.end - begin);
+                        return Peek::Frame(Peeked { time, len, is_snapped: entry.is_snapped });
+                    }
+                    self.at = (chunk + 1, 0, 0);
+                }
+                None => match self.turn_over() {
+                    Peek::Frame(_) => {}
+                    end => return end,
+                },
+            }
+        }
+    }
+
+    /// Goes on behind the last chunk: with the next pass, or with what was read ahead.
+    fn turn_over(&mut self) -> Peek {
+        const MORE: Peek = Peek::Frame(Peeked { time: 0, len: 0, is_snapped: false });
+        if let Some(ahead) = &self.ahead {
+            let next = match ahead.chunks.try_recv() {
+                Ok(next) => next,
+                Err(TryRecvError::Empty) => return Peek::Nothing,
+                Err(TryRecvError::Disconnected) => return Peek::End,
+            };
+            self.chunks.drain(..).for_each(|used| _ = ahead.back.send(used));
+            self.base = next.0;
+            self.chunks.push(next.1);
+        } else {
+            match &mut self.passes {
+                Some(0) => return Peek::End,
+                Some(passes) => *passes -= 1,
+                None => {}
+            }
+            self.base = self.base.saturating_add(self.period);
+        }
+        self.at = (0, 0, 0);
+        MORE
+    }
+
+    /// Returns the bytes of the frame that [`peek`](Source::peek) has found.
+    pub fn bytes(&self) -> &[u8] {
+        let (chunk, frame, begin) = self.at;
+        let of = &self.chunks[chunk];
+        &of.bytes[begin..of.frames[frame].end]
+    }
+
+    /// Takes the frame that [`peek`](Source::peek) has found.
+    pub fn advance(&mut self) {
+        let (chunk, frame, _) = self.at;
+        self.at = (chunk, frame + 1, self.chunks[chunk].frames[frame].end);
+    }
+}
+
+fn without_frames(reading: &Reading) -> Error {
+    let others: u64 = reading.files.iter().map(|file| file.not_ethernet).sum();
+    let others = if others > 0 { format!("; {others} packets are not Ethernet") } else { String::new() };
+    let names: Vec<&str> = reading.files.iter().map(|file| file.name.as_str()).collect();
+    Error::Capture { file: names.join(", "), why: format!("no frame to send{others}") }
+}
+
+/// Notes what one pass has found. The files of other passes are the same.
+fn note_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
+    let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+    (reading.begin, reading.files) = merge.found();
+    reading.failures.extend(merge.take_failures());
+}
+
+/// Reads ahead, in its own thread.
+struct Reader {
+    paths: Vec<PathBuf>,
+    passes: Option<u64>,
+    chunks: SyncSender<(u64, Chunk)>,
+    used: Receiver<Chunk>,
+    is_ready: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    reading: Arc<Mutex<Reading>>,
+}
+
+impl Reader {
+    fn run(mut self, mut merge: Merge) {
+        let mut base = 0u64;
+        loop {
+            if self.pass(&mut merge, base).is_none() {
+                break;
+            }
+            let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+            if merge.count() == 0 && reading.failures.is_empty() {
+                let error = without_frames(&reading);
+                reading.failures.push(error);
+            }
+            let is_last = match &mut self.passes {
+                Some(0) => true,
+                Some(passes) => {
+                    *passes -= 1;
+                    false
+                }
+                None => false,
+            };
+            if is_last || !reading.failures.is_empty() {
+                break;
+            }
+            base = base.saturating_add(merge.period());
+            match Merge::open(&self.paths) {
+                Ok(again) => merge = again,
+                Err(error) => {
+                    reading.failures.push(error);
+                    break;
+                }
+            }
+        }
+        self.is_ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the files once; `None` if nothing more is wanted.
+    fn pass(&self, merge: &mut Merge, base: u64) -> Option<()> {
+        loop {
+            let mut chunk = self.used.try_recv().unwrap_or_default();
+            chunk.bytes.clear();
+            chunk.frames.clear();
+            let mut step = Step::Frame;
+            while chunk.bytes.len() < CHUNK && step == Step::Frame {
+                step = merge.read(&mut chunk);
+            }
+            note_pass(&self.reading, merge);
+            if !chunk.frames.is_empty() {
+                self.send((base, chunk))?;
+            }
+            match step {
+                Step::Frame => {}
+                Step::End => return Some(()),
+                Step::Nothing => {
+                    // What has come so far is all that there is.
+                    self.is_ready.store(merge.count() > 0, Ordering::Relaxed);
+                    std::thread::sleep(SILENCE);
+                }
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+        }
+    }
+
+    fn send(&self, chunk: (u64, Chunk)) -> Option<()> {
+        match self.chunks.try_send(chunk) {
+            Ok(()) => Some(()),
+            Err(TrySendError::Full(chunk)) => {
+                self.is_ready.store(true, Ordering::Relaxed);
+                self.chunks.send(chunk).ok()
+            }
+            Err(TrySendError::Disconnected(_)) => None,
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! `linerate replay`: the frames of captures, byte for byte, in order and at their times; and what it says if that fails.
+
+mod kit;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
+use std::time::Instant;
+
+use kit::{Folder, Process, expect, frames, linerate, summary, text, write_frames};
+use serde_json::{Value, json};
+
+/// Runs a replay that ends with `code`; returns its part of the summary, the summary, and the errors.
+#[track_caller]
+fn replay(code: i32, arguments: &[&str]) -> (Value, Value, String) {
+    let output =
+        expect(code, linerate(&[&["replay"][..], arguments, &["--json"]].concat()).stdin(std::process::Stdio::null()));
+    let summary = summary(&output.stdout);
+    (summary["replay"].clone(), summary, text(&output.stderr))
+}
+
+/// Runs a replay that fails without a summary, and checks its errors.
+#[track_caller]
+fn refuses(code: i32, arguments: &[&str], parts: &[&str]) {
+    let said = text(&expect(code, &mut linerate(&[&["replay"], arguments].concat())).stderr);
+    for part in parts {
+        assert!(said.contains(part), "{arguments:?} does not say '{part}': {said}");
+    }
+}
+
+/// A frame that is like no other: its number is in it, and its length depends on it.
+fn frame(number: usize) -> Vec<u8> {
+    let mut frame = vec![number as u8; 60 + number * 37 % 1400];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5]);
+    frame[14..22].copy_from_slice(&(number as u64).to_be_bytes());
+    frame
+}
+
+/// Writes a capture of frames with their times in nanoseconds.
+fn write_timed(path: &str, frames: &[(u64, Vec<u8>)]) {
+    let mut file = Vec::new();
+    [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 65_535, 1].iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
+    for (time, frame) in frames {
+        let len = frame.len() as u32;
+        let words = [(time / 1_000_000_000) as u32, (time % 1_000_000_000) as u32, len, len];
+        words.iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(frame);
+    }
+    std::fs::write(path, file).unwrap();
+}
+
+/// Writes the same as pcapng, with times in nanoseconds.
+fn write_pcapng(path: &str, frames: &[(u64, Vec<u8>)]) {
+    let mut file = Vec::new();
+    let mut block = |kind: u32, body: &[u8]| {
+        let padded = body.len().next_multiple_of(4);
+        let total = (padded + 12) as u32;
+        file.extend(kind.to_le_bytes());
+        file.extend(total.to_le_bytes());
+        file.extend(body);
+        file.resize(file.len() + padded - body.len(), 0);
+        file.extend(total.to_le_bytes());
+    };
+    block(0x0A0D_0D0A, &[&0x1A2B_3C4Du32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xFF; 8]].concat());
+    // Ethernet, any length, if_tsresol 9.
+    block(1, &[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    for (time, frame) in frames {
+        let len = frame.len() as u32;
+        let words = [0, (time >> 32) as u32, *time as u32, len, len];
+        block(6, &[&words.map(u32::to_le_bytes).concat(), frame.as_slice()].concat());
+    }
+    std::fs::write(path, file).unwrap();
+}
+
+/// Frames 10 to 14 µs apart.
+fn some(count: usize) -> Vec<(u64, Vec<u8>)> {
+    (0..count).map(|n| (1_700_000_000_000_000_000 + n as u64 * 10_000 + n as u64 % 5 * 1000, frame(n))).collect()
+}
+
+fn bytes(frames: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
+    frames.iter().map(|(_, frame)| frame.clone()).collect()
+}
+
+/// In every way of reading and of waiting, the recording has the capture's frames, and the histograms have them all.
+#[test]
+fn frames_arrive_byte_for_byte_and_in_order() {
+    let folder = Folder::new("replay-bytes");
+    let all = some(3000);
+    let [pcap, pcapng, out] = ["in.pcap", "in.pcapng", "out.pcap"].map(|file| folder.path(file));
+    write_timed(&pcap, &all);
+    write_pcapng(&pcapng, &all);
+    for file in [&pcap, &pcapng] {
+        for options in
+            [&[][..], &["--exact"], &["--top"], &["--speed", "2x"], &["--rate", "1Gbit"], &["--rate", "100k"]]
+        {
+            for memory in [&[][..], &["--memory", "0"]] {
+                let port = format!("pcap:{out}?write");
+                let (part, summary, said) = replay(0, &[&[file.as_str(), &port], options, memory].concat());
+                assert!(frames(&out) == bytes(&all), "{file} {options:?} {memory:?}: {said}");
+                assert_eq!((&part["given"], &summary["packets"]), (&json!(3000), &json!(3000)), "{summary}");
+                assert_eq!(part["read"], if memory.is_empty() { "memory" } else { "ahead" }, "{summary}");
+                assert_eq!(
+                    (&part["files"][0]["frames"], &part["files"][0]["seconds"]),
+                    (&json!(3000), &json!(0.029994))
+                );
+                if options == ["--top"] {
+                    assert!(part.get("errors").is_none() && part["pace"] == "top", "{part}");
+                } else {
+                    let errors = &part["errors"];
+                    assert_eq!(errors["times"]["count"], 3000, "{part}");
+                    assert_eq!(errors["gaps"]["count"], 2999, "{part}");
+                    assert!(errors["drift_microseconds"].is_number(), "{part}");
+                    for quantile in ["median", "p99", "p99_9", "max"] {
+                        assert!(errors["gaps"]["microseconds"][quantile].is_number(), "{part}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The whole file takes its time, at each speed and rate: no frame is sent before it is due.
+#[test]
+fn no_frame_is_early() {
+    let folder = Folder::new("replay-times");
+    let file = folder.path("in.pcap");
+    // 0.2 s, and 1,250 bytes with all that a wire adds: 10 kbit.
+    let all: Vec<_> = (0..201).map(|n| (n * 1_000_000, vec![n as u8; 1226])).collect();
+    write_timed(&file, &all);
+    for (options, least) in [
+        (&[][..], 0.2),
+        (&["--exact"], 0.2),
+        (&["--speed", "4"], 0.05),
+        (&["--speed", "0.5x", "--exact"], 0.4),
+        (&["--rate", "2k"], 0.1),
+        (&["--rate", "10Mbit"], 0.2),
+        // The next pass follows after an average gap.
+        (&["--loop", "2"], 0.401),
+    ] {
+        let begin = Instant::now();
+        let (part, ..) = replay(0, &[&[file.as_str(), "null:"], options].concat());
+        let seconds = part["last_sent_seconds"].as_f64().unwrap();
+        assert!(seconds >= least, "{options:?}: {part}");
+        assert!(begin.elapsed().as_secs_f64() >= least, "{options:?}: by another clock: {part}");
+    }
+}
+
+/// Frames of several captures come in the order of their times, those of equal times in the order of the files.
+#[test]
+fn captures_are_merged_by_time() {
+    let folder = Folder::new("replay-merge");
+    let [a, b, c, out] = ["a.pcap", "b.pcapng", "c.pcap", "out.pcap"].map(|file| folder.path(file));
+    let at = |times: &[u64], from: usize| -> Vec<(u64, Vec<u8>)> {
+        times.iter().enumerate().map(|(n, time)| (1_000_000_000 + time * 1000, frame(from + n))).collect()
+    };
+    let [first, second, third] = [at(&[50, 60, 90, 300], 0), at(&[10, 60, 200], 10), at(&[55, 20, 210], 20)];
+    write_timed(&a, &first);
+    write_pcapng(&b, &second);
+    write_timed(&c, &third);
+    let port = format!("pcap:{out}?write");
+    // Behind frame 20, which is due at 55, comes 21, whose time is earlier.
+    let order = [10, 0, 20, 21, 1, 11, 2, 12, 22, 3].map(frame).to_vec();
+    for memory in ["1G", "0"] {
+        let (part, _, said) = replay(0, &[&a, &port, "--with", &b, "--with", &c, "--memory", memory]);
+        assert!(frames(&out) == order, "{said}");
+        let begins: Vec<f64> = (0..3).map(|n| part["files"][n]["begins"].as_f64().unwrap()).collect();
+        assert_eq!(begins, [0.00004, 0.0, 0.000045], "{part}");
+        assert_eq!([0, 1, 2].map(|n| part["files"][n]["earlier"].as_u64().unwrap()), [0, 0, 1], "{part}");
+        assert!(said.contains("1 frames have a time before that of the frame in front"), "{said}");
+        let (part, ..) = replay(0, &[&a, &port, "--with", &b, "--with", &c, "--memory", memory, "--loop", "3"]);
+        assert!(frames(&out) == [&order[..], &order, &order].concat(), "{part}");
+    }
+}
+
+#[test]
+fn loops_and_counts_are_exact() {
+    let folder = Folder::new("replay-loops");
+    let [file, out] = ["in.pcap", "out.pcap"].map(|file| folder.path(file));
+    let all = some(100);
+    write_timed(&file, &all);
+    let port = format!("pcap:{out}?write");
+    for memory in ["1G", "0"] {
+        for (options, count) in [
+            (&["--loop", "3"][..], 300),
+            (&["--count", "42"], 42),
+            (&["--loop", "0", "--count", "1k"], 1000),
+            (&["--loop", "0", "--top", "--count", "12345"], 12345),
+            (&["--loop", "2", "--count", "100"], 100),
+        ] {
+            let (part, summary, _) = replay(0, &[&[&file, &port, "--memory", memory], options].concat());
+            assert_eq!((&part["given"], &summary["packets"]), (&json!(count), &json!(count)), "{options:?}: {summary}");
+            let sent = frames(&out);
+            assert!(
+                sent.len() == count && sent.iter().enumerate().all(|(n, sent)| *sent == frame(n % 100)),
+                "{options:?}"
+            );
+        }
+        let (_, summary, said) = replay(0, &[&file, "null:", "--count", "101", "--memory", memory]);
+        assert_eq!(summary["unreached"][0]["moved"], 100, "{summary}");
+        assert!(
+            said.contains("101 packets were asked for, 100 were moved: bounded by the captures' end (see --loop)"),
+            "{said}"
+        );
+        replay(1, &[&file, "null:", "--count", "101", "--strict", "--memory", memory]);
+    }
+}
+
+/// Without an end it goes on until Ctrl-C or the time is over, and its summary is complete.
+#[test]
+fn a_replay_without_end_is_ended() {
+    let folder = Folder::new("replay-ends");
+    let file = folder.path("in.pcap");
+    write_timed(&file, &some(100));
+    for memory in ["1G", "0"] {
+        for exact in [&[][..], &["--exact"]] {
+            let words = [&["replay", &file, "null:", "--loop", "0", "--json", "--memory", memory], exact].concat();
+            let mut process = Process::start(&mut linerate(&words));
+            process.await_output("seconds");
+            let (code, rest) = process.interrupt();
+            let found = summary(rest.as_bytes());
+            assert_eq!((code, &found["interrupted"]), (Some(0), &json!(true)), "{rest}");
+            let given = &found["replay"]["given"];
+            assert!(given.as_u64().unwrap() > 100 && found["replay"]["errors"]["times"]["count"] == *given, "{found}");
+        }
+        let (part, summary, _) = replay(0, &[&file, "null:", "--loop", "0", "--seconds", "0.3", "--memory", memory]);
+        assert_eq!((&part["given"], &part["overdue_microseconds"]), (&summary["packets"], &Value::Null), "{summary}");
+    }
+}
+
+/// A pipe is read while its writer goes on.
+#[test]
+fn a_pipe_is_replayed_as_it_comes() {
+    let folder = Folder::new("replay-pipe");
+    let [file, pipe, out] = ["in.pcap", "pipe", "out.pcap"].map(|file| folder.path(file));
+    let all = some(100);
+    write_timed(&file, &all);
+    expect(0, Command::new("mkfifo").arg(&pipe));
+    refuses(2, &[&pipe, "null:", "--loop", "2"], &["is a pipe, which cannot be read again"]);
+    let mut process = Process::start(&mut linerate(&["replay", &pipe, &format!("pcap:{out}?write"), "--json"]));
+    process.await_error("read ahead");
+    let content = std::fs::read(&file).unwrap();
+    let mut writer = OpenOptions::new().write(true).open(&pipe).unwrap();
+    let (first, rest) = content.split_at(content.len() / 2);
+    writer.write_all(first).unwrap();
+    // The rest comes when the run has begun.
+    process.await_output("seconds");
+    writer.write_all(rest).unwrap();
+    drop(writer);
+    let (code, output) = process.ended();
+    let part = &summary(output.as_bytes())["replay"];
+    assert_eq!((code, &part["given"]), (Some(0), &json!(100)), "{output}");
+    assert!(part["late_not_read"].as_u64().unwrap() > 0, "{part}");
+    assert!(frames(&out) == bytes(&all));
+}
+
+/// What is not sent, or not whole, is counted, said, and with --strict a failure.
+#[test]
+fn frames_that_are_not_sent_as_they_were_are_counted() {
+    let folder = Folder::new("replay-frames");
+    let [long, short] = ["long.pcap", "short.pcap"].map(|file| folder.path(file));
+    write_frames(&long, &[vec![1; 60], vec![2; 3000], vec![3; 1514], vec![4; 1519]]);
+    for memory in ["1G", "0"] {
+        let (part, summary, said) = replay(0, &[&long, "sim:0?wire=sink", "--memory", memory]);
+        assert_eq!(
+            (&part["too_long"], &part["given"], &summary["packets"]),
+            (&json!(2), &json!(2), &json!(2)),
+            "{summary}"
+        );
+        assert!(said.contains("2 frames were not sent: too long for sim:0?wire=sink; a larger --mtu"), "{said}");
+        assert_eq!(part["errors"]["times"]["count"], 2, "{part}");
+        let (.., said) = replay(1, &[&long, "sim:0?wire=sink", "--memory", memory, "--strict"]);
+        assert!(said.contains("error: the count: 4 packets were asked for, 2 were moved"), "{said}");
+        let (part, ..) = replay(0, &[&long, "sim:0?wire=sink", "--memory", memory, "--mtu", "3000", "--strict"]);
+        assert_eq!((&part["too_long"], &part["given"]), (&json!(0), &json!(4)), "{part}");
+        // A file takes any length.
+        let out = folder.path("out.pcap");
+        replay(0, &[&long, &format!("pcap:{out}?write"), "--memory", memory, "--strict"]);
+        assert_eq!(frames(&out).iter().map(Vec::len).collect::<Vec<_>>(), [60, 3000, 1514, 1519]);
+    }
+    // A record of 40 of 100 bytes, and one of 80 of 80.
+    let mut file = std::fs::read(&long).unwrap()[..24].to_vec();
+    for (there, whole) in [(70u32, 100u32), (80, 80), (20, 20)] {
+        [0, 0, there, whole].iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
+        file.extend(vec![0x55; there as usize]);
+    }
+    std::fs::write(&short, file).unwrap();
+    let out = folder.path("out.pcap");
+    let (part, _, said) = replay(0, &[&short, &format!("pcap:{out}?write")]);
+    assert_eq!((&part["snapped"], &part["given"]), (&json!(1), &json!(3)), "{part}");
+    assert!(said.contains("1 frames were cut by the capture's snap length, and sent without their ends"), "{said}");
+    assert_eq!(frames(&out).iter().map(Vec::len).collect::<Vec<_>>(), [70, 80, 60], "padded, as by a card");
+}
+
+/// A port without room makes frames late; one that never has room sends none, and the times are not kept.
+#[test]
+fn a_port_without_room_is_the_reason() {
+    let folder = Folder::new("replay-room");
+    let file = folder.path("in.pcap");
+    write_timed(&file, &some(5000));
+    let down = [file.as_str(), "sim:0?wire=none", "--seconds", "1"];
+    let (part, summary, said) = replay(0, &down);
+    assert_eq!((&summary["packets"], &part["given"]), (&json!(0), &json!(511)), "a ring: {summary}");
+    assert!(
+        part["late_no_room"].as_u64().unwrap() > 0 && part["overdue_microseconds"].as_f64().unwrap() > 1e4,
+        "{part}"
+    );
+    for part in ["no link, with wire=none", "had no room when they were due", "bounded by the link, which is down"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let (.., said) = replay(1, &[&down[..], &["--strict"]].concat());
+    assert!(said.contains("error: the captures' times: "), "{said}");
+    let (.., said) = replay(1, &[&down[..], &["--strict", "--rate", "1M"]].concat());
+    assert!(said.contains("error: the rate: "), "{said}");
+}
+
+/// A capture that is damaged is sent up to there, and the place is said. It is not sent again.
+#[test]
+fn damaged_captures_have_their_place() {
+    let folder = Folder::new("replay-damaged");
+    let [good, cut, bad, out] = ["good.pcap", "cut.pcap", "bad.pcap", "out.pcap"].map(|file| folder.path(file));
+    let all: Vec<_> = (0..20).map(|n| (n * 1000, frame(0))).collect();
+    write_timed(&good, &all);
+    let content = std::fs::read(&good).unwrap();
+    std::fs::write(&cut, &content[..24 + 76 * 12 + 30]).unwrap();
+    let mut malformed = content.clone();
+    malformed[24 + 76 * 10 + 8..][..4].copy_from_slice(&10_000_000u32.to_le_bytes());
+    std::fs::write(&bad, malformed).unwrap();
+    let port = format!("pcap:{out}?write");
+    for memory in ["1G", "0"] {
+        for (file, count, place) in
+            [(&cut, 12, "it is cut after frame 12"), (&bad, 10, "malformed at byte 784: a frame of 10000000 bytes")]
+        {
+            let (part, _, said) = replay(1, &[file, &port, "--memory", memory, "--loop", "3"]);
+            assert!(said.contains(&format!("error: capture file '{file}': {place}")), "{said}");
+            assert_eq!((&part["given"], frames(&out).len()), (&json!(count), count), "{part}");
+            // Frames of others go on.
+            let (part, ..) = replay(1, &[file, &port, "--with", &good, "--memory", memory]);
+            assert_eq!(part["given"], count + 20, "{part}");
+        }
+    }
+}
+
+/// Times that no clock has, and captures of which no frame can be sent, do not keep it from its end.
+#[test]
+fn strange_captures_come_to_their_end() {
+    let folder = Folder::new("replay-strange");
+    let [file, long] = ["in.pcapng", "long.pcap"].map(|file| folder.path(file));
+    write_frames(&long, &[vec![1; 2000]]);
+    for times in [[0, u64::MAX, 5], [u64::MAX, 0, 5], [1, u64::MAX / 2, u64::MAX]] {
+        write_pcapng(&file, &times.map(|time| (time, frame(0))));
+        for memory in ["1G", "0"] {
+            for options in [&[][..], &["--exact"], &["--speed", "1e-300"], &["--rate", "1e-300"], &["--speed", "1e300"]]
+            {
+                for looped in ["1", "0"] {
+                    let most = ["--seconds", "0.1", "--loop", looped, "--memory", memory];
+                    let (part, summary, _) = replay(0, &[&[&file, "null:"], options, &most].concat());
+                    assert!(
+                        part["given"] == summary["packets"] && part["given"] != 0,
+                        "{times:?} {options:?}: {summary}"
+                    );
+                }
+            }
+        }
+    }
+    for memory in ["1G", "0"] {
+        for options in [&["--top"][..], &["--exact"], &[]] {
+            let most = ["--seconds", "0.1", "--loop", "0", "--memory", memory];
+            let (part, ..) = replay(0, &[&[&long, "sim:0?wire=sink"], options, &most].concat());
+            assert!(part["given"] == 0 && part["too_long"].as_u64().unwrap() > 0, "{part}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused() {
+    let folder = Folder::new("replay-refused");
+    let [good, empty, none, other, missing] =
+        ["good", "empty", "none", "other", "missing"].map(|file| folder.path(file));
+    write_timed(&good, &some(3));
+    write_timed(&none, &[]);
+    std::fs::write(&empty, "").unwrap();
+    std::fs::write(&other, "this is a text, and no capture").unwrap();
+    for (file, why) in [
+        (&missing, "cannot read it: No such file or directory"),
+        (&empty, "it is too short for a capture file"),
+        (&other, "it is neither pcap nor pcapng"),
+        (&none, "no frame to send"),
+    ] {
+        refuses(1, &[file, "null:"], &[why, file]);
+        refuses(1, &[file, "null:", "--memory", "0"], &[why, file]);
+    }
+    refuses(1, &[&good, "null:", "--with", &missing], &["cannot read it", &missing]);
+    let itself = format!("pcap:{good}?write");
+    for memory in ["1G", "0"] {
+        refuses(1, &[&good, &itself, "--memory", memory], &["it is being read; choose another file"]);
+    }
+    assert_eq!(frames(&good).len(), 3, "it is whole");
+    for (options, why) in [
+        (&["--speed", "0"][..], "it must be a factor such as 1x or 0.5x"),
+        (&["--speed", "-1"], "it must be a factor"),
+        (&["--speed", "infx"], "it must be a factor"),
+        (&["--rate", "0"], "a rate is positive"),
+        (&["--loop", "-1"], "it must be a whole number, such as 10, or 0: for ever"),
+        (&["--memory", "much"], "it must be a whole number of bytes"),
+        (&["--count", "0"], "at least 1"),
+        (&["--speed", "2", "--rate", "1M"], "cannot be used with"),
+        (&["--speed", "2", "--top"], "cannot be used with"),
+        (&["--rate", "1M", "--top"], "cannot be used with"),
+        (&["--exact", "--top"], "cannot be used with"),
+        (&["--queues", "2"], "replay sends by one queue"),
+        (&["--rate", "50%"], "null: has no line rate"),
+    ] {
+        refuses(2, &[&[good.as_str(), "null:"], options].concat(), &[why]);
+    }
+    refuses(2, &[&good], &["required arguments", "<PORT>"]);
+    refuses(2, &[&good, &format!("pcap:{good}")], &["is read; to write into it: replay"]);
+    refuses(2, &[&format!("pcap:{good}"), "null:"], &["is the name of a port; replay has the file: replay "]);
+    refuses(2, &[&good, "eth0"], &["it has no kind in front"]);
+    refuses(1, &[&good, "pcap:/dev/full?write", "--loop", "1000", "--top"], &["No space left on device"]);
+}
+
+/// The people's summary has the errors, too.
+#[test]
+fn the_summary_has_a_table_of_errors() {
+    let folder = Folder::new("replay-table");
+    let file = folder.path("in.pcap");
+    write_timed(&file, &some(100));
+    let output = expect(0, &mut linerate(&["replay", &file, "null:", "--exact"]));
+    let shown = text(&output.stdout);
+    for part in ["median", "p99.9", "of times", "of gaps", "drift ", "replay: 100 packets"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("bounded by"), "a thread that waits is not at its limit: {shown}");
+    assert!(text(&output.stderr).contains("100 frames in 994 µs, read into memory"), "{}", text(&output.stderr));
+    let shown = text(&expect(0, &mut linerate(&["replay", &file, "null:", "--top"])).stdout);
+    assert!(!shown.contains("of times"), "{shown}");
+}
