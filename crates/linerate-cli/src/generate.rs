@@ -143,7 +143,9 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             );
         }
         let rate = rate.map(|rate| rate.times(1.0 / f64::from(queues)));
-        let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
+        // In turn: the sum of queues with few frames each is the rate, too.
+        let credit = f64::from(queue) / f64::from(queues);
+        let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()).with_credit(credit));
         // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
         let per_look = rate.map_or(1.0, |rate| rate.packets_per_second(generator.frame_len()) * 50e-6);
         let most = common.batch.packets().min(Pacer::BURST as usize);
@@ -164,7 +166,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         match reports {
             // Of the last frames a checker misses none.
             [Some(report)] if is_checked => {
-                let arrived = report.received - report.by_sender(is_stamped).duplicated;
+                let arrived = report.received - report.duplicated;
                 Outcome { lost: outcome.lost.max(sums.moved.saturating_sub(arrived)), ..outcome }
             }
             _ => outcome,
@@ -193,7 +195,7 @@ fn size(text: &str) -> Result<u16, String> {
 /// Takes the report of a tester at the port's other end, if there is one. A frame without the stamp that it was sent with is
 /// corrupted, and not lost.
 fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
-    let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped));
+    let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped, 0));
     arrived.fold(Outcome::default(), |sum, report| Outcome {
         lost: sum.lost + report.lost,
         corrupted: sum.corrupted + report.corrupted,

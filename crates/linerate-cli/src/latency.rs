@@ -7,15 +7,15 @@
 
 use std::cell::Cell;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
 use linerate::port::PortName;
 use linerate::sim82599::Timed;
-use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate};
+use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
@@ -59,8 +59,13 @@ pub struct Times {
     pub used: Use,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
+    /// The packets that were sent and received after that time.
+    after: [u64; 2],
     pub lost: u64,
     pub corrupted: u64,
+    /// Packets that arrived again, and those without a stamp; neither are among those received.
+    duplicated: u64,
+    unstamped: u64,
     /// In nanoseconds.
     pub histogram: Histogram<u64>,
 }
@@ -75,11 +80,23 @@ impl Times {
         let [sent, arrived] = self.rates();
         json!({
             "asked_mpps": self.asked / 1e6, "offered_mpps": sent / 1e6, "arrived_mpps": arrived / 1e6,
-            "seconds": self.seconds, "sent": self.sent, "arrived": self.arrived, "lost": self.lost, "corrupted": self.corrupted, "looked_at": self.histogram.len(),
+            "seconds": self.seconds, "sent": self.sent, "arrived": self.arrived, "after_end": {"sent": self.after[0], "arrived": self.after[1]},
+            "lost": self.lost, "corrupted": self.corrupted, "duplicated": self.duplicated, "unstamped": self.unstamped, "looked_at": self.histogram.len(),
             "microseconds": microseconds(&self.histogram),
             "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
             "interrupted": self.interrupted,
         })
+    }
+
+    /// Returns what arrived otherwise than it was sent, as lines.
+    fn defects(&self) -> Vec<String> {
+        let all = [
+            (self.corrupted, "error: corrupted on the way: "),
+            (self.duplicated, "note: arrived again, and counted once: "),
+            (self.unstamped, "note: arrived without a stamp, and not counted: "),
+        ];
+        let all = all.into_iter().filter(|(count, _)| *count > 0);
+        all.map(|(count, what)| format!("{what}{count} packets")).collect()
     }
 
     fn line(&self) -> String {
@@ -119,6 +136,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
                     false => format!("note: no frame arrived in {seconds} s: does {} lead to {}?", names[0], names[1]),
                 });
             }
+            times.defects().iter().for_each(|defect| note(defect));
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
         all.push(times.json());
@@ -165,14 +183,29 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
-    let Sample { measured, asked, sent, arrived } = sample;
-    let Outcome { lost, corrupted, .. } = measured.outcome;
+    let Sample { measured, asked, sent, arrived, total, unstamped } = sample;
+    let Outcome { lost, corrupted, duplicated, .. } = measured.outcome;
+    let after = [total[0].saturating_sub(sent), total[1].saturating_sub(arrived)];
     let Measured { seconds, .. } = measured;
     let bound = measured.stopped_by.clone().or_else(|| measured.used.bound());
     let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, bound));
     let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
     let (used, interrupted) = (measured.used, measured.interrupted);
-    Ok(Times { asked, seconds, sent, arrived, shortfall, used, interrupted, lost, corrupted, histogram })
+    Ok(Times {
+        asked,
+        seconds,
+        sent,
+        arrived,
+        after,
+        shortfall,
+        used,
+        interrupted,
+        lost,
+        corrupted,
+        duplicated,
+        unstamped,
+        histogram,
+    })
 }
 
 /// A measurement of one load.
@@ -183,6 +216,10 @@ struct Sample {
     /// Packets that were sent and received in the run's time.
     sent: u64,
     arrived: u64,
+    /// Those that were sent and received at any time.
+    total: [u64; 2],
+    /// Packets that arrived without a stamp.
+    unstamped: u64,
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
@@ -224,9 +261,17 @@ fn through_a_forwarder(
         }
     }
     fwd::start(&mut run, false, &Rules::default(), common)?;
-    let measured = run.measure(warmed_up(latency), |reports, _| fwd::judge(reports, [true, false]), None)?;
+    // The judge is asked last when nothing moves any more.
+    let total = Cell::new([0; 2]);
+    let judge = |reports: &[Option<Report>], _| {
+        if let [Some(sender), Some(receiver)] = reports {
+            total.set([sender.sent, receiver.received - receiver.duplicated]);
+        }
+        fwd::judge(reports, [true, false])
+    };
+    let measured = run.measure(warmed_up(latency), judge, None)?;
     let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
-    Ok(Sample { measured, asked, sent, arrived })
+    Ok(Sample { measured, asked, sent, arrived, total: total.get(), unstamped: 0 })
 }
 
 fn from_port_to_port(
@@ -251,9 +296,9 @@ fn from_port_to_port(
     let asked = possible.map(|rate| rate.packets_per_second(len));
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
-    let [sent, received, corrupted] = [(); 3].map(|()| Arc::<AtomicU64>::default());
+    let (sent, report) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Report>>::default());
     let (mut batch, stamps, mut waiter) = (Batch::with_capacity(common.batch.packets()), latency.clone(), run.waiter());
-    let (count, bad, mut checker) = (received.clone(), corrupted.clone(), Checker::default());
+    let (arrivals, mut checker) = (report.clone(), Checker::default());
     run.spawn(move || {
         rx.recv(&mut batch);
         let packets = batch.len();
@@ -261,9 +306,7 @@ fn from_port_to_port(
         batch.packets().for_each(|packet| checker.check(&packet));
         batch.clear();
         if packets > 0 {
-            let report = checker.report();
-            count.store(report.received - report.foreign - report.duplicated, Ordering::Relaxed);
-            bad.store(report.corrupted, Ordering::Relaxed);
+            *arrivals.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
         }
         waiter.turn(packets, &mut [&mut rx]);
         packets
@@ -291,19 +334,26 @@ fn from_port_to_port(
         tx.send(&mut batch);
         0
     });
-    let (in_time, warm) = (Cell::new((0, 0)), warmed_up(latency));
+    let (in_time, warm) = (Cell::new([0; 2]), warmed_up(latency));
+    let report = || *report.lock().unwrap_or_else(PoisonError::into_inner);
+    let arrived = |report: Report| report.received - report.foreign - report.duplicated;
     let measured = run.measure(
         |packets, seconds| {
             warm(packets, seconds);
-            in_time.set((sent.load(Ordering::SeqCst), packets));
+            in_time.set([sent.load(Ordering::SeqCst), arrived(report())]);
         },
-        |_, _| Outcome {
-            lost: sent.load(Ordering::SeqCst).saturating_sub(received.load(Ordering::Relaxed)),
-            corrupted: corrupted.load(Ordering::Relaxed),
-            ..Outcome::default()
+        |_, _| {
+            let report = report();
+            Outcome {
+                lost: sent.load(Ordering::SeqCst).saturating_sub(arrived(report)),
+                corrupted: report.corrupted,
+                duplicated: report.duplicated,
+                ..Outcome::default()
+            }
         },
         None,
     )?;
-    let (sent, arrived) = in_time.get();
-    Ok(Sample { measured, asked, sent, arrived })
+    let (total, unstamped) = ([sent.load(Ordering::SeqCst), arrived(report())], report().foreign);
+    let [sent, arrived] = in_time.get();
+    Ok(Sample { measured, asked, sent, arrived, total, unstamped })
 }

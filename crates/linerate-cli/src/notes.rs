@@ -228,8 +228,15 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
         let is_writable = device.link().is_ok();
         if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
             let name = device.name();
+            let interface = match name.split_once(':') {
+                Some(("packet" | "xdp", interface)) => {
+                    format!(", and set that of its interface: ip link set dev {interface} mtu MTU")
+                }
+                _ => String::new(),
+            };
             note(&format!(
-                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu",
+                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu\
+                 {interface}",
                 drops.tx_too_long
             ));
         }

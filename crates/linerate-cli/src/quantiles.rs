@@ -13,7 +13,8 @@ const QUANTILES: [(&str, f64); 7] =
 pub fn quantile(histogram: &Histogram<u64>, part: f64) -> Option<u64> {
     match part {
         _ if histogram.is_empty() => None,
-        0.0 => Some(histogram.min()),
+        // As for the others, the highest time that counts as the same.
+        0.0 => Some(histogram.highest_equivalent(histogram.min())),
         part => Some(histogram.value_at_quantile(part)),
     }
 }

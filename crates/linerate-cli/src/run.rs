@@ -489,7 +489,8 @@ impl Run {
         };
 
         let wires = sent.iter().zip(&sent_before);
-        let in_run = |now: Report, before: Report| [now.sent - before.sent, now.received - before.received];
+        let arrived = |report: Report| report.received - report.duplicated;
+        let in_run = |now: Report, before: Report| [now.sent - before.sent, arrived(now) - arrived(before)];
         let wires: Vec<Option<[u64; 2]>> =
             wires.map(|(now, before)| Some(in_run((*now)?, before.unwrap_or_default()))).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();

@@ -63,8 +63,9 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             sum.duplicated += report.duplicated;
             sum.received += report.received;
             sum.foreign += report.foreign;
+            sum.touched.iter_mut().zip(report.touched).for_each(|(sum, frames)| *sum += frames);
         }
-        let Report { lost, corrupted, reordered, duplicated, received, foreign, .. } = sum.by_sender(is_tester);
+        let Report { lost, corrupted, reordered, duplicated, received, foreign, .. } = sum.by_sender(is_tester, 0);
         let mut outcome = Outcome { lost, corrupted, reordered, duplicated, ..Outcome::default() };
         // Of a count that was received, the frames that came later are not lost.
         if count.is_none_or(|count| received < count) {

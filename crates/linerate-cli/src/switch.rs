@@ -1,5 +1,6 @@
 //! `linerate switch`: manages switches that are served, as vale-ctl(8) does.
 
+use std::collections::HashSet;
 use std::process::ExitCode;
 
 use linerate::Error;
@@ -49,6 +50,9 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     for client in clients {
         ports.extend(client.list()?);
     }
+    // One server may have several sockets.
+    let mut seen = HashSet::new();
+    ports.retain(|port| seen.insert(port.name.clone()));
     if json {
         print(&format!("{}\n", json!({ "ports": ports })));
         return Ok(ExitCode::SUCCESS);

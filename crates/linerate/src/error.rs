@@ -545,6 +545,9 @@ impl Error {
         Some(match self {
             Error::BadName { name, why } if why.starts_with(NO_KIND) && is_like_an_interface(name) => {
                 let name = name.split('?').next().unwrap_or(name);
+                if name.starts_with("vale") {
+                    return Some(format!("did you mean {name}:a, a port of the switch?"));
+                }
                 format!("did you mean xdp:{name} or packet:{name}? `linerate ports` shows what is here")
             }
             Error::BadName { name, why } if why.starts_with(SWITCH_PORT) => {

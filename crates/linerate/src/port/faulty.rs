@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 use super::{PortName, Receive, Statistics, Transmit};
@@ -13,7 +14,7 @@ use crate::memory::Pool;
 ///
 /// Each packet that is received or sent meets each fault by itself, with the probability in the name: `drop`, `corrupt` (one bit
 /// is inverted), `truncate` (the end is cut off), `duplicate`, and `reorder` (the next packet overtakes, so at most every
-/// second one can be overtaken). A probability is `1%` or `0.01`. The same `seed` gives the same faults for the same
+/// second one can be overtaken; if none comes for 10 ms, or the receiving thread is about to sleep, none does). A probability is `1%` or `0.01`. The same `seed` gives the same faults for the same
 /// packets of a queue.
 pub type Faulty = Wrapped<Faults>;
 
@@ -33,6 +34,9 @@ struct Rates {
     duplicate: u32,
     reorder: u32,
 }
+
+/// How long a packet waits for one that overtakes it.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, at most half of them, since
 /// the overtaking one is not held back itself.
@@ -119,6 +123,8 @@ impl Faults {
             counts: self.counts.clone(),
             staged: batch(32),
             overtaken: batch(1),
+            waits_since: None,
+            is_armed: false,
             ready: batch(2 * MAX_CHAIN + 1),
             bytes: Vec::new(),
             pool: pool.clone(),
@@ -156,8 +162,11 @@ struct Injector {
     counts: Arc<Counts>,
     /// Packets on their way: received and not yet given out, or to be sent.
     staged: Batch,
-    /// A packet that the next one overtakes.
+    /// A packet that the next one overtakes, and since when it waits.
     overtaken: Batch,
+    waits_since: Option<Instant>,
+    /// The thread is about to sleep.
+    is_armed: bool,
     /// Packets that have met their faults and go next: one, its duplicate, and one that it has overtaken. There is room
     /// for three chains.
     ready: Batch,
@@ -228,8 +237,10 @@ impl Injector {
         if self.ready.is_empty() {
             return;
         }
-        if self.overtaken.is_empty() && self.meets(rates.reorder) {
+        // Decided for each packet, so that the seed's other faults are the same however fast packets come.
+        if self.meets(rates.reorder) && self.overtaken.is_empty() {
             self.count(REORDERED);
+            self.waits_since = Some(Instant::now());
             move_first(&mut self.ready, &mut self.overtaken);
         } else {
             self.release();
@@ -259,6 +270,14 @@ impl Injector {
         }
         if is_duplicated && !ready.is_empty() && push(ready, bytes) {
             self.counts.0[DUPLICATED].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes a packet ready that nothing has overtaken for [`PATIENCE`].
+    fn release_late(&mut self) {
+        let is_late = |since: Instant| self.is_armed || since.elapsed() >= PATIENCE;
+        if !self.overtaken.is_empty() && self.waits_since.is_none_or(is_late) {
+            self.release();
         }
     }
 
@@ -300,12 +319,16 @@ impl RxWrapper for FaultyRx {
         let before = batch.len();
         let mut staged = std::mem::take(&mut injector.staged);
         if staged.is_empty() && inner.recv(&mut staged) == 0 {
-            // Nothing follows that could overtake it.
-            injector.release();
+            injector.release_late();
         }
+        injector.is_armed = false;
         injector.pass(&mut staged, batch);
         injector.staged = staged;
         batch.len() - before
+    }
+
+    fn arm(&mut self) {
+        self.0.is_armed = true;
     }
 
     fn buffers(&self) -> usize {
@@ -321,7 +344,7 @@ impl TxWrapper for FaultyTx {
         let FaultyTx(injector) = self;
         let before = batch.len();
         if batch.is_empty() {
-            injector.release();
+            injector.release_late();
         }
         let mut staged = std::mem::take(&mut injector.staged);
         loop {

@@ -50,6 +50,9 @@ pub trait RxWrapper: Send {
     /// As [`Receive::recv`], from the inner queue.
     fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize;
 
+    /// The thread is about to sleep: it receives once more, and must get what is held back.
+    fn arm(&mut self) {}
+
     /// Returns the count of buffers that it holds itself.
     fn buffers(&self) -> usize {
         0
@@ -88,6 +91,7 @@ impl<W: RxWrapper> Receive for Queue<dyn Receive, W> {
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.wrapper.arm();
         self.inner.arm()
     }
 

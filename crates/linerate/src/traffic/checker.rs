@@ -43,8 +43,8 @@ pub struct Report {
     pub received: u64,
     /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first number
     /// are not counted. A corrupted frame has arrived: it takes the place of one skipped number, of a later gap in
-    /// any flow, because its own number is not trusted. A frame whose stamp is no longer one is foreign, and its
-    /// number is skipped.
+    /// any flow, because its own number is not trusted. A frame without the stamp's mark whose other bytes match the stamp
+    /// is corrupted; all others without a stamp are foreign, and their numbers are skipped.
     pub lost: u64,
     /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
@@ -52,8 +52,9 @@ pub struct Report {
     pub duplicated: u64,
     /// Frames whose bytes differ from those sent.
     pub corrupted: u64,
-    /// Intact frames whose byte 48 was not changed on the way.
-    pub untouched: u64,
+    /// Intact frames by the forwarders that have changed their byte 48: none, one, or more. Damage to this byte is a
+    /// wrong number of them.
+    pub touched: [u64; 3],
     /// Frames without a stamp.
     pub foreign: u64,
     /// Packets of a capture file that are not of Ethernet, and were not sent.
@@ -69,11 +70,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the counts by what is known of the sender. If all its frames `are_stamped`, one that arrives without a stamp is
-    /// corrupted, and not lost.
-    pub fn by_sender(self, are_stamped: bool) -> Report {
+    /// Returns the counts by what is known of the way. If all frames of the sender `are_stamped`, one that arrives without a
+    /// stamp is corrupted, and not lost; so is one that not all of the `forwarders`, 0 or 1, have changed, or others.
+    pub fn by_sender(self, are_stamped: bool, forwarders: usize) -> Report {
         let foreign = if are_stamped { self.foreign } else { 0 };
-        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign);
+        let others = self.touched.iter().enumerate().filter(|&(count, _)| are_stamped && count != forwarders);
+        let damaged = others.map(|(_, frames)| frames).sum::<u64>();
+        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign + damaged);
         Report { lost, corrupted, foreign: self.foreign - foreign, ..self }
     }
 }
@@ -85,19 +88,17 @@ impl Checker {
         self.report.received += 1;
         match stamp::read(frame) {
             Read::Foreign => self.report.foreign += 1,
-            Read::Corrupted => {
+            Read::Corrupted { flow } => {
                 self.report.corrupted += 1;
-                if let Some((flow, _)) = stamp::name(frame) {
-                    // Before a flow's first arrival no number is skipped.
-                    let flow = self.flow(flow);
-                    let is_unnamed = flow.next == ANY;
-                    flow.unnamed += u64::from(is_unnamed);
-                    self.unnamed += u64::from(is_unnamed);
-                    self.unplaced += u64::from(!is_unnamed);
-                }
+                // Before a flow's first arrival no number is skipped.
+                let flow = self.flow(flow);
+                let is_unnamed = flow.next == ANY;
+                flow.unnamed += u64::from(is_unnamed);
+                self.unnamed += u64::from(is_unnamed);
+                self.unplaced += u64::from(!is_unnamed);
             }
             Read::Stamped { flow: number, sequence, touched } => {
-                self.report.untouched += u64::from(touched == 0);
+                self.report.touched[usize::from(touched.min(2))] += 1;
                 let flow = self.flow(number);
                 let next = flow.next;
                 if sequence >= next || next == ANY {
@@ -193,12 +194,32 @@ mod tests {
         for index in [0, 1, 2, 6, 4, 9] {
             checker.check(&frames[index]);
         }
-        let expected = Report { received: 6, lost: 3, reordered: 1, untouched: 6, ..Report::default() };
+        let expected = Report { received: 6, lost: 3, reordered: 1, touched: [6, 0, 0], ..Report::default() };
         assert_eq!(checker.report(), expected);
         frames[8][20] ^= 1;
         checker.check(&frames[8]);
         checker.check(&[0; 60]);
         assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
+    }
+
+    /// Any bit of a frame may be damaged: it is corrupted, and not lost.
+    #[test]
+    fn damage_anywhere_is_found() {
+        let mut generator = Generator::new(64, 1);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 482];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        checker.check(&frames[0]);
+        for (bit, frame) in frames[1..481].iter_mut().enumerate() {
+            frame[bit / 8] ^= 1 << (bit % 8);
+            checker.check(frame);
+        }
+        checker.check(&frames[481]);
+        let report = checker.report();
+        // The sender is not known: byte 48 may have been changed by forwarders.
+        assert_eq!((report.lost, report.foreign, report.corrupted), (0, 0, 472));
+        let report = report.by_sender(true, 0);
+        assert_eq!((report.lost, report.corrupted), (0, 480));
     }
 
     /// A frame that arrives twice hides no other's loss.

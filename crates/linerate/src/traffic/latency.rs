@@ -49,13 +49,17 @@ impl Latency {
         }
     }
 
-    /// Records the arrival of a frame: its time is recorded once.
+    /// Records the arrival of a frame: its time is recorded once, if it is intact.
     #[inline]
     pub fn arrives(&self, frame: &[u8]) {
         let Some((place, name)) = self.place(frame) else { return };
         let word = place.swap(0, Ordering::Relaxed);
         if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
             let time = since(word, self.now());
+            // A damaged number is that of another frame.
+            if !matches!(stamp::read(frame), stamp::Read::Stamped { .. }) {
+                return;
+            }
             self.times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
         }
     }

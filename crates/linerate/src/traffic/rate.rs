@@ -153,6 +153,11 @@ impl Pacer {
         Pacer { burst: frames.max(1) as f64, ..self }
     }
 
+    /// Begins with a part of a frame, from 0 to 1, so that several queues do not all wait for their first one.
+    pub fn with_credit(self, frames: f64) -> Pacer {
+        Pacer { credit: frames.clamp(0.0, 1.0), ..self }
+    }
+
     /// Returns whether a frame may leave now, and counts it as sent.
     pub fn take(&mut self) -> bool {
         self.take_some(1, 1) == 1
@@ -258,5 +263,20 @@ mod tests {
         let mut slow = Pacer { per_second: 1e-9, last: start, credit: 40.0, burst: 64.0 };
         assert_eq!((slow.take_some(41, 64), slow.take_some(32, 32), slow.take_some(9, 64)), (0, 32, 0));
         assert_eq!((slow.take_some(1, 64), slow.take()), (8, false));
+    }
+
+    /// The sum of queues with few frames each is the rate.
+    #[test]
+    fn queues_do_not_all_wait_for_their_first_frame() {
+        for (per_second, queues, seconds) in [(1000.0, 64, 1), (100.0, 8, 1), (3.0, 4, 2), (5.0, 64, 3)] {
+            let frames = (0..queues).map(|queue| {
+                let rate = Rate::Packets(per_second / f64::from(queues));
+                let mut pacer = Pacer::new(rate, 60).with_credit(f64::from(queue) / f64::from(queues));
+                pacer.refill(pacer.last + Duration::from_secs(seconds));
+                pacer.credit as u64
+            });
+            let (sent, due) = (frames.sum::<u64>(), per_second as u64 * seconds);
+            assert!(sent.abs_diff(due) <= 1, "{sent} of {due} by {queues} queues");
+        }
     }
 }

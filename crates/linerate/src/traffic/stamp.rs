@@ -90,8 +90,8 @@ pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
 pub(super) enum Read {
     /// No stamp.
     Foreign,
-    /// A stamp that does not match the frame's bytes.
-    Corrupted,
+    /// A stamp that does not match the frame's bytes; the flow's number may be damaged, too.
+    Corrupted { flow: u16 },
     /// Intact.
     Stamped { flow: u16, sequence: u64, touched: u8 },
 }
@@ -99,16 +99,30 @@ pub(super) enum Read {
 /// Reads and checks a frame's stamp.
 #[inline]
 pub(super) fn read(frame: &[u8]) -> Read {
-    let Some((flow, sequence)) = name(frame) else { return Read::Foreign };
-    match frame[CHECK..SEQUENCE].first_chunk().copied().map(u32::from_be_bytes) == Some(hash(frame)) {
+    let Some((flow, sequence)) = name(frame) else { return read_unmarked(frame) };
+    match check_of(frame) == Some(hash(frame, |word| word)) {
         true => Read::Stamped { flow, sequence, touched: frame[TOUCHED] },
-        false => Read::Corrupted,
+        false => Read::Corrupted { flow },
     }
 }
 
-/// Hashes all bytes except the changed one and the check itself.
-#[inline]
-fn hash(frame: &[u8]) -> u32 {
+/// Reads a frame without the stamp's mark: one whose mark alone is damaged has had one.
+#[cold]
+fn read_unmarked(frame: &[u8]) -> Read {
+    let marked = |word: u64| word & !(0xFFFF_FFFF << 16) | u64::from(MAGIC.swap_bytes()) << 16;
+    match check_of(frame).is_some_and(|check| check == hash(frame, marked)) {
+        true => Read::Corrupted { flow: u16::from_be_bytes([frame[STAMP + 4], frame[STAMP + 5]]) },
+        false => Read::Foreign,
+    }
+}
+
+fn check_of(frame: &[u8]) -> Option<u32> {
+    frame.first_chunk::<SHORTEST>()?[CHECK..SEQUENCE].first_chunk().copied().map(u32::from_be_bytes)
+}
+
+/// Hashes all bytes except the changed one and the check itself; `name` gives the word of bytes 40 to 47.
+#[inline(always)]
+fn hash(frame: &[u8], name: impl Fn(u64) -> u64) -> u32 {
     // Bytes 48 to 55 are one word: keep 49, 54 and 55.
     const KEEP: u64 = u64::from_le_bytes([0, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF]);
     let Some((start, end)) = frame.split_first_chunk::<56>() else { return 0 };
@@ -116,7 +130,7 @@ fn hash(frame: &[u8]) -> u32 {
     let mut hash = Hash::new(frame.len());
     hash.add(words[0], words[1]);
     hash.add(words[2], words[3]);
-    hash.add(words[4], words[5]);
+    hash.add(words[4], name(words[5]));
     hash.add(words[6] & KEEP, word(end));
     hash.finish(frame)
 }
@@ -183,9 +197,9 @@ mod tests {
                 frame[at] = frame[at].wrapping_add(1);
                 match read(&frame) {
                     Read::Stamped { flow: 7, sequence: 0x0000_1234_5678_9ABC, touched: 1 } => assert_eq!(at, TOUCHED),
-                    Read::Foreign => assert!((STAMP..STAMP + 4).contains(&at)),
-                    Read::Corrupted => assert!(at != TOUCHED),
-                    Read::Stamped { .. } => panic!("a change of byte {at} of {len} was not found"),
+                    // Also where the mark is damaged.
+                    Read::Corrupted { flow } => assert!(at != TOUCHED && (flow == 7 || (46..48).contains(&at))),
+                    Read::Foreign | Read::Stamped { .. } => panic!("a change of byte {at} of {len} was not found"),
                 }
                 frame[at] = frame[at].wrapping_sub(1);
             }

@@ -357,8 +357,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             taken += now;
         }
         batch.sent(taken);
-        if self.next != first {
+        if taken > 0 {
             self.counters.moved(taken);
+        }
+        // Packets that the card cannot send were dropped.
+        if self.next != first {
             self.doorbell.ring(self.next as u32);
         }
         taken
