@@ -144,7 +144,9 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
         |_, _| Outcome::default(),
         |measured| {
             let tally = report.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Tally::new);
-            about.judge(&tally, &reading, measured)
+            let part = about.judge(&tally, &reading, measured);
+            let table = table(&part);
+            (part, table)
         },
     )
 }
@@ -279,7 +281,7 @@ const JUDGED: f64 = 0.2;
 const ENOUGH: u64 = 10_000;
 
 /// Returns a replay's part of the summary as lines.
-pub fn table(part: &Value) -> String {
+fn table(part: &Value) -> String {
     let Some(errors) = part.get("errors") else { return String::new() };
     let line = |what: &str, part: &str| format!("{what:<16}{}\n", row(&errors[part]["microseconds"]));
     let drift = errors["drift_microseconds"].as_f64().map_or("-".to_string(), |micros| {

@@ -383,19 +383,19 @@ impl Run {
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary.
     pub fn finish(self, judge: impl Fn(&[Option<Report>], Sums) -> Outcome) -> Result<ExitCode, Error> {
-        self.finish_with(judge, |_| Value::Null)
+        self.finish_with(judge, |_| (Value::Null, String::new()))
     }
 
     /// As [`finish`](Run::finish); `part` completes the measurements once the threads have ended, and returns the command's own
-    /// part of the summary.
+    /// part of the summary, and its table.
     pub fn finish_with(
         self,
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
-        part: impl FnOnce(&mut Measured) -> Value,
+        part: impl FnOnce(&mut Measured) -> (Value, String),
     ) -> Result<ExitCode, Error> {
         let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
         let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
-        let part = part(&mut measured);
+        let (part, table) = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
         let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = measured.outcome;
         let mut summary = json!({
@@ -416,7 +416,7 @@ impl Run {
         if !part.is_null() {
             summary[command] = part;
         }
-        show.summary(&json!({ "summary": summary }));
+        show.summary(&json!({ "summary": summary }), &table);
         measured.shortfalls.iter().for_each(|shortfall| shortfall.print(strict));
         if let Some(warning) = measured.used.warning() {
             note(&format!("note: {warning}"));

@@ -8,7 +8,6 @@ use linerate::port::{Drops, Statistics};
 use serde_json::{Map, Value, json};
 
 use crate::profile::Parts;
-use crate::replay;
 use crate::signals::interrupts;
 
 /// One port's rates over the last interval.
@@ -109,12 +108,12 @@ impl Show {
         print(&(back + &table));
     }
 
-    /// Prints the summary.
-    pub fn summary(&self, summary: &Value) {
+    /// Prints the summary, and behind it the command's own table.
+    pub fn summary(&self, summary: &Value, table: &str) {
         if self.json {
             return print(&format!("{summary}\n"));
         }
-        print(&summary_table(&summary["summary"]));
+        print(&(summary_table(&summary["summary"]) + table));
     }
 }
 
@@ -296,9 +295,6 @@ fn summary_table(summary: &Value) -> String {
     text += "\n";
     if let Some(bound) = summary["bounded_by"].as_str() {
         text += &format!("bounded by {bound}\n");
-    }
-    if let Some(part) = summary.get("replay") {
-        text += &replay::table(part);
     }
     if let Some(profile) = summary.get("profile") {
         let [receive, touch, send] = ["receive", "touch", "send"].map(|part| &profile[part]);
