@@ -1,13 +1,14 @@
-//! A port that a handle captures from: frames, waiting, sending.
+//! A port that a handle captures from: frames and waiting.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Port, PortName, RxQueue, TxQueue};
+use linerate::port::{PortName, RxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -15,6 +16,10 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::abi::*;
 use crate::filter;
+use crate::handle::Handle;
+use crate::latch::Latch;
+use crate::side::Side;
+use crate::socket::system::without_signals;
 use crate::socket::{names, shared};
 
 /// Nanoseconds in a second.
@@ -32,7 +37,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep where a port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
 /// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
-const ROOM: Duration = Duration::from_secs(1);
+pub const ROOM: Duration = Duration::from_secs(1);
 
 /// What a handle is set to before it is activated.
 pub struct Settings {
@@ -52,14 +57,45 @@ pub struct Frame {
     pub seconds: u64,
 }
 
-/// An open port.
+/// The event (eventfd(2)) of a handle that is readable while frames wait in its [`Active`].
+pub struct Ready {
+    event: OwnedFd,
+    is_ready: AtomicBool,
+}
+
+impl Ready {
+    pub fn new() -> Result<Ready, Error> {
+        Ok(Ready { event: event()?, is_ready: AtomicBool::new(false) })
+    }
+
+    /// Makes the event readable, from any thread: the receiving one sets it right with its next call.
+    pub fn raise(&self) {
+        // In this order, so that `set` sees what it has to read.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        self.is_ready.store(true, Ordering::Release);
+    }
+
+    pub fn is_raised(&self) -> bool {
+        self.is_ready.load(Ordering::Relaxed)
+    }
+
+    pub fn set(&self, is_ready: bool) {
+        if self.is_ready.swap(is_ready, Ordering::AcqRel) != is_ready {
+            let _ = match is_ready {
+                true => rustix::io::write(&self.event, &1u64.to_ne_bytes()),
+                false => rustix::io::read(&self.event, &mut [0; 8]),
+            };
+        }
+    }
+}
+
+/// The receiving side of an open port.
 pub struct Active {
     /// The port's name with its options.
     name: String,
-    // Dropped in this order: queues before their port.
     rx: RxQueue,
-    tx: Option<TxQueue>,
-    port: Port,
+    /// The port is a file, which has an end.
+    is_file: bool,
     batch: Batch,
     frames: Vec<Frame>,
     /// The next frame to give to the program.
@@ -70,15 +106,8 @@ pub struct Active {
     snaplen: u32,
     /// The time of the last frame.
     last: u64,
-    /// Frames that the filter let pass.
-    passed: u64,
-    /// Frames that were sent.
-    sent: u64,
-    /// The descriptor that programs wait for: it contains the queue's event, and `ready` or `tick`.
+    /// The descriptor that programs wait for: it contains the queue's event, and the handle's [`Ready`] or `tick`.
     watch: OwnedFd,
-    /// Readable while frames wait in `frames`.
-    ready: OwnedFd,
-    is_ready: bool,
     is_armed: bool,
     /// For a port that cannot wake a thread: readable each millisecond.
     tick: Option<OwnedFd>,
@@ -88,12 +117,12 @@ pub struct Active {
     link_since: Instant,
 }
 
-fn system(call: &'static str, error: rustix::io::Errno) -> Error {
+pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
     Error::System { call, source: error.into() }
 }
 
 impl Active {
-    pub fn open(name: &str, settings: &Settings) -> Result<Active, Error> {
+    pub fn open(name: &str, settings: &Settings, ready: &Ready) -> Result<(Active, Side), Error> {
         let parsed = PortName::parse(name)?;
         // A card that another process serves has its ring there; the length of a switch's is the library's choice.
         let asked = settings.buffer_size.get().cast_unsigned() as usize / SLOT;
@@ -110,7 +139,7 @@ impl Active {
                 let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
                 let pool = Some(Pool::new(region));
                 let options = Options { ring, pool, interrupts: Some(Duration::ZERO), ..Options::default() };
-                let [port] = options.open([name])?;
+                let [port] = without_signals(|| options.open([name]))?;
                 // A program asks for the port's address by packet sockets while this handle has the port.
                 if let Some(name) = names::of_text(name) {
                     let max_frame = port.info().max_frame;
@@ -129,17 +158,15 @@ impl Active {
         let add = |fd: BorrowedFd<'_>| {
             epoll::add(&watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(|error| system("epoll_ctl", error))
         };
-        let ready = event()?;
-        add(ready.as_fd())?;
+        add(ready.event.as_fd())?;
         let can_wake = rx.arm().map(add).transpose()?.is_some();
         rx.disarm();
         let tick = if can_wake { None } else { Some(ticking()?) };
         tick.as_ref().map(|tick| add(tick.as_fd())).transpose()?;
-        Ok(Active {
+        let active = Active {
             name: name.to_string(),
             rx,
-            tx: None,
-            port,
+            is_file: parsed.is_capture_to_read(),
             batch: Batch::with_capacity(BATCH),
             frames: Vec::with_capacity(BATCH),
             next: 0,
@@ -147,41 +174,47 @@ impl Active {
             filter: None,
             snaplen: settings.snaplen.get().cast_unsigned(),
             last: 0,
-            passed: 0,
-            sent: 0,
             watch,
-            ready,
-            is_ready: false,
             is_armed: false,
             tick,
             quiet_since: None,
             link_since: Instant::now(),
-        })
+        };
+        Ok((active, Side::new(port)))
     }
 
-    /// Captures from another port from now on, with the same filter.
+    /// Captures from another port from now on, with the same filter. Returns the other side of the new port, if it is not
+    /// this one; the old one must be dropped after the old receiving side, which is returned, too.
     ///
     /// # Errors
     /// As [`open`](Active::open); then nothing has changed.
-    pub fn open_again(&mut self, name: &str, settings: &Settings) -> Result<(), Error> {
-        if self.name != name {
-            let mut other = Active::open(name, settings)?;
-            std::mem::swap(self, &mut other);
-            self.filter = other.filter.take();
-            // The program may have the descriptor's number.
-            rustix::io::dup2(&self.watch, &mut other.watch).map_err(|error| system("dup2", error))?;
-            std::mem::swap(&mut self.watch, &mut other.watch);
+    pub fn open_again(
+        &mut self,
+        name: &str,
+        settings: &Settings,
+        ready: &Ready,
+    ) -> Result<Option<(Active, Side)>, Error> {
+        if self.name == name {
+            return Ok(None);
         }
-        Ok(())
+        let (mut other, side) = Active::open(name, settings, ready)?;
+        // The program may have the descriptor's number.
+        rustix::io::dup2(&other.watch, &mut self.watch).map_err(|error| system("dup2", error))?;
+        std::mem::swap(self, &mut other);
+        self.filter = other.filter.take();
+        std::mem::swap(&mut self.watch, &mut other.watch);
+        Ok(Some((other, side)))
     }
 
     /// Returns the next frame that the filter lets pass, of those that were received, with the count of its bytes to give.
+    /// It is counted in `passed`.
     #[inline]
-    pub fn next(&mut self) -> Option<(&Frame, u32)> {
+    pub fn next(&mut self, passed: &AtomicU64) -> Option<(&Frame, u32)> {
         let wanted = self.skip()?;
         let frame = &self.frames[self.next];
         self.next += 1;
-        self.passed += 1;
+        // Only this thread counts; others read.
+        passed.store(passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Some((frame, wanted.min(frame.len)))
     }
 
@@ -246,7 +279,7 @@ impl Active {
     ///
     /// # Errors
     /// Those of the port's link.
-    pub fn wait(&mut self, waker: BorrowedFd<'_>) -> Result<(), Error> {
+    pub fn wait(&mut self, waker: BorrowedFd<'_>, handle: &Handle) -> Result<(), Error> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
             return Ok(());
@@ -260,16 +293,24 @@ impl Active {
         let event = self.rx.arm().filter(|_| self.tick.is_none());
         let longest = if event.is_some() { LONGEST_SLEEP } else { TICK };
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let mut events = vec![PollFd::from_borrowed_fd(waker, PollFlags::IN)];
-        events.extend(event.as_ref().map(|event| PollFd::new(event, PollFlags::IN)));
-        let _ = poll(&mut events, Some(&longest));
-        drop(events);
+        let waker_event = PollFd::from_borrowed_fd(waker, PollFlags::IN);
+        // A signal handler may use the handle while this thread sleeps.
+        handle.at_work.clear();
+        // Without memory from the heap: a signal handler may ask for some meanwhile.
+        let _ = match &event {
+            Some(event) => poll(&mut [waker_event, PollFd::new(event, PollFlags::IN)], Some(&longest)),
+            None => poll(&mut [waker_event], Some(&longest)),
+        };
+        handle.at_work.set();
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
         // The event of a port that is gone is readable for good.
         if self.link_since.elapsed() >= LONGEST_SLEEP {
             self.link_since = Instant::now();
-            self.port.link()?;
+            // A thread that sends notices the end itself.
+            if let Some(side) = handle.side.try_lock() {
+                side.as_ref().map_or(Ok(()), |side| side.port.link().map(|_| ()))?;
+            }
         }
         Ok(())
     }
@@ -282,7 +323,7 @@ impl Active {
     }
 
     /// Makes the program's descriptor readable while frames wait, or once they come.
-    pub fn keep_watch(&mut self) {
+    pub fn keep_watch(&mut self, ready: &Ready) {
         while self.skip().is_none() && self.tick.is_none() {
             // What came before does not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
@@ -291,14 +332,7 @@ impl Active {
                 break;
             }
         }
-        let is_ready = self.skip().is_some();
-        if is_ready != self.is_ready {
-            let _ = match is_ready {
-                true => rustix::io::write(&self.ready, &1u64.to_ne_bytes()),
-                false => rustix::io::read(&self.ready, &mut [0; 8]),
-            };
-            self.is_ready = is_ready;
-        }
+        ready.set(self.skip().is_some());
         if let Some(tick) = &self.tick {
             let _ = rustix::io::read(tick, &mut [0; 8]);
         }
@@ -310,76 +344,22 @@ impl Active {
     }
 
     /// Returns whether the port gives no more frames: the end of a capture file.
-    pub fn is_exhausted(&self) -> bool {
-        self.port.is_exhausted()
+    ///
+    /// # Errors
+    /// That of a file which is cut or malformed.
+    pub fn is_exhausted(&self, side: &Latch<Option<Side>>) -> Result<bool, Error> {
+        if !self.is_file {
+            return Ok(false);
+        }
+        // While another thread sends, the end is not known yet.
+        let Some(side) = side.try_lock() else { return Ok(false) };
+        let Some(Side { port, .. }) = &*side else { return Ok(false) };
+        if port.is_exhausted() { port.link().map(|_| true) } else { Ok(false) }
     }
 
     /// Filters from now on.
     pub fn set_filter(&mut self, filter: Box<[Instruction]>) {
         self.filter = Some(filter);
-    }
-
-    /// Returns the program's statistics since the port was opened.
-    ///
-    /// # Errors
-    /// Those of the port.
-    pub fn statistics(&self) -> Result<Stat, Error> {
-        let drops = self.port.statistics()?.drops;
-        let of_frames = drops.bad_crc + drops.undersize + drops.oversize + drops.bad_frame + drops.malformed;
-        Ok(Stat {
-            received: self.passed as c_uint,
-            dropped: drops.no_descriptor as c_uint,
-            interface_dropped: of_frames as c_uint,
-        })
-    }
-
-    /// Sends a frame. Returns false if there was no room for it for a second.
-    ///
-    /// # Errors
-    /// Those of the port; a frame that is too long.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<bool, Error> {
-        let most = self.port.info().max_frame;
-        if bytes.len() > most {
-            return Err(system("send", rustix::io::Errno::MSGSIZE));
-        }
-        let mut batch = Batch::new();
-        if !batch.push(self.port.pool(), bytes) {
-            return Ok(false);
-        }
-        let tx = match &mut self.tx {
-            Some(tx) => tx,
-            None => self.tx.insert(self.port.tx(0)?),
-        };
-        let begin = Instant::now();
-        loop {
-            tx.send(&mut batch);
-            if batch.is_empty() && tx.unsent() == 0 {
-                self.sent += 1;
-                return Ok(true);
-            }
-            if begin.elapsed() > ROOM {
-                self.port.link()?;
-                return Ok(batch.is_empty());
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Lets sent frames reach the wire: closing a card forgets those in its ring.
-    fn finish(&mut self) {
-        let begin = Instant::now();
-        while self.tx.is_some()
-            && self.port.statistics().is_ok_and(|statistics| statistics.tx_packets < self.sent)
-            && begin.elapsed() < ROOM
-        {
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.finish();
     }
 }
 

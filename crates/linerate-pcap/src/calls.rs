@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::os::fd::RawFd;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::*;
 use crate::filter::copied;
-use crate::handle::{Handle, described, guarded, reason};
+use crate::handle::{Handle, described, guarded};
 use crate::real::{put_text, real};
 
 /// Defines functions of a handle: `ours` answers for handles of this object, the system's function for all others.
@@ -30,7 +30,7 @@ macro_rules! of_handle {
 
 /// Sets a value before activation.
 fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
-    if handle.is_activated.get() {
+    if handle.is_activated() {
         handle.fail("can't perform  operation on activated capture");
         return PCAP_ERROR_ACTIVATED;
     }
@@ -40,7 +40,7 @@ fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
 
 /// Returns a value that a handle has once it is activated.
 fn activated<T: From<i8>>(handle: &Handle, value: T) -> T {
-    if handle.is_activated.get() {
+    if handle.is_activated() {
         return value;
     }
     handle.not_activated();
@@ -65,7 +65,7 @@ of_handle! {
     fn pcap_get_tstamp_precision(handle) -> c_int | PCAP_ERROR => handle.settings.precision.get();
 
     fn pcap_snapshot(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.snaplen.get());
-    fn pcap_datalink(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.get());
+    fn pcap_datalink(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.load(Relaxed));
     // Link types are Ethernet's: they have no more about them.
     fn pcap_datalink_ext(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_is_swapped(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
@@ -73,8 +73,8 @@ of_handle! {
     fn pcap_minor_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_bufsize(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.buffer_size.get());
     fn pcap_file(_handle) -> *mut c_void | null_mut() => null_mut();
-    fn pcap_fileno(handle) -> c_int | PCAP_ERROR => descriptor(handle);
-    fn pcap_get_selectable_fd(handle) -> c_int | PCAP_ERROR => descriptor(handle);
+    fn pcap_fileno(handle) -> c_int | PCAP_ERROR => handle.selectable();
+    fn pcap_get_selectable_fd(handle) -> c_int | PCAP_ERROR => handle.selectable();
     fn pcap_get_required_select_timeout(_handle) -> *const libc::timeval | null() => null();
     fn pcap_list_datalinks(handle, list: *mut *mut c_int) -> c_int | PCAP_ERROR => list_link_types(handle, list);
     fn pcap_set_datalink(handle, kind: c_int) -> c_int | PCAP_ERROR => set_link_type(handle, kind);
@@ -82,18 +82,11 @@ of_handle! {
         put_list(handle, list, &[PCAP_TSTAMP_HOST])
     };
 
-    fn pcap_setnonblock(handle, on: c_int, error: *mut c_char) -> c_int | PCAP_ERROR => {
-        handle.set_nonblocking(on != 0).map_or_else(
-            |why| {
-                handle.fail(&why);
-                // SAFETY: the program's buffer of this size.
-                unsafe { put_text(error, PCAP_ERRBUF_SIZE, &why) };
-                PCAP_ERROR
-            },
-            |()| 0,
-        )
+    fn pcap_setnonblock(handle, on: c_int, _error: *mut c_char) -> c_int | PCAP_ERROR => {
+        handle.set_nonblocking(on != 0);
+        0
     };
-    fn pcap_getnonblock(handle, error: *mut c_char) -> c_int | PCAP_ERROR => match handle.is_activated.get() {
+    fn pcap_getnonblock(handle, error: *mut c_char) -> c_int | PCAP_ERROR => match handle.is_activated() {
         true => handle.is_nonblocking().into(),
         false => {
             handle.not_activated();
@@ -104,12 +97,7 @@ of_handle! {
     };
     fn pcap_setdirection(handle, direction: c_int) -> c_int | PCAP_ERROR => set_direction(handle, direction);
     fn pcap_setfilter(handle, program: *const Program) -> c_int | PCAP_ERROR => set_filter(handle, program);
-    fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => handle.with(|active| {
-        let statistics = active.statistics()?;
-        // SAFETY: the program's memory for it.
-        unsafe { stat.write(statistics) };
-        Ok(0)
-    });
+    fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => statistics(handle, stat);
     fn pcap_inject(handle, bytes: *const c_void, len: usize) -> c_int | PCAP_ERROR => send(handle, bytes, len);
     fn pcap_sendpacket(handle, bytes: *const c_void, len: c_int) -> c_int | PCAP_ERROR => {
         if send(handle, bytes, len.max(0) as usize) < 0 { PCAP_ERROR } else { 0 }
@@ -209,7 +197,7 @@ extern "C-unwind" fn pcap_open_live(
 
 fn set_time_type(handle: &Handle, kind: c_int) -> c_int {
     match kind {
-        _ if handle.is_activated.get() => set(handle, &Default::default(), ()),
+        _ if handle.is_activated() => set(handle, &Default::default(), ()),
         PCAP_TSTAMP_HOST => 0,
         kind if kind < 0 => PCAP_ERROR_CANTSET_TSTAMP_TYPE,
         _ => PCAP_WARNING_TSTAMP_TYPE_NOTSUP,
@@ -223,14 +211,22 @@ fn set_precision(handle: &Handle, precision: c_int) -> c_int {
     }
 }
 
-/// Returns the descriptor that is readable while frames wait.
-fn descriptor(handle: &Handle) -> RawFd {
-    let active = &mut *handle.active.borrow_mut();
-    active.as_mut().map_or(PCAP_ERROR, |active| {
-        handle.is_selected.set(true);
-        active.keep_watch();
-        active.descriptor()
-    })
+/// Gives the program its statistics.
+fn statistics(handle: &Handle, stat: *mut Stat) -> c_int {
+    if !handle.is_activated() {
+        return handle.not_activated();
+    }
+    match handle.statistics() {
+        Ok(statistics) => {
+            // SAFETY: the program's memory for it.
+            unsafe { stat.write(statistics) };
+            0
+        }
+        Err(error) => {
+            handle.fail(&described(&error));
+            PCAP_ERROR
+        }
+    }
 }
 
 /// Gives the program a list, which it frees by free(3).
@@ -252,21 +248,21 @@ fn put_list(handle: &Handle, list: *mut *mut c_int, values: &[c_int]) -> c_int {
 const LINK_TYPES: [c_int; 2] = [DLT_EN10MB, DLT_DOCSIS];
 
 fn list_link_types(handle: &Handle, list: *mut *mut c_int) -> c_int {
-    if !handle.is_activated.get() {
+    if !handle.is_activated() {
         return handle.not_activated();
     }
     put_list(handle, list, &LINK_TYPES)
 }
 
 fn set_link_type(handle: &Handle, kind: c_int) -> c_int {
-    if !handle.is_activated.get() {
+    if !handle.is_activated() {
         return handle.not_activated();
     }
     if !LINK_TYPES.contains(&kind) {
         handle.fail(&format!("{kind} is not one of the DLTs supported by this device"));
         return PCAP_ERROR;
     }
-    handle.link_type.set(kind);
+    handle.link_type.store(kind, Relaxed);
     0
 }
 
@@ -285,15 +281,17 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
         handle.fail("setfilter: No filter specified");
         return PCAP_ERROR;
     }
-    handle.with(|active| {
-        // SAFETY: the program's filter, of the length that it has.
-        let Some(filter) = (unsafe { copied(&*program) }) else {
+    if !handle.is_activated() {
+        return handle.not_activated();
+    }
+    // SAFETY: the program's filter, of the length that it has.
+    match unsafe { copied(&*program) } {
+        Some(filter) => handle.set_filter(filter),
+        None => {
             handle.fail("setfilter: the filter is not a valid program");
-            return Ok(PCAP_ERROR);
-        };
-        active.set_filter(filter);
-        Ok(0)
-    })
+            PCAP_ERROR
+        }
+    }
 }
 
 /// Sends a frame; returns its length. Errors begin as the system's do.
@@ -304,15 +302,7 @@ fn send(handle: &Handle, bytes: *const c_void, len: usize) -> c_int {
     }
     // SAFETY: the program's bytes, of the length that it says.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), len) };
-    handle.with(|active| {
-        let why = match active.send(bytes) {
-            Ok(true) => return Ok(len as c_int),
-            Ok(false) => "No buffer space available: the port has taken nothing for a second".to_string(),
-            Err(error) => reason(&error),
-        };
-        handle.fail(&format!("send: {why}"));
-        Ok(PCAP_ERROR)
-    })
+    handle.send(bytes)
 }
 
 /// Calls a function of the system's with its handle that stands for ours; notes its error.

@@ -1,22 +1,27 @@
 //! A handle: what the program's `pcap_t` points at.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use linerate::Error;
 use linerate::port::PortName;
 
 use crate::abi::*;
-use crate::active::{Active, Settings, event};
-use crate::real::{put_text, real};
+use crate::active::{Active, Ready, Settings, event};
+use crate::latch::{Latch, Owner};
+use crate::real::real;
+use crate::side::Side;
 use crate::socket::names::is_interface;
 
-/// A handle of this object. The program's threads use it one at a time, except for `pcap_breakloop`.
+/// A handle of this object.
+///
+/// The program's threads receive, choose directions and close one at a time, as with libpcap. All else may be called while
+/// another thread receives, and by signal handlers: it needs only atomics, `side` and `filter`.
 ///
 /// No borrow of its cells lasts while the program's function is called: it may call anything with the handle, and it may
 /// leave by longjmp(3).
@@ -27,22 +32,41 @@ pub struct Handle {
     /// The port's name.
     pub name: String,
     pub settings: Settings,
-    /// The text of the last error.
-    error: UnsafeCell<[c_char; PCAP_ERRBUF_SIZE]>,
-    /// The port, once the handle is activated.
+    /// The text of the last error. Several threads may write it.
+    error: [AtomicU8; PCAP_ERRBUF_SIZE],
+    // Dropped in this order: the receiving side before its port.
+    /// The receiving side of the port, once the handle is activated.
     pub active: RefCell<Option<Active>>,
-    pub is_activated: Cell<bool>,
-    is_nonblocking: Cell<bool>,
+    pub side: Latch<Option<Side>>,
+    /// The thread that is at work with the receiving side, and does not sleep.
+    pub at_work: Owner,
+    pub is_activated: AtomicBool,
+    is_nonblocking: AtomicBool,
     /// The descriptor has been asked for: it is kept up to date from then on.
-    pub is_selected: Cell<bool>,
-    pub link_type: Cell<c_int>,
+    is_selected: AtomicBool,
+    /// The descriptor that programs wait for; -1 before activation.
+    descriptor: AtomicI32,
+    pub ready: Ready,
+    pub link_type: AtomicI32,
     pub last: LastFrame,
-    breaks: AtomicBool,
-    /// The event (eventfd(2)) that wakes the thread that waits for frames; -1 if the handle does not block.
-    waker: AtomicI32,
+    /// `BREAK` and `FILTER`.
+    requests: AtomicU8,
+    /// The filter that was set last, until the receiving thread takes it.
+    filter: Latch<Option<Box<[Instruction]>>>,
+    /// Frames that the filter let pass.
+    pub passed: AtomicU64,
+    /// The port's drops when they were asked for last.
+    drops: [AtomicU32; 2],
+    /// The event (eventfd(2)) that wakes the thread that waits for frames.
+    waker: OwnedFd,
     /// A handle of the system's for compiling filters and writing files.
-    dead: OnceCell<*mut c_void>,
+    dead: AtomicPtr<c_void>,
 }
+
+/// The loop that runs, or the next one, is to end.
+const BREAK: u8 = 1;
+/// There is another filter.
+const FILTER: u8 = 2;
 
 static TAG: u8 = 0;
 
@@ -76,22 +100,29 @@ impl Handle {
                 buffer_size: Cell::new(0),
                 precision: Cell::new(PCAP_TSTAMP_PRECISION_MICRO),
             },
-            error: UnsafeCell::new([0; PCAP_ERRBUF_SIZE]),
+            error: [const { AtomicU8::new(0) }; PCAP_ERRBUF_SIZE],
             active: RefCell::default(),
-            is_activated: Cell::new(false),
-            is_nonblocking: Cell::new(false),
-            is_selected: Cell::new(false),
-            link_type: Cell::new(DLT_EN10MB),
+            side: Latch::new(None),
+            at_work: Owner::none(),
+            is_activated: AtomicBool::new(false),
+            is_nonblocking: AtomicBool::new(false),
+            is_selected: AtomicBool::new(false),
+            descriptor: AtomicI32::new(-1),
+            ready: Ready::new()?,
+            link_type: AtomicI32::new(DLT_EN10MB),
             last: LastFrame::new(),
-            breaks: AtomicBool::new(false),
-            waker: AtomicI32::new(event()?.into_raw_fd()),
-            dead: OnceCell::new(),
+            requests: AtomicU8::new(0),
+            filter: Latch::new(None),
+            passed: AtomicU64::new(0),
+            drops: Default::default(),
+            waker: event()?,
+            dead: AtomicPtr::default(),
         })
     }
 
     /// Opens the port. Returns libpcap's status.
     pub fn activate(&self) -> c_int {
-        if self.is_activated.get() {
+        if self.is_activated() {
             self.fail("can't perform  operation on activated capture");
             return PCAP_ERROR_ACTIVATED;
         }
@@ -102,10 +133,14 @@ impl Handle {
         if !(1..=MAXIMUM_SNAPLEN).contains(&self.settings.snaplen.get()) {
             self.settings.snaplen.set(MAXIMUM_SNAPLEN);
         }
-        match Active::open(&self.name, &self.settings) {
-            Ok(active) => {
-                self.active.replace(Some(active));
-                self.is_activated.set(true);
+        let (Ok(mut receiving), Some(mut side)) = (self.active.try_borrow_mut(), self.side.lock()) else {
+            return self.in_use();
+        };
+        match Active::open(&self.name, &self.settings, &self.ready) {
+            Ok((active, of_port)) => {
+                self.descriptor.store(active.descriptor(), Ordering::Relaxed);
+                (*receiving, *side) = (Some(active), Some(of_port));
+                self.is_activated.store(true, Ordering::Release);
                 0
             }
             Err(error) => {
@@ -115,9 +150,13 @@ impl Handle {
         }
     }
 
+    pub fn is_activated(&self) -> bool {
+        self.is_activated.load(Ordering::Acquire)
+    }
+
     /// Captures one direction only. A monitor is opened again for it; what another port receives is one direction.
     pub fn set_direction(&self, direction: c_int) -> c_int {
-        if !self.is_activated.get() {
+        if !self.is_activated() {
             return self.not_activated();
         }
         let name = match (monitor(&self.name), direction) {
@@ -131,20 +170,112 @@ impl Handle {
                 format!("{port}+{}{options}", if direction == PCAP_D_IN { "r" } else { "t" })
             }
         };
-        self.with(|active| active.open_again(&name, &self.settings).map(|()| 0))
+        let (Ok(mut receiving), Some(mut side)) = (self.active.try_borrow_mut(), self.side.lock()) else {
+            return self.in_use();
+        };
+        let Some(active) = &mut *receiving else { return self.not_activated() };
+        match active.open_again(&name, &self.settings, &self.ready) {
+            Ok(None) => {}
+            Ok(Some((before, new))) => {
+                drop(before);
+                *side = Some(new);
+                self.passed.store(0, Ordering::Relaxed);
+                if self.is_selected() {
+                    self.ready.raise();
+                }
+            }
+            Err(error) => {
+                self.fail(&described(&error));
+                return PCAP_ERROR;
+            }
+        }
+        0
     }
 
-    /// Runs `work` on the port, and returns what it returns; on an error, or before activation, notes the text and returns
-    /// libpcap's number.
-    pub fn with(&self, work: impl FnOnce(&mut Active) -> Result<c_int, Error>) -> c_int {
-        match self.active.borrow_mut().as_mut().map(work) {
-            Some(Ok(answer)) => answer,
-            Some(Err(error)) => {
-                self.fail(&described(&error));
-                PCAP_ERROR
-            }
-            None => self.not_activated(),
+    /// Runs `work` on the port's other side, beside a thread that receives. Returns `None` if a signal handler calls whose
+    /// thread is at work with the port: its locks may be taken.
+    fn beside<T>(&self, work: impl FnOnce(&mut Option<Side>) -> T) -> Option<T> {
+        if self.at_work.is_this_thread() {
+            return None;
         }
+        self.side.lock().map(|mut side| work(&mut side))
+    }
+
+    /// Returns the program's statistics since the port was opened.
+    ///
+    /// # Errors
+    /// Those of the port.
+    pub fn statistics(&self) -> Result<Stat, Error> {
+        // A signal handler gets the drops of the last call if its thread is at work with the port.
+        if let Some(Some(drops)) = self.beside(|side| side.as_ref().map(Side::drops)) {
+            let (slow, refused) = drops?;
+            self.drops[0].store(slow as u32, Ordering::Relaxed);
+            self.drops[1].store(refused as u32, Ordering::Relaxed);
+        }
+        let [dropped, interface_dropped] = [&self.drops[0], &self.drops[1]].map(|drops| drops.load(Ordering::Relaxed));
+        Ok(Stat { received: self.passed.load(Ordering::Relaxed) as u32, dropped, interface_dropped })
+    }
+
+    /// Sends a frame. Returns libpcap's answer; errors begin as the system's do.
+    pub fn send(&self, bytes: &[u8]) -> c_int {
+        if !self.is_activated() {
+            return self.not_activated();
+        }
+        let sent = self.beside(|side| side.as_mut().map(|side| side.send(bytes)));
+        let why = match sent {
+            Some(Some(Ok(true))) => return bytes.len() as c_int,
+            Some(Some(Ok(false))) => "No buffer space available: the port has taken nothing for a second".to_string(),
+            Some(Some(Err(error))) => reason(&error),
+            Some(None) | None => {
+                "a signal handler has interrupted a call with this handle in the same thread; send outside of it"
+                    .to_string()
+            }
+        };
+        self.fail(&format!("send: {why}"));
+        PCAP_ERROR
+    }
+
+    /// Filters from now on. Returns libpcap's answer.
+    pub fn set_filter(&self, filter: Box<[Instruction]>) -> c_int {
+        let Some(mut place) = self.filter.lock() else { return self.in_use() };
+        let before = place.replace(filter);
+        drop(place);
+        drop(before);
+        self.requests.fetch_or(FILTER, Ordering::Release);
+        0
+    }
+
+    /// Gives the receiving side the filter that was set last.
+    #[cold]
+    pub fn adopt_filter(&self, active: &mut Active) {
+        if self.requests.load(Ordering::Relaxed) & FILTER == 0 {
+            return;
+        }
+        self.requests.fetch_and(!FILTER, Ordering::Acquire);
+        match self.filter.try_lock() {
+            Some(mut filter) => filter.take().into_iter().for_each(|filter| active.set_filter(filter)),
+            // The thread that sets it makes the request then.
+            None => {}
+        }
+    }
+
+    /// Returns the descriptor that is readable while frames wait; -1 before activation.
+    pub fn selectable(&self) -> RawFd {
+        if self.is_activated() && !self.is_selected.swap(true, Ordering::Relaxed) {
+            // There may be frames. The next call that receives sets it right.
+            self.ready.raise();
+        }
+        self.descriptor.load(Ordering::Relaxed)
+    }
+
+    pub fn is_selected(&self) -> bool {
+        self.is_selected.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a signal handler has interrupted a call that excludes this one.
+    pub fn in_use(&self) -> c_int {
+        self.fail("a call with this handle has not returned yet");
+        PCAP_ERROR
     }
 
     /// Notes that a call needs an activated handle.
@@ -155,70 +286,71 @@ impl Handle {
 
     /// Notes an error's text.
     pub fn fail(&self, text: &str) {
-        // SAFETY: the buffer has this size, and only the thread that uses the handle writes there.
-        unsafe { put_text(self.error().cast(), PCAP_ERRBUF_SIZE, text) };
+        let len = text.floor_char_boundary(PCAP_ERRBUF_SIZE - 1);
+        for (place, byte) in self.error.iter().zip(text.bytes().take(len).chain([0])) {
+            place.store(byte, Ordering::Relaxed);
+        }
     }
 
     /// Returns the buffer of the last error's text.
     pub fn error(&self) -> *mut c_char {
-        self.error.get().cast()
+        self.error.as_ptr().cast_mut().cast()
     }
 
     /// Ends the loop that runs, or the next one. Signal handlers may call it (signal-safety(7)).
     pub fn break_loop(&self) {
-        self.breaks.store(true, Ordering::Relaxed);
-        if let Some(waker) = self.waker() {
-            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
-        }
+        self.requests.fetch_or(BREAK, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
-    /// Returns the event that wakes the thread that waits; `None` if the handle does not block.
-    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
-        let fd = self.waker.load(Ordering::Relaxed);
-        // SAFETY: the handle's own descriptor, which only its own thread closes.
-        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+    /// Returns the event that wakes the thread that waits.
+    pub fn waker(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
     }
 
     /// Returns whether calls return at once where there are no frames.
     pub fn is_nonblocking(&self) -> bool {
-        self.is_nonblocking.get()
+        self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Chooses whether calls wait for frames. Only a handle that waits has an event to be woken by, as in libpcap.
-    ///
-    /// # Errors
-    /// Without descriptors, as text.
-    pub fn set_nonblocking(&self, on: bool) -> Result<(), String> {
-        match (on, self.waker.load(Ordering::Relaxed)) {
-            (true, fd) if fd >= 0 => {
-                self.waker.store(-1, Ordering::Relaxed);
-                // SAFETY: the handle's own descriptor, which nothing else has now.
-                drop(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
-            (false, fd) if fd < 0 => {
-                let event = event().map_err(|error| format!("Could not open eventfd: {}", reason(&error)))?;
-                self.waker.store(event.into_raw_fd(), Ordering::Relaxed);
-            }
-            _ => {}
-        }
-        self.is_nonblocking.set(on);
-        Ok(())
+    /// Chooses whether calls wait for frames.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.is_nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// Returns whether there is something to look at before the next frame: [`takes_break`](Handle::takes_break),
+    /// [`adopt_filter`](Handle::adopt_filter).
+    #[inline]
+    pub fn has_requests(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) != 0
     }
 
     /// Returns whether a loop is to end, and forgets it.
-    #[inline]
+    #[cold]
     pub fn takes_break(&self) -> bool {
-        self.breaks.load(Ordering::Relaxed) && self.breaks.swap(false, Ordering::Relaxed)
+        self.requests.fetch_and(!BREAK, Ordering::Relaxed) & BREAK != 0
     }
 
     /// Returns a handle of the system's with this one's link type and snapshot length; null if there is none.
     pub fn dead(&self) -> *mut c_void {
-        *self.dead.get_or_init(|| {
-            let precision = self.settings.precision.get().cast_unsigned();
-            real!(pcap_open_dead_with_tstamp_precision(
-                self.link_type.get() => c_int, self.settings.snaplen.get() => c_int, precision => u32
-            ) -> *mut c_void | null_mut())
-        })
+        let known = self.dead.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let precision = self.settings.precision.get().cast_unsigned();
+        let new = real!(pcap_open_dead_with_tstamp_precision(
+            self.link_type.load(Ordering::Relaxed) => c_int, self.settings.snaplen.get() => c_int, precision => u32
+        ) -> *mut c_void | null_mut());
+        match self.dead.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(first) => {
+                // Another thread was faster.
+                if !new.is_null() {
+                    real!(pcap_close(new => *mut c_void) -> () | ());
+                }
+                first
+            }
+        }
     }
 
     /// Notes the text of the dead handle's last error.
@@ -238,11 +370,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // It closes the event.
-        let _ = self.set_nonblocking(true);
-        if let Some(&dead) = self.dead.get()
-            && !dead.is_null()
-        {
+        let dead = *self.dead.get_mut();
+        if !dead.is_null() {
             real!(pcap_close(dead => *mut c_void) -> () | ());
         }
     }

@@ -6,7 +6,8 @@
 //!
 //! - `calls`: the functions that programs call with a handle
 //! - `handle`: a handle (`pcap_t`): what it is set to, and its port once it is activated
-//! - `active`: a port that a handle captures from: frames, waiting, sending
+//! - `active`: a port that a handle captures from: frames and waiting; `side`: its counters and its sending side, for all
+//!   threads; `latch`: their lock
 //! - `read`: `pcap_dispatch` and the like: frames go to the program
 //! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
 //! - `socket`: packet sockets on ports, for programs that do not send by libpcap
@@ -22,6 +23,8 @@ mod devices;
 mod entire;
 mod filter;
 mod handle;
+mod latch;
 mod read;
 mod real;
+mod side;
 mod socket;

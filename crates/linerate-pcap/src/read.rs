@@ -27,11 +27,17 @@ enum Next {
 fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
     let mut has_received = false;
     loop {
-        if handle.takes_break() {
-            return Next::Failed(PCAP_ERROR_BREAK);
+        if handle.has_requests() {
+            if handle.takes_break() {
+                return Next::Failed(PCAP_ERROR_BREAK);
+            }
+            if let Ok(mut active) = handle.active.try_borrow_mut() {
+                active.iter_mut().for_each(|active| handle.adopt_filter(active));
+            }
         }
-        if let Some(active) = &mut *handle.active.borrow_mut()
-            && let Some((frame, captured)) = active.next()
+        if let Ok(mut active) = handle.active.try_borrow_mut()
+            && let Some(active) = &mut *active
+            && let Some((frame, captured)) = active.next(&handle.passed)
         {
             header.time.tv_sec = frame.seconds as _;
             header.time.tv_usec = match handle.settings.precision.get() {
@@ -50,33 +56,35 @@ fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
 /// Receives frames, or waits for them; returns why there are none.
 #[inline(never)]
 fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next> {
-    let mut active = handle.active.borrow_mut();
+    // Taken if this is a signal handler that has interrupted a call.
+    let Ok(mut active) = handle.active.try_borrow_mut() else { return Some(Next::Failed(handle.in_use())) };
     let Some(active) = &mut *active else { return Some(Next::Failed(handle.not_activated())) };
+    handle.at_work.set();
     let outcome = guarded(Err(None), || {
         // An armed queue stays so until a frame comes: the thread sleeps after one more look.
         if active.receive() {
             active.disarm();
             *has_received = true;
-            return Ok(true);
+            return Ok(None);
+        }
+        if active.is_exhausted(&handle.side).map_err(Some)? {
+            return Ok(Some(Next::End));
         }
         // A program that was woken by frames that its filter refuses goes back to its other descriptors.
-        let returns = handle.is_nonblocking() || *has_received && handle.is_selected.get();
-        match handle.waker() {
-            Some(waker) if waits && !returns && !active.is_exhausted() => {
-                active.wait(waker).map(|()| true).map_err(Some)
-            }
-            _ => Ok(false),
+        let was_woken = handle.is_selected() && (*has_received || handle.ready.is_raised());
+        if waits && !handle.is_nonblocking() && !was_woken {
+            return active.wait(handle.waker(), handle).map(|()| None).map_err(Some);
         }
+        if was_woken {
+            handle.ready.set(false);
+        }
+        Ok(Some(Next::Nothing))
     });
-    match outcome {
-        Ok(true) => None,
-        Ok(false) if active.is_exhausted() => Some(Next::End),
-        Ok(false) => Some(Next::Nothing),
-        Err(error) => {
-            handle.fail(&error.map_or("a defect of linerate".to_string(), |error| described(&error)));
-            Some(Next::Failed(PCAP_ERROR))
-        }
-    }
+    handle.at_work.clear();
+    outcome.unwrap_or_else(|error| {
+        handle.fail(&error.map_or("a defect of linerate".to_string(), |error| described(&error)));
+        Some(Next::Failed(PCAP_ERROR))
+    })
 }
 
 /// Gives frames to the program's function: `most` of them, or without a number those that are there; `is_loop` goes on until
@@ -119,17 +127,21 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
 
 /// Keeps a frame until the next call. Its bytes are copied if the program's descriptor is kept up to date, which may receive.
 fn kept(handle: &Handle, header: PacketHeader, bytes: *const c_uchar) -> (*const PacketHeader, *const c_uchar) {
-    let kept = handle.last.keep(header, bytes, handle.is_selected.get());
+    let kept = handle.last.keep(header, bytes, handle.is_selected());
     keep_watch(handle);
     kept
 }
 
 /// Brings the program's descriptor up to date, if it has one.
 fn keep_watch(handle: &Handle) {
-    if handle.is_selected.get()
-        && let Some(active) = &mut *handle.active.borrow_mut()
+    if handle.is_selected()
+        && let Ok(mut active) = handle.active.try_borrow_mut()
+        && let Some(active) = &mut *active
     {
-        guarded((), || active.keep_watch());
+        handle.at_work.set();
+        handle.adopt_filter(active);
+        guarded((), || active.keep_watch(&handle.ready));
+        handle.at_work.clear();
     }
 }
 

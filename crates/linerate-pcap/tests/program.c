@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -49,6 +50,7 @@ static pcap_t *pcap;
 static long count, order_errors;
 static struct timeval last;
 static unsigned delay;
+static unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0 };
 
 static void die(const char *what, const char *why) {
 	printf("%s: %s\n", what, why);
@@ -228,7 +230,6 @@ static void wait_for(const char *device, const char *how, long frames) {
 }
 
 static void send_frames(const char *device, long frames) {
-	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0 };
 	pcap = opened(device);
 	for (long n = 0; n < frames; n++) {
 		frame[20] = n >> 8, frame[21] = n;
@@ -292,6 +293,70 @@ static void breaks(const char *device) {
 	SHOW(count);
 	SHOW(pcap_loop(pcap, 4, each, NULL));
 	SHOW(count);
+	pcap_close(pcap);
+}
+
+static volatile long handled, sent, failed;
+
+/* What may be called while another call with the handle has not returned. `may_be_at_work`: this is a signal handler. */
+static void call_beside(int may_be_at_work) {
+	struct pcap_stat stat;
+	if (pcap_stats(pcap, &stat) != 0 || pcap_fileno(pcap) < 0 || pcap_get_selectable_fd(pcap) < 0 || pcap_snapshot(pcap) < 0)
+		failed++;
+	if (pcap_inject(pcap, frame, sizeof frame) == sizeof frame)
+		sent++;
+	else if (!may_be_at_work || !strstr(pcap_geterr(pcap), "a signal handler has interrupted"))
+		failed++;
+}
+
+static void interrupted(int signal) {
+	(void)signal;
+	call_beside(1);
+	handled++;
+}
+
+static void *loop_until_break(void *answer) {
+	*(int *)answer = pcap_loop(pcap, -1, each, NULL);
+	return NULL;
+}
+
+/* Calls with a handle while another thread waits for frames, and by handlers of signals that interrupt that thread. */
+static void beside(const char *device) {
+	pthread_t thread;
+	int answer = 0;
+	pcap = opened(device);
+	filter("tcp port 1");
+	pthread_create(&thread, NULL, loop_until_break, &answer);
+	for (int n = 0; n < 1000; n++) {
+		call_beside(0);
+		sched_yield();
+	}
+	printf("%ld sent, %ld failed\n", sent, failed);
+	signal(SIGUSR1, interrupted);
+	sent = 0;
+	for (long n = 1; n <= 200 || sent == 0; n++) {
+		pthread_kill(thread, SIGUSR1);
+		while (handled < n)
+			sched_yield();
+	}
+	printf("%ld failed in a handler\n", failed);
+	/* Another filter, for the frames that come from now on. */
+	filter("");
+	ready();
+	while (*(volatile long *)&count == 0)
+		sched_yield();
+	pcap_breakloop(pcap);
+	pthread_join(thread, NULL);
+	SHOW(answer);
+	/* A handler that interrupts a thread that sends. */
+	signal(SIGALRM, interrupted);
+	setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 100 }, { 0, 100 } }, NULL);
+	handled = 0;
+	while (handled < 300)
+		if (pcap_inject(pcap, frame, sizeof frame) != sizeof frame)
+			failed++;
+	setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 0 }, { 0, 0 } }, NULL);
+	printf("%ld failed while sending\n", failed);
 	pcap_close(pcap);
 }
 
@@ -380,6 +445,8 @@ int main(int argc, char **argv) {
 		list_devices();
 	else if (!strcmp(what, "break"))
 		breaks(device);
+	else if (!strcmp(what, "beside"))
+		beside(device);
 	else if (!strcmp(what, "churn"))
 		churn(device, atol(third), atoi(argv[4]));
 	return 0;

@@ -169,6 +169,44 @@ fn loops_end_in_every_way() {
     assert_eq!(breaks.said(), format!("{}\ncount: 7\n", ends.join("\n")));
 }
 
+/// Statistics, sending, descriptors and filters do not wait for a thread that waits for frames, and signal handlers may call
+/// them.
+#[test]
+fn calls_beside_a_waiting_thread_succeed() {
+    let world = World::new();
+    let mut beside = world.start(&["beside", "vale99:a"]);
+    let said: Vec<String> = (0..3).map(|_| beside.line()).collect();
+    assert_eq!(said, ["1000 sent, 0 failed", "0 failed in a handler", "ready"], "{}", beside.end().2);
+    let mut other = port("vale99:b");
+    let mut tx = other.tx(0).unwrap();
+    send(&other, &mut tx, 1);
+    let (status, said, errors) = beside.end();
+    assert!(status.success(), "{status}: {errors}");
+    assert_eq!((&*said, &*errors), ("answer: -2\n0 failed while sending\n", ""));
+}
+
+/// A capture that is cut ends with an error, as the system's libpcap has it, behind its last whole frame.
+#[test]
+fn a_cut_capture_ends_with_an_error() {
+    let world = World::new();
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("cut.pcap");
+    capture(&file, 5);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 10]).unwrap();
+    let name = format!("pcap:{}", file.display());
+    for arguments in [&["loop", &*name, "0"][..], &["poll", &*name, "5"], &["next", &*name, "5"]] {
+        let (status, said, errors) = world.start(arguments).end();
+        assert!(!status.success(), "{said}");
+        let call = if arguments[0] == "loop" { "pcap_loop: " } else { "pcap_dispatch: " };
+        assert!(said.contains(call) && said.contains("it is cut after frame 4"), "{said}{errors}");
+    }
+    let mut tcpdump = world.command("tcpdump");
+    let (status, said, errors) = Running::new(tcpdump.args(["-Z", "root", "-nn", "-i", &name])).end();
+    assert_eq!((status.code(), said.lines().count()), (Some(1), 4), "{said}{errors}");
+    assert!(errors.contains("it is cut after frame 4"), "{errors}");
+}
+
 /// Random calls leave no descriptor behind, and end; `LINERATE_CALLS` is their number.
 #[test]
 fn random_calls_leave_nothing_behind() {

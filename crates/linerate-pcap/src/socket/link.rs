@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Member, Settings};
 use super::names::{About, Name};
-use super::system::{call, option, set_option};
+use super::system::{call, option, set_option, without_signals};
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
 pub const ROOM: Duration = Duration::from_secs(1);
@@ -293,7 +292,7 @@ fn open(name: &Arc<Name>) -> Result<(Queues, About), Error> {
     let ring = (!is_served).then_some(RING);
     let options =
         Options { ring, pool: Some(Pool::new(region)), interrupts: Some(Duration::ZERO), ..Options::default() };
-    let [mut port] = options.open([&name.text])?;
+    let [mut port] = without_signals(|| options.open([&name.text]))?;
     // Ports that only send, or only receive, have one of them.
     let (rx, tx) = match (port.rx(0), port.tx(0)) {
         (Err(error), Err(_)) => return Err(error),
@@ -324,21 +323,14 @@ fn pair(settings: &Arc<Settings>) -> Result<(OwnedFd, Arc<Member>), Error> {
 /// The work of a link's thread.
 pub type Run = fn(&Link, Queues);
 
-/// Starts the link's thread. The program's signals are for its own threads.
+/// Starts the link's thread.
 fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, Error> {
-    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: there is room for both sets; the first is filled in before it is used.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
     let of_thread = link.clone();
-    let started = std::thread::Builder::new().name("linerate link".to_string()).spawn(move || {
+    let work = move || {
         super::system::guarded((), || run(&of_thread, queues));
         // Also after a panic nothing waits for this thread.
         of_thread.fail();
-    });
-    // SAFETY: the set was filled in above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    };
+    let started = without_signals(|| std::thread::Builder::new().name("linerate link".to_string()).spawn(work));
     started.map_err(|source| Error::System { call: "pthread_create", source })
 }

@@ -23,5 +23,5 @@ mod messages;
 mod mover;
 pub mod names;
 pub mod shared;
-mod system;
+pub mod system;
 mod table;

@@ -145,6 +145,21 @@ pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Runs `work` with all signals blocked in this thread. Threads that it starts have them blocked for good: the program's
+/// handlers are for its own threads.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: there is room for both sets; the first is filled in before it is used.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = work();
+    // SAFETY: the set was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
+    result
+}
+
 /// Returns an integer option of a socket; `None` if there is none. Keeps errno(3).
 pub fn option(fd: c_int, level: c_int, option: c_int) -> Option<c_int> {
     let (before, mut value, mut len) = (errno(), 0 as c_int, size_of::<c_int>() as socklen_t);

@@ -1,0 +1,95 @@
+//! A lock for what several threads and signal handlers use.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The thread that has something; 0: none.
+///
+/// A signal handler runs in a thread that may have it already, and would wait for itself.
+pub struct Owner(AtomicUsize);
+
+impl Owner {
+    pub const fn none() -> Owner {
+        Owner(AtomicUsize::new(0))
+    }
+
+    /// Returns whether the calling thread is the owner.
+    pub fn is_this_thread(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Makes the calling thread the owner, whoever was it before.
+    pub fn set(&self) {
+        self.0.store(this_thread(), Ordering::Relaxed);
+    }
+
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Returns a number that no other running thread has. Signal handlers may ask for it.
+fn this_thread() -> usize {
+    // SAFETY: it has no requirements.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// A mutex whose owner is known.
+pub struct Latch<T> {
+    owner: Owner,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: only the owner has a reference to the value.
+unsafe impl<T: Send> Sync for Latch<T> {}
+
+impl<T> Latch<T> {
+    pub const fn new(value: T) -> Latch<T> {
+        Latch { owner: Owner::none(), value: UnsafeCell::new(value) }
+    }
+
+    /// Locks; `None` if any thread has it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let taken = self.owner.0.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard(self))
+    }
+
+    /// Locks, and waits for other threads; `None` if the calling thread has it: a signal handler has interrupted it.
+    pub fn lock(&self) -> Option<Guard<'_, T>> {
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            if self.owner.is_this_thread() {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The value of a latch, until it is dropped.
+pub struct Guard<'a, T>(&'a Latch<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this is the only guard.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.0.owner.0.store(0, Ordering::Release);
+    }
+}

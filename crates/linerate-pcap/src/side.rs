@@ -1,0 +1,86 @@
+//! What other threads and signal handlers use of a port while a thread receives: its counters and its sending side.
+
+use std::time::Instant;
+
+use linerate::port::{Drops, Port, TxQueue};
+use linerate::{Batch, Error};
+
+use crate::active::{ROOM, system};
+
+/// A handle's port without its receiving side.
+pub struct Side {
+    // Dropped in this order: the queue before its port.
+    tx: Option<TxQueue>,
+    pub port: Port,
+    batch: Batch,
+    /// Frames that were sent.
+    sent: u64,
+}
+
+impl Side {
+    pub fn new(port: Port) -> Side {
+        Side { tx: None, port, batch: Batch::new(), sent: 0 }
+    }
+
+    /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
+    /// refused.
+    ///
+    /// # Errors
+    /// Those of the port.
+    pub fn drops(&self) -> Result<(u64, u64), Error> {
+        let Drops { no_descriptor, bad_crc, undersize, oversize, bad_frame, malformed, .. } =
+            self.port.statistics()?.drops;
+        Ok((no_descriptor, bad_crc + undersize + oversize + bad_frame + malformed))
+    }
+
+    /// Sends a frame. Returns false if there was no room for it for a second.
+    ///
+    /// # Errors
+    /// Those of the port; a frame that is too long.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<bool, Error> {
+        if bytes.len() > self.port.info().max_frame {
+            return Err(system("send", rustix::io::Errno::MSGSIZE));
+        }
+        let Side { tx, port, batch, sent } = self;
+        batch.clear();
+        if !batch.push(port.pool(), bytes) {
+            return Ok(false);
+        }
+        let tx = match tx {
+            Some(tx) => tx,
+            None => tx.insert(port.tx(0)?),
+        };
+        let begin = Instant::now();
+        loop {
+            tx.send(batch);
+            if batch.is_empty() && tx.unsent() == 0 {
+                *sent += 1;
+                return Ok(true);
+            }
+            if begin.elapsed() > ROOM {
+                let is_accepted = batch.is_empty();
+                batch.clear();
+                port.link()?;
+                return Ok(is_accepted);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets sent frames reach the wire: closing a card forgets those in its ring.
+    fn finish(&mut self) {
+        let begin = Instant::now();
+        while self.tx.is_some()
+            && self.port.statistics().is_ok_and(|statistics| statistics.tx_packets < self.sent)
+            && begin.elapsed() < ROOM
+        {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
