@@ -252,10 +252,9 @@ impl Handle {
             return;
         }
         self.requests.fetch_and(!FILTER, Ordering::Acquire);
-        match self.filter.try_lock() {
-            Some(mut filter) => filter.take().into_iter().for_each(|filter| active.set_filter(filter)),
-            // The thread that sets it makes the request then.
-            None => {}
+        // A thread that has the place sets a filter, and makes the request then.
+        if let Some(mut filter) = self.filter.try_lock() {
+            filter.take().into_iter().for_each(|filter| active.set_filter(filter));
         }
     }
 

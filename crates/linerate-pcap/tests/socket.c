@@ -70,6 +70,83 @@ static void show_name(int fd) {
 	show_address("own", &address, len);
 }
 
+/* Addresses that are not the program's, and calls that packet sockets do not have. */
+static void memory(void) {
+	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	int fd = opened(SOCK_RAW, ETH_P_ALL), cooked = opened(SOCK_DGRAM, ETH_P_ALL), value = 1;
+	volatile socklen_t too_long = 1000;
+	socklen_t len = sizeof value;
+	struct sockaddr_ll own = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5) };
+	struct sockaddr *to = (struct sockaddr *)&own;
+	static struct iovec many[1025], part;
+	part = (struct iovec){ frame, sizeof frame };
+	many[0] = part;
+	void *volatile bad[] = { NULL, (void *)8 };
+	for (int n = 0; n < 2; n++) {
+		void *volatile none = bad[n];
+		SHOW(sendto(fd, none, 60, 0, NULL, 0));
+		SHOW(sendto(fd, none, 60, 0, to, sizeof own));
+		SHOW(sendto(cooked, none, 46, 0, to, sizeof own));
+		SHOW(send(fd, none, 60, 0));
+		SHOW(write(fd, none, 1600));
+		SHOW(writev(fd, none, 1));
+		SHOW(sendmsg(fd, none, 0));
+		SHOW(sendmsg(fd, &(struct msghdr){ .msg_iov = none, .msg_iovlen = 1 }, 0));
+		SHOW(sendmmsg(fd, none, 1, 0));
+		SHOW(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, none, sizeof(struct packet_mreq)));
+		SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, none, sizeof(struct sock_fprog)));
+		SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){ 1, none }, sizeof(struct sock_fprog)));
+		SHOW(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, none, sizeof value));
+		SHOW(getsockopt(fd, SOL_SOCKET, SO_TYPE, none, &len));
+		SHOW(getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, none));
+		SHOW(getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, none, &len));
+		SHOW(getsockname(fd, none, &len));
+		SHOW(getsockname(fd, to, none));
+		SHOW(bind(fd, none, sizeof own));
+		SHOW(ioctl(fd, FIONREAD, none));
+		SHOW(recvmsg(fd, none, MSG_DONTWAIT));
+		SHOW(recvmsg(fd, &(struct msghdr){ .msg_iov = none, .msg_iovlen = 1 }, MSG_DONTWAIT));
+		SHOW(recvmsg(cooked, &(struct msghdr){ .msg_iov = none, .msg_iovlen = 1 }, MSG_DONTWAIT));
+		SHOW(recvmmsg(fd, none, 1, MSG_DONTWAIT, NULL));
+		SHOW(readv(cooked, none, 1));
+	}
+	SHOW(sendto(fd, frame, 60, 0, bad[1], sizeof own));
+	SHOW(sendto(fd, frame, 60, 0, to, too_long));
+	/* Too many parts, of which none is read. */
+	SHOW(sendmsg(fd, &(struct msghdr){ .msg_iov = bad[1], .msg_iovlen = 1025 }, 0));
+	SHOW(sendmsg(fd, &(struct msghdr){ .msg_iov = many, .msg_iovlen = 1024 }, 0));
+	SHOW(recvmsg(fd, &(struct msghdr){ .msg_iov = bad[1], .msg_iovlen = 1025 }, MSG_DONTWAIT));
+	SHOW(writev(fd, many, 1025));
+	SHOW(writev(fd, many, 1024));
+	SHOW(readv(cooked, many, 1025));
+	/* The queue of errors is empty. */
+	SHOW(recv(fd, frame, 60, MSG_ERRQUEUE));
+	SHOW(recvmsg(fd, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, MSG_ERRQUEUE));
+	SHOW(recvfrom(cooked, frame, 60, MSG_ERRQUEUE, NULL, NULL));
+	SHOW(shutdown(fd, SHUT_RDWR));
+	SHOW(connect(fd, to, sizeof own));
+	SHOW(listen(fd, 1));
+	SHOW(accept(fd, NULL, NULL));
+	SHOW(accept4(fd, NULL, NULL, SOCK_CLOEXEC));
+	len = sizeof own;
+	SHOW(getpeername(fd, to, &len));
+	SHOW(send(fd, frame, 60, 0));
+	/* A filter that is locked stays. */
+	struct sock_filter code[] = { { BPF_RET | BPF_K, 0, 0, 0 } };
+	struct sock_fprog filter = { 1, code };
+	len = sizeof value;
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &(int){ 0 }, len));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &(int){ 1 }, len));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &(int){ 1 }, len));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &(int){ 0 }, len));
+	SHOW(getsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &value, &len));
+	printf("%d\n", value);
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+	SHOW(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &value, len));
+	SHOW(close(fd) + close(cooked));
+}
+
 /* Answers of calls that need no peer. */
 static void calls(void) {
 	struct ifreq request;
@@ -172,6 +249,7 @@ static void calls(void) {
 	SHOW(sendto(fd, frame, 60, 0, (struct sockaddr *)&address, sizeof address));
 	SHOW(close(fd));
 	SHOW(close(fd));
+	memory();
 	fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	address.sll_protocol = htons(0x88b5);
 	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
@@ -212,13 +290,21 @@ static void receive(int kind, int protocol, const char *filter) {
 		struct pollfd event = { fd, POLLIN, 0 };
 		if (poll(&event, 1, 20000) != 1)
 			die("poll");
-		switch (n % 9) {
+		int is_short = n % 11 == 9;
+		switch (n % 11) {
 		case 0: len = recv(fd, bytes, sizeof bytes, 0); break;
 		case 1: len = read(fd, bytes, sizeof bytes); break;
 		case 2:
 			len = recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &from_len);
 			show_address("from", &from, from_len);
 			break;
+		case 8: /* A frame without room for it. */
+			message.msg_iovlen = 0;
+			/* fall through */
+		case 9: /* A frame that is longer than the room for it. */
+			if (is_short)
+				message.msg_iovlen = 1, parts[0].iov_len = 20;
+			/* fall through */
 		case 3:
 			len = recvmsg(fd, &message, 0);
 			show_address("from", &from, message.msg_namelen);

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, timespec};
 
 use super::member::Settings;
+use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
 use super::system::{call, errno, fail, guarded, next, option};
 use super::table::{self, BOUND, DGRAM};
@@ -98,17 +99,14 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     })
 }
 
-/// Returns the program's address, if it is a packet socket's.
-///
-/// # Safety
-/// The program's memory of this length.
-unsafe fn packet_address(address: *const sockaddr, len: socklen_t) -> Option<sockaddr_ll> {
-    if address.is_null() || (len as usize) < size_of::<sockaddr_ll>() {
-        return None;
+/// Returns the program's address; `None` if it is not a packet socket's.
+fn packet_address(address: *const sockaddr, len: socklen_t) -> Result<Option<sockaddr_ll>, c_int> {
+    if len == 0 || (len as usize) < size_of::<sockaddr_ll>() && !address.is_null() {
+        return Ok(None);
     }
-    // SAFETY: as the caller says.
-    let address = unsafe { address.cast::<sockaddr_ll>().read_unaligned() };
-    (c_int::from(address.sll_family) == libc::AF_PACKET).then_some(address)
+    // SAFETY: all fields are integers.
+    let address = unsafe { memory::read(address.cast::<sockaddr_ll>()) }?;
+    Ok((c_int::from(address.sll_family) == libc::AF_PACKET).then_some(address))
 }
 
 #[unsafe(no_mangle)]
@@ -116,16 +114,19 @@ extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     if table::word(fd) == 0 {
         return next!(bind(fd, address, len));
     }
-    // SAFETY: the program's memory.
-    let answer = guarded(Some(-1), || bound(fd, unsafe { packet_address(address, len) }));
+    let answer = guarded(Some(-1), || bound(fd, packet_address(address, len)));
     answer.unwrap_or_else(|| next!(bind(fd, address, len)))
 }
 
 /// Binds a packet socket; `None` if the kernel does.
-fn bound(fd: c_int, address: Option<sockaddr_ll>) -> Option<c_int> {
+fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int> {
     let socket = table::get(fd)?;
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
-    let Some(address) = address else { return (!is_kernels).then(|| fail(libc::EINVAL)) };
+    let address = match address {
+        Ok(Some(address)) => address,
+        Ok(None) => return (!is_kernels).then(|| fail(libc::EINVAL)),
+        Err(errno) => return (!is_kernels).then(|| fail(errno)),
+    };
     let protocol = u16::from_be(address.sll_protocol);
     let Some(name) = names::of_index(address.sll_ifindex as u32) else {
         // The kernel refuses an interface that it has, and one that it has not.
@@ -162,16 +163,46 @@ fn bound(fd: c_int, address: Option<sockaddr_ll>) -> Option<c_int> {
 extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let own = if table::word(fd) == 0 { None } else { guarded(None, || control::own_address(fd)) };
     let Some(own) = own else { return next!(getsockname(fd, address, len)) };
-    if address.is_null() || len.is_null() {
-        return fail(libc::EFAULT);
-    }
-    // SAFETY: the program's memory; no more is written than it has room.
-    unsafe {
+    // SAFETY: any bytes are a number; the address has as many bytes.
+    let put = || unsafe {
         let whole = std::mem::offset_of!(sockaddr_ll, sll_addr) + usize::from(own.sll_halen);
-        address.cast::<u8>().copy_from_nonoverlapping((&raw const own).cast(), whole.min(len.read() as usize));
-        len.write(whole as socklen_t);
-    }
-    0
+        let room = memory::read(len)?;
+        if (room as c_int) < 0 {
+            return Err(libc::EINVAL);
+        }
+        let bytes = std::slice::from_raw_parts((&raw const own).cast::<u8>(), whole.min(room as usize));
+        memory::write_bytes(address.cast(), bytes)?;
+        memory::write(len, whole as socklen_t)
+    };
+    put().map_or_else(fail, |()| 0)
+}
+
+/// Returns whether a number is a port's socket, or one that the kernel has refused: the kernel's call would be one on a
+/// socket of another kind.
+fn is_ours(fd: c_int) -> bool {
+    table::word(fd) != 0
+        && guarded(false, || table::get(fd).is_some_and(|socket| socket.link.is_some() || socket.is_placeholder))
+}
+
+/// Defines functions that packet sockets do not have (`EOPNOTSUPP`).
+macro_rules! without {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C-unwind" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
+                if is_ours(fd) { fail(libc::EOPNOTSUPP) } else { next!($name(fd $(, $argument)*)) }
+            }
+        )*
+    };
+}
+
+without! {
+    connect(address: *const sockaddr, len: socklen_t);
+    listen(backlog: c_int);
+    accept(address: *mut sockaddr, len: *mut socklen_t);
+    accept4(address: *mut sockaddr, len: *mut socklen_t, flags: c_int);
+    getpeername(address: *mut sockaddr, len: *mut socklen_t);
+    shutdown(how: c_int);
 }
 
 #[unsafe(no_mangle)]
@@ -236,10 +267,8 @@ extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_len: socklen_t) -> Option<ssize_t> {
     // SAFETY: all fields are integers or pointers.
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
-    (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len());
     (message.msg_name, message.msg_namelen) = (name.cast_mut().cast(), name_len);
-    // SAFETY: the program's memory.
-    unsafe { messages::send(fd, &message, flags) }
+    messages::send(fd, &message, parts, flags)
 }
 
 /// Sends one buffer without an address. `$next` does so by the kernel alone.
@@ -269,10 +298,12 @@ extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: usize) -> ssiz
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    if table::word(fd) != 0 && count >= 0 && !parts.is_null() {
-        // SAFETY: the program's memory.
-        let all = unsafe { std::slice::from_raw_parts(parts, count as usize) };
-        if let Some(answer) = sent(fd, all, 0, std::ptr::null(), 0) {
+    // Of more parts, and without, the kernel knows the error.
+    if table::word(fd) != 0 && (0..=PARTS as c_int).contains(&count) && !parts.is_null() {
+        // SAFETY: all fields are integers or pointers.
+        let mut message = unsafe { std::mem::zeroed::<msghdr>() };
+        (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as _);
+        if let Some(answer) = messages::send_message(fd, &raw const message, 0) {
             return answer;
         }
     }
@@ -299,22 +330,16 @@ extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if table::word(fd) != 0 && !message.is_null() {
-        // SAFETY: the program's message.
-        if let Some(answer) = unsafe { messages::send(fd, &*message, flags) } {
-            return answer;
-        }
+    if let Some(answer) = messages::send_message(fd, message, flags) {
+        return answer;
     }
     next!(sendmsg(fd, message, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if table::word(fd) != 0 && !all.is_null() {
-        // SAFETY: the program's messages.
-        if let Some(answer) = unsafe { messages::send_all(fd, all, count, flags) } {
-            return answer;
-        }
+    if let Some(answer) = messages::send_all(fd, all, count, flags) {
+        return answer;
     }
     next!(sendmmsg(fd, all, count, flags))
 }
@@ -323,10 +348,9 @@ extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags
 macro_rules! receive {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = table::word($fd);
-        if word & (BOUND | DGRAM) == BOUND | DGRAM {
+        if word & BOUND != 0 && (word & DGRAM != 0 || $flags & libc::MSG_ERRQUEUE != 0) {
             let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-            // SAFETY: the program's memory.
-            if let Some(answer) = unsafe { messages::receive_from($fd, word, $buffer, $len, $flags, name, len) } {
+            if let Some(answer) = messages::receive_from($fd, word, $buffer, $len, $flags, name, len) {
                 return answer;
             }
         }
@@ -363,14 +387,10 @@ extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room
 #[unsafe(no_mangle)]
 extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let word = table::word(fd);
-    if word & (BOUND | DGRAM) != BOUND | DGRAM || parts.is_null() || count < 0 {
+    if word & (BOUND | DGRAM) != BOUND | DGRAM || parts.is_null() || !(0..PARTS as c_int).contains(&count) {
         return next!(readv(fd, parts, count));
     }
-    // SAFETY: all fields are integers or pointers.
-    let mut message = unsafe { std::mem::zeroed::<msghdr>() };
-    (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as usize);
-    // SAFETY: the program's memory.
-    unsafe { messages::receive(fd, word, &mut message, 0) }.unwrap_or_else(|| next!(readv(fd, parts, count)))
+    messages::receive_parts(fd, word, parts, count as usize).unwrap_or_else(|| next!(readv(fd, parts, count)))
 }
 
 #[unsafe(no_mangle)]
@@ -383,11 +403,10 @@ extern "C-unwind" fn recvfrom(
     name_len: *mut socklen_t,
 ) -> ssize_t {
     let word = table::word(fd);
-    if word & BOUND == 0 || word & DGRAM == 0 && name.is_null() {
+    if word & BOUND == 0 {
         return next!(recvfrom(fd, buffer, len, flags, name, name_len));
     }
-    // SAFETY: the program's memory.
-    unsafe { messages::receive_from(fd, word, buffer, len, flags, name, name_len) }
+    messages::receive_from(fd, word, buffer, len, flags, name, name_len)
         .unwrap_or_else(|| next!(recvfrom(fd, buffer, len, flags, name, name_len)))
 }
 
@@ -410,11 +429,10 @@ extern "C-unwind" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let word = table::word(fd);
-    if word & BOUND == 0 || message.is_null() {
+    if word & BOUND == 0 {
         return next!(recvmsg(fd, message, flags));
     }
-    // SAFETY: the program's message.
-    unsafe { messages::receive(fd, word, &mut *message, flags) }.unwrap_or_else(|| next!(recvmsg(fd, message, flags)))
+    messages::receive_message(fd, word, message, flags).unwrap_or_else(|| next!(recvmsg(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -426,21 +444,19 @@ extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let word = table::word(fd);
-    if word & BOUND == 0 || all.is_null() {
+    if word & BOUND == 0 {
         return next!(recvmmsg(fd, all, count, flags, timeout));
     }
-    // SAFETY: the program's messages.
-    unsafe { messages::receive_all(fd, word, all, count, flags, timeout) }
+    messages::receive_all(fd, word, all, count, flags, timeout)
         .unwrap_or_else(|| next!(recvmmsg(fd, all, count, flags, timeout)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-    if table::word(fd) != 0 {
-        // SAFETY: the program's memory.
-        if let Some(answer) = guarded(Some(-1), || unsafe { control::set(fd, level, name, value, len) }) {
-            return answer;
-        }
+    if table::word(fd) != 0
+        && let Some(answer) = guarded(Some(-1), || control::set(fd, level, name, value, len))
+    {
+        return answer;
     }
     next!(setsockopt(fd, level, name, value, len))
 }
@@ -453,22 +469,21 @@ extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if table::word(fd) != 0 {
-        // SAFETY: the program's memory.
-        if let Some(answer) = guarded(Some(-1), || unsafe { control::get(fd, level, name, value, len) }) {
-            return answer;
-        }
+    if table::word(fd) != 0
+        && let Some(answer) = guarded(Some(-1), || control::get(fd, level, name, value, len))
+    {
+        return answer;
     }
     next!(getsockopt(fd, level, name, value, len))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if request as u32 as c_ulong == libc::FIONREAD && table::word(fd) & BOUND != 0 && !argument.is_null() {
-        // SAFETY: the program's number.
-        if let Some(answer) = guarded(None, || unsafe { control::next_len(fd, argument) }) {
-            return answer;
-        }
+    if request as u32 as c_ulong == libc::FIONREAD
+        && table::word(fd) & BOUND != 0
+        && let Some(answer) = guarded(None, || control::next_len(fd, argument))
+    {
+        return answer;
     }
     let answer = next!(ioctl(fd, request, argument));
     // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use linerate::Error;
 
 use super::frame::ETHERNET;
+use super::memory;
 use super::messages::refuse;
 use super::names::{self, About, Name};
 use super::system::{call, fail};
@@ -112,17 +113,12 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
 }
 
 /// Answers `FIONREAD` for a port's socket: the length of the next frame. The kernel would answer that of all frames.
-///
-/// # Safety
-/// The program's number.
-pub unsafe fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
+pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
     let socket = table::get(fd).filter(|socket| socket.link.is_some())?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     let len = call!(libc::SYS_recvfrom, fd, 0, 0, flags, 0, 0);
     let skipped = if socket.settings.is_dgram { frame::HEADER as i64 } else { 0 };
-    // SAFETY: as the caller says.
-    unsafe { argument.cast::<c_int>().write_unaligned((len - skipped).max(0) as c_int) };
-    Some(0)
+    Some(memory::write(argument.cast(), (len - skipped).max(0) as c_int).map_or_else(fail, |()| 0))
 }
 
 /// Returns the properties of a port. A packet socket that asks opens the port until it is closed: a program may have no
@@ -145,34 +141,42 @@ pub fn put_name(to: &mut [c_char; libc::IFNAMSIZ], name: &Name) {
 /// Reads a value of an option that the program has given with its length.
 ///
 /// # Safety
-/// The program's memory of this length; any bytes are a `T`.
-unsafe fn given<T: Copy>(value: *const c_void, len: libc::socklen_t) -> Option<T> {
-    if value.is_null() || (len as usize) < size_of::<T>() {
-        return None;
+/// Any bytes are a `T`.
+unsafe fn given<T: Copy>(value: *const c_void, len: libc::socklen_t) -> Result<T, c_int> {
+    if (len as usize) < size_of::<T>() {
+        return Err(libc::EINVAL);
     }
     // SAFETY: as the caller says.
-    Some(unsafe { value.cast::<T>().read_unaligned() })
+    unsafe { memory::read(value.cast()) }
 }
 
 /// Sets an option of a packet socket; `None` if that is the kernel's to do.
-///
-/// # Safety
-/// The program's memory of this length.
-pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> Option<c_int> {
+pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> Option<c_int> {
     let socket = table::get(fd)?;
     let done = match (level, name) {
         (SOL_PACKET, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP) => {
-            // SAFETY: as the caller says; the structure is of integers.
-            let Some(request) = (unsafe { given::<libc::packet_mreq>(value, len) }) else {
-                return socket.link.is_some().then(|| fail(libc::EINVAL));
-            };
-            member(&socket, name == PACKET_ADD_MEMBERSHIP, &request)?
+            // SAFETY: the structure is of integers.
+            match unsafe { given::<libc::packet_mreq>(value, len) } {
+                Ok(request) => member(&socket, name == PACKET_ADD_MEMBERSHIP, &request)?,
+                Err(errno) => return socket.link.is_some().then(|| fail(errno)),
+            }
         }
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_DETACH_FILTER)
+            if socket.settings.is_locked.load(Relaxed) =>
+        {
+            Err(libc::EPERM)
+        }
+        // SAFETY: any bytes are a number.
+        (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => match unsafe { given::<c_int>(value, len) } {
+            Ok(on) => match socket.settings.is_locked.fetch_or(on != 0, Relaxed) {
+                true if on == 0 => Err(libc::EPERM),
+                _ => Ok(()),
+            },
+            Err(errno) => Err(errno),
+        },
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => {
-            // SAFETY: as the caller says.
-            let program = unsafe { given::<libc::sock_fprog>(value, len) };
-            // SAFETY: as above.
-            let attached = unsafe { attach(&socket, program) };
+            // SAFETY: any bytes are a length and an address.
+            let attached = unsafe { given(value, len) }.and_then(|program| attach(&socket, &program));
             socket.settings.has_kernel_filter.store(attached.is_err(), Relaxed);
             attached
         }
@@ -187,28 +191,28 @@ pub unsafe fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
             if had { Ok(()) } else { Err(libc::ENOENT) }
         }
         (SOL_PACKET, PACKET_AUXDATA) => {
-            // SAFETY: as the caller says.
+            // SAFETY: any bytes are a number.
             match unsafe { given::<c_int>(value, len) } {
-                Some(on) => {
+                Ok(on) => {
                     socket.settings.has_auxiliary.store(on != 0, Relaxed);
                     table::settings_changed(&socket);
                     Ok(())
                 }
-                None => Err(libc::EINVAL),
+                Err(errno) => Err(errno),
             }
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-            // SAFETY: as the caller says.
-            if let (Some(link), Some(bytes)) = (&socket.link, unsafe { given::<c_int>(value, len) }) {
+            // SAFETY: any bytes are a number.
+            if let (Some(link), Ok(bytes)) = (&socket.link, unsafe { given::<c_int>(value, len) }) {
                 link.resize(&socket.settings, name == libc::SO_RCVBUFFORCE, bytes);
             }
             return None;
         }
         (SOL_PACKET, PACKET_QDISC_BYPASS | PACKET_IGNORE_OUTGOING) => Ok(()),
         (SOL_PACKET, PACKET_RX_RING | PACKET_TX_RING) => {
-            // SAFETY: as the caller says. The size of a ring's blocks comes first; a ring is removed by zeros.
+            // SAFETY: any bytes are a number. The size of a ring's blocks comes first; a ring is removed by zeros.
             let size = unsafe { given::<u32>(value, len) };
-            socket.settings.has_ring.store(size.is_some_and(|size| size != 0), Relaxed);
+            socket.settings.has_ring.store(size.is_ok_and(|size| size != 0), Relaxed);
             Err(libc::ENOPROTOOPT)
         }
         // What belongs to rings, and fanout.
@@ -244,17 +248,18 @@ fn member(socket: &Socket, joins: bool, request: &libc::packet_mreq) -> Option<R
 }
 
 /// Attaches a filter.
-///
-/// # Safety
-/// The program's instructions are as many as it says.
-unsafe fn attach(socket: &Socket, program: Option<libc::sock_fprog>) -> Result<(), c_int> {
+fn attach(socket: &Socket, program: &libc::sock_fprog) -> Result<(), c_int> {
     if socket.link.as_ref().is_some_and(|link| !link.is_here()) {
         // The parent has the link.
         return Err(libc::EOPNOTSUPP);
     }
-    let program = program.ok_or(libc::EINVAL)?;
-    let program = Program { len: program.len.into(), instructions: program.filter.cast::<Instruction>() };
-    // SAFETY: as the caller says.
+    if program.filter.is_null() || program.len == 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut bytes = vec![0; usize::from(program.len) * size_of::<Instruction>()];
+    memory::read_bytes(program.filter.cast(), &mut bytes)?;
+    let program = Program { len: program.len.into(), instructions: bytes.as_ptr().cast::<Instruction>() };
+    // SAFETY: the instructions are as many.
     let filter = unsafe { filter::copied(&program) }.ok_or(libc::EINVAL)?;
     if filter.iter().any(Instruction::loads_from_kernel) {
         return Err(libc::EINVAL);
@@ -264,16 +269,7 @@ unsafe fn attach(socket: &Socket, program: Option<libc::sock_fprog>) -> Result<(
 }
 
 /// Returns an option of a packet socket to the program; `None` if the kernel does.
-///
-/// # Safety
-/// The program's memory.
-pub unsafe fn get(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut libc::socklen_t,
-) -> Option<c_int> {
+pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut libc::socklen_t) -> Option<c_int> {
     let socket = table::get(fd)?;
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
     let settings = &socket.settings;
@@ -289,6 +285,7 @@ pub unsafe fn get(
                 libc::SOCK_RAW
             }
         }
+        (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => settings.is_locked.load(Relaxed).into(),
         // The kernel has the protocol of a packet socket elsewhere.
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => 0,
         // What the link's end holds for this one.
@@ -296,31 +293,27 @@ pub unsafe fn get(
         (SOL_PACKET, PACKET_AUXDATA) => settings.has_auxiliary.load(Relaxed).into(),
         (SOL_PACKET, PACKET_STATISTICS) => {
             let (received, dropped) = socket.link.as_ref().map_or((0, 0), |link| link.statistics(settings));
-            // SAFETY: as the caller says.
-            return Some(unsafe { put(value, len, &[received as u32, dropped as u32]) });
+            return Some(put(value, len, [received as u32, dropped as u32]));
         }
         (SOL_PACKET, _) => return Some(fail(libc::ENOPROTOOPT)),
         _ => return None,
     };
-    // SAFETY: as the caller says.
-    Some(unsafe { put(value, len, &[number]) })
+    Some(put(value, len, number))
 }
 
 /// Writes an option's value, cut where the program has less room.
-///
-/// # Safety
-/// The program's memory.
-unsafe fn put<T>(value: *mut c_void, len: *mut libc::socklen_t, from: &[T]) -> c_int {
-    if value.is_null() || len.is_null() {
-        return fail(libc::EFAULT);
-    }
-    // SAFETY: as the caller says; no more is written than there is room.
-    unsafe {
-        let count = (len.read() as usize).min(size_of_val(from));
-        value.cast::<u8>().copy_from_nonoverlapping(from.as_ptr().cast(), count);
-        len.write(count as libc::socklen_t);
-    }
-    0
+fn put<T: Copy>(value: *mut c_void, len: *mut libc::socklen_t, from: T) -> c_int {
+    // SAFETY: any bytes are a number; the value has as many bytes, and no padding.
+    let put = || unsafe {
+        let room = memory::read(len)?;
+        if (room as c_int) < 0 {
+            return Err(libc::EINVAL);
+        }
+        let count = (room as usize).min(size_of::<T>());
+        memory::write_bytes(value, std::slice::from_raw_parts((&raw const from).cast(), count))?;
+        memory::write(len, count as libc::socklen_t)
+    };
+    put().map_or_else(fail, |()| 0)
 }
 
 /// Returns the address of a packet socket (getsockname(2)); `None` if the kernel has it.

@@ -23,6 +23,8 @@ pub struct Settings {
     pub has_ring: AtomicBool,
     /// The kernel filters for the socket in a way that this object cannot.
     pub has_kernel_filter: AtomicBool,
+    /// `SO_LOCK_FILTER`: the filter stays.
+    pub is_locked: AtomicBool,
     /// `PACKET_AUXDATA`.
     pub has_auxiliary: AtomicBool,
     filter: Mutex<Option<Arc<[Instruction]>>>,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, ssize_t, timespec};
 
 use super::frame::{self, HEADER, fits};
+use super::memory::{self, PARTS};
 use super::names;
 use super::system::{errno, fail, guarded, next, report};
 use super::table;
@@ -23,8 +24,6 @@ const PACKET_AUXDATA: c_int = 8;
 const TP_STATUS_USER: u32 = 1;
 /// `struct sockaddr_ll` without its address's bytes.
 const ADDRESS: usize = std::mem::offset_of!(sockaddr_ll, sll_addr);
-/// The most parts of a message (`UIO_MAXIOV`).
-const PARTS: usize = 1024;
 
 /// `struct tpacket_auxdata`.
 #[repr(C)]
@@ -39,37 +38,19 @@ struct Auxiliary {
     vlan_protocol: u16,
 }
 
-/// Returns the parts of a message.
-///
-/// # Safety
-/// The program's message.
-unsafe fn parts<'a>(message: &msghdr) -> &'a [iovec] {
-    if message.msg_iov.is_null() {
-        return &[];
-    }
-    // SAFETY: as the caller says.
-    unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
-}
-
 fn len_of(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len))
 }
 
-/// Copies the first bytes of a message; returns their number.
-///
-/// # Safety
-/// The parts are the program's, and can be read.
-unsafe fn first(parts: &[iovec], bytes: &mut [u8]) -> usize {
+/// Reads the first bytes of a message that has as many.
+fn first(parts: &[iovec], bytes: &mut [u8]) -> Result<(), c_int> {
     let mut at = 0;
     for part in parts {
         let len = part.iov_len.min(bytes.len() - at);
-        if len > 0 {
-            // SAFETY: as the caller says.
-            unsafe { bytes[at..].as_mut_ptr().copy_from_nonoverlapping(part.iov_base.cast(), len) };
-        }
+        memory::read_bytes(part.iov_base, &mut bytes[at..at + len])?;
         at += len;
     }
-    at
+    Ok(())
 }
 
 /// Returns the parts of a message with an Ethernet header in front.
@@ -81,53 +62,45 @@ fn with_header(header: &mut [u8; HEADER], parts: &[iovec]) -> Vec<iovec> {
 }
 
 /// Returns the address of a message; `None` if there is none.
-///
-/// # Safety
-/// `name` is null, or has `len` bytes.
-unsafe fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>, c_int> {
+fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>, c_int> {
     if name.is_null() || len == 0 {
         return Ok(None);
     }
-    if len < ADDRESS {
+    if !(ADDRESS..=size_of::<libc::sockaddr_storage>()).contains(&len) {
         return Err(libc::EINVAL);
     }
+    let mut bytes = [0; size_of::<sockaddr_ll>()];
+    let len = len.min(bytes.len());
+    memory::read_bytes(name, &mut bytes[..len])?;
     // SAFETY: all fields are integers.
-    let mut address = unsafe { std::mem::zeroed::<sockaddr_ll>() };
-    let len = len.min(size_of::<sockaddr_ll>());
-    // SAFETY: the program's address has as many bytes.
-    unsafe { (&raw mut address).cast::<u8>().copy_from_nonoverlapping(name.cast(), len) };
+    let address = unsafe { bytes.as_ptr().cast::<sockaddr_ll>().read_unaligned() };
     if len < ADDRESS + usize::from(address.sll_halen) {
         return Err(libc::EINVAL);
     }
     Ok(Some(address))
 }
 
-/// Sends a message; `None` if it is the kernel's.
+/// Sends a message of these parts; `None` if it is the kernel's.
 ///
 /// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
-///
-/// # Safety
-/// The program's message.
-pub unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Option<ssize_t> {
+pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     if table::word(fd) == 0 {
         return None;
     }
-    // SAFETY: as the caller says.
-    let parts = unsafe { parts(message) };
-    let mut plain =
-        msghdr { msg_name: null_mut(), msg_namelen: 0, msg_control: null_mut(), msg_controllen: 0, ..*message };
     let flags = flags & !libc::MSG_OOB | libc::MSG_NOSIGNAL;
-    // SAFETY: as the caller says.
-    let prepared = guarded(Some(Err(libc::EIO)), || unsafe { prepare(fd, message) });
+    let prepared = guarded(Some(Err(libc::EIO)), || prepare(fd, message, parts));
     let mut prepared = match prepared? {
         Ok(prepared) => ManuallyDrop::new(prepared),
         Err(errno) => return Some(fail(errno)),
     };
     let mut all = ManuallyDrop::new(Vec::new());
+    // SAFETY: all fields are integers or pointers.
+    let mut plain = unsafe { std::mem::zeroed::<msghdr>() };
+    (plain.msg_iov, plain.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len() as _);
     let mut skipped = 0;
     if let Some(header) = &mut prepared.header {
         *all = with_header(header, parts);
-        (plain.msg_iov, plain.msg_iovlen) = (all.as_mut_ptr(), all.len());
+        (plain.msg_iov, plain.msg_iovlen) = (all.as_mut_ptr(), all.len() as _);
         skipped = HEADER as ssize_t;
     }
     let sent = next!(sendmsg(prepared.through, &raw const plain, flags));
@@ -135,6 +108,27 @@ pub unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Option<ssize_t>
     let before = errno();
     drop((ManuallyDrop::into_inner(all), ManuallyDrop::into_inner(prepared)));
     Some(if sent < 0 { fail(before) } else { sent })
+}
+
+/// As [`send`], for a message of the program.
+pub fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    if table::word(fd) == 0 {
+        return None;
+    }
+    // SAFETY: any bytes are a message of pointers and lengths.
+    let read = guarded(Err(libc::EIO), || unsafe {
+        let message = memory::read(message)?;
+        Ok((message, memory::parts(message.msg_iov, message.msg_iovlen)?))
+    });
+    let (message, parts) = match read {
+        Ok((message, parts)) => (message, ManuallyDrop::new(parts)),
+        Err(errno) => return table::is_current(fd).then(|| fail(errno)),
+    };
+    let sent = send(fd, &message, &parts, flags);
+    let before = errno();
+    drop(ManuallyDrop::into_inner(parts));
+    fail::<c_int>(before);
+    sent
 }
 
 /// Where a message goes.
@@ -148,13 +142,9 @@ struct Prepared {
 }
 
 /// Finds the port of a message, and checks its length; `None` if the message is the kernel's.
-///
-/// # Safety
-/// The program's message.
-unsafe fn prepare(fd: c_int, message: &msghdr) -> Option<Result<Prepared, c_int>> {
+fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepared, c_int>> {
     let socket = table::get(fd)?;
-    // SAFETY: as the caller says.
-    let address = match unsafe { address(message.msg_name, message.msg_namelen as usize) } {
+    let address = match address(message.msg_name, message.msg_namelen as usize) {
         Ok(address) => address,
         Err(errno) => return Some(Err(errno)),
     };
@@ -173,8 +163,6 @@ unsafe fn prepare(fd: c_int, message: &msghdr) -> Option<Result<Prepared, c_int>
         }
         (None, None) => return None,
     };
-    // SAFETY: as the caller says.
-    let parts = unsafe { parts(message) };
     let len = len_of(parts);
     let header = match (socket.settings.is_dgram, address) {
         (false, _) => None,
@@ -188,13 +176,17 @@ unsafe fn prepare(fd: c_int, message: &msghdr) -> Option<Result<Prepared, c_int>
             Some(header)
         }
     };
-    let mut begin = header.unwrap_or_default();
-    if header.is_none() {
-        // SAFETY: as the caller says.
-        unsafe { first(parts, &mut begin) };
-    }
     let whole = len.saturating_add(header.map_or(0, |header| header.len()));
-    if parts.len() >= PARTS || !fits(&begin, whole, link.about.mtu()) {
+    let mut begin = header.unwrap_or_default();
+    // Only the longest frames need a look for a VLAN tag.
+    let mtu = link.about.mtu();
+    if header.is_none()
+        && (mtu + HEADER + 1..=mtu + linerate::port::FRAME_HEADERS).contains(&whole)
+        && let Err(errno) = first(parts, &mut begin)
+    {
+        return Some(Err(errno));
+    }
+    if parts.len() + usize::from(header.is_some()) > PARTS || !fits(&begin, whole, mtu) {
         return Some(Err(libc::EMSGSIZE));
     }
     if whole < HEADER {
@@ -229,42 +221,46 @@ pub fn refuse(error: &linerate::Error) -> c_int {
 }
 
 /// Sends messages one after the other; `None` if they are the kernel's.
-///
-/// # Safety
-/// The program's messages.
-pub unsafe fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Option<c_int> {
+pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Option<c_int> {
     if table::word(fd) == 0 {
         return None;
     }
-    for at in 0..count as usize {
-        // SAFETY: as the caller says.
-        let message = unsafe { &mut *messages.add(at) };
-        // SAFETY: as the caller says.
-        let sent = unsafe { send(fd, &message.msg_hdr, flags) };
-        match sent {
+    let count = (count as usize).min(PARTS);
+    for at in 0..count {
+        let message = messages.wrapping_add(at);
+        match send_message(fd, message.cast(), flags) {
             // The first message decides: all have the same kind of socket.
             None if at == 0 => return None,
             None => return Some(at as c_int),
             Some(sent) if sent < 0 => return Some(if at == 0 { -1 } else { at as c_int }),
-            Some(sent) => message.msg_len = sent as c_uint,
+            Some(sent) => {
+                if let Err(errno) = put_len(message, sent) {
+                    return Some(if at == 0 { fail(errno) } else { at as c_int });
+                }
+            }
         }
     }
     Some(count as c_int)
 }
 
-/// Receives a message of a port's socket; `None` if the number is another file's meanwhile.
+/// Writes the length of a message that was sent or received.
+fn put_len(message: *mut mmsghdr, len: ssize_t) -> Result<(), c_int> {
+    let at = message.cast::<u8>().wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
+    memory::write(at.cast::<c_uint>(), len as c_uint)
+}
+
+/// Receives a message of these parts from a port's socket; `None` if the number is another file's meanwhile. The lengths
+/// and flags of `message` are set; the parts and its other addresses are the program's.
 ///
 /// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
-///
-/// # Safety
-/// The program's message; `word` is the number's, and has the bit of a port.
-pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) -> Option<ssize_t> {
+pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     if !table::is_current(fd) {
         return None;
     }
+    if let Some(answer) = refused(flags) {
+        return Some(answer);
+    }
     let is_dgram = word & table::DGRAM != 0;
-    // SAFETY: as the caller says.
-    let parts = unsafe { parts(message) };
     let room = len_of(parts);
     let wants_address = !message.msg_name.is_null();
     let mut header = [0; HEADER];
@@ -277,83 +273,83 @@ pub unsafe fn receive(fd: c_int, word: u32, message: &mut msghdr, flags: c_int) 
     }
     let mut all = ManuallyDrop::new(Vec::new());
     let mut plain = msghdr { msg_name: null_mut(), msg_namelen: 0, ..*message };
+    (plain.msg_iov, plain.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len() as _);
     if is_dgram {
         *all = with_header(&mut header, parts);
-        (plain.msg_iov, plain.msg_iovlen) = (all.as_mut_ptr(), all.len());
+        (plain.msg_iov, plain.msg_iovlen) = (all.as_mut_ptr(), all.len() as _);
     }
-    let received = next!(recvmsg(fd, &raw mut plain, flags));
+    let received = next!(recvmsg(fd, &raw mut plain, flags | libc::MSG_TRUNC));
     let before = errno();
     drop(ManuallyDrop::into_inner(all));
     if received < 0 {
         return Some(fail(before));
     }
     if received == 0 {
-        // The other end is closed.
+        // No frame is empty: the other end is closed.
         return Some(fail(libc::ENETDOWN));
     }
-    let len = received as usize;
-    if !is_dgram && room >= HEADER {
-        // SAFETY: the kernel has just written there.
-        unsafe { first(parts, &mut header[..HEADER.min(len)]) };
+    let whole = received as usize;
+    let skipped = if is_dgram { HEADER.min(whole) } else { 0 };
+    // What the program has no room for is lost.
+    let len = if flags & libc::MSG_TRUNC != 0 { whole - skipped } else { room.min(whole - skipped) };
+    if wants_address && !is_dgram && room >= HEADER {
+        // The kernel has just written there.
+        let _ = first(parts, &mut header[..HEADER.min(whole)]);
     }
-    let skipped = if is_dgram { HEADER.min(len) } else { 0 };
     let space = message.msg_controllen;
     (message.msg_flags, message.msg_controllen) = (plain.msg_flags, plain.msg_controllen);
     if word & table::AUXILIARY != 0 {
         let auxiliary = Auxiliary {
             status: TP_STATUS_USER,
             // A filter may have cut the frame before: its whole length is not known.
-            len: (len - skipped) as u32,
-            captured: (len - skipped) as u32,
+            len: (whole - skipped) as u32,
+            captured: (whole - skipped) as u32,
             link_layer: 0,
             network: if is_dgram { 0 } else { HEADER as u16 },
             vlan: 0,
             vlan_protocol: 0,
         };
-        // SAFETY: the program's message, which has this space.
-        unsafe { append(message, space, &auxiliary) };
+        append(message, space, &auxiliary);
     }
     if wants_address && let Some(link) = guarded(None, || table::get(fd)?.link) {
         let from = frame::sender(&header, link.name.index, &link.about);
         let room = (message.msg_namelen as usize).min(size_of::<sockaddr_ll>());
-        // SAFETY: the program's memory for the address.
-        unsafe { message.msg_name.cast::<u8>().copy_from_nonoverlapping((&raw const from).cast(), room) };
+        // SAFETY: the address has as many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const from).cast::<u8>(), room) };
+        if let Err(errno) = memory::write_bytes(message.msg_name, bytes) {
+            return Some(fail(errno));
+        }
         message.msg_namelen = size_of::<sockaddr_ll>() as u32;
     }
-    Some((len - skipped) as ssize_t)
+    Some(len as ssize_t)
 }
 
-/// Appends auxiliary data to a received message's control data.
-///
-/// # Safety
-/// The program's message, whose control data have this space.
-unsafe fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
-    let len = size_of::<Auxiliary>() as c_uint;
+/// Returns the answer to flags of which a port's socket has nothing to give: it has no queue of errors.
+pub fn refused(flags: c_int) -> Option<ssize_t> {
+    (flags & libc::MSG_ERRQUEUE != 0).then(|| fail(libc::EAGAIN))
+}
+
+/// Appends auxiliary data to a received message's control data, which have this space.
+fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
+    const LEN: usize = size_of::<Auxiliary>();
     // SAFETY: they only calculate.
-    let (needed, whole) = unsafe { (libc::CMSG_SPACE(len) as usize, libc::CMSG_LEN(len) as usize) };
+    let (needed, whole) = unsafe { (libc::CMSG_SPACE(LEN as c_uint) as usize, libc::CMSG_LEN(LEN as c_uint) as usize) };
     let at = message.msg_controllen;
     if message.msg_control.is_null() || at + needed > space {
         message.msg_flags |= libc::MSG_CTRUNC;
         return;
     }
-    // SAFETY: there is room for it, as the caller says; what the kernel has written before is aligned.
-    unsafe {
-        let control = message.msg_control.cast::<u8>().add(at).cast::<libc::cmsghdr>();
-        control.write_unaligned(libc::cmsghdr {
-            cmsg_len: whole as _,
-            cmsg_level: SOL_PACKET,
-            cmsg_type: PACKET_AUXDATA,
-        });
-        libc::CMSG_DATA(control).cast::<Auxiliary>().write_unaligned(*auxiliary);
+    let header = libc::cmsghdr { cmsg_len: whole as _, cmsg_level: SOL_PACKET, cmsg_type: PACKET_AUXDATA };
+    let control = message.msg_control.wrapping_byte_add(at);
+    let is_written = memory::write(control.cast(), header)
+        .and_then(|()| memory::write(control.wrapping_byte_add(whole - LEN).cast(), *auxiliary));
+    if is_written.is_ok() {
+        message.msg_controllen = (at + needed) as _;
     }
-    message.msg_controllen = at + needed;
 }
 
 /// Receives a message into one buffer; the answer of recvfrom(2), `None` as of [`receive`].
-///
-/// # Safety
-/// The program's memory; `word` is the number's, and has the bit of a port.
-pub unsafe fn receive_from(
+pub fn receive_from(
     fd: c_int,
     word: u32,
     buffer: *mut c_void,
@@ -362,29 +358,70 @@ pub unsafe fn receive_from(
     name: *mut sockaddr,
     name_len: *mut libc::socklen_t,
 ) -> Option<ssize_t> {
-    let mut part = iovec { iov_base: buffer, iov_len: len };
+    let part = iovec { iov_base: buffer, iov_len: len };
     // SAFETY: all fields are integers or pointers.
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-    if !name.is_null() && !name_len.is_null() {
+    if !name.is_null() {
         message.msg_name = name.cast();
-        // SAFETY: the program's memory.
-        message.msg_namelen = unsafe { name_len.read() };
+        // SAFETY: any bytes are a number.
+        match unsafe { memory::read(name_len) } {
+            Ok(len) if len as c_int >= 0 => message.msg_namelen = len,
+            Ok(_) => return Some(fail(libc::EINVAL)),
+            Err(errno) => return Some(fail(errno)),
+        }
     }
-    // SAFETY: as the caller says.
-    let received = unsafe { receive(fd, word, &mut message, flags) }?;
-    if received >= 0 && !message.msg_name.is_null() {
-        // SAFETY: the program's memory.
-        unsafe { name_len.write(message.msg_namelen) };
+    let received = receive(fd, word, &mut message, &[part], flags)?;
+    if received >= 0
+        && !name.is_null()
+        && let Err(errno) = memory::write(name_len, message.msg_namelen)
+    {
+        return Some(fail(errno));
     }
     Some(received)
 }
 
+/// Receives into the program's parts; `None` as of [`receive`].
+pub fn receive_parts(fd: c_int, word: u32, parts: *const iovec, count: usize) -> Option<ssize_t> {
+    let parts = match guarded(Err(libc::EIO), || memory::parts(parts, count)) {
+        Ok(parts) => ManuallyDrop::new(parts),
+        Err(errno) => return Some(fail(errno)),
+    };
+    // SAFETY: all fields are integers or pointers.
+    let mut message = unsafe { std::mem::zeroed::<msghdr>() };
+    let received = receive(fd, word, &mut message, &parts, 0);
+    let before = errno();
+    drop(ManuallyDrop::into_inner(parts));
+    fail::<c_int>(before);
+    received
+}
+
+/// As [`receive`], for a message of the program.
+pub fn receive_message(fd: c_int, word: u32, at: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    if !table::is_current(fd) {
+        return None;
+    }
+    // SAFETY: any bytes are a message of pointers and lengths.
+    let read = guarded(Err(libc::EIO), || unsafe {
+        let message = memory::read(at)?;
+        Ok((message, memory::parts(message.msg_iov, message.msg_iovlen)?))
+    });
+    let (mut message, parts) = match read {
+        Ok((message, parts)) => (message, ManuallyDrop::new(parts)),
+        Err(errno) => return Some(fail(errno)),
+    };
+    let received = receive(fd, word, &mut message, &parts, flags);
+    let before = errno();
+    drop(ManuallyDrop::into_inner(parts));
+    fail::<c_int>(before);
+    // Only lengths and flags have changed.
+    match received {
+        Some(received) if received >= 0 => Some(memory::write(at, message).map_or_else(fail, |()| received)),
+        received => received,
+    }
+}
+
 /// Receives messages one after the other; the answer of recvmmsg(2), `None` as of [`receive`].
-///
-/// # Safety
-/// The program's messages; `word` is the number's, and has the bit of a port.
-pub unsafe fn receive_all(
+pub fn receive_all(
     fd: c_int,
     word: u32,
     messages: *mut mmsghdr,
@@ -393,16 +430,22 @@ pub unsafe fn receive_all(
     timeout: *mut timespec,
 ) -> Option<c_int> {
     let begin = Instant::now();
-    // SAFETY: null, or the program's time.
-    let longest = (!timeout.is_null()).then(|| unsafe { timeout.read() });
-    let longest =
-        longest.map(|time| Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32));
+    let mut longest = None;
+    if !timeout.is_null() {
+        // SAFETY: any bytes are numbers.
+        match unsafe { memory::read(timeout) } {
+            Ok(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
+                longest = Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
+            }
+            Ok(_) => return Some(fail(libc::EINVAL)),
+            Err(errno) => return Some(fail(errno)),
+        }
+    }
+    let count = (count as usize).min(PARTS);
     let mut flags = flags;
-    for at in 0..count as usize {
-        // SAFETY: as the caller says.
-        let message = unsafe { &mut *messages.add(at) };
-        // SAFETY: as the caller says.
-        let received = unsafe { receive(fd, word, &mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+    for at in 0..count {
+        let message = messages.wrapping_add(at);
+        let received = receive_message(fd, word, message.cast(), flags & !libc::MSG_WAITFORONE);
         if at == 0 && received.is_none() {
             return None;
         }
@@ -410,7 +453,9 @@ pub unsafe fn receive_all(
         if received < 0 {
             return Some(if at == 0 { -1 } else { at as c_int });
         }
-        message.msg_len = received as c_uint;
+        if let Err(errno) = put_len(message, received) {
+            return Some(if at == 0 { fail(errno) } else { at as c_int });
+        }
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }

@@ -7,6 +7,7 @@
 //! - `calls`: the functions of the C library that this object replaces
 //! - `interfaces`: the same for names of interfaces
 //! - `control`: ioctl(2) and options; `messages`: sending and receiving with addresses
+//! - `memory`: the program's memory
 //! - `table`: the numbers that are packet sockets
 //! - `shared`: a libpcap handle's port where this process has packet sockets on the same port
 //! - `mover`: the thread of a link; `link`: an open port and its members; `member`: one end of a pair
@@ -19,6 +20,7 @@ mod frame;
 mod interfaces;
 mod link;
 mod member;
+mod memory;
 mod messages;
 mod mover;
 pub mod names;

@@ -81,6 +81,12 @@ functions! {
     socket: fn(c_int, c_int, c_int) -> c_int;
     bind: fn(c_int, *const sockaddr, socklen_t) -> c_int;
     getsockname: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    getpeername: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    connect: fn(c_int, *const sockaddr, socklen_t) -> c_int;
+    listen: fn(c_int, c_int) -> c_int;
+    accept: fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    accept4: fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
+    shutdown: fn(c_int, c_int) -> c_int;
     close: fn(c_int) -> c_int;
     dup: fn(c_int) -> c_int;
     dup2: fn(c_int, c_int) -> c_int;
