@@ -140,6 +140,7 @@ impl Active {
                 let pool = Some(Pool::new(region));
                 let options = Options { ring, pool, interrupts: Some(Duration::ZERO), ..Options::default() };
                 let [port] = without_signals(|| options.open([name]))?;
+                names::note_alone(&port);
                 // A program asks for the port's address by packet sockets while this handle has the port.
                 if let Some(name) = names::of_text(name) {
                     let max_frame = port.info().max_frame;

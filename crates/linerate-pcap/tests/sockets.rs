@@ -325,7 +325,57 @@ fn ports_that_cannot_be_used_are_errors() {
         "poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, -1): 1",
         "close(fd): 0",
     ];
-    assert_eq!(waits.said().lines().collect::<Vec<_>>(), expected);
+    let (_, said, errors) = waits.end();
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(errors, "linerate: vale118:a: the process that served it is gone; open it again\n");
+}
+
+/// A port one side of which another program has is busy, and the report names the side. tcpdump captures if that is the
+/// sending side.
+#[test]
+fn ports_with_one_side_taken_are_busy() {
+    if let Ok(side) = std::env::var("LINERATE_TAKEN") {
+        // The other program: this test once more, in a process of its own.
+        let [mut port] = linerate::Options::default().open(["vale119:a"]).unwrap();
+        let _queues = (side == "receive").then(|| port.rx(0).unwrap());
+        let _queues = (side == "transmit").then(|| port.tx(0).unwrap());
+        println!("it is taken");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
+    for side in ["transmit", "receive"] {
+        let world = World::new();
+        let mut taken = world.command(std::env::current_exe().unwrap());
+        taken.env_remove("LD_PRELOAD").env("LINERATE_TAKEN", side);
+        taken.args(["ports_with_one_side_taken_are_busy", "--exact", "--nocapture"]);
+        let mut taken = taken.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(taken.stdout.take().unwrap()));
+        assert!(lines.by_ref().map_while(Result::ok).any(|line| line.contains("it is taken")));
+        let (_, said, errors) = Running::new(world.command(program()).args(["send", "vale119:a", "1"])).end();
+        let mut tcpdump = world.command("tcpdump");
+        let mut tcpdump = Running::new(tcpdump.args(["-Z", "root", "-nn", "-i", "vale119:a"]));
+        let shown = tcpdump.wait_for(if side == "transmit" { "listening on" } else { "receive queue" });
+        drop(tcpdump);
+        drop(taken.stdin.take());
+        lines.for_each(drop);
+        assert!(taken.wait().unwrap().success());
+        assert_eq!(said, "bind: Device or resource busy\n", "{errors}");
+        assert!(errors.contains(&format!("{side} queue 0 of port 'vale119:a' is taken")), "{errors}");
+        assert_eq!(errors.matches("vale119:a").count(), 1, "{errors}");
+        assert!(!shown.contains("panicked"), "{shown}");
+    }
+}
+
+/// A port of a switch that no process serves is of the program alone, which is reported once.
+#[test]
+fn ports_of_one_process_are_reported() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program());
+    command.args(["calls", "vale120:a"]).env("LD_PRELOAD", object()).env("LINERATE_PORTS", scratch.path());
+    let (_, _, errors) = Running::new(&mut command).end();
+    let report =
+        "linerate: nothing else reaches vale120:a, which is in this process; for ports of several: linerate serve";
+    assert_eq!(errors.lines().filter(|line| *line == report).count(), 1, "{errors}");
 }
 
 /// A program that does not receive for a while: the frames that it gets and those that were dropped are all.

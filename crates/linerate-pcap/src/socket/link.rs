@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, PortName, RxQueue, TxQueue};
+use linerate::share::netmap_object::errno;
 use linerate::{Error, Options};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Member, Settings};
-use super::names::{About, Name};
+use super::names::{self, About, Name};
 use super::system::{call, option, set_option, without_signals};
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
@@ -293,13 +294,15 @@ fn open(name: &Arc<Name>) -> Result<(Queues, About), Error> {
     let options =
         Options { ring, pool: Some(Pool::new(region)), interrupts: Some(Duration::ZERO), ..Options::default() };
     let [mut port] = without_signals(|| options.open([&name.text]))?;
-    // Ports that only send, or only receive, have one of them.
+    // Ports that only send, or only receive, have one of them. Another program may have one, too: the error names it.
     let (rx, tx) = match (port.rx(0), port.tx(0)) {
         (Err(error), Err(_)) => return Err(error),
+        (Err(error), _) | (_, Err(error)) if errno(&error) == libc::EBUSY => return Err(error),
         (rx, tx) => (rx.ok(), tx.ok()),
     };
     let about = About { address: port.mac().0, max_frame: port.info().max_frame, can_send: tx.is_some() };
     name.note(about);
+    names::note_alone(&port);
     Ok((Queues { rx, tx, port }, about))
 }
 

@@ -252,7 +252,9 @@ impl Mover<'_> {
         self.link_since = Instant::now();
         match self.queues.port.link() {
             Err(error) => {
-                report(&format!("{}: {error}", self.link.name.text));
+                let (name, text) = (&self.link.name.text, error.to_string());
+                // Most errors name their port.
+                report(&if text.contains(name.as_str()) { text } else { format!("{name}: {text}") });
                 false
             }
             Ok(_) => true,

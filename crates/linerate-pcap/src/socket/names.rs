@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use linerate::Error;
-use linerate::port::PortName;
+use linerate::port::{Port, PortName};
 use linerate::share::{Client, folder};
 
-use super::system::{errno, fail, next};
+use super::system::{errno, fail, next, report};
 
 /// The first index. The kernel counts its own up from 1.
 const FIRST: u32 = 0x4000_0000;
@@ -108,6 +109,17 @@ pub unsafe fn of_pointer(text: *const c_char) -> Option<Arc<Name>> {
 /// Returns the port that has this index.
 pub fn of_index(index: u32) -> Option<Arc<Name>> {
     lock().get(index.checked_sub(FIRST)? as usize).cloned()
+}
+
+/// Reports once that a port is of this process alone, if it is in memory and no other process serves it.
+pub fn note_alone(port: &Port) {
+    static IS_NOTED: AtomicBool = AtomicBool::new(false);
+    if ["vale", "pipe"].contains(&port.info().driver) && !IS_NOTED.swap(true, Ordering::Relaxed) {
+        report(&format!(
+            "nothing else reaches {}, which is in this process; for ports of several: linerate serve",
+            port.name()
+        ));
+    }
 }
 
 /// Returns the names of the ports that other processes serve.
