@@ -366,6 +366,29 @@ fn ports_with_one_side_taken_are_busy() {
     }
 }
 
+/// tcpreplay cuts a name that is too long for an interface's, and does not send from the port of the shorter name.
+#[test]
+fn names_that_were_cut_are_refused() {
+    let world = World::new();
+    let scratch = tempfile::tempdir().unwrap();
+    let frames = scratch.path().join("frames.pcap");
+    capture(&frames, 10);
+    let replay = |name: &str| {
+        let mut command = world.command("tcpreplay");
+        Running::new(command.args(["-t", "-i", name]).arg(&frames)).end()
+    };
+    for name in ["vale121:averyverylongportname", "vale121:averyve"] {
+        let mut other = port("vale121:b");
+        let mut rx = other.rx(0).unwrap();
+        let (status, said, errors) = replay(name);
+        assert_eq!(status.success(), name.len() <= 15, "{name}: {said}{errors}");
+        let (is_reported, report) = (name.len() > 15, format!("linerate: {name}: the name is too long"));
+        assert_eq!(errors.contains(&report), is_reported, "{errors}");
+        let mut batch = Batch::new();
+        assert_eq!(rx.recv(&mut batch) == 0, is_reported);
+    }
+}
+
 /// A port of a switch that no process serves is of the program alone, which is reported once.
 #[test]
 fn ports_of_one_process_are_reported() {

@@ -79,7 +79,7 @@ pub fn of_text(text: &str) -> Option<Arc<Name>> {
         return Some(name.clone());
     }
     let is_port = matches!(PortName::parse(text), Ok(_) | Err(Error::BadOption { .. }));
-    if !is_port || is_interface(&CString::new(text).ok()?) {
+    if !is_port || is_interface(&CString::new(text).ok()?) || is_cut(text) {
         return None;
     }
     let mut names = lock();
@@ -89,6 +89,26 @@ pub fn of_text(text: &str) -> Option<Arc<Name>> {
     let index = FIRST + names.len() as u32;
     names.push(Arc::new(Name { text: text.to_string(), index, about: OnceLock::new() }));
     names.last().cloned()
+}
+
+/// Returns whether a name is the beginning of a longer one in the program's arguments, which the program has cut to the
+/// length of an interface's name: it is that of another port. Reports it once.
+fn is_cut(text: &str) -> bool {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if text.len() < LONGEST {
+        return false;
+    }
+    let names = of_arguments();
+    let Some(whole) = names.iter().find(|name| name.len() > LONGEST && name.starts_with(text)) else { return false };
+    if names.iter().any(|name| name == text) {
+        return false;
+    }
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        report(&format!(
+            "{whole}: the name is too long for a packet socket, which has {LONGEST} characters; choose a shorter one"
+        ));
+    }
+    true
 }
 
 /// As [`of_text`], for the program's text, which ends with a zero or after `IFNAMSIZ` bytes.
@@ -128,9 +148,16 @@ pub fn served() -> Vec<String> {
     clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect()
 }
 
-/// Returns the names of ports in the program's arguments: `NAME`, `-iNAME`, `--option=NAME`. Programs such as tcpreplay
-/// accept only interfaces that are listed.
+/// Returns the names of ports in the program's arguments that no other process serves. Programs such as tcpreplay accept
+/// only interfaces that are listed.
 pub fn in_arguments() -> Vec<String> {
+    let (mut names, served) = (of_arguments(), served());
+    names.retain(|name| !served.contains(name));
+    names
+}
+
+/// Returns the names of ports in the program's arguments: `NAME`, `-iNAME`, `--option=NAME`.
+fn of_arguments() -> Vec<String> {
     let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let mut names = Vec::new();
     for argument in arguments.split(|&byte| byte == 0).skip(1) {
@@ -144,7 +171,5 @@ pub fn in_arguments() -> Vec<String> {
             names.push(name.to_string());
         }
     }
-    let served = served();
-    names.retain(|name| !served.contains(name));
     names
 }
