@@ -51,7 +51,7 @@ fn write(path: &str, times: &[u64]) {
 fn read(path: &str) -> Vec<u64> {
     let mut reader = linerate::capture::Reader::open(path.as_ref()).unwrap();
     let mut bytes = Vec::new();
-    std::iter::from_fn(|| Some(reader.next(&mut bytes).unwrap()?.nanoseconds)).collect()
+    std::iter::from_fn(|| reader.next(&mut bytes).unwrap()?.nanoseconds).collect()
 }
 
 /// The errors of sent frames, in nanoseconds.

@@ -207,6 +207,9 @@ impl About<'_> {
         let earlier: u64 = reading.files.iter().map(|file| file.earlier).sum();
         let Tally { given, no_room, not_read, too_long, snapped, .. } = *tally;
         let name = self.name;
+        if measured.interrupted && tally.is_unfinished {
+            note(&format!("note: interrupted: {given} frames were sent, and not those behind them"));
+        }
         let all = [
             (skipped, "packets of other interfaces were skipped: not Ethernet".to_string()),
             (earlier, "frames have a time before that of the frame in front, and are sent right behind it".to_string()),

@@ -51,6 +51,11 @@ fn write_timed(path: &str, frames: &[(u64, Vec<u8>)]) {
 
 /// Writes the same as pcapng, with times in nanoseconds.
 fn write_pcapng(path: &str, frames: &[(u64, Vec<u8>)]) {
+    write_blocks(path, &frames.iter().map(|(time, frame)| (Some(*time), frame.clone())).collect::<Vec<_>>());
+}
+
+/// Writes frames as pcapng; those without a time are simple packets.
+fn write_blocks(path: &str, frames: &[(Option<u64>, Vec<u8>)]) {
     let mut file = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
         let padded = body.len().next_multiple_of(4);
@@ -66,8 +71,13 @@ fn write_pcapng(path: &str, frames: &[(u64, Vec<u8>)]) {
     block(1, &[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
     for (time, frame) in frames {
         let len = frame.len() as u32;
-        let words = [0, (time >> 32) as u32, *time as u32, len, len];
-        block(6, &[&words.map(u32::to_le_bytes).concat(), frame.as_slice()].concat());
+        match time {
+            Some(time) => {
+                let words = [0, (time >> 32) as u32, *time as u32, len, len];
+                block(6, &[&words.map(u32::to_le_bytes).concat(), frame.as_slice()].concat());
+            }
+            None => block(3, &[&len.to_le_bytes()[..], frame].concat()),
+        }
     }
     std::fs::write(path, file).unwrap();
 }
@@ -172,6 +182,36 @@ fn captures_are_merged_by_time() {
     }
 }
 
+/// Frames without a time (simple packets of pcapng) are due at once, right behind those in front; all others at their times,
+/// which the first of them begins.
+#[test]
+fn frames_without_a_time_are_due_at_once() {
+    let folder = Folder::new("replay-timeless");
+    let [simple, mixed, timed, out] =
+        ["simple.pcapng", "mixed.pcapng", "timed.pcap", "out.pcap"].map(|file| folder.path(file));
+    let begin = 1_700_000_000_000_000_000;
+    let at = |time: Option<u64>, number: usize| (time.map(|time| begin + time), frame(number));
+    write_blocks(&simple, &[at(None, 0), at(None, 1)]);
+    write_blocks(&mixed, &[at(None, 20), at(Some(2000), 21), at(None, 22), at(Some(4000), 23)]);
+    write_timed(&timed, &[(begin + 1000, frame(10)), (begin + 3000, frame(11)), (begin + 50_000_000, frame(12))]);
+    let port = format!("pcap:{out}?write");
+    for (arguments, order, seconds) in [
+        (&[&*simple, &port, "--with", &timed][..], &[0, 1, 10, 11, 12][..], 0.049),
+        (&[&timed, &port, "--with", &simple], &[0, 1, 10, 11, 12], 0.049),
+        (&[&mixed, &port, "--with", &timed], &[20, 10, 21, 22, 11, 23, 12], 0.049),
+        (&[&mixed, &port], &[20, 21, 22, 23], 0.0),
+    ] {
+        for memory in ["1G", "0"] {
+            let (part, _, said) = replay(0, &[arguments, &["--memory", memory, "--seconds", "20"]].concat());
+            let order: Vec<Vec<u8>> = order.iter().map(|&number| frame(number)).collect();
+            assert!(frames(&out) == order, "{arguments:?}: {said}");
+            let sent = part["last_sent_seconds"].as_f64().unwrap();
+            assert!(sent >= seconds, "{arguments:?}: {part}");
+            assert!(part["files"].as_array().unwrap().iter().all(|file| file["earlier"] == 0), "{part}");
+        }
+    }
+}
+
 #[test]
 fn loops_and_counts_are_exact() {
     let folder = Folder::new("replay-loops");
@@ -216,7 +256,9 @@ fn a_replay_without_end_is_ended() {
             let words = [&["replay", &file, "null:", "--loop", "0", "--json", "--memory", memory], exact].concat();
             let mut process = Process::start(&mut linerate(&words));
             process.await_output("seconds");
-            let (code, rest) = process.interrupt();
+            process.stop();
+            process.await_error("interrupted: ");
+            let (code, rest) = process.ended();
             let found = summary(rest.as_bytes());
             assert_eq!((code, &found["interrupted"]), (Some(0), &json!(true)), "{rest}");
             let given = &found["replay"]["given"];

@@ -29,7 +29,7 @@ pub struct Entry {
 pub struct Found {
     pub name: String,
     pub frames: u64,
-    /// The time of its first frame, in nanoseconds since 1970, and the longest time behind it.
+    /// The time of its first frame that has one, in nanoseconds since 1970, and the longest time behind it.
     pub first: Option<u64>,
     pub nanoseconds: u64,
     /// Packets that are not Ethernet.
@@ -57,9 +57,9 @@ impl Found {
 /// One of the captures.
 struct Lane {
     frames: Frames,
-    /// The frame that is next: its bytes, its time, and whether it is snapped.
+    /// The frame that is next: its bytes, its time if it has one, and whether it is snapped.
     bytes: Vec<u8>,
-    next: Option<(u64, bool)>,
+    next: Option<(Option<u64>, bool)>,
     is_over: bool,
     /// The time of its last frame.
     last: u64,
@@ -78,7 +78,7 @@ pub enum Step {
 /// Captures that are read side by side, once.
 pub struct Merge {
     lanes: Vec<Lane>,
-    /// The time of the first frame of all.
+    /// The time of the first frame of all that has one.
     begin: Option<u64>,
     /// The time of the last frame, since then, and the count of frames.
     last: u64,
@@ -104,11 +104,13 @@ impl Merge {
         for lane in self.lanes.iter_mut().filter(|lane| lane.next.is_none() && !lane.is_over) {
             match lane.frames.next(&mut lane.bytes) {
                 Ok(Next::Frame { nanoseconds, is_snapped }) => {
-                    let first = *lane.found.first.get_or_insert(nanoseconds);
                     lane.found.frames += 1;
-                    lane.found.nanoseconds = lane.found.nanoseconds.max(nanoseconds.saturating_sub(first));
-                    lane.found.earlier += u64::from(nanoseconds < lane.last);
-                    lane.last = nanoseconds;
+                    if let Some(time) = nanoseconds {
+                        let first = *lane.found.first.get_or_insert(time);
+                        lane.found.nanoseconds = lane.found.nanoseconds.max(time.saturating_sub(first));
+                        lane.found.earlier += u64::from(time < lane.last);
+                        lane.last = time;
+                    }
                     lane.next = Some((nanoseconds, is_snapped));
                 }
                 // Its next frame may be the first of all.
@@ -125,11 +127,13 @@ impl Merge {
             return Step::Nothing;
         }
         let times = self.lanes.iter_mut().filter_map(|lane| Some((lane.next?, lane)));
-        // Of equal times, that of the first file.
+        // Of equal times, that of the first file. A frame without a time is due at once, right behind the one in front.
         let Some(((time, is_snapped), lane)) = times.min_by_key(|((time, _), _)| *time) else { return Step::End };
         lane.next = None;
-        let begin = *self.begin.get_or_insert(time);
-        self.last = self.last.max(time.saturating_sub(begin));
+        if let Some(time) = time {
+            let begin = *self.begin.get_or_insert(time);
+            self.last = self.last.max(time.saturating_sub(begin));
+        }
         self.count += 1;
         chunk.bytes.extend_from_slice(&lane.bytes);
         chunk.frames.push(Entry { time: self.last, end: chunk.bytes.len(), is_snapped });

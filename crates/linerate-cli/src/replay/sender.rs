@@ -47,6 +47,8 @@ pub struct Tally {
     pub snapped: u64,
     /// How late the frame is that the port has not taken at the end, in nanoseconds.
     pub overdue: Option<u64>,
+    /// The run ended before its frames did.
+    pub is_unfinished: bool,
 }
 
 impl Tally {
@@ -60,6 +62,7 @@ impl Tally {
             too_long: 0,
             snapped: 0,
             overdue: None,
+            is_unfinished: false,
         }
     }
 }
@@ -249,6 +252,8 @@ impl Sender {
             let now = self.now();
             self.tally.overdue = (now > due && self.refused > 0).then(|| now - due);
         }
+        let has_more = !self.batch.is_empty() || self.left > 0 && !matches!(self.source.peek(), Peek::End);
+        self.tally.is_unfinished |= has_more;
         self.batch.clear();
         self.due.clear();
         self.tx.send(&mut self.batch);

@@ -22,7 +22,7 @@ const SHORTEST: usize = 60;
 /// let mut frames = Frames::open("in.pcap".as_ref())?;
 /// let mut bytes = Vec::new();
 /// while let Next::Frame { nanoseconds, is_snapped } = frames.next(&mut bytes)? {
-///     println!("{nanoseconds} ns: {} bytes{}", bytes.len(), if is_snapped { " of a longer frame" } else { "" });
+///     println!("{nanoseconds:?} ns: {} bytes{}", bytes.len(), if is_snapped { " of a longer frame" } else { "" });
 /// }
 /// # Ok(()) }
 /// ```
@@ -37,8 +37,8 @@ pub struct Frames {
 pub enum Next {
     /// A frame.
     Frame {
-        /// The time when it was captured, in nanoseconds since 1970; 0 if the file does not have it.
-        nanoseconds: u64,
+        /// The time when it was captured, in nanoseconds since 1970; `None` if the file does not have it.
+        nanoseconds: Option<u64>,
         /// Its end is missing: it was longer than the capture's snap length.
         is_snapped: bool,
     },

@@ -187,8 +187,8 @@ impl Section {
         let original_len = (original as usize).max(bytes.len()).saturating_sub(crc);
         bytes.truncate(original_len);
         let nanoseconds = match kind {
-            SIMPLE_PACKET => 0,
-            _ => interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8))),
+            SIMPLE_PACKET => None,
+            _ => Some(interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)))),
         };
         Ok(Some(Record { nanoseconds, original_len }))
     }

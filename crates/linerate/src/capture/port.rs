@@ -128,8 +128,8 @@ struct Replay {
     speed: Option<Speed>,
     /// The first frame of this pass: when it was given, and its time in the file.
     begun: Option<(Instant, u64)>,
-    /// The frame that is next, and its time in the file; `None` before it was read.
-    next: Option<u64>,
+    /// The frame that is next, and its time in the file, if it has one; `None` before it was read.
+    next: Option<Option<u64>>,
     bytes: Vec<u8>,
     /// The frame's end is missing.
     is_snapped: bool,
@@ -163,15 +163,16 @@ impl Replay {
                 None => return Ok(false),
             },
         };
-        let Some(speed) = self.speed else { return Ok(true) };
+        // A frame without a time is due at once.
+        let (Some(speed), Some(time)) = (self.speed, time) else { return Ok(true) };
         let (start, first) = *self.begun.get_or_insert_with(|| (Instant::now(), time));
         // Measured from the first frame, so that errors do not add up.
         let due = Duration::from_nanos(speed.scale(time.saturating_sub(first)));
         Ok(start.elapsed() >= due)
     }
 
-    /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is none, or none yet.
-    fn read(&mut self) -> Result<Option<u64>> {
+    /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is no frame, or none yet.
+    fn read(&mut self) -> Result<Option<Option<u64>>> {
         loop {
             match self.frames.next(&mut self.bytes)? {
                 Next::Frame { nanoseconds, is_snapped } => {

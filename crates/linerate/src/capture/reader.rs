@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// let mut reader = linerate::capture::Reader::open("in.pcapng".as_ref())?;
 /// let mut bytes = Vec::new();
 /// while let Some(record) = reader.next(&mut bytes)? {
-///     println!("{} ns: {} of {} bytes", record.nanoseconds, bytes.len(), record.original_len);
+///     println!("{:?} ns: {} of {} bytes", record.nanoseconds, bytes.len(), record.original_len);
 /// }
 /// # Ok(()) }
 /// ```
@@ -193,7 +193,7 @@ fn next_of_pcap(
     let original_len = (field(12) as usize).max(bytes.len()).saturating_sub(crc);
     bytes.truncate(original_len);
     let nanoseconds = u64::from(field(0)) * SECOND + u64::from(field(4)) * unit;
-    Ok(Some(Record { nanoseconds, original_len }))
+    Ok(Some(Record { nanoseconds: Some(nanoseconds), original_len }))
 }
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
         let (mut all, mut bytes) = (Vec::new(), Vec::new());
         let end = loop {
             match reader.next(&mut bytes) {
-                Ok(Some(record)) => all.push((bytes.len(), record.original_len, record.nanoseconds)),
+                Ok(Some(record)) => all.push((bytes.len(), record.original_len, record.nanoseconds.unwrap_or(0))),
                 Ok(None) if reader.is_cut() => break reader.check_end().unwrap_err().to_string(),
                 Ok(None) => break format!("end, {} skipped", reader.skipped()),
                 Err(error) => break error.to_string(),

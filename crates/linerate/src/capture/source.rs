@@ -7,8 +7,8 @@ use crate::error::Error;
 /// A frame's record in a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the frame was captured, in nanoseconds since 1970; 0 if the file does not have it.
-    pub nanoseconds: u64,
+    /// When the frame was captured, in nanoseconds since 1970; `None` if the file does not have it.
+    pub nanoseconds: Option<u64>,
     /// The frame's length before it was cut to the capture's snap length.
     pub original_len: usize,
 }
