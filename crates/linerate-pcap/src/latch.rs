@@ -20,7 +20,7 @@ impl Owner {
         self.0.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Makes the calling thread the owner, whoever was it before.
+    /// Makes the calling thread the owner, in place of the previous one.
     pub fn set(&self) {
         self.0.store(this_thread(), Ordering::Relaxed);
     }

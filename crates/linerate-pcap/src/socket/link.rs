@@ -33,6 +33,8 @@ const BUFFER: c_int = 4 << 20;
 pub struct Link {
     pub name: Arc<Name>,
     pub about: About,
+    /// Another owner has the port's receiving side: the members only send.
+    is_only_sending: bool,
     /// The process that has opened it. In its children there is no thread.
     process: u32,
     /// Wakes the thread (eventfd(2)).
@@ -217,29 +219,44 @@ fn collect(place: &mut Option<Running>) {
 }
 
 /// Makes a packet socket with these settings on a port, which is opened if this process has no link of it. Returns the
-/// link and the program's end.
+/// link and the program's end. One that `receives` needs the port's receiving side.
 ///
 /// # Errors
 /// Those of the port, and of system calls.
-pub fn join(name: &Arc<Name>, settings: &Arc<Settings>, run: Run) -> Result<(Arc<Link>, OwnedFd), Error> {
+pub fn join(
+    name: &Arc<Name>,
+    settings: &Arc<Settings>,
+    receives: bool,
+    run: Run,
+) -> Result<(Arc<Link>, OwnedFd), Error> {
     let place = place(name.index);
     let mut place = locked(&place);
     if let Some(running) = &*place {
         // What the port has dropped so far is not this member's.
         let link = running.link.clone();
+        if receives && link.is_only_sending && !link.state().is_closed {
+            return Err(Error::QueueTaken { port: name.text.clone(), direction: "receive", queue: 0 });
+        }
         let (end, member) = pair(settings)?;
         if link.add(&member) {
             return Ok((link, end));
         }
     }
     collect(&mut place);
-    let (queues, about) = open(name)?;
+    let (queues, about, is_only_sending) = open(name, receives)?;
     let (end, member) = pair(settings)?;
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|error| Error::System { call: "eventfd", source: error.into() })?;
     let process = std::process::id();
-    let link =
-        Arc::new(Link { name: name.clone(), about, process, wake, state: Mutex::default(), changed: Condvar::new() });
+    let link = Arc::new(Link {
+        name: name.clone(),
+        about,
+        is_only_sending,
+        process,
+        wake,
+        state: Mutex::default(),
+        changed: Condvar::new(),
+    });
     link.add(&member);
     match start(&link, queues, run) {
         Ok(thread) => *place = Some(Running { link: link.clone(), thread }),
@@ -268,7 +285,7 @@ pub fn about(name: &Arc<Name>) -> Result<About, Error> {
         None => {
             let place = place(name.index);
             let _alone = locked(&place);
-            name.about().map_or_else(|| open(name).map(|(_, about)| about), Ok)
+            name.about().map_or_else(|| open(name, false).map(|(_, about, _)| about), Ok)
         }
     }
 }
@@ -285,7 +302,8 @@ pub fn end_all() {
     }
 }
 
-fn open(name: &Arc<Name>) -> Result<(Queues, About), Error> {
+/// Opens a port. Returns also whether its receiving side is another owner's, which is an error if it `receives`.
+fn open(name: &Arc<Name>, receives: bool) -> Result<(Queues, About, bool), Error> {
     let parsed = PortName::parse(&name.text)?;
     let is_served = parsed.may_be_served();
     let memory = RegionOptions::default();
@@ -295,15 +313,21 @@ fn open(name: &Arc<Name>) -> Result<(Queues, About), Error> {
         Options { ring, pool: Some(Pool::new(region)), interrupts: Some(Duration::ZERO), ..Options::default() };
     let [mut port] = without_signals(|| options.open([&name.text]))?;
     // Ports that only send, or only receive, have one of them. Another program may have one, too: the error names it.
+    let is_taken = |error: &Error| errno(error) == libc::EBUSY;
+    let is_only_sending;
     let (rx, tx) = match (port.rx(0), port.tx(0)) {
         (Err(error), Err(_)) => return Err(error),
-        (Err(error), _) | (_, Err(error)) if errno(&error) == libc::EBUSY => return Err(error),
-        (rx, tx) => (rx.ok(), tx.ok()),
+        (Err(error), _) if receives && is_taken(&error) => return Err(error),
+        (_, Err(error)) if is_taken(&error) => return Err(error),
+        (rx, tx) => {
+            is_only_sending = rx.as_ref().is_err_and(is_taken);
+            (rx.ok(), tx.ok())
+        }
     };
     let about = About { address: port.mac().0, max_frame: port.info().max_frame, can_send: tx.is_some() };
     name.note(about);
     names::note_alone(&port);
-    Ok((Queues { rx, tx, port }, about))
+    Ok((Queues { rx, tx, port }, about, is_only_sending))
 }
 
 /// Makes a socket pair; its ends keep the borders of frames, and each reads as closed when the other is.

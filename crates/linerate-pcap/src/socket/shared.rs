@@ -40,7 +40,7 @@ struct Queue {
 pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
     let Some(name) = names::of_text(name).filter(|name| open_link(name).is_some()) else { return Ok(None) };
     let settings = Arc::new(Settings::new(false, ALL));
-    let (link, end) = join(&name, &settings, mover::run)?;
+    let (link, end) = join(&name, &settings, true, mover::run)?;
     let member = Arc::new(Member::new(end, settings));
     let (name, sent, dropped) = (name.text.clone(), Arc::default(), AtomicU64::default());
     Ok(Some(Port::new(Shared { name, pool: pool()?, link, member, sent, dropped })))

@@ -205,7 +205,7 @@ pub fn settings_changed(socket: &Socket) {
 /// # Errors
 /// Those of the port and of system calls, as numbers of errno(3).
 pub fn bind(fd: c_int, socket: &Socket, name: &Arc<Name>) -> Result<(), linerate::Error> {
-    let (link, end) = link::join(name, &socket.settings, mover::run)?;
+    let (link, end) = link::join(name, &socket.settings, true, mover::run)?;
     let end_number = end.as_raw_fd();
     let flags = call!(libc::SYS_fcntl, fd, libc::F_GETFL, 0);
     call!(libc::SYS_fcntl, end_number, libc::F_SETFL, flags);
@@ -252,7 +252,7 @@ pub fn sender(socket: &Socket, name: &Arc<Name>) -> Result<Arc<Sender>, linerate
     if let Some(sender) = socket.sender.as_ref().filter(|sender| sender.link.name.index == name.index) {
         return Ok(sender.clone());
     }
-    let (link, end) = link::join(name, &Arc::new(Settings::default()), mover::run)?;
+    let (link, end) = link::join(name, &Arc::new(Settings::default()), false, mover::run)?;
     let sender = Arc::new(Sender { link, end });
     change(socket, |socket| socket.sender = Some(sender.clone()));
     // The frames that went to another port before.
