@@ -40,6 +40,9 @@ fn four_queue_pairs_packed() {
     several_queues("virtio-net-pci,packed=on", 4);
 }
 
+/// Waits until iperf's server listens: its parent ends before.
+const LISTENS: &str = "sh -c 'until grep -q \":1451 \" /proc/net/tcp /proc/net/tcp6; do :; done'";
+
 /// Two kernels, this machine's and this machine's in another namespace, communicate through the guest, and leave
 /// checksums and segmentation to each other.
 #[test]
@@ -64,6 +67,7 @@ fn checksums_and_segments_are_carried() {
         left.run("ping -c 3 -i 0.2 -W 5 10.83.0.2");
         let server = format!("iperf3 --server --one-off --daemon --pidfile /run/{}.pid", right.name());
         right.run(&server);
+        right.run(LISTENS);
         let result = left.run("iperf3 --client 10.83.0.2 --bytes 20M --json");
         let result: Value = serde_json::from_str(&result).unwrap();
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(20 << 20), "{result}");
@@ -100,6 +104,7 @@ fn linux_drivers_talk_through_the_forwarder() {
     let ping = guest.run("ping -c 5 -i 0.2 -W 5 10.84.0.2");
     assert!(ping.contains("5 packets received"), "{ping}");
     guest.run(&format!("{there} iperf3 --server --one-off --daemon"));
+    guest.run(&format!("{there} {LISTENS}"));
     let result = guest.run("iperf3 --client 10.84.0.2 --bytes 4M --json --connect-timeout 5000");
     let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
     assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4 << 20), "{result}");
