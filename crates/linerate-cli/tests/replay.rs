@@ -394,7 +394,7 @@ fn strange_captures_come_to_their_end() {
             for options in [&[][..], &["--exact"], &["--speed", "1e-300"], &["--rate", "1e-300"], &["--speed", "1e300"]]
             {
                 for looped in ["1", "0"] {
-                    let most = ["--seconds", "0.1", "--loop", looped, "--memory", memory];
+                    let most = ["--seconds", "0.3", "--loop", looped, "--memory", memory];
                     let (part, summary, _) = replay(0, &[&[&file, "null:"], options, &most].concat());
                     assert!(
                         part["given"] == summary["packets"] && part["given"] != 0,
@@ -406,7 +406,7 @@ fn strange_captures_come_to_their_end() {
     }
     for memory in ["1G", "0"] {
         for options in [&["--top"][..], &["--exact"], &[]] {
-            let most = ["--seconds", "0.1", "--loop", "0", "--memory", memory];
+            let most = ["--seconds", "0.3", "--loop", "0", "--memory", memory];
             let (part, ..) = replay(0, &[&[&long, "sim:0?wire=sink"], options, &most].concat());
             assert!(part["given"] == 0 && part["too_long"].as_u64().unwrap() > 0, "{part}");
         }

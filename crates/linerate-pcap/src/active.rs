@@ -16,9 +16,8 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::abi::*;
 use crate::filter;
-use crate::handle::Handle;
-use crate::latch::Latch;
-use crate::side::Side;
+use crate::latch::{Latch, Owner};
+use crate::side::{Side, system};
 use crate::socket::system::without_signals;
 use crate::socket::{names, shared};
 
@@ -36,8 +35,6 @@ const PATIENCE: Duration = Duration::from_micros(100);
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep where a port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
-/// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
-pub const ROOM: Duration = Duration::from_secs(1);
 
 /// What a handle is set to before it is activated.
 pub struct Settings {
@@ -115,10 +112,6 @@ pub struct Active {
     quiet_since: Option<Instant>,
     /// When the port's link was looked at.
     link_since: Instant,
-}
-
-pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
-    Error::System { call, source: error.into() }
 }
 
 impl Active {
@@ -280,7 +273,7 @@ impl Active {
     ///
     /// # Errors
     /// Those of the port's link.
-    pub fn wait(&mut self, waker: BorrowedFd<'_>, handle: &Handle) -> Result<(), Error> {
+    pub fn wait(&mut self, waker: BorrowedFd<'_>, at_work: &Owner, side: &Latch<Option<Side>>) -> Result<(), Error> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
             return Ok(());
@@ -296,20 +289,20 @@ impl Active {
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         let waker_event = PollFd::from_borrowed_fd(waker, PollFlags::IN);
         // A signal handler may use the handle while this thread sleeps.
-        handle.at_work.clear();
+        at_work.clear();
         // Without memory from the heap: a signal handler may ask for some meanwhile.
         let _ = match &event {
             Some(event) => poll(&mut [waker_event, PollFd::new(event, PollFlags::IN)], Some(&longest)),
             None => poll(&mut [waker_event], Some(&longest)),
         };
-        handle.at_work.set();
+        at_work.set();
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
         // The event of a port that is gone is readable for good.
         if self.link_since.elapsed() >= LONGEST_SLEEP {
             self.link_since = Instant::now();
             // A thread that sends notices the end itself.
-            if let Some(side) = handle.side.try_lock() {
+            if let Some(side) = side.try_lock() {
                 side.as_ref().map_or(Ok(()), |side| side.port.link().map(|_| ()))?;
             }
         }

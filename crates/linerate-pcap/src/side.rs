@@ -1,11 +1,17 @@
 //! What other threads and signal handlers use of a port while a thread receives: its counters and its sending side.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate::port::{Drops, Port, TxQueue};
 use linerate::{Batch, Error};
 
-use crate::active::{ROOM, system};
+/// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
+const ROOM: Duration = Duration::from_secs(1);
+
+/// Returns the error of a system call.
+pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
+    Error::System { call, source: error.into() }
+}
 
 /// A handle's port without its receiving side.
 pub struct Side {
