@@ -10,7 +10,6 @@ mod capture;
 mod install;
 mod names;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -141,10 +140,7 @@ fn list() {
     print(&format!("extcap {{version={}}}{{display=linerate}}\n", env!("CARGO_PKG_VERSION")));
     let line = |value: &str, display: &str| print(&format!("interface {{value={value}}}{{display={display}}}\n"));
     line(GENERAL, "linerate: any port");
-    let clients = Client::all(&folder()).unwrap_or_default();
-    let served: BTreeSet<String> =
-        clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect();
-    for port in served {
+    for port in Client::names(&folder()) {
         let of = |port: &str| Interface::of(port).to_string();
         let shown = names::encoded(&port);
         line(&of(&format!("{port}+rt")), &format!("linerate {shown}: copies of its packets"));

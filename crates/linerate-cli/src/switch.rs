@@ -1,6 +1,5 @@
 //! `linerate switch`: manages switches that are served, as vale-ctl(8) does.
 
-use std::collections::HashSet;
 use std::process::ExitCode;
 
 use linerate::Error;
@@ -40,19 +39,13 @@ fn parts(name: &str) -> Result<(&str, &str), Error> {
 }
 
 fn list(json: bool) -> Result<ExitCode, Error> {
-    let mut ports = Vec::new();
     let folder = folder();
     let clients = Client::all(&folder)?;
     if clients.is_empty() {
         note(&format!("linerate: no server in {}\n  try: linerate serve", folder.display()));
         return Ok(ExitCode::FAILURE);
     }
-    for client in clients {
-        ports.extend(client.list()?);
-    }
-    // One server may have several sockets.
-    let mut seen = HashSet::new();
-    ports.retain(|port| seen.insert(port.name.clone()));
+    let ports = Client::list_all(&clients)?;
     if json {
         print(&format!("{}\n", json!({ "ports": ports })));
         return Ok(ExitCode::SUCCESS);

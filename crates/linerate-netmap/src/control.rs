@@ -406,10 +406,7 @@ const NO_PORT: u32 = 254;
 
 /// Finds a port by its name; without a name, the next one from a bridge and a port number on.
 fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
-    let mut all = Vec::new();
-    for client in Client::all(&folder())? {
-        all.extend(client.list()?);
-    }
+    let mut all = Client::list_all(&Client::all(&folder())?)?;
     all.retain(|port| port.name.starts_with("vale"));
     all.sort_by(|a, b| (linerate::share::base(&a.name), a.number).cmp(&(linerate::share::base(&b.name), b.number)));
     let mut bridges: Vec<String> = all.iter().map(|port| linerate::share::base(&port.name).to_string()).collect();

@@ -1,6 +1,7 @@
 //! The interface indexes of ports.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -143,9 +144,8 @@ pub fn note_alone(port: &Port) {
 }
 
 /// Returns the names of the ports that other processes serve.
-pub fn served() -> Vec<String> {
-    let clients = Client::all(&folder()).unwrap_or_default();
-    clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect()
+pub fn served() -> BTreeSet<String> {
+    Client::names(&folder())
 }
 
 /// Returns the names of ports in the program's arguments that no other process serves. Programs such as tcpreplay accept

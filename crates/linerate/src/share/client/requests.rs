@@ -1,5 +1,6 @@
 //! Requests to a server: for information on ports, and for the management of switches.
 
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -68,6 +69,24 @@ impl Client {
             clients.extend(connect_to(&entry.path())?.map(Client::new));
         }
         Ok(clients)
+    }
+
+    /// Lists the ports of these clients' servers, each once: a server may have several sockets.
+    ///
+    /// # Errors
+    /// As [`list`](Client::list).
+    pub fn list_all(clients: &[Client]) -> Result<Vec<PortState>> {
+        let (mut ports, mut names) = (Vec::new(), HashSet::new());
+        for client in clients {
+            ports.extend(client.list()?.into_iter().filter(|port| names.insert(port.name.clone())));
+        }
+        Ok(ports)
+    }
+
+    /// Returns the names of all ports that are served in a folder. A server that does not answer has none.
+    pub fn names(folder: &Path) -> BTreeSet<String> {
+        let clients = Client::all(folder).unwrap_or_default();
+        clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect()
     }
 
     pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
