@@ -175,7 +175,7 @@ fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
     }
 }
 
-/// What was replayed, and how.
+/// A replay whose figures are judged.
 struct About<'a> {
     /// The port.
     name: &'a str,

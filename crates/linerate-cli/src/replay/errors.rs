@@ -1,4 +1,4 @@
-//! What a replay has achieved: the errors of its times.
+//! The errors of a replay's times.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};

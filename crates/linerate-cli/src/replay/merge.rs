@@ -24,7 +24,7 @@ pub struct Entry {
     pub is_snapped: bool,
 }
 
-/// What was found in one file.
+/// The counts and times of one file's frames.
 #[derive(Clone, Default)]
 pub struct Found {
     pub name: String,

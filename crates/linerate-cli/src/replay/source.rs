@@ -18,7 +18,7 @@ const AHEAD: usize = 64;
 /// How long a reader sleeps whose pipe is silent.
 const SILENCE: Duration = Duration::from_millis(1);
 
-/// What reading has found so far.
+/// The files read so far: their counts, and the errors that ended them.
 #[derive(Default)]
 pub struct Reading {
     /// The time of the first frame of all.
@@ -314,7 +314,7 @@ impl Reader {
                 Step::Frame => {}
                 Step::End => return Some(()),
                 Step::Nothing => {
-                    // What has come so far is all that there is.
+                    // A pipe's writer is silent: the frames read so far can be sent.
                     self.is_ready.store(merge.count() > 0, Ordering::Relaxed);
                     std::thread::sleep(SILENCE);
                 }
