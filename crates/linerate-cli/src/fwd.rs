@@ -291,7 +291,7 @@ pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
         outcome.reordered += receiver.reordered;
         outcome.duplicated += receiver.duplicated;
         outcome.lost += match sender {
-            Some(sender) => sender.sent.saturating_sub(receiver.received - receiver.duplicated),
+            Some(sender) => sender.sent.saturating_sub(receiver.arrived()),
             None => receiver.lost,
         };
     }

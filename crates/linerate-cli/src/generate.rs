@@ -15,7 +15,7 @@ use linerate::{Batch, Error};
 
 use crate::limits::End;
 use crate::line_rate::possible;
-use crate::run::{Outcome, REST, Run, send};
+use crate::run::{Outcome, REST, Run, send, wire_of};
 use crate::show::note;
 use crate::{Common, packets, usage, whole};
 
@@ -166,8 +166,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         match reports {
             // Of the last frames a checker misses none.
             [Some(report)] if is_checked => {
-                let arrived = report.received - report.duplicated;
-                Outcome { lost: outcome.lost.max(sums.moved.saturating_sub(arrived)), ..outcome }
+                Outcome { lost: outcome.lost.max(sums.moved.saturating_sub(report.arrived())), ..outcome }
             }
             _ => outcome,
         }
@@ -176,9 +175,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
 
 /// Returns whether a port's other end counts all frames that arrive there.
 fn is_checked(name: &str) -> bool {
-    let is_checker = |wire: &str| matches!(wire, "traffic" | "sink");
-    PortName::parse(name)
-        .is_ok_and(|name| name.model().is_some() && is_checker(name.option("wire").unwrap_or("traffic")))
+    PortName::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
 }
 
 /// Reads a frame's size.

@@ -23,7 +23,7 @@ use crate::fwd::{self, Rules};
 use crate::line_rate::{model, possible};
 use crate::processors::Use;
 use crate::quantiles::{microseconds, row, titles};
-use crate::run::{Measured, Outcome, Run};
+use crate::run::{Measured, Outcome, Run, wire_of};
 use crate::shortfall::Shortfall;
 use crate::show::{note, per_second, print};
 use crate::signals::interrupts;
@@ -265,7 +265,7 @@ fn through_a_forwarder(
     let total = Cell::new([0; 2]);
     let judge = |reports: &[Option<Report>], _| {
         if let [Some(sender), Some(receiver)] = reports {
-            total.set([sender.sent, receiver.received - receiver.duplicated]);
+            total.set([sender.sent, receiver.arrived()]);
         }
         fwd::judge(reports, [true, false])
     };
@@ -283,7 +283,7 @@ fn from_port_to_port(
 ) -> Result<Sample, Error> {
     for name in names {
         let parsed = PortName::parse(name)?;
-        if parsed.model().is_some() && parsed.option("wire").unwrap_or("traffic") == "traffic" {
+        if wire_of(&parsed) == Some("traffic") {
             usage(&format!(
                 "{name}: its wire sends frames of its own: give it another wire, or give none to both ports, which are \
                  then the two sides of a forwarder"
@@ -336,7 +336,7 @@ fn from_port_to_port(
     });
     let (in_time, warm) = (Cell::new([0; 2]), warmed_up(latency));
     let report = || *report.lock().unwrap_or_else(PoisonError::into_inner);
-    let arrived = |report: Report| report.received - report.foreign - report.duplicated;
+    let arrived = |report: Report| report.arrived() - report.foreign;
     let measured = run.measure(
         |packets, seconds| {
             warm(packets, seconds);

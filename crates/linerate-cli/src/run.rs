@@ -489,8 +489,7 @@ impl Run {
         };
 
         let wires = sent.iter().zip(&sent_before);
-        let arrived = |report: Report| report.received - report.duplicated;
-        let in_run = |now: Report, before: Report| [now.sent - before.sent, arrived(now) - arrived(before)];
+        let in_run = |now: Report, before: Report| [now.sent - before.sent, now.arrived() - before.arrived()];
         let wires: Vec<Option<[u64; 2]>> =
             wires.map(|(now, before)| Some(in_run((*now)?, before.unwrap_or_default()))).collect();
         let mut shortfalls: Vec<Shortfall> = Vec::new();
@@ -540,14 +539,10 @@ impl Run {
         let reports = reports(&devices);
         let outcome = judge(&reports, Sums { undelivered: dropped, moved: moved.packets });
         let mut has_cut_capture = false;
-        for (device, report) in devices.iter().zip(&reports) {
-            let (name, report) = (device.name(), report.unwrap_or_default());
-            if report.unreadable + report.unrecorded > 0 {
-                let why = model(device).and_then(|card| card.check_wire().err());
-                note(&format!(
-                    "error: {name}: {}",
-                    why.map_or_else(|| "its capture file".to_string(), |why| why.to_string())
-                ));
+        for device in &devices {
+            let of_wire = model(device).and_then(|card| card.check_wire().err());
+            for error in device.link().err().into_iter().chain(of_wire).filter(is_of_file) {
+                note(&format!("error: {}: {error}", device.name()));
                 has_cut_capture = true;
             }
         }
@@ -555,12 +550,6 @@ impl Run {
         let breaches: u64 = cards.iter().map(|card| card.breach_count()).sum();
         for card in &cards {
             card.breaches().iter().take(5).for_each(|breach| note(&format!("sim:{}: breach: {breach}", card.name())));
-        }
-        for device in &devices {
-            if let Err(error @ (Error::Capture { .. } | Error::Recording { .. })) = device.link() {
-                note(&format!("error: {}: {error}", device.name()));
-                has_cut_capture = true;
-            }
         }
         if show.is_some() {
             note_dropped_on_the_way_out(&ways_out, &dropped_before);
@@ -737,7 +726,7 @@ impl Run {
 
     /// True if a capture file that is a port cannot be read or written any more.
     fn has_failed(&self) -> bool {
-        let is_broken = |device: &Port| matches!(device.link(), Err(Error::Recording { .. } | Error::Capture { .. }));
+        let is_broken = |device: &Port| device.link().is_err_and(|error| is_of_file(&error));
         self.devices.iter().any(|device| device.info().driver == "pcap" && is_broken(device))
     }
 
@@ -883,18 +872,22 @@ pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the wire of a model; `None` for other ports.
+pub fn wire_of(name: &PortName) -> Option<&str> {
+    name.model().map(|_| name.option("wire").unwrap_or("traffic"))
+}
+
 /// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
 fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
-    name.model()?;
+    let wire = wire_of(name)?;
     let size = name.number("size", 64, 64..=9732).ok()?;
     let rate = name.option("rate")?.parse().ok()?;
-    (name.option("wire").unwrap_or("traffic") == "traffic").then_some((rate, size - 4))
+    (wire == "traffic").then_some((rate, size - 4))
 }
 
 /// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.
 pub fn is_tester(name: &str) -> bool {
-    PortName::parse(name)
-        .is_ok_and(|name| name.model().is_some() && name.option("wire").unwrap_or("traffic") == "traffic")
+    PortName::parse(name).is_ok_and(|name| wire_of(&name) == Some("traffic"))
 }
 
 /// Returns the models among the ports.
@@ -923,7 +916,12 @@ fn check_standard_output(names: &[PortName]) {
 
 /// Returns the error of a port at a model's other end that is gone. A capture file that has failed is reported at the end.
 pub fn wire_gone(card: &Card) -> Option<Error> {
-    card.check_wire().err().filter(|error| !matches!(error, Error::Capture { .. } | Error::Recording { .. }))
+    card.check_wire().err().filter(|error| !is_of_file(error))
+}
+
+/// Returns whether an error is that of a capture file.
+fn is_of_file(error: &Error) -> bool {
+    matches!(error, Error::Capture { .. } | Error::Recording { .. })
 }
 
 /// Rounds to three digits, which are enough for people and machines.

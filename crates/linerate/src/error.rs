@@ -616,6 +616,15 @@ impl Error {
         })
     }
 
+    /// Returns the error of a capture file again, for others who ask; `None` of other kinds.
+    pub(crate) fn again(&self) -> Option<Error> {
+        match self {
+            Error::Capture { file, why } => Some(Error::Capture { file: file.clone(), why: why.clone() }),
+            Error::Recording { file, why } => Some(Error::Recording { file: file.clone(), why: why.clone() }),
+            _ => None,
+        }
+    }
+
     /// Returns the remedy of an error whose hint a command may want to give in its own words.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {

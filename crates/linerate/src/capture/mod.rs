@@ -27,6 +27,7 @@ pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};
 pub use source::Record;
 pub use speed::Speed;
+pub(crate) use writer::TryWriter;
 pub use writer::Writer;
 
 /// `LINKTYPE_ETHERNET`.

@@ -111,11 +111,8 @@ impl PortKind for CaptureFile {
     }
 
     fn link(&self) -> Result<Link> {
-        match &*self.failure.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Error::Capture { file, why }) => Err(Error::Capture { file: file.clone(), why: why.clone() }),
-            Some(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
-            _ => Ok(Link::Up { mbits: 0 }),
-        }
+        let failure = self.failure.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().and_then(Error::again).map_or(Ok(Link::Up { mbits: 0 }), Err)
     }
 }
 

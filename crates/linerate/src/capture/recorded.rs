@@ -1,12 +1,12 @@
 //! A recorder around any port: `recorded:PORT?to=FILE`.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use super::Writer;
+use super::{TryWriter, Writer};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Pool;
 use crate::port::{PortName, Receive, RxWrapper, Transmit, TxWrapper, Wrapped, Wrapper};
 
@@ -21,7 +21,7 @@ pub struct Recorder(Arc<Shared>);
 
 struct Shared {
     path: String,
-    file: Mutex<std::result::Result<Writer, Error>>,
+    file: Mutex<TryWriter>,
 }
 
 impl Recorder {
@@ -33,26 +33,21 @@ impl Recorder {
         let Some(path) = name.option("to") else {
             return Err(name.bad_option("to", "it must name the file: recorded:PORT?to=FILE"));
         };
-        let file = Mutex::new(Ok(Writer::create(Path::new(path))?));
+        let file = Mutex::new(TryWriter::create(Path::new(path))?);
         Ok(Recorder(Arc::new(Shared { path: path.to_string(), file })))
     }
 }
 
 impl Shared {
-    /// Writes to the file, until that fails.
-    fn keep(&self, write: impl FnOnce(&mut Writer) -> Result<()>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(writer) = &mut *file
-            && let Err(error) = write(writer)
-        {
-            *file = Err(error);
-        }
+    /// Locks the file.
+    fn file(&self) -> MutexGuard<'_, TryWriter> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records packets; `bytes` is room for one.
     fn record<'a>(&self, packets: impl Iterator<Item = crate::Packet<'a>>, bytes: &mut Vec<u8>) {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        self.keep(|writer| {
+        self.file().keep(|writer| {
             for packet in packets {
                 bytes.clear();
                 packet.append_to(bytes);
@@ -74,21 +69,19 @@ impl Wrapper for Recorder {
     type Tx = RecordedTx;
 
     fn rx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedRx {
-        self.0.keep(Writer::begin);
+        self.0.file().keep(Writer::begin);
         RecordedRx { shared: self.0.clone(), bytes: Vec::new() }
     }
 
     fn tx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedTx {
-        self.0.keep(Writer::begin);
+        self.0.file().keep(Writer::begin);
         RecordedTx { shared: self.0.clone() }
     }
 
     fn check(&self) -> Result<()> {
-        self.0.keep(Writer::flush);
-        match &*self.0.file.lock().unwrap_or_else(PoisonError::into_inner) {
-            Err(Error::Recording { file, why }) => Err(Error::Recording { file: file.clone(), why: why.clone() }),
-            _ => Ok(()),
-        }
+        let mut file = self.0.file();
+        file.keep(Writer::flush);
+        file.check()
     }
 }
 
@@ -126,7 +119,7 @@ impl TxWrapper for RecordedTx {
         let sent = inner.send(batch);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let mut left = sent;
-        self.shared.keep(|writer| {
+        self.shared.file().keep(|writer| {
             for (slots, bytes) in &frames {
                 if *slots > left {
                     break;

@@ -159,6 +159,36 @@ impl Drop for Writer {
     }
 }
 
+/// A writer until its first error, which it keeps: packets go on without their recording.
+pub(crate) struct TryWriter(std::result::Result<Writer, Error>);
+
+impl TryWriter {
+    /// As [`Writer::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(path: &Path) -> Result<TryWriter> {
+        Writer::create(path).map(|writer| TryWriter(Ok(writer)))
+    }
+
+    /// Writes, until that fails.
+    pub fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
+        if let Ok(writer) = &mut self.0
+            && let Err(error) = write(writer)
+        {
+            self.0 = Err(error);
+        }
+    }
+
+    /// Checks that nothing has failed.
+    ///
+    /// # Errors
+    /// [`Error::Recording`].
+    pub fn check(&self) -> Result<()> {
+        self.0.as_ref().err().and_then(Error::again).map_or(Ok(()), Err)
+    }
+}
+
 /// The longest wait for the reader of a full pipe.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 

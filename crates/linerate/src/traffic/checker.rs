@@ -63,13 +63,14 @@ pub struct Report {
     pub snapped: u64,
     /// Frames that came to the port that is a wire, and that were too long for it.
     pub too_long: u64,
-    /// 1 if the rest of a capture file could not be read: it is malformed, or ends within a packet.
-    pub unreadable: u64,
-    /// 1 if not all frames could be written to a capture file (disk full or broken). The file ends before them.
-    pub unrecorded: u64,
 }
 
 impl Report {
+    /// Returns the count of frames that arrived, each once.
+    pub fn arrived(&self) -> u64 {
+        self.received - self.duplicated
+    }
+
     /// Returns the counts by what is known of the way. If all frames of the sender `are_stamped`, one that arrives without a
     /// stamp is corrupted, and not lost; so is one that not all of the `forwarders`, 0 or 1, have changed, or others.
     pub fn by_sender(self, are_stamped: bool, forwarders: usize) -> Report {

@@ -113,12 +113,10 @@ impl Wire for Port {
         if self.device.info().driver != "pcap" {
             return None;
         }
-        let ([sent, received], state) = (self.frames, self.device.link());
-        let unreadable = matches!(state, Err(Error::Capture { .. })).into();
-        let unrecorded = matches!(state, Err(Error::Recording { .. })).into();
+        let [sent, received] = self.frames;
         let CaptureCounts { not_ethernet, snapped } = self.device.capture_counts();
         let too_long = self.device.statistics().map_or(0, |statistics| statistics.drops.oversize);
-        Some(Report { sent, received, not_ethernet, snapped, too_long, unreadable, unrecorded, ..Report::default() })
+        Some(Report { sent, received, not_ethernet, snapped, too_long, ..Report::default() })
     }
 
     fn unsent(&mut self) -> Unsent {
