@@ -1,0 +1,127 @@
+//! What a guest's Linux moves over two served models that are cabled to each other, by this build and by another one, in turns
+//! in one guest: whether a change of the model has made it slower as a card of virtual machines. The guest's processors are
+//! emulated, so only the ratios are meaningful.
+//!
+//! `LINERATE_OTHER=/path/to/linerate cargo bench -p linerate-guest --bench served_card`; without it, this build twice, which
+//! shows how far apart equals are.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use linerate_guest::{Guest, Machine};
+use serde_json::Value;
+
+const BOOTS: usize = 3;
+const ROUNDS: usize = 6;
+/// Seconds of each flow.
+const SECONDS: usize = 2;
+const PINGS: usize = 300;
+const COLUMNS: [&str; 4] = ["UDP 64", "UDP 1494", "TCP Mbit/s", "ping µs"];
+
+/// Packets received per second by length, Mbit/s, and the round trip in microseconds.
+type Row = [f64; 4];
+
+/// The process that serves two cards of one build.
+struct Served {
+    process: Child,
+    sockets: [PathBuf; 2],
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = (self.process.kill(), self.process.wait());
+    }
+}
+
+fn main() {
+    let ours = linerate_guest::linerate();
+    let ours = ours.get_args().last().expect("the program's path").to_os_string();
+    let other = std::env::var_os("LINERATE_OTHER");
+    let names = ["this build", if other.is_some() { "the other" } else { "itself" }];
+    let builds = [ours.clone(), other.unwrap_or(ours)];
+    let mut rows = [Vec::new(), Vec::new()];
+    for _ in 0..BOOTS {
+        measure(&builds, &mut rows);
+    }
+    println!("a guest's two served cards; packets/s received; medians of {BOOTS} boots with {ROUNDS} rounds in turns");
+    println!("{:<12}{}", "", COLUMNS.map(|column| format!("{column:>12}")).concat());
+    let medians = rows.map(|rows| [0, 1, 2, 3].map(|column| median(&rows, column)));
+    for (name, row) in names.iter().zip(&medians) {
+        println!("{name:<12}{}", row.map(|value| format!("{value:>12.0}")).concat());
+    }
+    let [ours, other] = &medians;
+    println!("{:<12}{}", "ratio", [0, 1, 2, 3].map(|n| format!("{:>12.2}", ours[n] / other[n])).concat());
+}
+
+fn median(rows: &[Row], column: usize) -> f64 {
+    let mut values: Vec<f64> = rows.iter().map(|row| row[column]).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Boots a guest with two cards of each build, and measures them in turns.
+fn measure(builds: &[impl AsRef<OsStr>; 2], rows: &mut [Vec<Row>; 2]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut machine = Machine::new();
+    machine.program("iperf3");
+    let served = [0, 1].map(|n| {
+        let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")));
+        let mut command = Command::new(&builds[n]);
+        command.arg("sim").stdout(Stdio::null());
+        sockets.iter().for_each(|socket| _ = command.arg("--socket").arg(socket));
+        Served { process: command.spawn().expect("it starts"), sockets }
+    });
+    for socket in served.iter().flat_map(|served| &served.sockets) {
+        while !socket.exists() {
+            std::thread::yield_now();
+        }
+        machine.served(socket);
+    }
+    let mut guest = machine.boot();
+    guest.run("modprobe ixgbe");
+    for n in [0, 1] {
+        let [near, far] = [2 * n, 2 * n + 1].map(|card| format!("eth{card}"));
+        let there = guest.apart(&far, &format!("10.8{n}.0.2/24"));
+        guest.run(&format!("ip addr add 10.8{n}.0.1/24 dev {near} && ip link set {near} up"));
+        guest.wait_for_link("", &near);
+        guest.wait_for_link(&there, &far);
+        guest.run(&format!("{there} iperf3 --server --daemon"));
+    }
+    for _ in 0..ROUNDS {
+        for (n, rows) in rows.iter_mut().enumerate() {
+            rows.push(row(&mut guest, &format!("10.8{n}.0.2")));
+        }
+    }
+}
+
+/// Measures the path to this address.
+fn row(guest: &mut Guest, address: &str) -> Row {
+    let [small, large] = [18, 1448].map(|payload| {
+        let end = iperf(guest, address, &format!("--udp --bitrate 0 --length {payload}"));
+        let value = |key: &str| end["sum"][key].as_f64().unwrap_or_else(|| panic!("{end}"));
+        (value("packets") - value("lost_packets")) / value("seconds")
+    });
+    let tcp = iperf(guest, address, "");
+    let tcp = tcp["sum_received"]["bits_per_second"].as_f64().unwrap_or_else(|| panic!("{tcp}")) / 1e6;
+    let said = guest.run(&format!("ping -c {PINGS} -i 0.002 {address}"));
+    let time = |line: &str| line.split("time=").nth(1)?.split(' ').next()?.parse::<f64>().ok();
+    let mut times: Vec<f64> = said.lines().filter_map(time).collect();
+    assert!(times.len() > PINGS / 2, "{said}");
+    times.sort_unstable_by(f64::total_cmp);
+    [small, large, tcp, times[times.len() / 2] * 1000.0]
+}
+
+/// Returns the `end` of iperf's report.
+fn iperf(guest: &mut Guest, address: &str, arguments: &str) -> Value {
+    let command = format!("iperf3 --client {address} --time {SECONDS} --connect-timeout 5000 --json {arguments}");
+    // A server does not listen for a moment between two clients.
+    loop {
+        let said = guest.attempt(&command).output;
+        let result: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        match result["error"].as_str() {
+            None => return result["end"].clone(),
+            Some(error) => assert!(error.contains("unable to connect"), "{command}: {error}"),
+        }
+    }
+}
