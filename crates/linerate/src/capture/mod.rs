@@ -2,7 +2,7 @@
 //!
 //! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
 //! - [`Frames`]: the frames of a file or a pipe, as a port gives them; [`Speed`]: how fast its times pass
-//! - [`Writer`]: writes pcap with times in nanoseconds
+//! - [`Writer`]: writes both, with times in nanoseconds; [`Format`]: the bytes of their records; [`Output`]: the file that is written
 //! - [`CapturePort`]: a file as a port (`stream`: a pipe), `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
 //! The code is our own, 300 lines, because a stranger's file must neither stop nor mislead a program. pcap-file 2.0 repeats a
@@ -11,7 +11,9 @@
 //!
 //! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng, whose sections are cited.
 
+mod format;
 mod frames;
+mod output;
 mod pcapng;
 mod port;
 mod reader;
@@ -21,7 +23,9 @@ mod speed;
 mod stream;
 mod writer;
 
+pub use format::{Counts, Format, Found};
 pub use frames::{Frames, Next};
+pub use output::Output;
 pub use port::CapturePort;
 pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};

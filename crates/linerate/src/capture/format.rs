@@ -1,0 +1,242 @@
+//! The formats of the capture files that are written, with times in nanoseconds.
+
+use std::path::Path;
+
+use super::{ETHERNET, SECOND};
+
+/// The most bytes of a frame that captures have by convention.
+pub(super) const SNAPLEN: u32 = 256 << 10;
+
+/// A format of capture files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// draft-ietf-opsawg-pcap.
+    Pcap,
+    /// draft-ietf-opsawg-pcapng: interfaces have names, and counts of what was dropped.
+    Pcapng,
+}
+
+/// What has happened at an interface until a time, for the file's statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The first and the last time of the capture, in nanoseconds since 1970.
+    pub times: [u64; 2],
+    /// Packets that the interface received (`isb_ifrecv`).
+    pub received: u64,
+    /// Packets that the interface dropped because its user was too slow (`isb_ifdrop`).
+    pub dropped_by_port: u64,
+    /// Packets that a filter accepted (`isb_filteraccept`).
+    pub accepted: u64,
+    /// Packets that the capturing program dropped itself (`isb_osdrop`).
+    pub dropped: u64,
+    /// Packets in the file, or files (`isb_usrdeliv`).
+    pub written: u64,
+}
+
+/// A record among those that a [`Format`] has appended.
+pub struct Found {
+    /// The offset behind it.
+    pub end: usize,
+    /// When the frame passed, in nanoseconds since 1970.
+    pub nanoseconds: u64,
+    /// The frame's bytes that the record has.
+    pub len: usize,
+}
+
+// Types of blocks (draft-ietf-opsawg-pcapng, section 4).
+const SECTION: u32 = 0x0A0D_0D0A;
+const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
+const PACKET: u32 = 6;
+
+impl Format {
+    /// Returns the format that a file's name stands for: pcapng if it ends with `.pcapng` or `.ntar`, otherwise pcap. An
+    /// ending `.zst` is not looked at.
+    pub fn of(path: &Path) -> Format {
+        let is = |path: &Path, ending: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
+        let plain = if is(path, "zst") { path.with_extension("") } else { path.to_path_buf() };
+        if is(&plain, "pcapng") || is(&plain, "ntar") { Format::Pcapng } else { Format::Pcap }
+    }
+
+    /// Appends a file's beginning: the most bytes of a frame that it has, and the names of its interfaces. A pcap file has one
+    /// interface, without a name.
+    pub fn begin(self, bytes: &mut Vec<u8>, snaplen: u32, interfaces: &[&str]) {
+        match self {
+            Format::Pcap => {
+                for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, snaplen, ETHERNET] {
+                    bytes.extend(word.to_le_bytes());
+                }
+            }
+            Format::Pcapng => {
+                block(bytes, SECTION, |bytes| {
+                    // The byte order, version 1.0, and a section of unknown length.
+                    words(bytes, &[0x1A2B_3C4D, 1, u32::MAX, u32::MAX]);
+                    option(bytes, 4, concat!("linerate ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
+                    option(bytes, 0, &[]);
+                });
+                for name in interfaces {
+                    block(bytes, INTERFACE, |bytes| {
+                        words(bytes, &[ETHERNET, snaplen]);
+                        if !name.is_empty() {
+                            option(bytes, 2, name.as_bytes()); // if_name
+                        }
+                        option(bytes, 9, &[9]); // if_tsresol: 10^-9 s
+                        option(bytes, 0, &[]);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Appends the first `snaplen` bytes of a frame that passed the interface with this number at `nanoseconds` since 1970.
+    #[inline]
+    pub fn append(self, bytes: &mut Vec<u8>, interface: u32, nanoseconds: u64, frame: &[u8], snaplen: usize) {
+        let kept = &frame[..frame.len().min(snaplen)];
+        let [len, original] = [kept.len() as u32, frame.len() as u32];
+        match self {
+            Format::Pcap => {
+                words(bytes, &[(nanoseconds / SECOND) as u32, (nanoseconds % SECOND) as u32, len, original]);
+                bytes.extend_from_slice(kept);
+            }
+            Format::Pcapng => {
+                let all = len.next_multiple_of(4) + 32;
+                let [high, low] = [nanoseconds >> 32, nanoseconds].map(|part| part as u32);
+                words(bytes, &[PACKET, all, interface, high, low, len, original]);
+                bytes.extend_from_slice(kept);
+                bytes.extend_from_slice(&[0; 3][..(all - 32 - len) as usize]);
+                bytes.extend_from_slice(&all.to_le_bytes());
+            }
+        }
+    }
+
+    /// Appends what the file's reader should know at its end about an interface; nothing to a pcap file, which has no room for
+    /// it.
+    pub fn end(self, bytes: &mut Vec<u8>, interface: u32, counts: &Counts) {
+        if self == Format::Pcap {
+            return;
+        }
+        block(bytes, STATISTICS, |bytes| {
+            let time = |time: u64| [(time >> 32) as u32, time as u32];
+            let [high, low] = time(counts.times[1]);
+            words(bytes, &[interface, high, low]);
+            for (code, at) in [(2, counts.times[0]), (3, counts.times[1])] {
+                option(bytes, code, time(at).map(u32::to_le_bytes).as_flattened());
+            }
+            let Counts { received, dropped_by_port, accepted, dropped, written, .. } = *counts;
+            for (code, count) in [(4, received), (5, dropped_by_port), (6, accepted), (7, dropped), (8, written)] {
+                option(bytes, code, &count.to_le_bytes());
+            }
+            option(bytes, 0, &[]);
+        });
+    }
+
+    /// Returns the record at the beginning of `bytes`, which [`append`](Format::append) has made, if it is whole.
+    pub fn first(self, bytes: &[u8]) -> Option<Found> {
+        let word = |n: usize| Some(u32::from_le_bytes(*bytes.get(4 * n..)?.first_chunk()?));
+        let found = match self {
+            Format::Pcap => {
+                let len = word(2)? as usize;
+                Found { end: 16 + len, nanoseconds: u64::from(word(0)?) * SECOND + u64::from(word(1)?), len }
+            }
+            Format::Pcapng => Found {
+                end: word(1)? as usize,
+                nanoseconds: u64::from(word(3)?) << 32 | u64::from(word(4)?),
+                len: word(5)? as usize,
+            },
+        };
+        (found.end <= bytes.len()).then_some(found)
+    }
+
+    /// Returns where a record's frame begins in it.
+    pub fn header(self) -> usize {
+        match self {
+            Format::Pcap => 16,
+            Format::Pcapng => 28,
+        }
+    }
+}
+
+fn words(bytes: &mut Vec<u8>, words: &[u32]) {
+    words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+}
+
+/// Appends a block of pcapng (section 3.1).
+fn block(bytes: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = bytes.len();
+    words(bytes, &[kind, 0]);
+    body(bytes);
+    let len = (bytes.len() - start + 4) as u32;
+    bytes[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
+    words(bytes, &[len]);
+}
+
+/// Appends an option of a block (section 3.5); one without a value ends them.
+fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let value = &value[..value.len().min(u16::MAX.into())];
+    words(bytes, &[u32::from(code) | (value.len() as u32) << 16]);
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Reader;
+    use super::*;
+
+    const FORMATS: [Format; 2] = [Format::Pcap, Format::Pcapng];
+
+    /// Appends frames of lengths 0 to 69, of which 64 bytes are kept, and the end.
+    fn written(format: Format) -> (Vec<u8>, usize, usize) {
+        let mut bytes = Vec::new();
+        format.begin(&mut bytes, 64, &["one", ""]);
+        let start = bytes.len();
+        for n in 0..70 {
+            format.append(&mut bytes, u32::from(n % 2), u64::from(n) * 2_000_000_001, &vec![n; n.into()], 64);
+        }
+        let end = bytes.len();
+        format.end(&mut bytes, 1, &Counts { received: 70, ..Counts::default() });
+        (bytes, start, end)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for format in FORMATS {
+            let (bytes, ..) = written(format);
+            let mut reader = Reader::new(std::io::Cursor::new(bytes), "memory").unwrap();
+            let mut frame = Vec::new();
+            for n in 0..70u8 {
+                let record = reader.next(&mut frame).unwrap().expect("a record");
+                assert_eq!(record.nanoseconds, Some(u64::from(n) * 2_000_000_001), "{format:?}");
+                let whole = vec![n; n.into()];
+                assert_eq!((&frame[..], record.original_len), (&whole[..whole.len().min(64)], whole.len()), "{format:?}");
+            }
+            assert!(reader.next(&mut frame).unwrap().is_none());
+            reader.check_end().unwrap();
+        }
+    }
+
+    #[test]
+    fn records_are_found_where_they_are() {
+        for format in FORMATS {
+            let (bytes, start, end) = written(format);
+            let (mut at, mut n) = (start, 0);
+            while at < end {
+                let found = format.first(&bytes[at..end]).expect("a record");
+                assert_eq!((found.nanoseconds, found.len), (n * 2_000_000_001, (n as usize).min(64)));
+                let frame = &bytes[at + format.header()..][..found.len];
+                assert!(frame.iter().all(|&byte| u64::from(byte) == n));
+                assert!(format.first(&bytes[at..at + found.end - 1]).is_none(), "a part of a record is none");
+                (at, n) = (at + found.end, n + 1);
+            }
+            assert_eq!((at, n), (end, 70));
+        }
+    }
+
+    #[test]
+    fn a_name_stands_for_a_format() {
+        let names = [("a.pcap", 0), ("a.pcapng", 1), ("a.PCAPNG.zst", 1), ("a.ntar", 1), ("a", 0), ("pcapng", 0), ("a.zst", 0)];
+        for (name, format) in names {
+            assert_eq!(Format::of(Path::new(name)), FORMATS[format], "{name}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The file or pipe that a capture is written to.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FlockOperation;
+
+use crate::error::{Error, Result};
+
+/// The longest wait for the reader of a full pipe.
+const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// A file that no other recording writes, or a pipe whose reader may stop.
+pub struct Output {
+    file: File,
+    name: String,
+    /// The file has been emptied.
+    has_begun: bool,
+}
+
+impl Output {
+    /// Creates the file, or opens an existing one, which is emptied when the output [begins](Output::begin): a run that fails
+    /// before keeps an older file.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] if it cannot be written, or is being written or read.
+    pub fn create(path: &Path) -> Result<Output> {
+        let name = path.display().to_string();
+        let failed = |why: String| Error::Recording { file: name.clone(), why };
+        // A pipe without a reader would otherwise keep the program waiting here.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENXIO) => failed("no program reads this pipe; start its reader first".to_string()),
+            _ => failed(format!("cannot write it: {error}")),
+        })?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(failed(
+                "another recording is writing it, or it is being read; choose another file".to_string(),
+            ));
+        }
+        Ok(Output { file, name, has_begun: false })
+    }
+
+    /// Empties the file, unless that is done.
+    ///
+    /// # Errors
+    /// That of the system.
+    pub fn begin(&mut self) -> std::io::Result<()> {
+        if !std::mem::replace(&mut self.has_begun, true) && self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes, to the emptied file.
+    ///
+    /// # Errors
+    /// What stopped it, and the count of bytes that are written.
+    pub fn write_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
+        self.begin().map_err(|error| (error, 0))?;
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.write(&bytes[written..]) {
+                Ok(0) => return Err((ErrorKind::WriteZero.into(), written)),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err((error, written)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is said about a failure, when this many whole frames are in the file.
+    pub fn error(&self, error: &std::io::Error, frames: u64) -> Error {
+        let why = format!("cannot write it: {error}; it has {frames} whole frames");
+        Error::Recording { file: self.name.clone(), why }
+    }
+
+    /// Writes a part of `bytes`, and returns its length.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        loop {
+            match self.file.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+            let there = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&LONGEST_WAIT))?;
+            if there == 0 {
+                return Err(std::io::Error::new(ErrorKind::TimedOut, "the pipe's reader has read nothing for 1 s"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_needs_a_reader_that_reads() {
+        let path = std::env::temp_dir().join(format!("linerate-pipe-{}", std::process::id()));
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        let why = |error: Error| error.to_string();
+        assert!(why(Output::create(&path).err().unwrap()).contains("start its reader first"));
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let mut output = Output::create(&path).unwrap();
+        let error = (0..1000).find_map(|_| output.write_all(&[0; 1000]).err());
+        assert!(error.unwrap().0.to_string().contains("has read nothing for 1 s"));
+        drop(reader);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
