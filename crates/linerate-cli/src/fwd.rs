@@ -15,28 +15,30 @@ use crate::run::{Outcome, Run, is_tester, send};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 
-/// Rules for the packets that are forwarded.
+/// Rules for the packets that are forwarded or captured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Rules {
-    /// Forward only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
+    /// Take only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
     #[arg(long)]
     pub only: Option<Filter>,
-    /// Forward all but these packets
+    /// Take all but these packets
     #[arg(long)]
     pub drop: Option<Filter>,
 }
 
 impl Rules {
     /// Refuses rules that let nothing through.
-    fn check(&self) {
+    pub fn check(&self) {
         if let (Some(only), Some(drop)) = (&self.only, &self.drop)
             && only.is_within(drop)
         {
-            usage(&format!("--drop {drop} has all packets of --only {only}: nothing would be forwarded"));
+            usage(&format!("--drop {drop} has all packets of --only {only}: nothing would be left"));
         }
     }
 
-    fn keep(&self, frame: &[u8]) -> bool {
+    /// Returns whether the rules let a frame through.
+    #[inline]
+    pub fn keep(&self, frame: &[u8]) -> bool {
         self.only.as_ref().is_none_or(|filter| filter.matches(frame))
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
     }

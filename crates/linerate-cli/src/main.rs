@@ -1,6 +1,6 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `replay`, `sink`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
+//! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
 //!   has `unbind`)
 //! - `bench`: the ixy paper's evaluation, and its report
 //! - `sim`: models as PCI devices, for virtual machines and other programs
@@ -16,6 +16,7 @@
 
 mod bench;
 mod bind;
+mod capture;
 mod extcap;
 mod fwd;
 mod generate;
@@ -126,6 +127,16 @@ enum Command {
         /// Stop after exactly this many packets; with k, M or G
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Capture the packets of ports into files that Wireshark and tcpdump read, or print a line of each
+    Capture {
+        /// The ports to receive from, for example sim:0, or vale0:a+rt for copies of another port's packets
+        #[arg(required = true, value_name = "PORT")]
+        ports: Vec<String>,
+        #[command(flatten)]
+        what: Box<capture::What>,
         #[command(flatten)]
         common: Common,
     },
@@ -549,6 +560,9 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Replay { file, port, how, common } => replay::run(file, &port, &how, &common),
         Command::Sink { port, count, common } => sink::run(&port, count, &common),
+        Command::Capture { ports, what, common } => {
+            capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &common)
+        }
         Command::Latency { a, b, load, common } => latency::run([&a, &b], &load, &common),
         Command::Bench(bench) => bench::run(&bench),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
@@ -571,12 +585,13 @@ mod tests {
     use super::*;
 
     /// The words of command lines: commands, options, values and names of ports that open nothing.
-    const WORDS: [&str; 80] = [
+    const WORDS: [&str; 86] = [
         "fwd",
         "filter",
         "gen",
         "replay",
         "sink",
+        "capture",
         "latency",
         "bench",
         "bind",
@@ -620,6 +635,11 @@ mod tests {
         "--exact",
         "--loop",
         "--every",
+        "--write",
+        "--snaplen",
+        "--file-size",
+        "--files",
+        "--memory",
         "--quick",
         "--out",
         "--vfio",
@@ -670,7 +690,7 @@ mod tests {
         for _ in 0..2000 {
             let count = random(&mut state, 9);
             // Most begin with a command, so that its options are reached.
-            let mut line = vec!["linerate", WORDS[random(&mut state, 19)]];
+            let mut line = vec!["linerate", WORDS[random(&mut state, 20)]];
             line.extend((0..count).map(|_| WORDS[random(&mut state, WORDS.len())]));
             match grammar.clone().try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches)) {
                 Ok(_) => understood += 1,
@@ -742,6 +762,7 @@ mod tests {
         let pages = [
             include_str!("../../../README.md"),
             include_str!("../../../docs/bench.md"),
+            include_str!("../../../docs/capture.md"),
             include_str!("../../../docs/cards.md"),
             include_str!("../../../docs/extcap.md"),
             include_str!("../../../docs/kernel.md"),
@@ -759,8 +780,8 @@ mod tests {
                 continue;
             }
             // No word of them has a space in it; a line may end with "&", or go on with the next command.
-            let words = line.split([';', '\u{a0}']).next().unwrap_or(line).split(" && ").next().unwrap_or(line);
-            let words = if line.contains('\'') { line } else { words };
+            let words = line.split([';', '|', '\u{a0}']).next().unwrap_or(line).split(" && ").next().unwrap_or(line);
+            let words = if line.contains('\'') && !line.contains('|') { line } else { words };
             let words: Vec<String> =
                 words.split_whitespace().filter(|word| *word != "&").map(|word| word.replace('\'', "")).collect();
             // The processors of an example need not exist here.
@@ -770,7 +791,7 @@ mod tests {
             }
             for name in words[2..]
                 .iter()
-                .filter(|word| word.contains(':') && !word.starts_with("udp") && !word.starts_with("from"))
+                .filter(|word| word.contains(':') && !["udp", "tcp", "from"].iter().any(|kind| word.starts_with(kind)))
             {
                 if !matches!(words[1], "sim" | "switch") {
                     port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));

@@ -53,7 +53,7 @@ pub fn port_summary(
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
         "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
         "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
-        "unsent_by_wire": by_wire.map(occurred),
+        "undelivered": undelivered(&[*statistics]), "unsent_by_wire": by_wire.map(occurred),
         "capture": {"not_ethernet": not_ethernet, "snapped": snapped},
         "too_long_for_wire": wire.map(|report| report.too_long),
     })

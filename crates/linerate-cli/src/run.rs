@@ -28,7 +28,7 @@ use crate::notes::{
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, cycles_in};
 use crate::shortfall::Shortfall;
-use crate::show::{Rates, Show, Tick, note};
+use crate::show::{Rates, Show, Shown, Tick, note};
 use crate::signals::{ignore_file_size, interrupts};
 use crate::{Common, Wait, usage};
 
@@ -69,6 +69,7 @@ pub struct Run {
     first: Vec<Statistics>,
     /// The run's own frames are chains.
     sends_chains: bool,
+    shown: Shown,
 }
 
 /// The measurements of a run.
@@ -217,6 +218,7 @@ impl Run {
                 None if !parsed.iter().any(PortName::may_be_served) => None,
                 _ => Some(Duration::from_micros(common.throttle.into())),
             },
+            timestamps: command == "capture",
             take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default().with_queues(common.queues)
         };
@@ -269,6 +271,7 @@ impl Run {
             last: RefCell::default(),
             was_down: Cell::default(),
             sends_chains: false,
+            shown: Shown::All,
             links: Vec::new(),
             first: Vec::new(),
         };
@@ -323,6 +326,11 @@ impl Run {
     /// Returns the ports.
     pub fn devices(&mut self) -> &mut [Port] {
         &mut self.devices
+    }
+
+    /// Sets what the run shows.
+    pub fn shows(&mut self, shown: Shown) {
+        self.shown = shown;
     }
 
     /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
@@ -393,7 +401,7 @@ impl Run {
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
         part: impl FnOnce(&mut Measured) -> (Value, String),
     ) -> Result<ExitCode, Error> {
-        let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json));
+        let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json, self.shown));
         let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let (part, table) = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
@@ -732,7 +740,7 @@ impl Run {
 
     /// True if no port will receive anything any more.
     fn is_exhausted(&self) -> bool {
-        matches!(self.command, "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
+        matches!(self.command, "capture" | "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
     }
 
     /// Returns the packets of all threads.

@@ -78,21 +78,36 @@ pub struct Tick {
     pub processors: Vec<u16>,
 }
 
+/// What a run shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// The rates of each second, and the summary.
+    All,
+    /// The summary.
+    Summary,
+    /// The summary, on standard error: standard output has other things.
+    Aside,
+}
+
 /// The display of a run.
 pub struct Show {
     json: bool,
+    shown: Shown,
     terminal: bool,
     lines: usize,
 }
 
 impl Show {
     /// Prints JSON lines, or a table, which is redrawn in place on a terminal.
-    pub fn new(json: bool) -> Show {
-        Show { json, terminal: stdout().is_terminal(), lines: 0 }
+    pub fn new(json: bool, shown: Shown) -> Show {
+        Show { json, shown, terminal: stdout().is_terminal(), lines: 0 }
     }
 
     /// Shows one interval.
     pub fn tick(&mut self, tick: &Tick) {
+        if self.shown != Shown::All {
+            return;
+        }
         if self.json {
             return print(&format!("{}\n", tick.json()));
         }
@@ -110,10 +125,11 @@ impl Show {
 
     /// Prints the summary, and behind it the command's own table.
     pub fn summary(&self, summary: &Value, table: &str) {
-        if self.json {
-            return print(&format!("{summary}\n"));
+        let text = if self.json { format!("{summary}\n") } else { summary_table(&summary["summary"]) + table };
+        match self.shown {
+            Shown::Aside => note(text.trim_end()),
+            _ => print(&text),
         }
-        print(&(summary_table(&summary["summary"]) + table));
     }
 }
 

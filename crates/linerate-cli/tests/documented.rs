@@ -8,9 +8,10 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, pair, text};
 
-const PAGES: [(&str, &str); 11] = [
+const PAGES: [(&str, &str); 12] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
+    ("capture.md", include_str!("../../../docs/capture.md")),
     ("cards.md", include_str!("../../../docs/cards.md")),
     ("datapaths.md", include_str!("../../../docs/datapaths.md")),
     ("kernel.md", include_str!("../../../docs/kernel.md")),
@@ -73,7 +74,7 @@ impl Place {
     /// Returns a line of a page as a command, which ends after a moment if the line does not say when.
     fn command(&self, line: &str) -> Command {
         let line = line.trim_start_matches("sudo ").trim_end_matches('&').trim();
-        let runs = ["fwd", "filter", "gen", "replay", "sink", "latency"]
+        let runs = ["fwd", "filter", "gen", "replay", "sink", "capture", "latency"]
             .iter()
             .any(|word| line.contains(&format!("linerate {word} ")));
         let time = if runs && !line.contains("--seconds") && !line.contains("--count") { " --seconds 0.5" } else { "" };
@@ -92,7 +93,8 @@ impl Place {
     fn run(&self, page: &str, line: &str) {
         let output = self.command(line).output().unwrap();
         let (shown, said) = (text(&output.stdout), text(&output.stderr));
-        let lost = || shown.contains("\nlost ") && !shown.contains("\nlost 0, corrupted 0");
+        let lost =
+            || [&shown, &said].iter().any(|text| text.contains("\nlost ") && !text.contains("\nlost 0, corrupted 0"));
         let is_good = output.status.code() == Some(0) || output.status.code() == Some(1) && lost();
         assert!(is_good && !said.contains("panicked"), "{page}: {line}\n{:?}\n{shown}{said}", output.status);
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use linerate::capture::Format;
 use linerate::filter::Filter;
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Drops, Port, PortName, RxQueue, Wait, Waiter, Waker};
@@ -195,18 +196,14 @@ struct Stream {
 
 impl Stream {
     fn new(pipe: File, snaplen: u32, waker: Waker) -> Stream {
-        let words = [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, snaplen, 1];
-        let buffer = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        let mut buffer = Vec::new();
+        Format::Pcap.begin(&mut buffer, snaplen, &[]);
         Stream { pipe, snaplen, buffer, flushed: Instant::now(), waker }
     }
 
     /// Appends a frame that came at `time`, in nanoseconds since 1970.
     fn write(&mut self, time: u64, frame: &[u8]) {
-        let (len, second) = (frame.len() as u32, 1_000_000_000);
-        let kept = len.min(self.snaplen);
-        let words = [(time / second) as u32, (time % second) as u32, kept, len];
-        self.buffer.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        self.buffer.extend_from_slice(&frame[..kept as usize]);
+        Format::Pcap.append(&mut self.buffer, 0, time, frame, self.snaplen as usize);
     }
 
     /// Returns whether frames have to be written, though others come.

@@ -16,15 +16,15 @@ pub enum Format {
     Pcapng,
 }
 
-/// What has happened at an interface until a time, for the file's statistics.
+/// What has happened at an interface since the capture began, for the file's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The first and the last time of the capture, in nanoseconds since 1970.
     pub times: [u64; 2],
     /// Packets that the interface received (`isb_ifrecv`).
     pub received: u64,
-    /// Packets that the interface dropped because its user was too slow (`isb_ifdrop`).
-    pub dropped_by_port: u64,
+    /// Packets that the interface dropped, if that is known (`isb_ifdrop`).
+    pub dropped_by_port: Option<u64>,
     /// Packets that a filter accepted (`isb_filteraccept`).
     pub accepted: u64,
     /// Packets that the capturing program dropped itself (`isb_osdrop`).
@@ -34,13 +34,18 @@ pub struct Counts {
 }
 
 /// A record among those that a [`Format`] has appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The offset behind it.
     pub end: usize,
+    /// The interface's number.
+    pub interface: u32,
     /// When the frame passed, in nanoseconds since 1970.
     pub nanoseconds: u64,
     /// The frame's bytes that the record has.
     pub len: usize,
+    /// The frame's bytes before it was cut to the snap length.
+    pub original: usize,
 }
 
 // Types of blocks (draft-ietf-opsawg-pcapng, section 4).
@@ -123,8 +128,15 @@ impl Format {
                 option(bytes, code, time(at).map(u32::to_le_bytes).as_flattened());
             }
             let Counts { received, dropped_by_port, accepted, dropped, written, .. } = *counts;
-            for (code, count) in [(4, received), (5, dropped_by_port), (6, accepted), (7, dropped), (8, written)] {
-                option(bytes, code, &count.to_le_bytes());
+            let counts = [
+                (4, Some(received)),
+                (5, dropped_by_port),
+                (6, Some(accepted)),
+                (7, Some(dropped)),
+                (8, Some(written)),
+            ];
+            for (code, count) in counts {
+                count.into_iter().for_each(|count| option(bytes, code, &count.to_le_bytes()));
             }
             option(bytes, 0, &[]);
         });
@@ -136,12 +148,15 @@ impl Format {
         let found = match self {
             Format::Pcap => {
                 let len = word(2)? as usize;
-                Found { end: 16 + len, nanoseconds: u64::from(word(0)?) * SECOND + u64::from(word(1)?), len }
+                let nanoseconds = u64::from(word(0)?) * SECOND + u64::from(word(1)?);
+                Found { end: 16 + len, interface: 0, nanoseconds, len, original: word(3)? as usize }
             }
             Format::Pcapng => Found {
                 end: word(1)? as usize,
+                interface: word(2)?,
                 nanoseconds: u64::from(word(3)?) << 32 | u64::from(word(4)?),
                 len: word(5)? as usize,
+                original: word(6)? as usize,
             },
         };
         (found.end <= bytes.len()).then_some(found)
@@ -208,7 +223,11 @@ mod tests {
                 let record = reader.next(&mut frame).unwrap().expect("a record");
                 assert_eq!(record.nanoseconds, Some(u64::from(n) * 2_000_000_001), "{format:?}");
                 let whole = vec![n; n.into()];
-                assert_eq!((&frame[..], record.original_len), (&whole[..whole.len().min(64)], whole.len()), "{format:?}");
+                assert_eq!(
+                    (&frame[..], record.original_len),
+                    (&whole[..whole.len().min(64)], whole.len()),
+                    "{format:?}"
+                );
             }
             assert!(reader.next(&mut frame).unwrap().is_none());
             reader.check_end().unwrap();
@@ -234,7 +253,8 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_a_format() {
-        let names = [("a.pcap", 0), ("a.pcapng", 1), ("a.PCAPNG.zst", 1), ("a.ntar", 1), ("a", 0), ("pcapng", 0), ("a.zst", 0)];
+        let names =
+            [("a.pcap", 0), ("a.pcapng", 1), ("a.PCAPNG.zst", 1), ("a.ntar", 1), ("a", 0), ("pcapng", 0), ("a.zst", 0)];
         for (name, format) in names {
             assert_eq!(Format::of(Path::new(name)), FORMATS[format], "{name}");
         }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -45,6 +46,18 @@ impl Output {
         Ok(Output { file, name, has_begun: false })
     }
 
+    /// Returns this process's standard output, which is not emptied.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] if it is closed.
+    pub fn standard() -> Result<Output> {
+        let name = "standard output".to_string();
+        match std::io::stdout().as_fd().try_clone_to_owned() {
+            Ok(file) => Ok(Output { file: file.into(), name, has_begun: true }),
+            Err(error) => Err(Error::Recording { file: name, why: format!("cannot write it: {error}") }),
+        }
+    }
+
     /// Empties the file, unless that is done.
     ///
     /// # Errors
@@ -60,8 +73,7 @@ impl Output {
     ///
     /// # Errors
     /// What stopped it, and the count of bytes that are written.
-    pub fn write_all(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
-        self.begin().map_err(|error| (error, 0))?;
+    pub fn write_whole(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
         let mut written = 0;
         while written < bytes.len() {
             match self.write(&bytes[written..]) {
@@ -79,9 +91,11 @@ impl Output {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");
         Error::Recording { file: self.name.clone(), why }
     }
+}
 
-    /// Writes a part of `bytes`, and returns its length.
+impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.begin()?;
         loop {
             match self.file.write(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -92,6 +106,10 @@ impl Output {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, "the pipe's reader has read nothing for 1 s"));
             }
         }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -114,7 +132,7 @@ mod tests {
         assert!(why(Output::create(&path).err().unwrap()).contains("start its reader first"));
         let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let mut output = Output::create(&path).unwrap();
-        let error = (0..1000).find_map(|_| output.write_all(&[0; 1000]).err());
+        let error = (0..1000).find_map(|_| output.write_whole(&[0; 1000]).err());
         assert!(error.unwrap().0.to_string().contains("has read nothing for 1 s"));
         drop(reader);
         std::fs::remove_file(&path).unwrap();

@@ -82,7 +82,7 @@ impl Writer {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let outcome = self.output.write_all(&self.buffer);
+        let outcome = self.output.write_whole(&self.buffer);
         match &outcome {
             Ok(()) => self.frames += self.kept as u64,
             Err((_, written)) => {

@@ -1,0 +1,370 @@
+//! `linerate capture`: writes what ports receive into capture files, or prints a line of each packet.
+//!
+//! - `stream`: a queue's records in chunks, which its thread hands to the writer; `merge`: those of several queues by time
+//! - `files`: one file, or a ring of several; `lines`: the packets in words
+//! - `expression`: filters in libpcap's language
+
+mod expression;
+mod files;
+mod lines;
+mod merge;
+mod stream;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use clap::Args;
+use linerate::capture::{Counts, Format};
+use linerate::port::PortName;
+use linerate::{Batch, Error, port};
+use serde_json::{Value, json};
+
+use self::expression::Expression;
+use self::files::{Ends, Files, Ring, is_standard_output};
+use self::merge::Merge;
+use self::stream::{CHUNK, Chunk, Shared, Stream, now};
+use crate::fwd::Rules;
+use crate::run::{Measured, Outcome, Run, Sums};
+use crate::show::{Shown, note, print};
+use crate::{Common, packets, usage, whole};
+
+/// The most bytes of a frame that are captured, unless fewer are asked for: libpcap's limit.
+const SNAPLEN: u32 = 256 << 10;
+/// How long the writer waits for packets before it looks whether held ones are due.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Options of the capture.
+#[derive(Args)]
+pub struct What {
+    /// Write the packets into this file: pcapng if its name ends with .pcapng, otherwise pcap, and compressed if .zst follows;
+    /// - is standard output. Without it, a line of each packet is printed
+    #[arg(long, short, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// The most bytes of each frame to capture
+    #[arg(long, short, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = whole::<u32>(1, SNAPLEN))]
+    snaplen: u32,
+    /// Take only packets that match this expression of libpcap's, for example 'tcp port 80 and host 10.0.0.1'
+    #[arg(long, value_name = "EXPRESSION")]
+    pcap_filter: Option<Expression>,
+    #[command(flatten)]
+    rules: Rules,
+    #[command(flatten)]
+    ring: Ring,
+    /// Keep at most so many bytes that are not written yet, with k, M or G; packets that find no room are dropped
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
+    memory: u64,
+    /// Stop after exactly this many packets; with k, M or G
+    #[arg(long, short, value_parser = packets)]
+    count: Option<u64>,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let count = port::count(text).filter(|&count| count > 0);
+    count.ok_or_else(|| "it must be a whole number of bytes, such as 100M".to_string())
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    crate::seconds(text)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "it must be a number of seconds, such as 60".to_string())
+}
+
+impl What {
+    /// Refuses options that contradict each other.
+    fn check(&self, ports: &[&str]) {
+        self.rules.check();
+        let Ring { file_size, file_seconds, files } = self.ring;
+        let is_ring = file_size.is_some() || file_seconds.is_some();
+        if files.is_some() && !is_ring {
+            usage("--files needs --file-size or --file-seconds, which say when the next file begins");
+        }
+        let Some(path) = &self.write else { return };
+        if is_ring && is_standard_output(path) {
+            usage("standard output is one file: leave out --file-size and --file-seconds");
+        }
+        if ports.len() > 1 && !is_standard_output(path) && Format::of(path) == Format::Pcap {
+            usage(&format!(
+                "pcap cannot say which port a packet came from: end the name with .pcapng, for example --write {}",
+                path.with_extension("pcapng").display()
+            ));
+        }
+    }
+}
+
+/// Where the records go.
+enum Target {
+    Files(Box<Files>),
+    Lines { names: Vec<String>, is_json: bool },
+}
+
+/// Runs until its end.
+pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Error> {
+    what.check(ports);
+    let names = ports.iter().map(|name| Ok(PortName::parse(name)?.short().to_string()));
+    let names = names.collect::<Result<Vec<_>, Error>>()?;
+    if let Some(port) = ports.iter().find(|port| PortName::parse(port).is_ok_and(|name| name.is_capture_to_write())) {
+        usage(&format!("{port} is written, and gives no packets; the file to write is --write FILE"));
+    }
+    let mut run = Run::open("capture", ports, what.count, common)?;
+    for device in run.devices() {
+        match device.set_promiscuous(true) {
+            // A port in memory has no addresses to filter by.
+            Ok(()) | Err(Error::Unsupported { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let target = match &what.write {
+        Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names.clone(), what.ring)?)),
+        None => Target::Lines { names: names.clone(), is_json: common.json },
+    };
+    run.shows(match &what.write {
+        Some(path) if is_standard_output(path) => Shown::Aside,
+        None if !common.json => Shown::Aside,
+        None => Shown::Summary,
+        Some(_) => Shown::All,
+    });
+    let (queues, spent) = (run.queues(), run.spent());
+    let (full, chunks) = channel();
+    let mut streams: Vec<Vec<Arc<Shared>>> = Vec::new();
+    let each = (what.memory / CHUNK as u64 / (ports.len() as u64 * u64::from(queues))).max(2);
+    for interface in 0..ports.len() {
+        let mut of_interface = Vec::new();
+        for queue in 0..queues {
+            let number = interface * usize::from(queues) + usize::from(queue);
+            let format = target.format();
+            let stream = Stream::new(number, interface as u32, format, what.snaplen as usize, each, full.clone());
+            of_interface.push(stream.shared.clone());
+            spawn(&mut run, interface, queue, stream, what, common)?;
+        }
+        streams.push(of_interface);
+    }
+    drop(full);
+    let writer = {
+        let streams = streams.clone();
+        let write = move || Writer { target, streams, failure: None }.run(&chunks, &spent);
+        let thread = std::thread::Builder::new().name("linerate writer".to_string()).spawn(write);
+        thread.map_err(|source| Error::System { call: "starting a thread", source })?
+    };
+    let sum = |of: fn(&Shared) -> u64| streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
+    let undelivered = Cell::new(0);
+    run.finish_with(
+        |_, Sums { undelivered: lost, .. }| {
+            undelivered.set(lost);
+            let [received, accepted] = [
+                sum(|shared| shared.received.load(Ordering::Relaxed)),
+                sum(|shared| shared.accepted.load(Ordering::Relaxed)),
+            ];
+            Outcome { lost, filtered: received.saturating_sub(accepted), ..Outcome::default() }
+        },
+        |measured| {
+            let Ok(writer) = writer.join() else {
+                measured.panicked = true;
+                return (Value::Null, String::new());
+            };
+            writer.summary(measured, undelivered.get())
+        },
+    )
+}
+
+/// Adds the thread of a queue.
+fn spawn(
+    run: &mut Run,
+    interface: usize,
+    queue: u16,
+    mut stream: Stream,
+    what: &What,
+    common: &Common,
+) -> Result<(), Error> {
+    let mut rx = run.devices()[interface].rx(queue)?;
+    let mut batch = Batch::with_capacity(common.batch.packets());
+    let mut whole = Vec::new();
+    let (rules, expression, quota, mut waiter) =
+        (what.rules.clone(), what.pcap_filter.clone(), run.quota(), run.waiter());
+    run.spawn(move || {
+        quota.recv(&mut rx, &mut batch);
+        let (mut received, mut accepted) = (0, 0);
+        if batch.is_empty() {
+            // A thread that has packets to hand over must not sleep.
+            waiter.turn(usize::from(!stream.rest()), &mut [&mut rx]);
+        } else {
+            let first = stream.begin(batch.len());
+            for (packet, time) in batch.packets().zip(first..) {
+                received += 1;
+                let frame = if packet.slots() == 1 {
+                    &packet
+                } else {
+                    whole.clear();
+                    packet.append_to(&mut whole);
+                    &whole[..]
+                };
+                if rules.keep(frame) && expression.as_ref().is_none_or(|expression| expression.matches(frame)) {
+                    accepted += 1;
+                    stream.push(packet.timestamp().unwrap_or(time), frame);
+                }
+            }
+            batch.clear();
+            quota.give_back(received - accepted);
+            stream.shared.received.fetch_add(received as u64, Ordering::Relaxed);
+            stream.shared.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
+            waiter.turn(received, &mut [&mut rx]);
+        }
+        accepted
+    });
+    Ok(())
+}
+
+/// The thread that writes what the queues hand over.
+struct Writer {
+    target: Target,
+    /// By interface.
+    streams: Vec<Vec<Arc<Shared>>>,
+    failure: Option<Error>,
+}
+
+impl Writer {
+    /// Writes until the queues' threads have ended, or until it fails, which ends the run.
+    fn run(mut self, chunks: &Receiver<Chunk>, spent: &AtomicBool) -> Finished {
+        let mut merge = Merge::new(self.target.format(), self.streams.iter().flatten().cloned().collect());
+        loop {
+            let outcome = match chunks.recv_timeout(LOOK) {
+                Ok(chunk) => merge.push(Some(chunk), now(), |records| self.target.write(records, &self.streams)),
+                Err(RecvTimeoutError::Timeout) => merge
+                    .push(None, now(), |records| self.target.write(records, &self.streams))
+                    .and_then(|()| self.target.flush()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.failure =
+                        merge.push(None, u64::MAX, |records| self.target.write(records, &self.streams)).err();
+                    break;
+                }
+            };
+            if let Err(error) = outcome {
+                self.failure = Some(error);
+                spent.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
+        Finished { target: self.target, streams: self.streams, failure: self.failure, late: merge.late }
+    }
+}
+
+/// What the writer leaves.
+struct Finished {
+    target: Target,
+    streams: Vec<Vec<Arc<Shared>>>,
+    failure: Option<Error>,
+    late: u64,
+}
+
+impl Target {
+    fn format(&self) -> Format {
+        match self {
+            Target::Files(files) => files.format(),
+            Target::Lines { .. } => Format::Pcapng,
+        }
+    }
+
+    fn write(&mut self, records: &[u8], streams: &[Vec<Arc<Shared>>]) -> Result<(), Error> {
+        match self {
+            Target::Files(files) => files.write(records, &|files| ends(files, streams)),
+            Target::Lines { names, is_json } => {
+                let lines = if *is_json { lines::json_lines } else { lines::lines };
+                print(&lines(Format::Pcapng, records, names));
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        match self {
+            Target::Files(files) => files.flush(),
+            Target::Lines { .. } => Ok(()),
+        }
+    }
+}
+
+/// Returns what a file's end says of each interface; what the ports have dropped is known when all threads have ended.
+fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
+    let count = |(interface, streams): (usize, &Vec<Arc<Shared>>)| {
+        let sum = |of: fn(&Shared) -> u64| streams.iter().map(|shared| of(shared)).sum();
+        let (written, times) = files.written(interface);
+        Counts {
+            times,
+            received: sum(|shared| shared.received.load(Ordering::Relaxed)),
+            dropped_by_port: None,
+            accepted: sum(|shared| shared.accepted.load(Ordering::Relaxed)),
+            dropped: sum(|shared| shared.dropped.load(Ordering::Relaxed)),
+            written,
+        }
+    };
+    streams.iter().enumerate().map(count).collect()
+}
+
+impl Finished {
+    /// Ends the last file, and returns the capture's part of the summary and its table.
+    fn summary(mut self, measured: &mut Measured, undelivered: u64) -> (Value, String) {
+        let sum = |of: fn(&Shared) -> u64| self.streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
+        let accepted = sum(|shared| shared.accepted.load(Ordering::Relaxed));
+        let dropped = sum(|shared| shared.dropped.load(Ordering::Relaxed));
+        let Target::Files(files) = &mut self.target else {
+            measured.outcome.lost += dropped;
+            return (
+                json!({ "dropped_by_ports": undelivered, "dropped": dropped }),
+                said(dropped, "the lines were printed"),
+            );
+        };
+        let mut ends = ends(files, &self.streams);
+        for (counts, port) in ends.iter_mut().zip(&measured.ports) {
+            let by_port = port["undelivered"].as_u64().unwrap_or(0);
+            (counts.received, counts.dropped_by_port) = (counts.received + by_port, Some(by_port));
+        }
+        if self.failure.is_none() {
+            self.failure = files.end(&ends).err();
+        }
+        let unwritten = accepted.saturating_sub(files.frames + dropped);
+        measured.outcome.lost += dropped + unwritten;
+        let why_dropped = match &self.failure {
+            None => said(dropped, "the file was written"),
+            Some(_) => format!("{} packets that were accepted are not in it\n", dropped + unwritten),
+        };
+        if measured.failure.is_none() {
+            measured.failure = self.failure.take();
+        }
+        if self.late > 0 {
+            note(&format!("note: {} packets are behind a later one of another queue in the file", self.late));
+        }
+        let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
+        let part = json!({
+            "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
+            "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.late,
+        });
+        let into = match &names[..] {
+            [only] => only.clone(),
+            [.., last] => format!("{} files, the last one {last}", files.begun()),
+            [] => String::new(),
+        };
+        let removed = match files.removed {
+            0 => String::new(),
+            removed => format!("; {removed} older ones were removed"),
+        };
+        let packets = if files.frames == 1 { "packet" } else { "packets" };
+        let text = format!("wrote {} {packets} into {into}{removed}\n", files.frames);
+        (part, text + &why_dropped)
+    }
+}
+
+/// Says how many packets found no room because something was done more slowly than they came.
+fn said(dropped: u64, what: &str) -> String {
+    match dropped {
+        0 => String::new(),
+        _ => format!(
+            "dropped {dropped} packets, because {what} more slowly than they came; --only, a shorter --snaplen or a larger \
+             --memory help\n"
+        ),
+    }
+}

@@ -1,0 +1,291 @@
+//! The files of a capture: one, or a ring of several.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use linerate::Error;
+use linerate::capture::{Counts, Format, Output};
+use zstd::stream::write::Encoder;
+
+/// The first level of zstd, which is the fastest but the negative ones.
+const LEVEL: i32 = 1;
+
+/// When a file is followed by the next one, and how many there are.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Ring {
+    /// Begin another file when this one has so many bytes; with k, M or G
+    #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
+    pub file_size: Option<u64>,
+    /// Begin another file so many seconds after this one's first packet
+    #[arg(long, value_name = "SECONDS", value_parser = super::period, requires = "write")]
+    pub file_seconds: Option<Duration>,
+    /// Keep so many files, and remove the oldest one for the next
+    #[arg(long, value_name = "N", value_parser = crate::whole::<u32>(1, 1_000_000), requires = "write")]
+    pub files: Option<u32>,
+}
+
+/// What the files have at their ends, by interface.
+pub type Ends = Vec<Counts>;
+
+/// The files that are written.
+pub struct Files {
+    path: PathBuf,
+    format: Format,
+    snaplen: u32,
+    interfaces: Vec<String>,
+    ring: Ring,
+    current: Option<Current>,
+    /// The files that are there, the oldest first.
+    names: VecDeque<PathBuf>,
+    begun: u64,
+    /// All files' frames and bytes of records, before compression.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Files that were removed, and their frames.
+    pub removed: u64,
+    /// The times of the first and the last frame.
+    times: Option<[u64; 2]>,
+    /// Frames of each interface.
+    written: Vec<u64>,
+}
+
+/// The file that is written now.
+struct Current {
+    target: Target,
+    /// Its bytes before compression.
+    bytes: u64,
+    frames: u64,
+    /// The time of its first frame.
+    first: Option<u64>,
+}
+
+enum Target {
+    Plain(Output),
+    Compressed(Box<Encoder<'static, Output>>),
+}
+
+impl Files {
+    /// Prepares the files; the first one is created, so that a wrong path fails at once.
+    ///
+    /// # Errors
+    /// [`Error::Recording`].
+    pub fn create(path: &Path, snaplen: u32, interfaces: Vec<String>, ring: Ring) -> Result<Files, Error> {
+        let written = vec![0; interfaces.len()];
+        let format = if is_standard_output(path) { Format::Pcapng } else { Format::of(path) };
+        let mut files = Files {
+            path: path.to_path_buf(),
+            format,
+            snaplen,
+            interfaces,
+            ring,
+            current: None,
+            names: VecDeque::new(),
+            begun: 0,
+            frames: 0,
+            bytes: 0,
+            removed: 0,
+            times: None,
+            written,
+        };
+        files.next()?;
+        Ok(files)
+    }
+
+    /// Returns the format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Returns the files that are there, the oldest first.
+    pub fn names(&self) -> impl Iterator<Item = &PathBuf> {
+        self.names.iter()
+    }
+
+    /// Returns how many files were begun.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Begins the next file.
+    fn next(&mut self) -> Result<(), Error> {
+        self.begun += 1;
+        let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
+        let path = if is_ring { numbered(&self.path, self.begun) } else { self.path.clone() };
+        let output = if is_standard_output(&path) { Output::standard()? } else { Output::create(&path)? };
+        let is_compressed = path.extension().is_some_and(|ending| ending == "zst");
+        let target = match is_compressed {
+            false => Target::Plain(output),
+            true => match Encoder::new(output, LEVEL) {
+                Ok(encoder) => Target::Compressed(Box::new(encoder)),
+                Err(source) => return Err(Error::System { call: "starting zstd", source }),
+            },
+        };
+        self.current = Some(Current { target, bytes: 0, frames: 0, first: None });
+        self.names.push_back(path);
+        let mut beginning = Vec::new();
+        let names: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
+        self.format.begin(&mut beginning, self.snaplen, &names);
+        self.put(&beginning, 0)?;
+        while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
+            if let Some(oldest) = self.names.pop_front() {
+                // Somebody may have moved it away.
+                let _ = fs::remove_file(oldest);
+                self.removed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes whole records; `ends` gives what a file has at its end, if it ends here.
+    ///
+    /// # Errors
+    /// [`Error::Recording`].
+    pub fn write(&mut self, records: &[u8], ends: &impl Fn(&Files) -> Ends) -> Result<(), Error> {
+        let (mut start, mut at, mut frames) = (0, 0, 0);
+        while let Some(found) = self.format.first(&records[at..]) {
+            let current = self.current.as_mut().expect("a file is always open");
+            let size = current.bytes + (at - start + found.end) as u64;
+            let first = *current.first.get_or_insert(found.nanoseconds);
+            let is_full = self.ring.file_size.is_some_and(|most| size > most) && current.frames + frames > 0;
+            let is_old = self
+                .ring
+                .file_seconds
+                .is_some_and(|most| u128::from(found.nanoseconds.saturating_sub(first)) >= most.as_nanos());
+            if is_full || is_old {
+                self.put(&records[start..at], frames)?;
+                self.end(&ends(self))?;
+                self.next()?;
+                (start, frames) = (at, 0);
+                continue;
+            }
+            let interface = found.interface as usize;
+            self.written[interface] += 1;
+            let times = self.times.get_or_insert([found.nanoseconds; 2]);
+            times[1] = times[1].max(found.nanoseconds);
+            (at, frames) = (at + found.end, frames + 1);
+        }
+        self.put(&records[start..at], frames)
+    }
+
+    /// Returns the frames written of an interface, and the times of the first and the last one of all.
+    pub fn written(&self, interface: usize) -> (u64, [u64; 2]) {
+        (self.written[interface], self.times.unwrap_or_default())
+    }
+
+    /// Hands everything to the system, so that readers of the file see it.
+    ///
+    /// # Errors
+    /// [`Error::Recording`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let frames = self.frames;
+        match self.current.as_mut().map(|current| &mut current.target) {
+            Some(Target::Compressed(encoder)) => {
+                encoder.flush().map_err(|error| encoder.get_ref().error(&error, frames))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the last file.
+    ///
+    /// # Errors
+    /// [`Error::Recording`].
+    pub fn end(&mut self, ends: &Ends) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        for (interface, counts) in (0..).zip(ends) {
+            self.format.end(&mut bytes, interface, counts);
+        }
+        self.put(&bytes, 0)?;
+        let frames = self.current.as_ref().map_or(0, |current| current.frames);
+        match self.current.take().map(|current| current.target) {
+            Some(Target::Compressed(mut encoder)) => {
+                let ended = encoder.do_finish();
+                ended.map_err(|error| encoder.get_ref().error(&error, frames))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes bytes that are so many whole records.
+    fn put(&mut self, bytes: &[u8], frames: u64) -> Result<(), Error> {
+        let current = self.current.as_mut().expect("a file is always open");
+        match &mut current.target {
+            Target::Plain(output) => {
+                if let Err((error, written)) = output.write_whole(bytes) {
+                    let whole = whole(self.format, bytes, if frames > 0 { written } else { 0 });
+                    (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
+                    return Err(output.error(&error, current.frames));
+                }
+            }
+            Target::Compressed(encoder) => {
+                encoder.write_all(bytes).map_err(|error| encoder.get_ref().error(&error, current.frames))?;
+            }
+        }
+        current.bytes += bytes.len() as u64;
+        current.frames += frames;
+        self.frames += frames;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Returns how many records are whole in the first `written` bytes.
+fn whole(format: Format, records: &[u8], written: usize) -> u64 {
+    let (mut at, mut count) = (0, 0);
+    while let Some(found) = format.first(&records[at..written]) {
+        (at, count) = (at + found.end, count + 1);
+    }
+    count
+}
+
+/// Returns whether a path is `-`.
+pub fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Returns the name of a ring's file: `NAME_00001_20261125134500.pcapng`, as dumpcap's, with the time in UTC.
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (stem, endings) = match name.split_once('.') {
+        Some((stem, endings)) => (stem.to_string(), format!(".{endings}")),
+        None => (name, String::new()),
+    };
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let digits: String = time.chars().filter(char::is_ascii_digit).collect();
+    path.with_file_name(format!("{stem}_{number:05}_{digits}{endings}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file ends with the first packet that is later than its time.
+    #[test]
+    fn files_end_by_the_packets_times() {
+        let folder = std::env::temp_dir().join(format!("linerate-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let ring = Ring { file_seconds: Some(Duration::from_secs(60)), ..Ring::default() };
+        let mut files = Files::create(&folder.join("a.b.pcapng"), 64, vec!["port".to_string()], ring).unwrap();
+        let mut records = Vec::new();
+        for second in [0, 30, 59, 60, 119, 120, 1000, 1059] {
+            files.format().append(&mut records, 0, second * 1_000_000_000, &[0; 60], 64);
+        }
+        files.write(&records, &|files| vec![Counts { written: files.written(0).0, ..Counts::default() }]).unwrap();
+        files.end(&Vec::new()).unwrap();
+        let counts: Vec<usize> = files
+            .names()
+            .map(|path| {
+                let mut reader = linerate::capture::Reader::open(path).unwrap();
+                let mut frame = Vec::new();
+                std::iter::from_fn(|| reader.next(&mut frame).unwrap()).count()
+            })
+            .collect();
+        assert_eq!((counts, files.frames, files.begun()), (vec![3, 2, 1, 2], 8, 4));
+        let name = files.names().next().unwrap().file_name().unwrap().to_str().unwrap().to_string();
+        assert!(name.starts_with("a_00001_2") && name.ends_with(".b.pcapng"), "{name}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

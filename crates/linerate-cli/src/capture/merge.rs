@@ -1,0 +1,175 @@
+//! Records of several queues in the order of their times.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use linerate::capture::Format;
+
+use super::stream::{CHUNK, Chunk, Shared};
+
+/// How long a record waits for an earlier one of a queue that seems to have none: its thread may be between receiving and
+/// handing over.
+const SLACK: u64 = 20_000_000;
+
+/// Chunks whose records are not merged yet.
+pub struct Merge {
+    format: Format,
+    streams: Vec<Pending>,
+    /// Merged records.
+    merged: Vec<u8>,
+    /// The last time that was merged, and the records that came too late for their place.
+    last: u64,
+    pub late: u64,
+}
+
+struct Pending {
+    shared: Arc<Shared>,
+    chunks: VecDeque<Vec<u8>>,
+    /// The offset of the next record in the first chunk.
+    at: usize,
+    /// The time and length of the next record.
+    next: Option<(u64, usize)>,
+}
+
+impl Pending {
+    /// Finds the next record, and gives chunks back that are merged.
+    fn find(&mut self, format: Format) {
+        loop {
+            let Some(chunk) = self.chunks.front() else {
+                self.next = None;
+                return;
+            };
+            if let Some(found) = format.first(&chunk[self.at..]) {
+                self.next = Some((found.nanoseconds, found.end));
+                return;
+            }
+            self.at = 0;
+            if let Some(chunk) = self.chunks.pop_front() {
+                self.shared.give_back(chunk);
+            }
+        }
+    }
+}
+
+impl Merge {
+    pub fn new(format: Format, streams: Vec<Arc<Shared>>) -> Merge {
+        let pending = |shared| Pending { shared, chunks: VecDeque::new(), at: 0, next: None };
+        let streams = streams.into_iter().map(pending).collect();
+        Merge { format, streams, merged: Vec::with_capacity(CHUNK), last: 0, late: 0 }
+    }
+
+    /// Takes a chunk, and passes on what is due by `now`, in nanoseconds since 1970; `u64::MAX`: everything.
+    ///
+    /// # Errors
+    /// That of `write`.
+    pub fn push<E>(
+        &mut self,
+        chunk: Option<Chunk>,
+        now: u64,
+        mut write: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let [only] = &self.streams[..] {
+            // The records of one queue are in order.
+            let Some(chunk) = chunk else { return Ok(()) };
+            let written = write(&chunk.bytes);
+            only.shared.give_back(chunk.bytes);
+            return written;
+        }
+        if let Some(chunk) = chunk {
+            let pending = &mut self.streams[chunk.stream];
+            pending.chunks.push_back(chunk.bytes);
+            if pending.next.is_none() {
+                pending.find(self.format);
+            }
+        }
+        loop {
+            let due = self.streams.iter().enumerate().filter_map(|(n, pending)| Some((pending.next?, n))).min();
+            let Some(((time, len), n)) = due else { break };
+            if time > self.earliest(now) {
+                break;
+            }
+            let pending = &mut self.streams[n];
+            let record = &pending.chunks[0][pending.at..pending.at + len];
+            if self.merged.len() + len > CHUNK && !self.merged.is_empty() {
+                write(&self.merged)?;
+                self.merged.clear();
+            }
+            self.merged.extend_from_slice(record);
+            self.late += u64::from(time < self.last);
+            self.last = self.last.max(time);
+            pending.at += len;
+            pending.find(self.format);
+        }
+        if !self.merged.is_empty() {
+            write(&self.merged)?;
+            self.merged.clear();
+        }
+        Ok(())
+    }
+
+    /// Returns the time before which no queue without a record will have one.
+    fn earliest(&self, now: u64) -> u64 {
+        if now == u64::MAX {
+            return now;
+        }
+        let empty = |pending: &&Pending| pending.next.is_none();
+        let is_idle = |pending: &Pending| pending.shared.is_idle.load(Ordering::SeqCst);
+        let without =
+            self.streams.iter().filter(empty).map(|pending| if is_idle(pending) { now - SLACK.min(now) } else { 0 });
+        without.min().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::super::stream::Stream;
+    use super::*;
+
+    /// Records of three queues, at random times of each in order, come out in order, all of them, once.
+    #[test]
+    fn records_are_merged_by_time() {
+        for format in [Format::Pcap, Format::Pcapng] {
+            let (full, chunks) = channel();
+            let mut streams: Vec<_> =
+                (0..3).map(|n| Stream::new(n, n as u32, format, 64, 2000, full.clone())).collect();
+            drop(full);
+            let shared: Vec<_> = streams.iter().map(|stream| stream.shared.clone()).collect();
+            let mut merge = Merge::new(format, shared.clone());
+            let mut times: Vec<u64> = Vec::new();
+            let (mut state, mut clock) = (7u64, [0u64; 3]);
+            for _ in 0..5000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let n = (state >> 33) as usize % 3;
+                clock[n] += 1 + (state >> 40) % 1000;
+                streams[n].push(clock[n] * 8 + n as u64, &[n as u8; 60]);
+                times.push(clock[n] * 8 + n as u64);
+                if state >> 62 == 0 {
+                    streams[n].hand_over();
+                }
+            }
+            drop(streams);
+            let mut merged = Vec::new();
+            let mut write = |bytes: &[u8]| {
+                merged.extend_from_slice(bytes);
+                Ok::<(), ()>(())
+            };
+            // No queue is idle: what is written meanwhile is before what any still has.
+            for chunk in chunks.iter() {
+                shared.iter().for_each(|shared| shared.is_idle.store(false, Ordering::SeqCst));
+                merge.push(Some(chunk), 1, &mut write).unwrap();
+            }
+            merge.push(None, u64::MAX, &mut write).unwrap();
+            assert_eq!(merge.late, 0);
+            times.sort_unstable();
+            let (mut at, mut found) = (0, Vec::new());
+            while let Some(record) = format.first(&merged[at..]) {
+                found.push(record.nanoseconds);
+                at += record.end;
+            }
+            assert_eq!(found, times, "{format:?}");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! `linerate capture`: its files as other programs read them, and its lines.
+
+mod kit;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use etherparse::{EtherType, PacketBuilder, TcpHeader};
+use kit::{Folder, expect, linerate, summary, text, write_frames};
+use linerate::capture::Reader;
+use serde_json::Value;
+
+/// Returns the frames of a file and their times.
+fn read(path: &str) -> (Vec<Vec<u8>>, Vec<u64>) {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let bytes = if path.ends_with(".zst") { zstd::decode_all(&bytes[..]).unwrap() } else { bytes };
+    parse(bytes)
+}
+
+fn parse(bytes: Vec<u8>) -> (Vec<Vec<u8>>, Vec<u64>) {
+    let mut reader = Reader::new(std::io::Cursor::new(bytes), "the capture").unwrap();
+    let (mut frames, mut times, mut frame) = (Vec::new(), Vec::new(), Vec::new());
+    while let Some(record) = reader.next(&mut frame).unwrap() {
+        frames.push(frame.clone());
+        times.push(record.nanoseconds.unwrap());
+    }
+    (frames, times)
+}
+
+/// Returns UDP and TCP frames of different lengths, each with a number in it.
+fn frames(count: u32) -> Vec<Vec<u8>> {
+    let frame = |n: u32| {
+        let mut payload = vec![0; (n as usize * 37) % 1400 + 20];
+        payload[..4].copy_from_slice(&n.to_be_bytes());
+        let mut frame = Vec::new();
+        let builder =
+            PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        match n % 3 {
+            0 => builder.tcp(1000, 80, n, 100).write(&mut frame, &payload).unwrap(),
+            part => builder.udp(1000, 50 + part as u16).write(&mut frame, &payload).unwrap(),
+        }
+        frame
+    };
+    (0..count).map(frame).collect()
+}
+
+/// Runs a capture with a summary in JSON.
+fn capture(code: i32, arguments: &[&str]) -> Value {
+    summary(&expect(code, linerate(&["capture", "--json"]).args(arguments)).stdout)
+}
+
+#[test]
+fn files_have_what_came() {
+    let folder = Folder::new("capture-files");
+    let sent = frames(1000);
+    let input = folder.path("in.pcap");
+    write_frames(&input, &sent);
+    for name in ["out.pcapng", "out.pcap", "out.pcapng.zst", "out"] {
+        let path = folder.path(name);
+        let said = capture(0, &[&format!("pcap:{input}"), "--write", &path]);
+        assert_eq!(
+            (&said["capture"]["written"], &said["lost"], &said["packets"]),
+            (&1000.into(), &0.into(), &1000.into())
+        );
+        assert_eq!(said["capture"]["files"], serde_json::json!([path]));
+        let (frames, times) = read(&path);
+        assert!(frames == sent, "{name}");
+        // Times differ, so that programs can tell packets apart.
+        assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{name}");
+    }
+    // Wireshark's programs read the same, with nanoseconds and the port's name.
+    let path = folder.path("out.pcapng");
+    let about = text(&expect(0, Command::new("capinfos").arg(&path)).stdout);
+    for part in
+        ["nanoseconds (9)", "Number of stat entries = 1", "Number of packets = 1000", "Strict time order:   True"]
+    {
+        assert!(about.contains(part), "{part}: {about}");
+    }
+    let fields = ["-T", "fields", "-e", "frame.len", "-e", "frame.interface_name", "-e", "frame.time_epoch"];
+    let lines = text(&expect(0, Command::new("tshark").args(["-r", &path]).args(fields)).stdout);
+    let (_, times) = read(&path);
+    for ((line, frame), time) in lines.lines().zip(&sent).zip(times) {
+        let expected = format!("{}\tpcap:{input}\t{}.{:09}", frame.len(), time / 1_000_000_000, time % 1_000_000_000);
+        assert_eq!(line, expected);
+    }
+    assert_eq!(lines.lines().count(), 1000);
+}
+
+#[test]
+fn frames_are_cut_to_the_snap_length() {
+    let folder = Folder::new("capture-snaplen");
+    let sent = frames(100);
+    write_frames(&folder.path("in.pcap"), &sent);
+    for name in ["out.pcapng", "out.pcap"] {
+        let path = folder.path(name);
+        capture(0, &[&format!("pcap:{}", folder.path("in.pcap")), "--snaplen", "66", "--write", &path]);
+        let (frames, _) = read(&path);
+        assert!(frames.iter().zip(&sent).all(|(frame, sent)| *frame == sent[..sent.len().min(66)]), "{name}");
+        let lens = Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.len"]).output().unwrap();
+        let expected: String = sent.iter().map(|frame| format!("{}\n", frame.len())).collect();
+        assert_eq!(text(&lens.stdout), expected, "{name}");
+    }
+}
+
+/// The statistics at the end of a file say what became of all that came.
+#[test]
+fn ports_and_queues_are_merged_by_time_and_counted() {
+    let folder = Folder::new("capture-merged");
+    let path = folder.path("out.pcapng");
+    let ports = ["sim:0?count=20k&rate=200k&flows=8", "sim:1?count=20k&rate=100k&flows=8"];
+    let output =
+        linerate(&["capture", "--json", "--queues", "2", "--seconds", "1", "--write", &path]).args(ports).output();
+    let said = summary(&output.unwrap().stdout);
+    let (frames, times) = read(&path);
+    assert!(times.windows(2).all(|pair| pair[0] <= pair[1]), "unsorted");
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{said}"));
+    let written = number(&said["capture"]["written"]);
+    assert_eq!(written, frames.len() as u64, "{said}");
+    let names = Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.interface_name"]).output();
+    let names = text(&names.unwrap().stdout);
+    let statistics = statistics(&std::fs::read(&path).unwrap());
+    for (n, port) in said["ports"].as_array().unwrap().iter().enumerate() {
+        let of_port = names.lines().filter(|name| *name == port["name"]).count() as u64;
+        let [received, dropped_by_port, accepted, dropped, delivered] = statistics[n];
+        // All that the model counts as received, and all that it dropped, is here.
+        assert_eq!(accepted, number(&port["rx_packets"]), "{said}");
+        assert_eq!(dropped_by_port, number(&port["undelivered"]), "{said}");
+        assert_eq!((received, delivered), (accepted + dropped_by_port, of_port), "{said}");
+        assert_eq!(accepted, delivered + dropped, "{said}");
+        assert!(of_port > 0, "{said}");
+    }
+    let dropped = number(&said["capture"]["dropped"]) + number(&said["capture"]["dropped_by_ports"]);
+    assert_eq!(number(&said["lost"]), dropped, "{said}");
+}
+
+/// Returns the counts of the file's statistics blocks, by interface: options 4 to 8 (draft-ietf-opsawg-pcapng, section 4.6).
+fn statistics(bytes: &[u8]) -> Vec<[u64; 5]> {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (mut at, mut found) = (0, Vec::new());
+    while at < bytes.len() {
+        let end = at + word(at + 4) as usize;
+        if word(at) == 5 {
+            let (mut counts, mut option) = ([u64::MAX; 5], at + 20);
+            while word(option) != 0 {
+                let (code, len) = (word(option) as u16, word(option) >> 16);
+                if (4..=8).contains(&code) {
+                    counts[usize::from(code) - 4] =
+                        u64::from_le_bytes(bytes[option + 4..option + 12].try_into().unwrap());
+                }
+                option += 4 + (len as usize).next_multiple_of(4);
+            }
+            assert_eq!(word(at + 8) as usize, found.len(), "the interface");
+            found.push(counts);
+        }
+        at = end;
+    }
+    found
+}
+
+#[test]
+fn a_ring_of_files_keeps_the_newest() {
+    let folder = Folder::new("capture-ring");
+    let sent = frames(1000);
+    write_frames(&folder.path("in.pcap"), &sent);
+    let port = format!("pcap:{}", folder.path("in.pcap"));
+    for (name, most) in [("all.pcapng", None), ("last.pcapng.zst", Some("3")), ("old.pcap", Some("1"))] {
+        let path = folder.path(name);
+        let files = most.map_or(vec![], |most| vec!["--files", most]);
+        let said = capture(0, &[&[&port, "--write", &path, "--file-size", "100k"][..], &files].concat());
+        let names: Vec<String> = said["capture"]["files"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|name| name.as_str().unwrap().to_string())
+            .collect();
+        let prefix = name.split('.').next().unwrap();
+        let there = std::fs::read_dir(&folder.0).unwrap().flatten().filter(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            name.starts_with(&format!("{prefix}_"))
+        });
+        assert_eq!(there.count(), names.len(), "{said}");
+        assert!(names.is_sorted(), "{said}");
+        let kept: Vec<Vec<u8>> = names.iter().flat_map(|name| read(name).0).collect();
+        assert!(sent.ends_with(&kept) && !kept.is_empty(), "{said}");
+        assert_eq!(said["capture"]["written"], 1000, "{said}");
+        for name in &names {
+            let len = std::fs::metadata(name).unwrap().len();
+            // A file has its statistics behind the limit.
+            assert!(len <= 100_200, "{name}: {len}");
+        }
+        match most {
+            None => assert!(kept == sent && names.len() > 5, "{said}"),
+            Some(most) => assert_eq!(names.len().to_string(), most, "{said}"),
+        }
+    }
+}
+
+#[test]
+fn filters_take_what_tcpdump_takes() {
+    let folder = Folder::new("capture-filters");
+    let sent = frames(300);
+    let input = folder.path("in.pcap");
+    write_frames(&input, &sent);
+    let path = folder.path("out.pcapng");
+    let port = format!("pcap:{input}");
+    for (expression, ours) in [("udp port 51", "port:51+udp"), ("tcp", "tcp"), ("not tcp and less 500", "")] {
+        let wanted = folder.path("wanted.pcap");
+        expect(0, Command::new("tcpdump").args(["-r", &input, "-w", &wanted, expression]));
+        let (wanted, _) = read(&wanted);
+        let said = capture(0, &[&port, "--write", &path, "--pcap-filter", expression]);
+        assert!(read(&path).0 == wanted && !wanted.is_empty(), "{expression}");
+        assert_eq!(said["filtered"], 300 - wanted.len(), "{said}");
+        if !ours.is_empty() {
+            let ours = if ours.contains("51") { "udp:51" } else { ours };
+            capture(0, &[&port, "--write", &path, "--only", ours]);
+            assert!(read(&path).0 == wanted, "{ours}");
+        }
+        // Of those, exactly so many.
+        capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7"]);
+        assert!(read(&path).0 == wanted[..7], "{expression}");
+    }
+    let said = expect(2, &mut linerate(&["capture", "null:", "--pcap-filter", "tcp port many"]));
+    assert!(text(&said.stderr).contains("libpcap does not understand it: "), "{}", text(&said.stderr));
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_with_whole_frames() {
+    let folder = Folder::new("capture-full");
+    write_frames(&folder.path("in.pcap"), &frames(1000));
+    let disk = folder.path("disk");
+    std::fs::create_dir(&disk).unwrap();
+    // A disk of its own for the process, which is copied before it is gone.
+    let script = "mount -t tmpfs -o size=100k tmpfs $1; file=$1/out.pcapng; copy=$2; shift 2; \"$@\" --write $file; \
+                  code=$?; cp $file $copy; exit $code";
+    let copy = folder.path("out.pcapng");
+    let port = format!("pcap:{}", folder.path("in.pcap"));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", &disk, &copy]);
+    let output = expect(1, command.args([env!("CARGO_BIN_EXE_linerate"), "capture", &port, "--json"]));
+    let (why, said) = (text(&output.stderr), summary(&output.stdout));
+    let written = said["capture"]["written"].as_u64().unwrap();
+    assert!(
+        why.contains(&format!("cannot write it: No space left on device (os error 28); it has {written} whole")),
+        "{why}"
+    );
+    assert_eq!(said["lost"], 1000 - written, "{said}");
+    let mut reader = Reader::open(folder.path("out.pcapng").as_ref()).unwrap();
+    let (mut frame, mut whole) = (Vec::new(), 0);
+    while let Ok(Some(_)) = reader.next(&mut frame) {
+        whole += 1;
+    }
+    assert_eq!((whole, written > 10), (written, true));
+}
+
+/// A reader that reads nothing for a time: what finds no room is dropped, and counted.
+#[test]
+fn a_slow_reader_loses_what_is_counted() {
+    let folder = Folder::new("capture-slow");
+    let sent = frames(5000);
+    write_frames(&folder.path("in.pcap"), &sent);
+    let port = format!("pcap:{}", folder.path("in.pcap"));
+    let mut command = linerate(&["capture", &port, "--json", "--write", "-", "--memory", "1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("all ports are at their end") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut errors, &mut line).unwrap() > 0);
+    }
+    let (mut bytes, mut rest) = (Vec::new(), String::new());
+    child.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+    errors.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{rest}");
+    let said = rest.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{rest}"));
+    let said = summary(said.as_bytes());
+    let (frames, _) = parse(bytes);
+    let dropped = said["capture"]["dropped"].as_u64().unwrap();
+    assert!(dropped > 0, "{said}");
+    assert_eq!((frames.len() as u64 + dropped, &said["lost"]), (5000, &dropped.into()), "{said}");
+    // What came is a part of what was sent, in order.
+    let mut all = sent.iter();
+    assert!(frames.iter().all(|frame| all.any(|sent| sent == frame)));
+}
+
+#[test]
+fn a_line_says_what_a_packet_is() {
+    let folder = Folder::new("capture-lines");
+    let ethernet = || PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let v4 = || ethernet().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+    let v6 = |last| {
+        let address = |last| {
+            let mut address = [0; 16];
+            (address[0], address[15]) = (0xFD, last);
+            address
+        };
+        ethernet().ipv6(address(1), address(last), 64)
+    };
+    let mut all: Vec<(Vec<u8>, &str)> = Vec::new();
+    macro_rules! add {
+        ($builder:expr, $payload:expr, $said:expr) => {{
+            let mut frame = Vec::new();
+            $builder.write(&mut frame, $payload).unwrap();
+            all.push((frame, $said));
+        }};
+    }
+    let mut syn = TcpHeader::new(1000, 80, 7, 100);
+    syn.syn = true;
+    add!(v4().udp(1000, 53), &[0; 40], "10.0.0.1:1000 > 10.0.0.2:53 UDP, 40 of payload, 82 bytes");
+    add!(v4().tcp_header(syn), &[0; 6], "10.0.0.1:1000 > 10.0.0.2:80 TCP SYN seq 7 ack 0 win 100, 60 bytes");
+    add!(v4().icmpv4_echo_request(5, 6), &[0; 40], "10.0.0.1 > 10.0.0.2 ICMP echo request, id 5, seq 6, 82 bytes");
+    add!(v6(2).udp(9, 10), &[1; 8], "[fd00::1]:9 > [fd00::2]:10 UDP, 8 of payload, 70 bytes");
+    add!(v6(3).icmpv6_echo_reply(1, 2), &[1; 8], "fd00::1 > fd00::3 ICMPv6 echo reply, id 1, seq 2, 70 bytes");
+    add!(
+        ethernet().single_vlan(77u16.try_into().unwrap()).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(1, 2),
+        &[0; 30],
+        "vlan 77, 10.0.0.1:1 > 10.0.0.2:2 UDP, 30 of payload, 76 bytes"
+    );
+    let raw = |kind: u16, rest: &[u8]| {
+        let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+        frame.extend(kind.to_be_bytes());
+        frame.extend(rest);
+        frame.resize(60, 0);
+        frame
+    };
+    let arp = [&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1][..], &[0; 6], &[10, 0, 0, 2]].concat();
+    all.push((raw(EtherType::ARP.0, &arp), "ARP who has 10.0.0.2? tell 10.0.0.1, 60 bytes"));
+    all.push((raw(0x88F7, &[]), "02:00:00:00:00:01 > 02:00:00:00:00:02, ethertype 0x88f7, 60 bytes"));
+    all.push((raw(38, &[0x42; 3]), "02:00:00:00:00:01 > 02:00:00:00:00:02, 802.3 of 38 bytes, 60 bytes"));
+    let frames: Vec<Vec<u8>> = all.iter().map(|(frame, _)| frame.clone()).collect();
+    write_frames(&folder.path("in.pcap"), &frames);
+    let port = format!("pcap:{}", folder.path("in.pcap"));
+    let output = expect(0, &mut linerate(&["capture", &port]));
+    let lines = text(&output.stdout);
+    assert_eq!(lines.lines().count(), all.len(), "{lines}");
+    for (line, (_, said)) in lines.lines().zip(&all) {
+        // The time of day in front, to the nanosecond.
+        let (time, rest) = line.split_at(19);
+        assert!(
+            time.bytes().zip(b"00:00:00.000000000 ").all(|(is, like)| is == *like || is.is_ascii_digit()),
+            "{line}"
+        );
+        assert_eq!(rest, *said);
+    }
+    assert!(text(&output.stderr).contains("capture: 9 packets"), "the summary is aside");
+    let cut = text(&expect(0, &mut linerate(&["capture", &port, "--snaplen", "42"])).stdout);
+    assert!(cut.lines().next().unwrap().ends_with("UDP, 40 of payload, 82 bytes (42 captured)"), "{cut}");
+    let json = text(&expect(0, &mut linerate(&["capture", &port, "--json"])).stdout);
+    let json: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((json.len(), &json[0]["packet"]["bytes"]), (all.len() + 1, &82.into()));
+    assert_eq!(json[9]["summary"]["packets"], 9);
+}
+
+/// Frames of any content are described without a panic.
+#[test]
+fn lines_of_damaged_frames() {
+    let folder = Folder::new("capture-damaged");
+    let (mut state, mut all) = (1u64, Vec::new());
+    for mut frame in frames(3000) {
+        for _ in 0..3 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33) as usize % frame.len().min(60);
+            frame[at] = (state >> 20) as u8;
+        }
+        frame.truncate(1 + (state >> 40) as usize % frame.len());
+        all.push(frame);
+    }
+    write_frames(&folder.path("in.pcap"), &all);
+    let output = expect(0, &mut linerate(&["capture", &format!("pcap:{}", folder.path("in.pcap"))]));
+    assert_eq!(text(&output.stdout).lines().count(), 3000);
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let folder = Folder::new("capture-refused");
+    let refused = |code: i32, arguments: &[&str], why: &str| {
+        let said = text(&expect(code, linerate(&["capture"]).args(arguments)).stderr);
+        assert!(said.contains(why), "{arguments:?}: {said}");
+    };
+    let file = folder.path("out.pcap");
+    refused(2, &["null:", "sim:0", "--write", &file], "pcap cannot say which port");
+    refused(2, &["null:", "--write", &file, "--files", "3"], "--files needs --file-size or --file-seconds");
+    refused(2, &["null:", "--write", "-", "--file-size", "1M"], "standard output is one file");
+    refused(2, &["null:", "--write", &file, "--file-seconds", "0"], "a number of seconds");
+    refused(2, &["null:", "--write", &file, "--snaplen", "0"], "a whole number from 1 to 262144");
+    refused(2, &["null:", "--file-size", "1M"], "--write");
+    refused(1, &["null:", "--write", &folder.path("none/out.pcap")], "cannot write it: No such file or directory");
+    refused(2, &[&format!("pcap:{file}?write"), "--write", &file], "gives no packets");
+    refused(2, &["null:", "--only", "udp", "--drop", "udp"], "nothing would be left");
+    assert!(std::fs::read_dir(&folder.0).unwrap().next().is_none(), "nothing is created");
+}
