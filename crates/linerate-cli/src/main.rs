@@ -456,9 +456,18 @@ fn grammar() -> clap::Command {
     grammar
 }
 
-/// Ends the command because of wrong usage.
+/// Ends the command because of wrong usage, and shows that of the subcommand.
 fn usage(why: &str) -> ! {
-    grammar().error(ErrorKind::ArgumentConflict, why).exit()
+    let mut grammar = grammar();
+    let words = extcap::arguments();
+    let mut command = &mut grammar;
+    for word in words.iter().skip(1).map_while(|word| word.to_str()) {
+        match command.find_subcommand(word).is_some() {
+            true => command = command.find_subcommand_mut(word).expect("it was there"),
+            false => break,
+        }
+    }
+    command.error(ErrorKind::ArgumentConflict, why).exit()
 }
 
 /// Returns the exit code of an error: 2 for wrong names, options and values, 1 for all that failed.

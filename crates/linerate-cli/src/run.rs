@@ -923,7 +923,7 @@ fn check_standard_output(names: &[PortName]) {
 }
 
 /// Returns the error of a port at a model's other end that is gone. A capture file that has failed is reported at the end.
-pub fn wire_gone(card: &Card) -> Option<Error> {
+fn wire_gone(card: &Card) -> Option<Error> {
     card.check_wire().err().filter(|error| !is_of_file(error))
 }
 

@@ -12,7 +12,7 @@ use linerate::{Error, Options};
 use serde_json::json;
 
 use crate::notes::{capture_of_wire, defects};
-use crate::run::{check_cables, wire_gone};
+use crate::run::check_cables;
 use crate::show::{note, print};
 use crate::signals::interrupts;
 use crate::usage;
@@ -76,7 +76,7 @@ pub fn run(
         }
         let capture = capture_of_wire(&card.wire_report().unwrap_or_default());
         defects(&capture).iter().for_each(|defect| note(&format!("note: {}: {defect}", socket.display())));
-        if let Some(error) = wire_gone(card) {
+        if let Err(error) = card.check_wire() {
             note(&format!("error: {}: {error}", socket.display()));
             is_good = false;
         }

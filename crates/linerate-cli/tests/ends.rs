@@ -359,3 +359,17 @@ fn the_second_signal_ends_a_command_at_once() {
     }
     assert_eq!(process.ended().0, Some(130));
 }
+
+/// A recording that fails at the wire of a served card is said at the server's end.
+#[test]
+fn a_served_card_says_that_its_recording_failed() {
+    let folder = Folder::new("recording-served");
+    let socket = folder.path("card");
+    let mut server =
+        Process::start(&mut linerate(&["sim", "--socket", &socket, "--wire", "sink?record=/dev/full", "--json"]));
+    server.await_error("-device");
+    expect(0, &mut linerate(&["gen", &format!("vfio-user:{socket}"), "--count", "1000", "--seconds", "60"]));
+    server.stop();
+    server.await_error("cannot write it: No space left on device");
+    assert_eq!(server.ended().0, Some(1));
+}

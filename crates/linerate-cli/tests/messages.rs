@@ -73,7 +73,11 @@ fn wrong_names_and_options_are_usage() {
     }
     for (only, drop) in [("udp", "udp"), ("udp:1-100", "udp"), ("icmp,udp:53", "ip+proto:1,udp:1-100")] {
         let said = format!("--drop {drop} has all packets of --only {only}: nothing would be left");
-        says(2, &["fwd", "sim:0", "sim:1", "--only", only, "--drop", drop], &[&said]);
+        says(
+            2,
+            &["fwd", "sim:0", "sim:1", "--only", only, "--drop", drop],
+            &[&said, "Usage: linerate fwd [OPTIONS] <A> <B>"],
+        );
     }
     says(
         2,
