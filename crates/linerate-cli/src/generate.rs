@@ -124,6 +124,13 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let queues = run.queues();
     let len = template.as_ref().map_or(usize::from(size) - 4, Vec::len);
     run.sends_frames_of(len);
+    // A chain has at most 64 slots.
+    let most = 64 * run.devices()[0].pool().region().room();
+    if len > most {
+        usage(&format!(
+            "the template's first frame has {len} bytes, and a packet here at most {most}; a larger --mtu takes more"
+        ));
+    }
     let rate = traffic.rate.and_then(|rate| possible(rate, len, &run.devices()[0], false));
     let held_back = run.ask(rate.map(|rate| rate.packets_per_second(len)));
     for queue in 0..queues {

@@ -218,7 +218,7 @@ impl About<'_> {
                 too_long,
                 format!("frames were not sent: too long for {name}; a larger --mtu takes them, if the port can"),
             ),
-            (no_room, format!("frames were sent late: {name} had no room when they were due")),
+            (no_room, format!("frames were late: {name} had no room when they were due")),
             (
                 not_read,
                 "frames were due before they were read: is the disk slow? more --memory reads them before".to_string(),
@@ -244,13 +244,13 @@ impl About<'_> {
     fn frames_not_sent(&self, tally: &Tally, measured: &mut Measured) {
         // Without any frame given, times are not judged.
         let refused = u64::from(tally.given == 0 && tally.overdue.is_some());
-        let (asked, moved) = (tally.given + tally.too_long + refused, measured.moved.packets);
+        let (due, sent) = (tally.given + tally.too_long + refused, measured.moved.packets);
         let is_counted = measured.shortfalls.iter().any(|shortfall| matches!(shortfall, Shortfall::Count { .. }));
-        if moved < asked && !is_counted {
+        if sent < due && !is_counted {
             let too_long =
                 || (tally.too_long > 0).then(|| format!("{}, which takes no frames of that length", self.name));
             let bound = measured.stopped_by.clone().or_else(too_long);
-            measured.shortfalls.push(Shortfall::Count { asked, moved, bound });
+            measured.shortfalls.push(Shortfall::Frames { due, sent, bound });
         }
     }
 

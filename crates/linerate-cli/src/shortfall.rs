@@ -25,6 +25,13 @@ pub enum Shortfall {
         /// The reason why the others were not, if it is known.
         bound: Option<String>,
     },
+    /// Frames that were due so far, and those of them that were sent.
+    Frames {
+        due: u64,
+        sent: u64,
+        /// The reason why the others were not sent, if it is known.
+        bound: Option<String>,
+    },
 }
 
 impl Shortfall {
@@ -49,6 +56,7 @@ impl Shortfall {
             Shortfall::Count { asked, moved, bound } => {
                 (format!("the count: {asked} packets were asked for, {moved} were moved"), bound)
             }
+            Shortfall::Frames { due, sent, bound } => (format!("the frames: {due} were due, {sent} were sent"), bound),
         };
         line + &bound.as_ref().map_or(String::new(), |bound| format!(": bounded by {bound}"))
     }
@@ -65,6 +73,9 @@ impl Shortfall {
             }
             Shortfall::Count { asked, moved, bound } => {
                 json!({"what": "the count", "asked": asked, "moved": moved, "bounded_by": bound})
+            }
+            Shortfall::Frames { due, sent, bound } => {
+                json!({"what": "the frames", "due": due, "sent": sent, "bounded_by": bound})
             }
         }
     }

@@ -70,6 +70,7 @@ pub fn run(
 
     let (mut cards, mut is_good) = (Vec::new(), true);
     for (Served { card, .. }, socket) in served.iter().zip(sockets) {
+        card.finish_wire();
         let (from_wire, to_wire) = card.frames();
         if !json {
             print(&format!("{}: {from_wire} frames from the wire, {to_wire} to it\n", socket.display()));

@@ -183,8 +183,20 @@ fn capture_files_are_ports() {
     let said = fails(1, &["fwd", &format!("pcap:{file}"), &written, "--seconds", "1"]);
     assert!(said.contains("it is being read"), "{said}");
     fails(2, &["sink", &format!("recorded:sim:0?to={file}&rrate=1"), "--seconds", "1"]);
-    fails(1, &["fwd", &written, "pcap:nothing", "--seconds", "1"]);
-    assert_eq!(std::fs::read(&file).unwrap(), kept);
+    let at_wires = [format!("sim:0?record={file}"), format!("sim:0?wire=pcap:{file}?write")];
+    let around_wires = [format!("sim:0?wire=recorded:pcap:{}?to={file}", folder.path("part.pcap"))];
+    for port in [&[written.clone()][..], &at_wires, &around_wires].concat() {
+        fails(1, &["fwd", &port, "pcap:nothing", "--seconds", "1"]);
+        fails(1, &["fwd", &port, &format!("pcap:{file}"), "--seconds", "1"]);
+        assert!(std::fs::read(&file).unwrap() == kept, "{port}");
+    }
+    // A run without frames has a recording without frames.
+    for port in at_wires {
+        std::fs::write(&file, &kept).unwrap();
+        run(&["gen", &port, "--rate", "0.001", "--seconds", "0.1"]);
+        assert_eq!(std::fs::read(&file).unwrap().len(), 24, "{port}");
+    }
+    std::fs::write(&file, &kept).unwrap();
     // A file without frames is read once.
     std::fs::write(&file, &kept[..24]).unwrap();
     run(&["fwd", &format!("pcap:{file}?loop=1000000000"), "null:", "--seconds", "0.1"]);
@@ -211,6 +223,11 @@ fn gen_with_queues_a_template_jumbo_frames_and_a_rate() {
         expect(0, &mut linerate(&["gen", &port, "--template", &template, "--count", "3", "--seconds", "60", "--json"]));
     assert!(text(&output.stderr).contains("sent as it is"));
     assert_eq!(frames(&sent), [arp.clone(), arp.clone(), arp]);
+    // The other crate's files have shorter frames.
+    linerate::capture::Writer::create(template.as_ref()).unwrap().write(0, &vec![0xA5; 200_000]).unwrap();
+    let said = fails(2, &["gen", "null:", "--template", &template, "--count", "3"]);
+    assert!(said.contains("first frame has 200000 bytes") && said.contains("a larger --mtu"), "{said}");
+    run(&["gen", "null:", "--template", &template, "--count", "3", "--mtu", "9000"]);
 }
 
 #[test]

@@ -366,6 +366,14 @@ fn installs_and_uninstalls() {
         assert!(said.ends_with("to check: tshark -D\n"), "{said}");
         assert!(links.iter().all(|link| std::fs::read_link(link).unwrap() == program));
     }
+    // A folder that another user may not look into.
+    let closed = place.folder.path("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let mut other = place.program("setpriv");
+    other.args(["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_linerate"), "extcap", "--install"]);
+    let said = text(&expect(1, other.env("HOME", closed)).stderr);
+    assert!(said.contains("Permission denied") && said.contains("try another folder"), "{said}");
     let called = expect(0, place.program(&links[0]).arg("--extcap-interfaces"));
     assert!(text(&called.stdout).ends_with(GENERAL), "{}", text(&called.stdout));
     // A file that is not ours stays, and nothing changes.

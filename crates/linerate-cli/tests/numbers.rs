@@ -496,10 +496,22 @@ fn duplicates_and_gaps_are_told_apart() {
     let records = |from: usize, to: usize| &records[from * 76..to * 76];
     let parts = [header, records(0, 100), records(200, 300), records(200, 300), records(300, 1000)];
     std::fs::write(&path, parts.concat()).unwrap();
-    for words in [format!("sink pcap:{path}"), format!("sink sim:0?wire=pcap:{path} --seconds 1")] {
+    for words in [
+        format!("sink pcap:{path}"),
+        format!("sink sim:0?wire=pcap:{path} --seconds 1"),
+        format!("fwd sim:0?wire=pcap:{path} sim:1?wire=sink --seconds 1"),
+        format!("fwd pcap:{path} sim:1?wire=sink --seconds 1"),
+    ] {
         let (summary, _) = run(1, &words.split(' ').collect::<Vec<_>>());
         let counts = ["lost", "reordered", "duplicated", "corrupted"].map(|name| number(&summary[name]));
         assert_eq!(counts, [100, 0, 100, 0], "{words}: {summary}");
+    }
+    // A file that is sent several times has lost nothing.
+    for words in ["sink sim:0?wire=", "fwd sim:1?wire=sink sim:0?wire="] {
+        let words = format!("{words}pcap:{whole}?loop=3 --seconds 1");
+        let (summary, _) = run(0, &words.split(' ').collect::<Vec<_>>());
+        let counts = ["lost", "duplicated", "packets"].map(|name| number(&summary[name]));
+        assert_eq!(counts, [0, 2000, 3000], "{words}: {summary}");
     }
     // Faults of a port: what is lost is what was injected, whatever else there is.
     let many = ["duplicate=20%&drop=20%&seed=1 --count 2000", "corrupt=20%&seed=1 --count 2000"].map(String::from);

@@ -311,7 +311,7 @@ fn frames_that_are_not_sent_as_they_were_are_counted() {
         assert!(said.contains("2 frames were not sent: too long for sim:0?wire=sink; a larger --mtu"), "{said}");
         assert_eq!(part["errors"]["times"]["count"], 2, "{part}");
         let (.., said) = replay(1, &[&long, "sim:0?wire=sink", "--memory", memory, "--strict"]);
-        assert!(said.contains("error: the count: 4 packets were asked for, 2 were moved"), "{said}");
+        assert!(said.contains("error: the frames: 4 were due, 2 were sent"), "{said}");
         let (part, ..) = replay(0, &[&long, "sim:0?wire=sink", "--memory", memory, "--mtu", "3000", "--strict"]);
         assert_eq!((&part["too_long"], &part["given"]), (&json!(0), &json!(4)), "{part}");
         // A file takes any length.

@@ -610,6 +610,9 @@ impl Error {
                 Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
                 // A file of memory has a length, too.
                 Some(libc::EFBIG) => "try: ulimit -f unlimited".to_string(),
+                Some(libc::ENOMEM) => {
+                    "close other programs; if the limit is this shell's: ulimit -v unlimited".to_string()
+                }
                 _ => return None,
             },
             _ => return None,

@@ -17,13 +17,14 @@ enum There {
     Other,
 }
 
-fn look(path: &Path, program: &Path) -> There {
+fn look(path: &Path, program: &Path) -> Result<There, String> {
     match (fs::symlink_metadata(path), fs::read_link(path)) {
         (_, Ok(target)) if target == program || target.file_name().is_some_and(|name| name == "linerate") => {
-            There::Ours
+            Ok(There::Ours)
         }
-        (Err(error), _) if error.kind() == ErrorKind::NotFound => There::Nothing,
-        _ => There::Other,
+        (Err(error), _) if error.kind() == ErrorKind::NotFound => Ok(There::Nothing),
+        (Err(error), _) => Err(failed(path, &error)),
+        _ => Ok(There::Other),
     }
 }
 
@@ -52,13 +53,15 @@ pub fn install(asked: Option<&Path>) -> Result<(), String> {
     let program = program()?;
     let links: Vec<PathBuf> = folders(asked)?.iter().map(|folder| folder.join(PROGRAM)).collect();
     // All or none.
-    if let Some(link) = links.iter().find(|link| matches!(look(link, &program), There::Other)) {
-        return Err(format!("{} exists and is not linerate's\n  move it away", link.display()));
+    for link in &links {
+        if let There::Other = look(link, &program)? {
+            return Err(format!("{} exists and is not linerate's\n  move it away", link.display()));
+        }
     }
     for link in &links {
         let failed = |error: std::io::Error| failed(link, &error);
         link.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-        if matches!(look(link, &program), There::Ours) {
+        if let There::Ours = look(link, &program)? {
             fs::remove_file(link).map_err(failed)?;
         }
         symlink(&program, link).map_err(failed)?;
@@ -86,7 +89,7 @@ pub fn uninstall(asked: Option<&Path>) -> Result<(), String> {
     let program = program()?;
     let mut removed = 0;
     for link in folders(asked)?.iter().map(|folder| folder.join(PROGRAM)) {
-        match look(&link, &program) {
+        match look(&link, &program)? {
             There::Ours => {
                 fs::remove_file(&link).map_err(|error| failed(&link, &error))?;
                 print(&format!("{} is removed\n", link.display()));

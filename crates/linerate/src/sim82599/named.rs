@@ -87,7 +87,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
             let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
             return Err(port.bad_option("wire", why));
         }
-        _ => Box::new(Port::new(open(&wire.replace(';', "&"))?)?),
+        _ => Box::new(Port::new(open(&wire.replace(';', "&"))?)),
     };
     match port.option("record") {
         Some(path) => Ok(Box::new(Record::create(Path::new(path), inner)?)),

@@ -14,8 +14,7 @@ use crate::port::{CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
 /// A port's first queue each way.
 pub struct Port {
     device: crate::port::Port,
-    rx: RxQueue,
-    tx: TxQueue,
+    queues: Queues,
     pool: Arc<Pool>,
     received: Batch,
     /// Packets that the port had no room for yet.
@@ -37,24 +36,63 @@ const LINK: Duration = Duration::from_millis(10);
 
 impl Port {
     /// Connects a card with `device`, whose first queues must be free.
-    ///
-    /// # Errors
-    /// If they are in use.
-    pub fn new(mut device: crate::port::Port) -> Result<Port> {
-        let (rx, tx) = (device.rx(0)?, device.tx(0)?);
+    pub fn new(device: crate::port::Port) -> Port {
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
         let info = device.info();
         // A capture file takes frames of any length.
         let mtu = if info.driver == "pcap" { usize::MAX } else { info.max_frame.saturating_sub(FRAME_HEADERS) };
-        let (is_finished, frames, long, no_buffer) = (false, [0; 2], 0, 0);
-        Ok(Port { device, rx, tx, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer })
+        let (queues, is_finished, frames, long, no_buffer) = (Queues::Unclaimed, false, [0; 2], 0, 0);
+        Port { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer }
+    }
+}
+
+/// The queues, which are claimed when the card first receives or sends: a recording empties its file then, and not for a run that is
+/// refused because another port cannot be opened.
+enum Queues {
+    Unclaimed,
+    Claimed(RxQueue, TxQueue),
+    Failed(Error),
+}
+
+impl Queues {
+    /// Returns them; `None` if they are in use, or cannot be started.
+    fn of(&mut self, device: &mut crate::port::Port) -> Option<(&mut RxQueue, &mut TxQueue)> {
+        if let Queues::Unclaimed = self {
+            *self = match device.rx(0).and_then(|rx| Ok((rx, device.tx(0)?))) {
+                Ok((rx, tx)) => Queues::Claimed(rx, tx),
+                Err(error) => Queues::Failed(error),
+            };
+        }
+        match self {
+            Queues::Claimed(rx, tx) => Some((rx, tx)),
+            _ => None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match self {
+            Queues::Failed(error) => Err(error.again().unwrap_or_else(|| Error::System {
+                call: "claiming the queues of a wire",
+                source: std::io::Error::other(error.to_string()),
+            })),
+            _ => Ok(()),
+        }
     }
 }
 
 fn is_up(device: &crate::port::Port) -> bool {
     // A capture file that has failed does not take the cable away.
     matches!(device.link(), Ok(Link::Up { .. }) | Err(Error::Capture { .. } | Error::Recording { .. }))
+}
+
+impl Port {
+    /// Sends what waits, as far as there is room.
+    fn send(&mut self) {
+        if let Some((_, tx)) = self.queues.of(&mut self.device) {
+            tx.send(&mut self.sending);
+        }
+    }
 }
 
 impl Wire for Port {
@@ -71,7 +109,7 @@ impl Wire for Port {
         if self.sending.is_empty() {
             return true;
         }
-        self.tx.send(&mut self.sending);
+        self.send();
         self.sending.is_empty()
     }
 
@@ -80,7 +118,7 @@ impl Wire for Port {
         self.long += u64::from(payload(&frame.bytes) > self.mtu);
         // Without a free buffer the frame is lost, as on a wire.
         match self.sending.push(&self.pool, &frame.bytes) {
-            true => drop(self.tx.send(&mut self.sending)),
+            true => self.send(),
             false => self.no_buffer += 1,
         }
     }
@@ -90,7 +128,8 @@ impl Wire for Port {
             return false;
         }
         if self.received.is_empty() {
-            self.rx.recv(&mut self.received);
+            let Some((rx, _)) = self.queues.of(&mut self.device) else { return false };
+            rx.recv(&mut self.received);
         }
         let Some(mut packet) = self.received.take() else { return false };
         frame.bytes.clear();
@@ -101,10 +140,13 @@ impl Wire for Port {
     }
 
     fn check(&self) -> Result<()> {
+        self.queues.check()?;
         self.device.link().map(drop)
     }
 
     fn finish(&mut self) {
+        // A recording without frames is one, too.
+        self.queues.of(&mut self.device);
         self.is_finished = true;
     }
 

@@ -20,15 +20,13 @@ pub struct Recording {
 }
 
 impl Record {
-    /// Creates the file, or replaces an existing one.
+    /// Creates the file, or opens an existing one, which is emptied for the first frame, or when the wire is finished: a run that is
+    /// refused keeps it.
     ///
     /// # Errors
     /// [`Error::Recording`](crate::Error::Recording) if it cannot be written.
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
-        let mut file = TryWriter::create(path)?;
-        file.keep(Writer::begin);
-        file.check()?;
-        Ok(Record { inner, watch: Recording { file, sent: 0, is_finished: false } })
+        Ok(Record { inner, watch: Recording { file: TryWriter::create(path)?, sent: 0, is_finished: false } })
     }
 }
 
@@ -48,6 +46,7 @@ impl Watch for Recording {
     }
 
     fn finish(&mut self) {
+        self.file.keep(Writer::begin);
         self.file.keep(Writer::flush);
         self.is_finished = true;
     }
