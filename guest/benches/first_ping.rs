@@ -14,7 +14,7 @@ fn main() {
     for kind in [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550] {
         let namespace = Namespace::new("ping");
         let outside = namespace.inside(|| Options::default().open_outside("tap:far")).expect("a TAP interface");
-        let tap = Port::new(outside).expect("its queues");
+        let tap = Port::new(outside);
         namespace.run("ip addr add 10.84.0.2/24 dev far");
         let served = Served::new(vec![Card::of_kind(kind, 0, "a", Box::new(tap))]);
         let mut machine = Machine::new();
