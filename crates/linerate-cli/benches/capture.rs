@@ -1,0 +1,148 @@
+//! What `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth; and what making and
+//! writing records costs without any port.
+//!
+//! `cargo bench -p linerate-cli --bench capture`; as root, with tcpdump, tshark and netsniff-ng. On two processors: one sends. Files are
+//! in memory (`/dev/shm`).
+
+#[path = "../tests/kit/mod.rs"]
+mod kit;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kit::{Namespace, Process, inside, pair, summary};
+use linerate::capture::{Format, Output, Reader};
+
+/// The most frames of a round, and the longest time.
+const FRAMES: u64 = 1_000_000;
+/// Frames per second; the last is as fast as the sender can.
+const RATES: [&str; 5] = ["100k", "250k", "500k", "1M", "14.88M"];
+/// Frames of the loop without a port.
+const LOOP: usize = 40_000_000;
+/// Bytes of a chunk, and of the file that is written again and again.
+const CHUNK: usize = 256 << 10;
+const FILE: usize = 512 << 20;
+
+/// A program that captures: its name, its command (with FILE), and what it says when it is ready, on standard error.
+const PROGRAMS: [(&str, &str, &str); 5] = [
+    ("capture packet:", "LINERATE capture packet:v0 --write FILE", "link up"),
+    ("capture xdp:", "LINERATE capture xdp:v0?flow=all --write FILE", "link up"),
+    ("tcpdump", "tcpdump --immediate-mode -i v0 -w FILE", "listening on"),
+    ("dumpcap", "dumpcap -q -i v0 -w FILE", "File:"),
+    ("netsniff-ng", "netsniff-ng --in v0 --out FILE --silent --no-promisc", ""),
+];
+
+/// A folder in memory, removed at the end.
+struct Memory(PathBuf);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn main() {
+    assert!(rustix::process::geteuid().is_root(), "as root");
+    let memory = Memory(PathBuf::from(format!("/dev/shm/linerate-capture-{}", std::process::id())));
+    std::fs::create_dir(&memory.0).expect("a folder in memory");
+    without_port(&memory.0);
+    let (here, there) = (Namespace::new("here"), Namespace::new("there"));
+    for namespace in [&here, &there] {
+        namespace.disable_ipv6("default");
+    }
+    pair((&here, "v0"), (&there, "v1"), 9);
+    println!("\nkept of the frames that were sent into a veth at each rate");
+    println!("{:<18}{}", "", RATES.map(|rate| format!("{rate:>12}")).concat());
+    for (name, words, ready) in PROGRAMS {
+        let kept = RATES.map(|rate| round(&memory.0, &here, &there, words, ready, rate));
+        println!("{name:<18}{}", kept.map(|(kept, rate)| format!("{:>12}", format!("{kept:.1} % {rate:.2}"))).concat());
+    }
+    println!("(behind each part the millions of frames a second that were sent)");
+}
+
+/// Captures what is sent at a rate; returns the part that is in the file, in percent, and the millions sent per second.
+fn round(memory: &Path, here: &Namespace, there: &Namespace, words: &str, ready: &str, rate: &str) -> (f64, f64) {
+    let file = memory.join("kept");
+    let words = words.replace("FILE", &file.display().to_string()).replace("LINERATE", env!("CARGO_BIN_EXE_linerate"));
+    let mut program = Process::start(&mut here.command(&words));
+    if ready.is_empty() {
+        // It says nothing, and opens its file last.
+        while !file.exists() {
+            std::thread::yield_now();
+        }
+        settle(&file);
+    } else {
+        program.await_error(ready);
+    }
+    let sent = format!("gen xdp:v1?flow=udp:9 --rate {rate} --count {FRAMES} --seconds 5 --json");
+    let sent = summary(&inside(there, &sent).output().expect("it runs").stdout);
+    let frames = sent["packets"].as_u64().unwrap_or_else(|| panic!("{sent}"));
+    settle(&file);
+    drop(program.interrupt());
+    let mut reader = Reader::open(&file).expect("a capture");
+    let (mut frame, mut kept) = (Vec::new(), 0);
+    while reader.next(&mut frame).is_ok_and(|record| record.is_some()) {
+        // Only what the generator sent: IPv4 to its addresses.
+        kept += u64::from(frame.len() == 60 && frame[12..14] == [8, 0] && frame[30..32] == [198, 19]);
+    }
+    let _ = std::fs::remove_file(&file);
+    (kept as f64 * 100.0 / frames as f64, sent["mpps"].as_f64().unwrap_or(0.0))
+}
+
+/// Waits until a file has not grown for half a second.
+fn settle(file: &Path) {
+    let len = || std::fs::metadata(file).map_or(0, |file| file.len());
+    let (mut last, mut since) = (len(), Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = len();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
+/// Makes records of 60 bytes, and writes them into memory, on one thread: what a capture costs without receiving.
+fn without_port(memory: &Path) {
+    let frames: Vec<[u8; 60]> = (0..1024u16).map(|n| std::array::from_fn(|at| (n as usize + at) as u8)).collect();
+    println!("millions of frames of 60 bytes a second, on one thread");
+    for format in [Format::Pcap, Format::Pcapng] {
+        let file = memory.join("loop");
+        let mut rows = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..3 {
+            for (part, row) in rows.iter_mut().enumerate() {
+                let mut output = Output::create(&file).expect("a file");
+                let (mut chunk, mut written) = (Vec::with_capacity(CHUNK + 128), 0);
+                if part == 2 {
+                    // The same bytes each time: only the copy into the file.
+                    chunk.resize(CHUNK, 7);
+                }
+                let per_chunk = CHUNK / if format == Format::Pcap { 76 } else { 92 };
+                let start = Instant::now();
+                for batch in 0..LOOP / per_chunk {
+                    if part < 2 {
+                        chunk.clear();
+                        for n in 0..per_chunk {
+                            format.append(&mut chunk, 0, (batch * per_chunk + n) as u64, &frames[n % 1024], 1 << 18);
+                        }
+                    }
+                    if part > 0 {
+                        output.write_whole(&chunk).expect("there is room in memory");
+                        written += chunk.len();
+                        if written > FILE {
+                            // A ring of files, in one.
+                            drop(output);
+                            std::fs::remove_file(&file).expect("it is there");
+                            (output, written) = (Output::create(&file).expect("a file"), 0);
+                        }
+                    }
+                    std::hint::black_box(&chunk);
+                }
+                row.push(LOOP as f64 / start.elapsed().as_secs_f64() / 1e6);
+                let _ = std::fs::remove_file(&file);
+            }
+        }
+        let best = rows.map(|row| row.into_iter().fold(0.0, f64::max));
+        println!("{format:?}: making {:.1}, making and writing {:.1}, writing alone {:.1}", best[0], best[1], best[2]);
+    }
+}
