@@ -45,11 +45,12 @@ pub fn port_summary(
 ) -> Value {
     // A port's bytes are counted where it was served.
     let bytes = |bytes: u64| (!is_gone).then_some(bytes);
-    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
+    let QueueStatistics { rx_slots, tx_slots, rx_no_descriptor } = device.queue_statistics();
     let CaptureCounts { not_ethernet, snapped } = capture_counts(device, wire);
     let by_wire = model(device).map(|card| card.unsent_by_wire().by_cause());
     json!({
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
+        "rx_no_descriptor": rx_no_descriptor,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
         "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
         "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),

@@ -822,7 +822,7 @@ impl Run {
             Err(_) => {
                 let mut known = last.get(n).copied().unwrap_or_default();
                 if !self.may_have_chains() {
-                    let QueueStatistics { rx_slots, tx_slots } = device.queue_statistics();
+                    let QueueStatistics { rx_slots, tx_slots, .. } = device.queue_statistics();
                     (known.rx_packets, known.tx_packets) = (rx_slots.iter().sum(), tx_slots.iter().sum());
                 }
                 (known, true)

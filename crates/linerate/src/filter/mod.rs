@@ -17,12 +17,17 @@
 //! | `all` | everything |
 //!
 //! One VLAN tag is skipped, IPv6 extension headers are not. Fragments other than the first have no ports.
+//!
+//! `flow` hashes frames by their flows ([`FlowKey`]).
 
+mod flow;
 mod parse;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+
+pub use flow::FlowKey;
 
 /// Matches packets that match any of several [`Match`]es.
 ///

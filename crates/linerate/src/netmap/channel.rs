@@ -127,6 +127,11 @@ impl<T: Copy> Sender<T> {
         free(self)
     }
 
+    /// Returns whether all words were received.
+    pub fn is_empty(&self) -> bool {
+        self.ring.head.0.load(Ordering::Acquire) == self.tail
+    }
+
     /// Sends the first words of `from` that fit; returns their number.
     #[inline(always)]
     pub fn send(&mut self, from: &[T]) -> usize {

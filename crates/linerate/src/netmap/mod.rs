@@ -4,6 +4,7 @@
 //! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program decides; it copies
 //! - [`Monitor`]: copies of packets that another port receives or sends
 //! - [`Null`]: a port that drops all packets
+//! - [`Cluster`]: a port whose packets are handed out to several consumers by their flows, `PORT?cluster=N&by=flow`
 //! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
 //! - `reader`: packets into and out of a channel
@@ -13,6 +14,7 @@
 //! a switch.
 
 mod channel;
+mod cluster;
 mod delivery;
 mod frames;
 mod monitor;
@@ -25,6 +27,8 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
+pub(crate) use cluster::cluster_of;
+pub use cluster::{By, Cluster};
 pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;

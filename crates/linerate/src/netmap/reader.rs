@@ -34,7 +34,7 @@ pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batc
     count
 }
 
-/// Moves whole packets into a channel; returns the number of slots.
+/// Moves whole packets into a channel, the first ones that fit; returns the number of slots.
 #[inline(always)]
 pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
     let slots = batch.slots();

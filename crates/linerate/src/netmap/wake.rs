@@ -41,6 +41,11 @@ impl Wake {
         Some(self.event.as_fd())
     }
 
+    /// Returns the event, which is readable only while the receiver has armed it.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
     /// Ends the waiting.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);

@@ -23,10 +23,12 @@ use crate::error::{Error, Result};
 #[cfg(feature = "memif")]
 use crate::memif::Memif;
 use crate::memory::{Pool, Region, RegionOptions};
+#[cfg(feature = "netmap")]
+use crate::netmap::{Cluster, cluster_of};
 use crate::nic::ixgbe::{MAX_FRAME, MAX_QUEUES};
 use crate::offload::LONGEST;
 use crate::port::{
-    Config, Device, FRAME_HEADERS, Faults, Kind, NO_OPTION, Options, Port, PortName, Vectors, Wrapped, Wrapper,
+    CLUSTER, Config, Device, FRAME_HEADERS, Faults, Kind, NO_OPTION, Options, Port, PortName, Vectors, Wrapped, Wrapper,
 };
 #[cfg(feature = "vhost")]
 use crate::vhost::Vhost;
@@ -86,6 +88,9 @@ impl Options {
         if let Some(device) = memory::find_served(self, name, pool)? {
             return Ok(device);
         }
+        if let Some(device) = self.open_cluster(name, pool)? {
+            return Ok(device);
+        }
         #[allow(unreachable_patterns, reason = "with all features there are no other kinds")]
         match name.kind() {
             Kind::Pci => card::open(name, self.config(name, pool)?),
@@ -123,6 +128,23 @@ impl Options {
             #[cfg(feature = "capture")]
             Kind::Recorded => self.wrap(name, pool, Recorder::of(name)?),
             kind => Err(Error::NotBuilt { name: name.to_string(), feature: kind.feature() }),
+        }
+    }
+
+    /// Opens a port whose packets are handed out, if its name has the options.
+    #[cfg(feature = "netmap")]
+    fn open_cluster(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
+        let Some((consumers, by)) = cluster_of(name)? else { return Ok(None) };
+        let inner = PortName::parse_among(&name.without(&CLUSTER), &self.kinds.names())?;
+        let (inner, config) = (self.open_device(&inner, pool)?, self.config(name, pool)?);
+        Ok(Some(Box::new(Cluster::new(inner, consumers, by, &config)?)))
+    }
+
+    #[cfg(not(feature = "netmap"))]
+    fn open_cluster(&self, name: &PortName, _: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
+        match CLUSTER.iter().any(|option| name.option(option).is_some()) {
+            true => Err(Error::NotBuilt { name: name.to_string(), feature: "netmap" }),
+            false => Ok(None),
         }
     }
 

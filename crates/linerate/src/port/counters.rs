@@ -57,7 +57,7 @@ impl Counters {
     /// Returns the slots of each queue.
     pub fn by_queue(&self) -> QueueStatistics {
         let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
-        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx) }
+        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx), ..QueueStatistics::default() }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
-pub(crate) use name::{Kind, NO_OPTION, is_pipe, is_vale};
+pub(crate) use name::{CLUSTER, Kind, NO_OPTION, is_pipe, is_vale};
 pub use name::{PortName, count};
 pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};

@@ -28,6 +28,7 @@ use crate::error::{Error, NO_KIND, Result};
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
 /// netmap:IF^            the kernel's network stack, detached from the interface
 /// sim:0?rate=14.88M&size=64
+/// PORT?cluster=N&by=flow  any of them, handed out to N consumers by flow
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
@@ -105,6 +106,8 @@ const MEMIF: [&str; 7] = ["queues", "ring", "mtu", "role", "id", "secret", "zero
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
 /// Those of `pcap:`.
 const CAPTURE: [&str; 3] = ["write", "loop", "speed"];
+/// Those that hand out any port's packets.
+pub(crate) const CLUSTER: [&str; 2] = ["cluster", "by"];
 /// Those of `packet:`.
 const PACKET: [&str; 6] = ["queues", "ring", "mtu", "offloads", "flow", "timestamps"];
 
@@ -177,8 +180,8 @@ impl PortName {
                 Kind::Own | Kind::Faulty | Kind::Recorded => continue,
                 Kind::Capture => &CAPTURE,
             };
-            if !known.contains(&option) {
-                let why = format!("{NO_OPTION}; there are {}", known.join(", "));
+            if !known.contains(&option) && !CLUSTER.contains(&option) {
+                let why = format!("{NO_OPTION}; there are {}, {}", known.join(", "), CLUSTER.join(", "));
                 return Err(name.bad_option(option, &why));
             }
         }
@@ -256,6 +259,13 @@ impl PortName {
     /// Returns the name without options.
     pub fn short(&self) -> &str {
         self.text.split('?').next().unwrap_or(&self.text)
+    }
+
+    /// Returns the name without some of its options.
+    pub(crate) fn without(&self, left: &[&str]) -> String {
+        let options = self.options().filter(|(option, _)| !left.contains(option));
+        let options: Vec<String> = options.map(|(option, value)| format!("{option}={value}")).collect();
+        if options.is_empty() { self.short().to_string() } else { format!("{}?{}", self.short(), options.join("&")) }
     }
 
     /// Returns all options, in order.

@@ -167,11 +167,14 @@ impl QueueCounters {
     }
 }
 
-/// The slots that each queue has moved since the port was opened.
+/// The slots that each queue has moved, and the packets that it had no room for, since the port was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatistics {
     /// Received, by receive queue.
     pub rx_slots: Vec<u64>,
     /// Sent, by transmit queue.
     pub tx_slots: Vec<u64>,
+    /// Packets that each receive queue had no room for, part of [`Drops::no_descriptor`]; empty where the port does not count
+    /// them by queue.
+    pub rx_no_descriptor: Vec<u64>,
 }
