@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use linerate::filter::FlowKey;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Port, RxQueue, TxQueue};
+use linerate::port::{Device, Port, Receive, RxQueue, TxQueue};
+use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -134,7 +135,7 @@ proptest! {
     fn cut_frames_have_a_hash(headers in headers(), mut noise: Vec<u8>, cut in 0..200usize) {
         let frame = headers.frame(&[0x45; 60]);
         noise.splice(0..0, frame[..cut.min(frame.len())].iter().copied());
-        KEYS.iter().for_each(|key| drop(key.hash(&noise)));
+        KEYS.iter().for_each(|key| assert_eq!(key.hash(&noise), key.hash(&noise.clone())));
         let at = frame.len() - 60 - if matches!(headers.protocol, 6 | 17 | 132) { 8 } else { 0 };
         // Without ports, and without addresses.
         prop_assert_eq!(FlowKey::Flow.hash(&frame[..at]), FlowKey::Addresses.hash(&frame));
@@ -529,4 +530,132 @@ fn cards_and_capture_files_are_handed_out() {
     let of_a = receive(&mut a).len();
     assert!(!port.is_exhausted(), "packets wait for the other consumer");
     assert_eq!((of_a + receive(&mut b).len(), port.is_exhausted()), (20, true));
+}
+
+/// A server, and a sender at a port of its switch.
+struct Served {
+    folder: tempfile::TempDir,
+    pool: Arc<Pool>,
+    sender: Box<dyn linerate::port::Transmit>,
+    _server: Server,
+    _sending: ServedPort,
+}
+
+impl Served {
+    fn new() -> Served {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = linerate::server();
+        server.listen(&folder.path().join("any"), None, 0o600, None).unwrap();
+        let mut sending = open(folder.path(), "vale0:sender", None).unwrap();
+        let (pool, sender) = (sending.pool().clone(), sending.tx(0).unwrap());
+        Served { folder, pool, sender, _server: server, _sending: sending }
+    }
+
+    fn client(&self, shares: u16, by: &str) -> linerate::Result<ServedPort> {
+        open(self.folder.path(), "vale0:a", Some(ClusterRequest { shares, by: by.to_string() }))
+    }
+
+    fn send(&mut self, flows: impl IntoIterator<Item = u16>, number: u32) {
+        let mut batch = Batch::with_capacity(64);
+        flows.into_iter().for_each(|flow| assert!(batch.push(&self.pool, &numbered(flow, number, 60))));
+        while !batch.is_empty() {
+            self.sender.send(&mut batch);
+        }
+    }
+}
+
+fn open(folder: &std::path::Path, name: &str, cluster: Option<ClusterRequest>) -> linerate::Result<ServedPort> {
+    let wanted = OpenRequest { name: name.to_string(), cluster, ..OpenRequest::default() };
+    let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool(512));
+    ServedPort::find(folder, wanted, config).map(|port| port.expect("it is served"))
+}
+
+/// Receives `count` packets; returns flows and numbers.
+fn receive_from(rx: &mut dyn Receive, count: usize) -> Vec<(u16, u32)> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(receive_some(rx));
+    }
+    all
+}
+
+fn receive_some(rx: &mut dyn Receive) -> Vec<(u16, u32)> {
+    let mut batch = Batch::new();
+    rx.recv(&mut batch);
+    std::thread::yield_now();
+    batch.packets().map(|packet| numbers(&packet)).collect()
+}
+
+/// Flows of consumer `number` of two.
+fn flows_of(number: usize) -> impl Iterator<Item = u16> {
+    (0..32).filter(move |flow| consumer(*flow, 2) == number)
+}
+
+#[test]
+fn clients_of_a_server_share_a_port() {
+    let mut served = Served::new();
+    let [mut a, mut b] = [0, 1].map(|_| served.client(2, "flow").unwrap());
+    assert_eq!((a.info().rx_queues, a.info().tx_queues), (1, 1));
+    let (mut rx_a, mut rx_b) = (a.rx(0).unwrap(), b.rx(0).unwrap());
+    let counts = [0, 1].map(|number| flows_of(number).count());
+    for round in 0..200 {
+        served.send(0..32, round);
+        // The other one receives nothing, and drops its own.
+        let received = receive_from(&mut *rx_a, counts[0]);
+        assert_eq!(received, flows_of(0).map(|flow| (flow, round)).collect::<Vec<_>>());
+    }
+    let (mut received, mut last) = (0, None);
+    let dropped = loop {
+        for (flow, round) in receive_some(&mut *rx_b) {
+            assert!(consumer(flow, 2) == 1 && last.is_none_or(|last| last <= round));
+            (last, received) = (Some(round), received + 1);
+        }
+        let dropped = b.statistics().unwrap().drops.no_descriptor;
+        if received + dropped >= 200 * counts[1] as u64 {
+            break dropped;
+        }
+    };
+    assert_eq!(received + dropped, 200 * counts[1] as u64);
+    assert!(dropped > 0 && received >= 64);
+    assert_eq!(a.statistics().unwrap().drops.no_descriptor, 0);
+    // Each may send: the other ports of the switch get it.
+    for port in [&mut a, &mut b] {
+        let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
+        assert!(batch.push(port.pool(), &numbered(1, 2, 60)));
+        assert_eq!(tx.send(&mut batch), 1);
+    }
+    // The one that dies leaves its share, whose packets are dropped until another client gets it.
+    drop((rx_b, b));
+    served.send(0..32, 200);
+    assert_eq!(receive_from(&mut *rx_a, counts[0]).len(), counts[0]);
+    let mut c = served.client(2, "flow").unwrap();
+    let mut rx_c = c.rx(0).unwrap();
+    served.send(0..32, 201);
+    assert_eq!(receive_from(&mut *rx_a, counts[0]).len(), counts[0]);
+    assert_eq!(receive_from(&mut *rx_c, counts[1]), flows_of(1).map(|flow| (flow, 201)).collect::<Vec<_>>());
+}
+
+#[test]
+fn clients_that_ask_for_another_cluster_are_refused() {
+    let served = Served::new();
+    let message = |result: linerate::Result<ServedPort>| result.map(drop).unwrap_err().with_hint();
+    for (shares, by) in [(0, "flow"), (65, "flow"), (2, "x"), (2, "flow&flow=all")] {
+        assert!(message(served.client(shares, by)).contains(&format!("handed out to {shares} clients by {by:?}")));
+    }
+    let mut ports = [0, 1, 2].map(|_| served.client(2, "flow").unwrap());
+    for (shares, by) in [(3, "flow"), (2, "inner")] {
+        let message = message(served.client(shares, by));
+        assert!(message.contains("'vale0:a' is handed out with cluster=2&by=flow"), "{message}");
+    }
+    let plain = message(open(served.folder.path(), "vale0:a", None));
+    assert!(plain.contains("is handed out with cluster=2&by=flow"), "{plain}");
+    let _queues = [ports[0].rx(0).unwrap(), ports[1].rx(0).unwrap()];
+    let full = ports[2].rx(0).map(drop).unwrap_err().with_hint();
+    assert!(full.contains("all receive queues of 'vale0:a' are taken, with cluster=2"), "{full}");
+    let _whole = open(served.folder.path(), "vale0:b", None).unwrap();
+    let cluster = || Some(ClusterRequest { shares: 2, by: "flow".to_string() });
+    assert!(
+        message(open(served.folder.path(), "vale0:b", cluster())).contains("'vale0:b' is open, and not handed out")
+    );
+    assert!(message(open(served.folder.path(), "x{1", cluster())).contains("pipes, monitors"));
 }

@@ -52,14 +52,19 @@ const NAMES: [(&str, By); 4] = [
 ];
 
 impl By {
-    /// Returns the name of an option's value.
+    /// Returns the way of this name: `flow`, `inner`, `addresses` or `turn`.
+    pub fn named(name: &str) -> Option<By> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by)
+    }
+
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
     }
 }
 
 /// The most consumers.
-const MOST: usize = 64;
+pub(crate) const MOST: usize = 64;
 /// Slots that are received from the port at once.
 const TURN: usize = 64;
 /// Batches after which a distributor goes back to its own packets.
@@ -122,7 +127,7 @@ struct Lane {
 /// [`Error::BadOption`].
 pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
     let by = name.option("by").unwrap_or("flow");
-    let by = NAMES.iter().find(|(known, _)| *known == by).map(|(_, by)| *by);
+    let by = By::named(by);
     let names = NAMES.map(|(name, _)| name).join(", ");
     match (name.option("cluster"), by) {
         (None, _) if name.option("by").is_some() => {

@@ -27,8 +27,8 @@ mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
-pub(crate) use cluster::cluster_of;
 pub use cluster::{By, Cluster};
+pub(crate) use cluster::{MOST as MOST_CONSUMERS, cluster_of};
 pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::kernel::Interface;
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::netmap::{Monitor, Null, Pipe, Side, ValePort};
+use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, cluster_of};
 use crate::offload::LONGEST;
 use crate::port::{Config, DEFAULT_FRAME, Device, Kind, Options, PortName, is_pipe, is_vale};
-use crate::share::{self, OpenRequest, RingCounts, ServedPort, Server};
+use crate::share::{self, ClusterRequest, OpenRequest, RingCounts, ServedPort, Server};
 
 pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     match name.kind() {
@@ -34,7 +34,10 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
         _ => return Ok(None),
     };
     let is_served = PortName::parse(port).is_ok_and(|port| port.may_be_served());
-    if options.local || !is_served {
+    let cluster = cluster_of(name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() });
+    // What a pipe's end or a monitor receives is handed out in this process.
+    let is_own = cluster.is_some() && !matches!(name.kind(), Kind::Vale | Kind::Netmap);
+    if options.local || !is_served || is_own {
         return Ok(None);
     }
     let theirs = port.trim_start_matches("netmap:").to_string();
@@ -42,7 +45,7 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
     let config = options.config(name, pool)?;
     let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
     let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
-    let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, ..OpenRequest::default() };
+    let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, cluster, ..OpenRequest::default() };
     let port = ServedPort::find(&share::folder(), wanted, config)?;
     Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
 }
@@ -51,6 +54,8 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
     let open = |name: &str, rings: &RingCounts| {
+        // The server adds the options of a port that is handed out to several clients.
+        let (name, cluster) = name.split_once('?').map_or((name, None), |(name, options)| (name, Some(options)));
         let is_memory = is_vale(name) || is_pipe(name);
         // A card, or any other port, as part of a switch.
         let is_whole = is_memory || name.contains(':');
@@ -62,6 +67,8 @@ pub fn server() -> Server {
             (false, true) => format!("netmap:{name}?flow=all&alone=on"),
             (false, false) => format!("netmap:{name}"),
         };
+        let joint = if name.contains('?') { '&' } else { '?' };
+        let name = name + &cluster.map_or_else(String::new, |options| format!("{joint}{options}"));
         // Packets of several slots pass a switch as they are, and a pipe.
         let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
         // The server's threads sleep while there is no work.
@@ -71,7 +78,7 @@ pub fn server() -> Server {
         // can reach, and is for managers only.
         let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
         let options = Options {
-            rx_queues: rings.rx.max(1),
+            rx_queues: if cluster.is_some() { there as u16 } else { rings.rx.max(1) },
             tx_queues: rings.tx.max(1),
             ring: Some(ring),
             max_frame,

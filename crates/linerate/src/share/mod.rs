@@ -19,7 +19,7 @@ mod server;
 pub use client::requests::Client;
 pub use client::served_port::ServedPort;
 pub use protocol::layout::RingCounts;
-pub use protocol::message::{OpenRequest, PortState, RingSelection};
+pub use protocol::message::{ClusterRequest, OpenRequest, PortState, RingSelection};
 pub use protocol::name::{base, socket_of};
 pub use protocol::socket::{ANY, folder};
 #[cfg(fuzzing)]

@@ -72,8 +72,19 @@ pub struct OpenRequest {
     pub takes_header: bool,
     /// Another descriptor of the same user may share the rings, if it opens the port in the same way.
     pub shares: bool,
+    /// The client is one of several, to which the port's packets are handed out. It gets the next free share.
+    pub cluster: Option<ClusterRequest>,
     /// The client's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
     pub flags: u64,
+}
+
+/// How a port's packets are handed out to several clients. All of them must ask for the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRequest {
+    /// The number of shares.
+    pub shares: u16,
+    /// The name of a [`By`](crate::netmap::By).
+    pub by: String,
 }
 
 /// The memory for a port's rings and buffers.

@@ -140,7 +140,12 @@ impl State {
 
     /// Calls `take` until it succeeds, while a port or a queue is taken and an ended connection still exists, and for
     /// at least [`ENDING`].
-    pub(super) fn take_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(super) fn take_after_others<T>(&self, take: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retry_after_others(take).map_err(for_programs)
+    }
+
+    /// As [`take_after_others`](Self::take_after_others), with the error as it is.
+    pub(super) fn retry_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
             let taken = match take() {
@@ -150,7 +155,7 @@ impl State {
             let connections = lock(&self.connections);
             let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
             let patience = if is_leaving { LEAVING } else { ENDING };
-            let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(for_programs(taken)) };
+            let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(taken) };
             // The port may be free already, if `gone` was notified before this wait.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
@@ -158,7 +163,7 @@ impl State {
 }
 
 /// Returns the error in words for programs, which do not see the queue's owner.
-fn for_programs(taken: Error) -> Error {
+pub(super) fn for_programs(taken: Error) -> Error {
     match taken {
         Error::QueueTaken { port, direction, queue } => {
             let why = format!(

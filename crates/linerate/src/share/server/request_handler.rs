@@ -6,16 +6,19 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
+use super::connections::for_programs;
 use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
-use crate::port::{is_pipe, is_vale};
+use crate::port::{Port, is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE};
 use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
+use crate::share::protocol::message::{
+    ClusterRequest, MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection,
+};
 use crate::share::protocol::name::{base, pipe_of};
 use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
 use crate::share::protocol::socket::is_trusted;
@@ -287,6 +290,7 @@ impl RequestHandler {
         self.check(&wanted.name)?;
         let name = self.state.resolved(&wanted.name);
         let wanted = &OpenRequest { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
+        wanted.check_own_cluster()?;
         let is_monitor = wanted.is_monitor();
         if is_pipe(&wanted.name) && !is_monitor {
             return self.state.take_after_others(|| self.open_pipe(wanted, choice));
@@ -302,7 +306,17 @@ impl RequestHandler {
             return Ok(joined);
         }
         self.state.make_room(self.number, &usual(&wanted.rings))?;
-        self.state.take_after_others(|| self.open_port(wanted, choice))
+        let opened = self.state.retry_after_others(|| self.open_port(wanted, choice));
+        opened.map_err(|error| match (error, &wanted.cluster) {
+            (Error::QueueTaken { direction, .. }, Some(ClusterRequest { shares, .. })) => {
+                let why = format!(
+                    "all {direction} queues of '{}' are taken, with cluster={shares}\n  end a program that has one",
+                    wanted.name
+                );
+                Error::Refused { why, errno: libc::EBUSY }
+            }
+            (error, _) => for_programs(error),
+        })
     }
 
     /// Opens memory without a port (`NR_REG_NULL`).
@@ -315,7 +329,8 @@ impl RequestHandler {
 
     /// Joins a session that has opened the port in the same way.
     fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
-        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.which == RingSelection::None;
+        let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.cluster.is_some();
+        let is_alone = is_alone || wanted.which == RingSelection::None;
         if !wanted.shares || is_alone {
             return Ok(None);
         }
@@ -368,12 +383,12 @@ impl RequestHandler {
                 if is_pipe(&wanted.name) {
                     shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
                 }
-                Served::new(&name, device, rings.of_card(), self.user)
+                Served::new(&name, device, rings.of_card(), None, self.user)
             }
-            false => self.state.port(&name, &wanted.rings, self.user)?,
+            false => self.state.port(wanted, self.user)?,
         };
         wanted.check_header(&served)?;
-        wanted.check(&served.rings)?;
+        wanted.check(&served.rings_of_client())?;
         if wanted.which.has_host() {
             let mut host = lock(&served.host);
             if host.is_none() {
@@ -381,7 +396,7 @@ impl RequestHandler {
                 *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
             }
         }
-        let (mac, rings) = (lock(&served.device).mac().0, served.rings);
+        let (mac, rings) = (lock(&served.device).mac().0, served.rings_of_client());
         let is_memory = is_vale(&wanted.name) || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
         let (number, memory) = match choice {
             MemoryChoice { number: 0, plan: None, .. } if is_memory => {
@@ -438,18 +453,31 @@ impl RequestHandler {
 
     fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {
         let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
-        let delivery = delivery_of(&served.name);
+        // Senders to a port of a switch copy into a client's ring, unless each packet has a client of its own.
+        let is_handed_out = served.cluster.is_some();
+        let delivery = if is_handed_out { None } else { delivery_of(&served.name) };
+        let mut share = None;
         let mut pump = Pump::default();
         let device = &mut *lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
         let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
         for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?;
+            let queue = match is_handed_out {
+                true => served.free_queue(served.rings.tx, |number| device.tx(number))?.1,
+                false => served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?,
+            };
             pump.sending.push(TxPump::new(ServerTxRing::new(ring(place)?), queue, &pool, longest, &served.header));
         }
         for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let mut queue = served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?;
+            let mut queue = match is_handed_out {
+                true => {
+                    let (number, queue) = served.free_queue(served.rings.rx, |number| device.rx(number))?;
+                    share = Some(usize::from(number));
+                    queue
+                }
+                false => served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?,
+            };
             let (ring, header) = (ring(place)?, &served.header);
             let Some(delivery) = &delivery else {
                 pump.receiving.push(RxPump::new(ServerRxRing::new(ring), queue, header));
@@ -469,12 +497,12 @@ impl RequestHandler {
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }
         if delivery.is_none() {
-            let (served, mut before) = (served.clone(), device.statistics().unwrap_or_default().drops);
+            let mut before = drops_of(device, share);
+            let served = served.clone();
             pump.dropped = Some(Box::new(move || {
-                let now = lock(&served.device).statistics().map_or(before, |statistics| statistics.drops);
-                let before = std::mem::replace(&mut before, now);
-                let full = now.no_descriptor.saturating_sub(before.no_descriptor);
-                (full, now.oversize.saturating_sub(before.oversize))
+                let now = drops_of(&lock(&served.device), share);
+                let (full, too_long) = std::mem::replace(&mut before, now);
+                (now.0.saturating_sub(full), now.1.saturating_sub(too_long))
             }));
         }
         Ok(pump)
@@ -517,6 +545,15 @@ impl RequestHandler {
         }
         Ok(served.header.load(Ordering::Relaxed) as u32)
     }
+}
+
+/// Returns the packets that a port has dropped without room, and as too long; of a share those of that share.
+fn drops_of(device: &Port, share: Option<usize>) -> (u64, u64) {
+    if let Some(share) = share {
+        return (device.queue_statistics().rx_no_descriptor.get(share).copied().unwrap_or_default(), 0);
+    }
+    let drops = device.statistics().unwrap_or_default().drops;
+    (drops.no_descriptor, drops.oversize)
 }
 
 impl State {

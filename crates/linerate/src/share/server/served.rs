@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::State;
 use crate::error::{Error, Result};
-use crate::port::{Port, Statistics, is_vale};
+use crate::netmap::{By, MOST_CONSUMERS};
+use crate::port::{Port, Statistics, is_pipe, is_vale};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
-use crate::share::protocol::message::{OpenRequest, PortState, RingSelection};
+use crate::share::protocol::message::{ClusterRequest, OpenRequest, PortState, RingSelection};
 
 /// The most rings and slots that a client may ask for.
 pub(super) const MOST_RINGS: u16 = 32;
@@ -25,6 +26,8 @@ pub(super) struct Served {
     /// The port of the host's stack, if a client has asked for it.
     pub(super) host: Mutex<Option<Port>>,
     pub(super) rings: RingCounts,
+    /// How its packets are handed out to clients.
+    pub(super) cluster: Option<ClusterRequest>,
     /// The user of the client for which it was opened.
     pub(super) user: u32,
     /// Number of connections.
@@ -34,12 +37,19 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(name: &str, device: Port, rings: RingCounts, user: u32) -> Arc<Served> {
+    pub(super) fn new(
+        name: &str,
+        device: Port,
+        rings: RingCounts,
+        cluster: Option<ClusterRequest>,
+        user: u32,
+    ) -> Arc<Served> {
         Arc::new(Served {
             name: name.to_string(),
             device: Mutex::new(device),
             host: Mutex::default(),
             rings,
+            cluster,
             user,
             users: AtomicUsize::new(0),
             header: Arc::default(),
@@ -74,25 +84,35 @@ impl State {
     }
 
     /// Returns a port, which is opened if no client has it open.
-    pub(super) fn port(&self, name: &str, rings: &RingCounts, user: u32) -> Result<Arc<Served>> {
+    pub(super) fn port(&self, wanted: &OpenRequest, user: u32) -> Result<Arc<Served>> {
+        let OpenRequest { name, rings, cluster, .. } = wanted;
         if lock(&self.persistent).contains_key(name) {
-            return Err(Error::NotServed { name: name.to_string(), why: "it is attached to no switch" });
+            return Err(Error::NotServed { name: name.clone(), why: "it is attached to no switch" });
         }
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
         if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
+            wanted.check_cluster(port.cluster.as_ref())?;
             return Ok(port);
         }
         let mut rings = usual(rings);
-        let device = (self.open)(name, &rings)?;
+        let device = match cluster {
+            None => (self.open)(name, &rings)?,
+            Some(ClusterRequest { shares, by }) => {
+                // Each client of a switch's port has a transmit queue, too. An interface has those that it has.
+                let tx = if is_vale(name) { *shares } else { rings.tx };
+                rings = usual(&RingCounts { tx, rx: *shares, ..rings });
+                (self.open)(&format!("{name}?cluster={shares}&by={by}"), &rings)?
+            }
+        };
         let info = device.info();
         // An interface has a host's stack behind it, which is opened when a client asks for it.
         rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
         if is_vale(name) {
             rings = rings.of_card();
         }
-        let port = Served::new(name, device, rings, user);
-        ports.insert(name.to_string(), Arc::downgrade(&port));
+        let port = Served::new(name, device, rings, cluster.clone(), user);
+        ports.insert(name.clone(), Arc::downgrade(&port));
         Ok(port)
     }
 }
@@ -120,6 +140,36 @@ impl OpenRequest {
         }
         let why = format!("packets of '{}' have a header in front, which the client does not expect", served.name);
         Err(Error::Refused { why, errno: libc::EIO })
+    }
+
+    /// Refuses a cluster that cannot be, before a port is opened for it.
+    pub(super) fn check_own_cluster(&self) -> Result<()> {
+        let Some(ClusterRequest { shares, by }) = &self.cluster else { return Ok(()) };
+        let is_known = By::named(by).is_some() && (1..=MOST_CONSUMERS).contains(&usize::from(*shares));
+        let is_port = !is_pipe(&self.name) && !self.is_monitor() && !self.which.has_host();
+        let why = match (is_known, is_port) {
+            (true, true) => return Ok(()),
+            (false, _) => format!("'{}' cannot be handed out to {shares} clients by {by:?}", self.name),
+            (true, false) => "pipes, monitors and the host's stack are not handed out to clients".to_string(),
+        };
+        Err(Error::Refused { why, errno: libc::EINVAL })
+    }
+
+    /// Refuses a port that is handed out in another way, or not at all.
+    fn check_cluster(&self, there: Option<&ClusterRequest>) -> Result<()> {
+        if self.cluster.as_ref() == there {
+            return Ok(());
+        }
+        let name = &self.name;
+        let why = match there {
+            Some(ClusterRequest { shares, by }) => {
+                format!("'{name}' is handed out with cluster={shares}&by={by}\n  open it in the same way")
+            }
+            None => {
+                format!("'{name}' is open, and not handed out\n  end the program that has it, or choose another port")
+            }
+        };
+        Err(Error::Refused { why, errno: libc::EBUSY })
     }
 
     /// Checks that a port with these rings has the selected ones.
@@ -171,6 +221,26 @@ impl Served {
             Some(host) => take(host, n - cards),
             None => Err(Error::BadPeer { why: "it starts a ring that it has not asked for" }),
         }
+    }
+
+    /// Returns the rings that a client sees: of a port that is handed out, one each way.
+    pub(super) fn rings_of_client(&self) -> RingCounts {
+        match self.cluster {
+            Some(_) => RingCounts { tx: 1, rx: 1, ..self.rings.of_card() },
+            None => self.rings,
+        }
+    }
+
+    /// Takes the first free of a port's queues, for a client that gets any of them; returns its number, too.
+    pub(super) fn free_queue<Q>(&self, queues: u16, mut take: impl FnMut(u16) -> Result<Q>) -> Result<(u16, Q)> {
+        let mut taken = Error::PortInUse { name: self.name.clone() };
+        for number in 0..queues {
+            match take(number) {
+                Err(error @ Error::QueueTaken { .. }) => taken = error,
+                result => return result.map(|queue| (number, queue)),
+            }
+        }
+        Err(taken)
     }
 
     pub(super) fn state(&self, number: u8) -> PortState {

@@ -134,6 +134,7 @@ impl Session {
     pub fn is_like(&self, wanted: &OpenRequest, user: u32) -> bool {
         let there = &self.opened.wanted;
         user == self.user
+            && there.cluster == wanted.cluster
             && (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
             && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
     }

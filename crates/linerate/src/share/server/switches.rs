@@ -59,7 +59,7 @@ impl State {
             }
             let device = (self.open)(&name, &usual(&persistent.rings))?;
             let user = rustix::process::geteuid().as_raw();
-            let served = Served::new(&name, device, usual(&persistent.rings).of_card(), user);
+            let served = Served::new(&name, device, usual(&persistent.rings).of_card(), None, user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
