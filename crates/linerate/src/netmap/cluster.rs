@@ -69,8 +69,9 @@ pub(crate) const MOST: usize = 64;
 const TURN: usize = 64;
 /// Batches after which a distributor goes back to its own packets.
 const TURNS: usize = 4;
-/// The shortest ring of a consumer.
+/// The shortest and the longest ring of a consumer. Long ones bridge the times at which a consumer has no processor.
 const SHORTEST: usize = 64;
+const LONGEST: usize = 4096;
 /// Bytes in which a flow's headers are looked for, where a packet's first slot is shorter.
 const HEADERS: usize = 256;
 
@@ -140,8 +141,8 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
 }
 
 impl Cluster {
-    /// Hands out a port's packets to `consumers`, 1 to 64. Each has a ring of the configuration's length, or a shorter one,
-    /// so that all rings together have at most half of the port's buffers.
+    /// Hands out a port's packets to `consumers`, 1 to 64. Each has a ring of the configuration's length, 4,096 slots if it has
+    /// none, or a shorter one, so that all rings together have at most half of the port's buffers.
     ///
     /// # Errors
     /// [`Error::PoolTooSmall`] if rings of 64 slots are too many, [`Error::RingSize`], [`Error::System`] without descriptors.
@@ -149,7 +150,7 @@ impl Cluster {
         config.check_ring()?;
         let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
         let buffers = pool.region().buffers();
-        let mut ring = config.ring();
+        let mut ring = config.options.ring.unwrap_or(LONGEST);
         while ring > SHORTEST && consumers * ring > buffers / 2 {
             ring /= 2;
         }

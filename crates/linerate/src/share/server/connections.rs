@@ -12,6 +12,7 @@ use rustix::net::{SocketFlags, accept_with};
 
 use super::State;
 use super::request_handler::RequestHandler;
+use super::served::for_programs;
 use crate::error::{Error, Result};
 use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::RingCounts;
@@ -159,19 +160,6 @@ impl State {
             // The port may be free already, if `gone` was notified before this wait.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
-    }
-}
-
-/// Returns the error in words for programs, which do not see the queue's owner.
-pub(super) fn for_programs(taken: Error) -> Error {
-    match taken {
-        Error::QueueTaken { port, direction, queue } => {
-            let why = format!(
-                "{direction} queue {queue} of port '{port}' is taken already\n  end the program that has it, or choose another port"
-            );
-            Error::Refused { why, errno: libc::EBUSY }
-        }
-        taken => taken,
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::connections::for_programs;
-use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, usual};
+
+use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};

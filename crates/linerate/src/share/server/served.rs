@@ -259,6 +259,19 @@ pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortS
     }
 }
 
+/// Returns the error in words for programs, which do not see the queue's owner.
+pub(super) fn for_programs(taken: Error) -> Error {
+    match taken {
+        Error::QueueTaken { port, direction, queue } => {
+            let why = format!(
+                "{direction} queue {queue} of port '{port}' is taken already\n  end the program that has it, or choose another port"
+            );
+            Error::Refused { why, errno: libc::EBUSY }
+        }
+        taken => taken,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
