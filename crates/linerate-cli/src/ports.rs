@@ -98,7 +98,8 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     print(
         "tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address\n\
          pcap:FILE      a capture file to read; pcap:FILE?write to write\n\
-         valeS:P, X{N   a port of a switch, an end of a pipe; null: drops all; faulty:PORT, recorded:PORT around any\n\n",
+         valeS:P, X{N   a port of a switch, an end of a pipe; null: drops all; faulty:PORT, recorded:PORT around any\n\
+         PORT?cluster=N  any of them, handed out to N consumers; &by=flow, inner, addresses or turn\n\n",
     );
     print(&format!("{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none\n"));
     Ok(ExitCode::SUCCESS)

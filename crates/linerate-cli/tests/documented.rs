@@ -8,11 +8,12 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, pair, text};
 
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 13] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("capture.md", include_str!("../../../docs/capture.md")),
     ("cards.md", include_str!("../../../docs/cards.md")),
+    ("clusters.md", include_str!("../../../docs/clusters.md")),
     ("datapaths.md", include_str!("../../../docs/datapaths.md")),
     ("kernel.md", include_str!("../../../docs/kernel.md")),
     ("model.md", include_str!("../../../docs/model.md")),

@@ -283,7 +283,7 @@ fn receive(rx: &mut RxQueue) -> Vec<(u16, u32)> {
 
 /// Returns the consumer of a flow, of `consumers`.
 fn consumer(flow: u16, consumers: u64) -> usize {
-    (u64::from(FlowKey::Flow.hash(&numbered(flow, 0, 60))) * consumers >> 32) as usize
+    ((u64::from(FlowKey::Flow.hash(&numbered(flow, 0, 60))) * consumers) >> 32) as usize
 }
 
 #[test]

@@ -276,6 +276,7 @@ pub(crate) mod fuzzing {
         let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
         let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
         let _ = Found::in_frame(frame);
+        let _ = super::FlowKey::Inner.hash(frame);
         let Ok(Ok(filter)) = std::str::from_utf8(text).map(str::parse::<Filter>) else { return };
         assert!(!filter.any().is_empty());
         let is_meant = filter.matches(frame);

@@ -267,7 +267,7 @@ impl Distributor {
 
 /// Returns the consumer of a hash.
 fn share_of(hash: u32, consumers: usize) -> usize {
-    (u64::from(hash) * consumers as u64 >> 32) as usize
+    ((u64::from(hash) * consumers as u64) >> 32) as usize
 }
 
 /// Returns the hash of a packet's flow, whose headers may be in several slots.
