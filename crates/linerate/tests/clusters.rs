@@ -467,10 +467,12 @@ fn sleeping_consumers_are_woken() {
     assert!(is_readable(&mut a));
     a.disarm();
     assert_eq!(receive(&mut a), [(for_a, 1)]);
-    // `a` sleeps again while `b` works, and is woken by the port itself.
-    assert!(!is_readable(&mut a));
+    // `a` goes on sleeping while `b` is woken and works, and is woken by the port itself.
+    let of_a = a.arm().unwrap().try_clone_to_owned().unwrap();
+    assert!(!is_readable(&mut b));
+    b.disarm();
     bench.send(&[numbered(for_b, 2, 60)]);
-    assert!(is_readable(&mut a));
+    assert_eq!(poll(&mut [PollFd::new(&of_a, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
     a.disarm();
     assert_eq!((receive(&mut a), receive(&mut b)), (vec![], vec![(for_b, 2)]));
     // One that is gone while it sleeps leaves the others their sleep.
@@ -535,6 +537,8 @@ fn cards_and_capture_files_are_handed_out() {
 /// A server, and a sender at a port of its switch.
 struct Served {
     folder: tempfile::TempDir,
+    /// Switches belong to the process: each test has its own.
+    switch: &'static str,
     pool: Arc<Pool>,
     sender: Box<dyn linerate::port::Transmit>,
     _server: Server,
@@ -542,17 +546,21 @@ struct Served {
 }
 
 impl Served {
-    fn new() -> Served {
+    fn new(switch: &'static str) -> Served {
         let folder = tempfile::tempdir().unwrap();
         let mut server = linerate::server();
         server.listen(&folder.path().join("any"), None, 0o600, None).unwrap();
-        let mut sending = open(folder.path(), "vale0:sender", None).unwrap();
+        let mut sending = open(folder.path(), &format!("{switch}:sender"), None).unwrap();
         let (pool, sender) = (sending.pool().clone(), sending.tx(0).unwrap());
-        Served { folder, pool, sender, _server: server, _sending: sending }
+        Served { folder, switch, pool, sender, _server: server, _sending: sending }
     }
 
     fn client(&self, shares: u16, by: &str) -> linerate::Result<ServedPort> {
-        open(self.folder.path(), "vale0:a", Some(ClusterRequest { shares, by: by.to_string() }))
+        self.open("a", Some(ClusterRequest { shares, by: by.to_string() }))
+    }
+
+    fn open(&self, port: &str, cluster: Option<ClusterRequest>) -> linerate::Result<ServedPort> {
+        open(self.folder.path(), &format!("{}:{port}", self.switch), cluster)
     }
 
     fn send(&mut self, flows: impl IntoIterator<Item = u16>, number: u32) {
@@ -593,7 +601,7 @@ fn flows_of(number: usize) -> impl Iterator<Item = u16> {
 
 #[test]
 fn clients_of_a_server_share_a_port() {
-    let mut served = Served::new();
+    let mut served = Served::new("valeshare");
     let [mut a, mut b] = [0, 1].map(|_| served.client(2, "flow").unwrap());
     assert_eq!((a.info().rx_queues, a.info().tx_queues), (1, 1));
     let (mut rx_a, mut rx_b) = (a.rx(0).unwrap(), b.rx(0).unwrap());
@@ -637,7 +645,7 @@ fn clients_of_a_server_share_a_port() {
 
 #[test]
 fn clients_that_ask_for_another_cluster_are_refused() {
-    let served = Served::new();
+    let served = Served::new("valerefuse");
     let message = |result: linerate::Result<ServedPort>| result.map(drop).unwrap_err().with_hint();
     for (shares, by) in [(0, "flow"), (65, "flow"), (2, "x"), (2, "flow&flow=all")] {
         assert!(message(served.client(shares, by)).contains(&format!("handed out to {shares} clients by {by:?}")));
@@ -645,17 +653,15 @@ fn clients_that_ask_for_another_cluster_are_refused() {
     let mut ports = [0, 1, 2].map(|_| served.client(2, "flow").unwrap());
     for (shares, by) in [(3, "flow"), (2, "inner")] {
         let message = message(served.client(shares, by));
-        assert!(message.contains("'vale0:a' is handed out with cluster=2&by=flow"), "{message}");
+        assert!(message.contains("'valerefuse:a' is handed out with cluster=2&by=flow"), "{message}");
     }
-    let plain = message(open(served.folder.path(), "vale0:a", None));
+    let plain = message(served.open("a", None));
     assert!(plain.contains("is handed out with cluster=2&by=flow"), "{plain}");
     let _queues = [ports[0].rx(0).unwrap(), ports[1].rx(0).unwrap()];
     let full = ports[2].rx(0).map(drop).unwrap_err().with_hint();
-    assert!(full.contains("all receive queues of 'vale0:a' are taken, with cluster=2"), "{full}");
-    let _whole = open(served.folder.path(), "vale0:b", None).unwrap();
+    assert!(full.contains("all receive queues of 'valerefuse:a' are taken, with cluster=2"), "{full}");
+    let _whole = served.open("b", None).unwrap();
     let cluster = || Some(ClusterRequest { shares: 2, by: "flow".to_string() });
-    assert!(
-        message(open(served.folder.path(), "vale0:b", cluster())).contains("'vale0:b' is open, and not handed out")
-    );
+    assert!(message(served.open("b", cluster())).contains("'valerefuse:b' is open, and not handed out"));
     assert!(message(open(served.folder.path(), "x{1", cluster())).contains("pipes, monitors"));
 }
