@@ -332,10 +332,14 @@ impl Device for Cluster {
         Info { description, rx_queues: consumers as u16, ring: self.ring, ..info }
     }
 
+    /// Returns the port's, where only packets that a consumer got are received: the others are dropped.
     fn statistics(&self) -> Result<Statistics> {
-        let mut sum = self.inner.statistics()?;
-        sum.drops.no_descriptor += self.shared.shares.iter().map(|share| share.counters.no_descriptors()).sum::<u64>();
-        Ok(sum)
+        let mut all = self.inner.statistics()?;
+        let sum =
+            |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).sum::<u64>();
+        (all.rx_packets, all.rx_bytes) = (sum(QueueCounters::packets), sum(QueueCounters::bytes));
+        all.drops.no_descriptor += sum(QueueCounters::no_descriptors);
+        Ok(all)
     }
 
     fn queue_statistics(&self) -> QueueStatistics {

@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-
 use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
