@@ -1,31 +1,31 @@
 //! A symmetric hash of a frame's flow, which hands frames out to several consumers (`PORT?cluster=N&by=flow`).
-//!
-//! Both directions of a flow have one hash, in each process and on each machine. All fragments of a packet have one hash, which
-//! is decided by each frame alone: nothing is remembered, and nothing is allocated.
-//!
-//! | frame | by `flow` | by `inner` | by `addresses` |
-//! |---|---|---|---|
-//! | TCP, UDP, SCTP over IPv4 or IPv6 | both addresses, both ports, the protocol | as `flow` | both addresses |
-//! | any other protocol of IP, also ICMP, its errors, and ESP | both addresses | as `flow` | both addresses |
-//! | a fragment, the first one too | both addresses | as `flow` | both addresses |
-//! | GRE, VXLAN (port 4789), GTP-U (port 2152), IP in IP | the outer headers, as above | the headers inside, at most 4 tunnels deep | the outer addresses |
-//! | a tunnel's packet that is a fragment, or whose contents are not IP or Ethernet | as above | the outer headers | as above |
-//! | ARP, MPLS, PPPoE, LLDP and all else | both Ethernet addresses | as `flow`, of the frame inside | both Ethernet addresses |
-//! | a frame without two Ethernet addresses | 0 | 0 | 0 |
-//!
-//! - VLAN tags, up to two, are skipped: a flow has one hash with and without them.
-//! - IPv6 extension headers, and authentication headers of both versions, are skipped, up to 8. A packet with a fragment header that
-//!   is no fragment (RFC 6946) is whole.
-//! - Headers that are cut off are not used: without its ports a packet is hashed by its addresses, without those by its
-//!   Ethernet addresses.
-//! - An ICMP error is hashed by its own addresses, and not by those of the packet that it reports.
-//! - A flow some of whose packets are fragments has two hashes: that of its ports, and that of its addresses. Where
-//!   fragments have to meet the other packets of their flow, choose `addresses`.
-//! - The hash has no secret. A sender can choose flows of one hash.
 
 use super::{IPV4, IPV6, TAGS, WITH_PORTS, word};
 
-/// The fields of a frame that are hashed: see the table in [the module](self).
+/// The fields of a frame that a symmetric hash has.
+///
+/// Both directions of a flow have one hash, in each process and on each machine. All fragments of a packet have one hash, which
+/// is decided by each frame alone: nothing is remembered, and nothing is allocated.
+///
+/// | frame | by `flow` | by `inner` | by `addresses` |
+/// |---|---|---|---|
+/// | TCP, UDP, SCTP over IPv4 or IPv6 | both addresses, both ports, the protocol | as `flow` | both addresses |
+/// | any other protocol of IP, also ICMP, its errors, and ESP | both addresses | as `flow` | both addresses |
+/// | a fragment, the first one too | both addresses | as `flow` | both addresses |
+/// | GRE, VXLAN (port 4789), GTP-U (port 2152), IP in IP | the outer headers, as above | the headers inside, at most 4 tunnels deep | the outer addresses |
+/// | a tunnel's packet that is a fragment, or whose contents are not IP or Ethernet | as above | the outer headers | as above |
+/// | ARP, MPLS, PPPoE, LLDP and all else | both Ethernet addresses | as `flow`, of the frame inside | both Ethernet addresses |
+/// | a frame without two Ethernet addresses | 0 | 0 | 0 |
+///
+/// - VLAN tags, up to two, are skipped: a flow has one hash with and without them.
+/// - IPv6 extension headers, and authentication headers of both versions, are skipped, up to 8. A packet with a fragment header that
+///   is no fragment (RFC 6946) is whole.
+/// - Headers that are cut off are not used: without its ports a packet is hashed by its addresses, without those by its
+///   Ethernet addresses.
+/// - An ICMP error is hashed by its own addresses, and not by those of the packet that it reports.
+/// - A flow some of whose packets are fragments has two hashes: that of its ports, and that of its addresses. Where
+///   fragments have to meet the other packets of their flow, choose `addresses`.
+/// - The hash has no secret. A sender can choose flows of one hash.
 ///
 /// ```
 /// use linerate::filter::FlowKey;
