@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
-use kit::{Folder, expect, linerate, summary, text, write_frames};
+use kit::{Folder, Process, expect, linerate, summary, text, write_frames};
 use linerate::capture::Reader;
 use serde_json::Value;
 
@@ -280,6 +280,29 @@ fn a_slow_reader_loses_what_is_counted() {
     // What came is a part of what was sent, in order.
     let mut all = sent.iter();
     assert!(frames.iter().all(|frame| all.any(|sent| sent == frame)));
+}
+
+/// The packets of a port that another program uses.
+#[test]
+fn a_monitor_is_captured() {
+    let folder = Folder::new("capture-monitor");
+    let start = |arguments: &[&str]| Process::start(linerate(arguments).env("LINERATE_PORTS", folder.path("ports")));
+    let mut server = start(&["serve"]);
+    server.await_output("ports/");
+    let mut user = start(&["sink", "vale0:a", "--count", "100", "--json"]);
+    user.await_output("seconds");
+    let path = folder.path("out.pcapng");
+    let mut capture = start(&["capture", "vale0:a+rt", "--write", &path, "--count", "100", "--json"]);
+    // Its queue is there.
+    capture.await_output("seconds");
+    let sent = start(&["gen", "vale0:b", "--count", "100", "--rate", "10k", "--json"]).ended();
+    assert_eq!((sent.0, user.ended().0), (Some(0), Some(0)));
+    let (code, said) = capture.ended();
+    assert_eq!((code, &summary(said.as_bytes())["capture"]["written"]), (Some(0), &100.into()), "{said}");
+    let mut checker = linerate::traffic::Checker::default();
+    read(&path).0.iter().for_each(|frame| checker.check(frame));
+    let report = checker.report();
+    assert_eq!((report.received, report.lost, report.corrupted, report.foreign), (100, 0, 0, 0));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use linerate::Error;
 use linerate::capture::{Counts, Format, Output};
@@ -12,6 +12,9 @@ use zstd::stream::write::Encoder;
 
 /// The first level of zstd, which is the fastest but the negative ones.
 const LEVEL: i32 = 1;
+
+/// How long a compressor may have what readers of its file do not see. More often costs bytes.
+const FLUSHED: Duration = Duration::from_secs(1);
 
 /// When a file is followed by the next one, and how many there are.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -60,6 +63,8 @@ struct Current {
     frames: u64,
     /// The time of its first frame.
     first: Option<u64>,
+    /// Since when the compressor has something.
+    unflushed: Option<Instant>,
 }
 
 enum Target {
@@ -123,7 +128,7 @@ impl Files {
                 Err(source) => return Err(Error::System { call: "starting zstd", source }),
             },
         };
-        self.current = Some(Current { target, bytes: 0, frames: 0, first: None });
+        self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
         self.names.push_back(path);
         let mut beginning = Vec::new();
         let names: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
@@ -175,18 +180,18 @@ impl Files {
         (self.written[interface], self.times.unwrap_or_default())
     }
 
-    /// Hands everything to the system, so that readers of the file see it.
+    /// Hands to the system what a compressor has had for a second, so that readers of the file see it.
     ///
     /// # Errors
     /// [`Error::Recording`].
     pub fn flush(&mut self) -> Result<(), Error> {
-        let frames = self.frames;
-        match self.current.as_mut().map(|current| &mut current.target) {
-            Some(Target::Compressed(encoder)) => {
-                encoder.flush().map_err(|error| encoder.get_ref().error(&error, frames))
-            }
-            _ => Ok(()),
+        if let Some(Current { target: Target::Compressed(encoder), frames, unflushed, .. }) = &mut self.current
+            && unflushed.is_some_and(|since| since.elapsed() >= FLUSHED)
+        {
+            *unflushed = None;
+            encoder.flush().map_err(|error| encoder.get_ref().error(&error, *frames))?;
         }
+        Ok(())
     }
 
     /// Ends the last file.
@@ -221,6 +226,7 @@ impl Files {
                 }
             }
             Target::Compressed(encoder) => {
+                current.unflushed.get_or_insert_with(Instant::now);
                 encoder.write_all(bytes).map_err(|error| encoder.get_ref().error(&error, current.frames))?;
             }
         }
