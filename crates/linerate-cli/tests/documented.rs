@@ -79,8 +79,8 @@ impl Place {
             .iter()
             .any(|word| line.contains(&format!("linerate {word} ")));
         let time = if runs && !line.contains("--seconds") && !line.contains("--count") { " --seconds 0.5" } else { "" };
-        let line = line.replace("linerate ", "exec linerate ").replace("/tmp/a", &self.folder.path("a"));
-        let line = if line.starts_with("LINERATE_LOG") { line.replace("exec ", "") } else { line };
+        let line = line.strip_prefix("linerate ").map_or(line.to_string(), |rest| format!("exec linerate {rest}"));
+        let line = line.replace("/tmp/a", &self.folder.path("a"));
         let place = self.folder.0.display();
         let mut command = self.here.command("sh -c");
         command.arg(format!("cd '{place}'; PATH='{place}/bin':$PATH; {line}{time}"));
@@ -138,6 +138,80 @@ fn documented_commands_run_as_they_stand() {
         }
     }
     assert!(count >= 30, "{count} commands were found");
+}
+
+/// Programs of others, which the docs run on our ports.
+const PROGRAMS: [&str; 6] = ["tcpdump", "dumpcap", "tcpreplay", "arp-scan", "python3", "tshark"];
+
+/// The lines of other programs run as they stand, with the object that they name, or Wireshark's interfaces. Those without an end
+/// are stopped after a while.
+#[test]
+fn documented_programs_run_as_they_stand() {
+    let _alone = alone();
+    let place = Place::new();
+    let of_tests = ["build", "--quiet", "--package", "linerate-pcap", "--profile", "test"];
+    expect(0, Command::new(env!("CARGO")).args(of_tests));
+    // Where the docs have it.
+    std::fs::create_dir_all(place.folder.path("target/release")).unwrap();
+    let object = "liblinerate_pcap.so";
+    let built = Path::new(env!("CARGO_BIN_EXE_linerate")).with_file_name(object);
+    std::os::unix::fs::symlink(built, place.folder.path(&format!("target/release/{object}"))).unwrap();
+    place.run("", "linerate gen pcap:in.pcap?write --count 100");
+    let pages = [
+        ("README.md", include_str!("../../../README.md")),
+        ("pcap.md", include_str!("../../../docs/pcap.md")),
+        ("extcap.md", include_str!("../../../docs/extcap.md")),
+    ];
+    let mut count = 0;
+    for (page, block) in pages.iter().flat_map(|(page, text)| {
+        let lines = commands(text).join("\n");
+        lines.split("\n\n").map(|block| (*page, block.to_string())).collect::<Vec<_>>()
+    }) {
+        let words_of = |line: &str| line.split(' ').find(|word| !word.contains("PRELOAD")).unwrap_or("").to_string();
+        if !block.lines().any(|line| PROGRAMS.contains(&&*words_of(line))) {
+            continue;
+        }
+        let (mut beside, mut exported) = (Vec::new(), String::new());
+        if block.contains("vale0") && !block.contains("linerate serve") {
+            let mut server = Process::start(&mut place.command("linerate serve"));
+            server.await_output("ports/");
+            beside.push(server);
+        }
+        if block.contains("vale0:a+rt") && !block.contains(" vale0:a ") {
+            // The program whose port is watched.
+            let mut user = Process::start(&mut place.command("linerate sink vale0:a --seconds 60"));
+            user.await_output("s ");
+            beside.push(user);
+        }
+        for line in block.lines() {
+            if line.starts_with("export ") {
+                exported = format!("{line}; ");
+            } else if line.ends_with('&') {
+                let is_server = line.starts_with("linerate serve");
+                let mut process = Process::start(&mut place.command(&line.replace('&', "--seconds 60")));
+                process.await_output(if is_server { "ports/" } else { "s " });
+                beside.push(process);
+            } else if PROGRAMS.contains(&&*words_of(line)) {
+                count += 1;
+                let has_end = !line.contains("'udp port 53'");
+                // Debian's, which has Debian's scapy.
+                let line = line.replace("python3", "/usr/bin/python3");
+                let line =
+                    line.strip_prefix("LD_PRELOAD=").map_or(line.clone(), |rest| format!("env LD_PRELOAD={rest}"));
+                let output = place.command(&format!("{exported}timeout 60 {line}"));
+                let output = if has_end { output } else { place.command(&format!("{exported}timeout 3 {line}")) };
+                let output = { output }.output().unwrap();
+                let code = if has_end { 0 } else { 124 };
+                let said = text(&output.stdout) + &text(&output.stderr);
+                // tcpdump ends well when it is stopped.
+                let is_good = output.status.code() == Some(code) || !has_end && output.status.success();
+                assert!(is_good, "{page}: {line}\n{:?}\n{said}", output.status);
+            } else if line.starts_with("linerate ") {
+                place.run(page, line);
+            }
+        }
+    }
+    assert!(count >= 12, "{count} commands were found");
 }
 
 /// The README's first commands succeed.
