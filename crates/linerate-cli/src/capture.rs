@@ -147,7 +147,7 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     drop(full);
     let writer = {
         let streams = streams.clone();
-        let write = move || Writer { target, streams, failure: None }.run(&chunks, &spent);
+        let write = move || Writer { target, streams, failure: None, unsorted: 0 }.run(&chunks, &spent);
         let thread = std::thread::Builder::new().name("linerate writer".to_string()).spawn(write);
         thread.map_err(|source| Error::System { call: "starting a thread", source })?
     };
@@ -225,11 +225,13 @@ struct Writer {
     /// By interface.
     streams: Vec<Vec<Arc<Shared>>>,
     failure: Option<Error>,
+    /// Packets behind a later one.
+    unsorted: u64,
 }
 
 impl Writer {
     /// Writes until the queues' threads have ended, or until it fails, which ends the run.
-    fn run(mut self, chunks: &Receiver<Chunk>, spent: &AtomicBool) -> Finished {
+    fn run(mut self, chunks: &Receiver<Chunk>, spent: &AtomicBool) -> Writer {
         let mut merge = Merge::new(self.target.format(), self.streams.iter().flatten().cloned().collect());
         loop {
             let outcome = match chunks.recv_timeout(LOOK) {
@@ -249,16 +251,60 @@ impl Writer {
                 break;
             }
         }
-        Finished { target: self.target, streams: self.streams, failure: self.failure, late: merge.late }
+        self.unsorted = merge.late;
+        self
     }
-}
 
-/// What the writer leaves.
-struct Finished {
-    target: Target,
-    streams: Vec<Vec<Arc<Shared>>>,
-    failure: Option<Error>,
-    late: u64,
+    /// Ends the last file, and returns the capture's part of the summary and its table.
+    fn summary(mut self, measured: &mut Measured, undelivered: u64) -> (Value, String) {
+        let sum = |of: fn(&Shared) -> u64| self.streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
+        let accepted = sum(|shared| shared.accepted.load(Ordering::Relaxed));
+        let dropped = sum(|shared| shared.dropped.load(Ordering::Relaxed));
+        let Target::Files(files) = &mut self.target else {
+            measured.outcome.lost += dropped;
+            return (
+                json!({ "dropped_by_ports": undelivered, "dropped": dropped }),
+                said(dropped, "the lines were printed"),
+            );
+        };
+        let mut ends = ends(files, &self.streams);
+        for (counts, port) in ends.iter_mut().zip(&measured.ports) {
+            let by_port = port["undelivered"].as_u64().unwrap_or(0);
+            (counts.received, counts.dropped_by_port) = (counts.received + by_port, Some(by_port));
+        }
+        if self.failure.is_none() {
+            self.failure = files.end(&ends).err();
+        }
+        let unwritten = accepted.saturating_sub(files.frames + dropped);
+        measured.outcome.lost += dropped + unwritten;
+        let why_dropped = match &self.failure {
+            None => said(dropped, "the file was written"),
+            Some(_) => format!("{} packets that were accepted are not in it\n", dropped + unwritten),
+        };
+        if measured.failure.is_none() {
+            measured.failure = self.failure.take();
+        }
+        if self.unsorted > 0 {
+            note(&format!("note: {} packets are behind a later one of another queue in the file", self.unsorted));
+        }
+        let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
+        let part = json!({
+            "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
+            "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.unsorted,
+        });
+        let into = match &names[..] {
+            [only] => only.clone(),
+            [.., last] => format!("{} files, the last one {last}", files.begun()),
+            [] => String::new(),
+        };
+        let removed = match files.removed {
+            0 => String::new(),
+            removed => format!("; {removed} older ones were removed"),
+        };
+        let packets = if files.frames == 1 { "packet" } else { "packets" };
+        let text = format!("wrote {} {packets} into {into}{removed}\n", files.frames);
+        (part, text + &why_dropped)
+    }
 }
 
 impl Target {
@@ -303,59 +349,6 @@ fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
         }
     };
     streams.iter().enumerate().map(count).collect()
-}
-
-impl Finished {
-    /// Ends the last file, and returns the capture's part of the summary and its table.
-    fn summary(mut self, measured: &mut Measured, undelivered: u64) -> (Value, String) {
-        let sum = |of: fn(&Shared) -> u64| self.streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
-        let accepted = sum(|shared| shared.accepted.load(Ordering::Relaxed));
-        let dropped = sum(|shared| shared.dropped.load(Ordering::Relaxed));
-        let Target::Files(files) = &mut self.target else {
-            measured.outcome.lost += dropped;
-            return (
-                json!({ "dropped_by_ports": undelivered, "dropped": dropped }),
-                said(dropped, "the lines were printed"),
-            );
-        };
-        let mut ends = ends(files, &self.streams);
-        for (counts, port) in ends.iter_mut().zip(&measured.ports) {
-            let by_port = port["undelivered"].as_u64().unwrap_or(0);
-            (counts.received, counts.dropped_by_port) = (counts.received + by_port, Some(by_port));
-        }
-        if self.failure.is_none() {
-            self.failure = files.end(&ends).err();
-        }
-        let unwritten = accepted.saturating_sub(files.frames + dropped);
-        measured.outcome.lost += dropped + unwritten;
-        let why_dropped = match &self.failure {
-            None => said(dropped, "the file was written"),
-            Some(_) => format!("{} packets that were accepted are not in it\n", dropped + unwritten),
-        };
-        if measured.failure.is_none() {
-            measured.failure = self.failure.take();
-        }
-        if self.late > 0 {
-            note(&format!("note: {} packets are behind a later one of another queue in the file", self.late));
-        }
-        let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
-        let part = json!({
-            "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
-            "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.late,
-        });
-        let into = match &names[..] {
-            [only] => only.clone(),
-            [.., last] => format!("{} files, the last one {last}", files.begun()),
-            [] => String::new(),
-        };
-        let removed = match files.removed {
-            0 => String::new(),
-            removed => format!("; {removed} older ones were removed"),
-        };
-        let packets = if files.frames == 1 { "packet" } else { "packets" };
-        let text = format!("wrote {} {packets} into {into}{removed}\n", files.frames);
-        (part, text + &why_dropped)
-    }
 }
 
 /// Says how many packets found no room because something was done more slowly than they came.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kit::{Process, expect, linerate, summary, text, write_frames};
+use kit::{Namespace, Process, expect, inside, linerate, pair, summary, text, write_frames};
 
 mod kit;
 
@@ -317,4 +317,60 @@ fn the_end_of_the_server_ends_its_users() {
         std::fs::read_dir(world.folder.path()).unwrap().flatten().filter(|entry| entry.file_name() != ".lock").count(),
         0
     );
+}
+
+/// The packets of a port of a switch, and of an interface, are handed out to two programs by flow. One is killed, and its share
+/// goes to the next.
+#[test]
+fn a_served_port_is_handed_out_to_several_programs() {
+    let [here, there] = ["handed", "hander"].map(Namespace::new);
+    [&here, &there].iter().for_each(|namespace| namespace.disable_ipv6("default"));
+    pair((&here, "v0"), (&there, "v1"), 11);
+    // Linux does not use it.
+    here.run("ip address flush dev v0");
+    let folder = tempfile::tempdir().unwrap();
+    let command = |words: &str| {
+        let mut command = inside(&here, words);
+        command.env("LINERATE_PORTS", folder.path());
+        command
+    };
+    let mut server = Process::start(&mut command("serve"));
+    server.await_output(folder.path().to_str().unwrap());
+    for port in ["vale0:a", "netmap:v0"] {
+        let sink = || {
+            let mut sink = Process::start(&mut command(&format!("sink {port}?cluster=2&by=flow --seconds 60 --json")));
+            sink.await_output("ports");
+            sink
+        };
+        let (first, second) = (sink(), sink());
+        let refused = |options: &str, code: i32, why: &str| {
+            let said = text(&expect(code, &mut command(&format!("sink {port}{options} --seconds 1"))).stderr);
+            assert!(said.contains(why), "{port}{options}: {said}");
+        };
+        refused("?cluster=2&by=flow", 1, "are taken, with cluster=2");
+        refused("?cluster=3&by=flow", 1, "is handed out with cluster=2&by=flow");
+        refused("?cluster=2&by=turn", 1, "is handed out with cluster=2&by=flow");
+        refused("", 1, "is handed out with cluster=2&by=flow");
+        // Killed, not ended.
+        drop(first);
+        let third = sink();
+        let mut sender = match port {
+            "vale0:a" => command("gen vale0:b --flows 64 --rate 20k --count 4000 --seconds 60 --json"),
+            _ => inside(&there, "gen packet:v1 --flows 64 --rate 20k --count 4000 --seconds 60 --json"),
+        };
+        expect(0, &mut sender);
+        let counts = [second, third].map(|sink| {
+            // What it had no time for is counted.
+            let said = summary(sink.interrupt().1.as_bytes());
+            let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+            assert_eq!(
+                (&said["reordered"], &said["corrupted"], &said["duplicated"]),
+                (&0.into(), &0.into(), &0.into())
+            );
+            [number(&said["packets"]), number(&said["ports"][0]["drops"]["no_descriptor"])]
+        });
+        let sum: u64 = counts.iter().flatten().sum();
+        assert_eq!(sum, 4000, "{port}: {counts:?}");
+        assert!(counts.iter().all(|[received, _]| *received > 0), "{port}: {counts:?}");
+    }
 }
