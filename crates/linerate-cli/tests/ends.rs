@@ -252,6 +252,7 @@ fn a_card_that_goes_leaves_a_summary() {
     sink.await_output("\"ports\"");
     drop(server);
     sink.await_error("linerate: ");
+    sink.await_error("the program that serves it has ended");
     let (code, shown) = sink.ended();
     let summary = kit::summary(shown.as_bytes());
     assert_eq!(code, Some(1));

@@ -593,6 +593,9 @@ impl Error {
                 "try: echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again"
             ),
             Error::Timeout { .. } => "reset the port; if that fails, too, the card needs a power cycle".to_string(),
+            Error::CardGone { port, .. } if port.starts_with("vfio-user:") => {
+                "the program that serves it has ended; start it again, and open the port again".to_string()
+            }
             Error::CardGone { .. } => {
                 "it was unplugged, lost its power, or its bus was reset; open it again when it is back".to_string()
             }
