@@ -216,7 +216,7 @@ fn filters_take_what_tcpdump_takes() {
             assert!(read(&path).0 == wanted, "{ours}");
         }
         // Of those, exactly so many.
-        capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7"]);
+        capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7", "--seconds", "60"]);
         assert!(read(&path).0 == wanted[..7], "{expression}");
     }
     let said = expect(2, &mut linerate(&["capture", "null:", "--pcap-filter", "tcp port many"]));
