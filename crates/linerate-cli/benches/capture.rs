@@ -23,11 +23,12 @@ const LOOP: usize = 40_000_000;
 const CHUNK: usize = 256 << 10;
 const FILE: usize = 512 << 20;
 
-/// A program that captures: its name, its command (with FILE), and what it says when it is ready, on standard error.
+/// A program that captures: its name, its command (with FILE), and what it says when it is ready: linerate on standard output, its
+/// first second; the others on standard error.
 const PROGRAMS: [(&str, &str, &str); 5] = [
-    ("capture packet:", "LINERATE capture packet:v0 --write FILE", "link up"),
-    ("capture xdp:", "LINERATE capture xdp:v0?flow=all --write FILE", "link up"),
-    ("tcpdump", "tcpdump --immediate-mode -i v0 -w FILE", "listening on"),
+    ("capture packet:", "LINERATE capture packet:v0 --write FILE", "1 s"),
+    ("capture xdp:", "LINERATE capture xdp:v0?flow=all --write FILE", "1 s"),
+    ("tcpdump", "tcpdump -i v0 -w FILE", "listening on"),
     ("dumpcap", "dumpcap -q -i v0 -w FILE", "File:"),
     ("netsniff-ng", "netsniff-ng --in v0 --out FILE --silent --no-promisc", ""),
 ];
@@ -52,10 +53,10 @@ fn main() {
     }
     pair((&here, "v0"), (&there, "v1"), 9);
     println!("\nkept of the frames that were sent into a veth at each rate");
-    println!("{:<18}{}", "", RATES.map(|rate| format!("{rate:>12}")).concat());
+    println!("{:<18}{}", "", RATES.map(|rate| format!("{rate:>14}")).concat());
     for (name, words, ready) in PROGRAMS {
         let kept = RATES.map(|rate| round(&memory.0, &here, &there, words, ready, rate));
-        println!("{name:<18}{}", kept.map(|(kept, rate)| format!("{:>12}", format!("{kept:.1} % {rate:.2}"))).concat());
+        println!("{name:<18}{}", kept.map(|(kept, rate)| format!("{:>14}", format!("{kept:.2} % {rate:.2}"))).concat());
     }
     println!("(behind each part the millions of frames a second that were sent)");
 }
@@ -71,6 +72,8 @@ fn round(memory: &Path, here: &Namespace, there: &Namespace, words: &str, ready:
             std::thread::yield_now();
         }
         settle(&file);
+    } else if ready == "1 s" {
+        program.await_output(ready);
     } else {
         program.await_error(ready);
     }

@@ -35,6 +35,8 @@ use crate::{Common, packets, usage, whole};
 
 /// The most bytes of a frame that are captured, unless fewer are asked for: libpcap's limit.
 const SNAPLEN: u32 = 256 << 10;
+/// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor.
+const RING: u16 = 4096;
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -111,6 +113,9 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     if let Some(port) = ports.iter().find(|port| PortName::parse(port).is_ok_and(|name| name.is_capture_to_write())) {
         usage(&format!("{port} is written, and gives no packets; the file to write is --write FILE"));
     }
+    // The length of a served port's ring is the library's choice.
+    let are_own = ports.iter().all(|port| PortName::parse(port).is_ok_and(|name| !name.may_be_served()));
+    let common = &Common { ring: common.ring.or(are_own.then_some(RING)), ..common.clone() };
     let mut run = Run::open("capture", ports, what.count, common)?;
     for device in run.devices() {
         match device.set_promiscuous(true) {
