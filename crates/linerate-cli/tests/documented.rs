@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, pair, text};
 
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("capture.md", include_str!("../../../docs/capture.md")),
@@ -16,6 +16,7 @@ const PAGES: [(&str, &str); 13] = [
     ("clusters.md", include_str!("../../../docs/clusters.md")),
     ("datapaths.md", include_str!("../../../docs/datapaths.md")),
     ("kernel.md", include_str!("../../../docs/kernel.md")),
+    ("machines.md", include_str!("../../../docs/machines.md")),
     ("model.md", include_str!("../../../docs/model.md")),
     ("netmap.md", include_str!("../../../docs/netmap.md")),
     ("replay.md", include_str!("../../../docs/replay.md")),
@@ -44,11 +45,15 @@ fn commands(page: &str) -> Vec<String> {
 /// True for a command of linerate's that can be run anywhere.
 fn can_run(line: &str) -> bool {
     let line = line.trim_start_matches("sudo ").trim_start_matches("LINERATE_LOG=debug ");
-    // Cards of the machine, minutes of measurements, and a command that bind explains.
+    // Cards of the machine, minutes of measurements, and a command that bind explains; virtual machines and their peers, which
+    // the guests' tests have.
+    let needs_machine =
+        ["linerate vm ", "virtio-user:", "memif:", "vhost:/run/"].iter().any(|part| line.contains(part));
     line.starts_with("linerate ")
         && !line.contains("0000:")
         && !line.starts_with("linerate bench")
         && !line.contains("bind")
+        && !needs_machine
 }
 
 /// A namespace with the interfaces of the examples, and a folder for their files.
