@@ -13,7 +13,7 @@ use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::SharedMapping;
-use crate::share::protocol::message::{MemoryChoice, OpenRequest, Request, RingSelection};
+use crate::share::protocol::message::{ClusterRequest, MemoryChoice, OpenRequest, Request, RingSelection};
 use crate::share::protocol::name::base;
 use crate::share::protocol::ring::{RingAt, STATE};
 
@@ -171,6 +171,7 @@ impl Program {
             rings: rings(input),
             zero_copy: has(3) && has(4),
             takes_header: !has(1),
+            cluster: (has(0) && has(5)).then(|| ClusterRequest { shares: ring + 1, by: "flow".to_string() }),
             shares: false,
             flags: 0,
         };
