@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use clap::Args;
-use linerate::capture::{Counts, Format};
+use linerate::capture::{Counts, Format, SNAPLEN};
 use linerate::port::PortName;
 use linerate::{Batch, Error, port};
 use serde_json::{Value, json};
@@ -33,8 +33,6 @@ use crate::run::{Measured, Outcome, Run, Sums};
 use crate::show::{Shown, note, print};
 use crate::{Common, packets, usage, whole};
 
-/// The most bytes of a frame that are captured, unless fewer are asked for: libpcap's limit.
-const SNAPLEN: u32 = 256 << 10;
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor.
 const RING: u16 = 4096;
 /// How long the writer waits for packets before it looks whether held ones are due.
@@ -57,7 +55,7 @@ pub struct What {
     rules: Rules,
     #[command(flatten)]
     ring: Ring,
-    /// Keep at most so many bytes that are not written yet, with k, M or G; packets that find no room are dropped
+    /// Keep at most BYTES bytes that are not written yet, with k, M or G; packets that find no room are dropped
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
     memory: u64,
     /// Stop after exactly this many packets; with k, M or G
@@ -108,13 +106,12 @@ enum Target {
 /// Runs until its end.
 pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Error> {
     what.check(ports);
-    let names = ports.iter().map(|name| Ok(PortName::parse(name)?.short().to_string()));
-    let names = names.collect::<Result<Vec<_>, Error>>()?;
-    if let Some(port) = ports.iter().find(|port| PortName::parse(port).is_ok_and(|name| name.is_capture_to_write())) {
+    let parsed = ports.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+    if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is written, and gives no packets; the file to write is --write FILE"));
     }
     // The length of a served port's ring is the library's choice.
-    let are_own = ports.iter().all(|port| PortName::parse(port).is_ok_and(|name| !name.may_be_served()));
+    let are_own = !parsed.iter().any(PortName::may_be_served);
     let common = &Common { ring: common.ring.or(are_own.then_some(RING)), ..common.clone() };
     let mut run = Run::open("capture", ports, what.count, common)?;
     for device in run.devices() {
@@ -124,9 +121,10 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
             Err(error) => return Err(error),
         }
     }
+    let names = parsed.iter().map(|name| name.short().to_string()).collect();
     let target = match &what.write {
-        Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names.clone(), what.ring)?)),
-        None => Target::Lines { names: names.clone(), is_json: common.json },
+        Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names, what.ring)?)),
+        None => Target::Lines { names, is_json: common.json },
     };
     run.shows(match &what.write {
         Some(path) if is_standard_output(path) => Shown::Aside,

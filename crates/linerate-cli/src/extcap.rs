@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use linerate::capture::SNAPLEN;
 use linerate::filter::Filter;
 use linerate::share::{Client, folder};
 
@@ -27,8 +28,6 @@ pub const PROGRAM: &str = "linerate-extcap";
 
 /// The port of the general interface, unless another is given.
 const PORT: &str = "sim:0";
-/// The most bytes of a frame that are captured, unless fewer are asked for: Wireshark's own limit.
-const SNAPLEN: u32 = 256 << 10;
 
 const CALLS: &str = "Wireshark's calls";
 

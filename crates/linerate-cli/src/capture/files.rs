@@ -19,13 +19,13 @@ const FLUSHED: Duration = Duration::from_secs(1);
 /// When a file is followed by the next one, and how many there are.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Ring {
-    /// Begin another file when this one has so many bytes; with k, M or G
+    /// Begin another file when this one has BYTES bytes; with k, M or G
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
     pub file_size: Option<u64>,
-    /// Begin another file so many seconds after this one's first packet
+    /// Begin another file SECONDS seconds after this one's first packet
     #[arg(long, value_name = "SECONDS", value_parser = super::period, requires = "write")]
     pub file_seconds: Option<Duration>,
-    /// Keep so many files, and remove the oldest one for the next
+    /// Keep N files, and remove the oldest one for the next
     #[arg(long, value_name = "N", value_parser = crate::whole::<u32>(1, 1_000_000), requires = "write")]
     pub files: Option<u32>,
 }
@@ -150,9 +150,9 @@ impl Files {
     /// [`Error::Recording`].
     pub fn write(&mut self, records: &[u8], ends: &impl Fn(&Files) -> Ends) -> Result<(), Error> {
         let (mut start, mut at, mut frames) = (0, 0, 0);
-        while let Some(found) = self.format.first(&records[at..]) {
+        for found in self.format.records(records) {
             let current = self.current.as_mut().expect("a file is always open");
-            let size = current.bytes + (at - start + found.end) as u64;
+            let size = current.bytes + (at - start + found.len) as u64;
             let first = *current.first.get_or_insert(found.nanoseconds);
             let is_full = self.ring.file_size.is_some_and(|most| size > most) && current.frames + frames > 0;
             let is_old = self
@@ -164,13 +164,13 @@ impl Files {
                 self.end(&ends(self))?;
                 self.next()?;
                 (start, frames) = (at, 0);
-                continue;
+                self.current.iter_mut().for_each(|next| next.first = Some(found.nanoseconds));
             }
             let interface = found.interface as usize;
             self.written[interface] += 1;
             let times = self.times.get_or_insert([found.nanoseconds; 2]);
             times[1] = times[1].max(found.nanoseconds);
-            (at, frames) = (at + found.end, frames + 1);
+            (at, frames) = (at + found.len, frames + 1);
         }
         self.put(&records[start..at], frames)
     }
@@ -214,13 +214,14 @@ impl Files {
         }
     }
 
-    /// Writes bytes that are so many whole records.
+    /// Writes bytes, which are whole records of this number of frames.
     fn put(&mut self, bytes: &[u8], frames: u64) -> Result<(), Error> {
         let current = self.current.as_mut().expect("a file is always open");
         match &mut current.target {
             Target::Plain(output) => {
                 if let Err((error, written)) = output.write_whole(bytes) {
-                    let whole = whole(self.format, bytes, if frames > 0 { written } else { 0 });
+                    // Behind a beginning or in front of an end there are none.
+                    let whole = if frames > 0 { self.format.records(&bytes[..written]).count() as u64 } else { 0 };
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
                     return Err(output.error(&error, current.frames));
                 }
@@ -236,15 +237,6 @@ impl Files {
         self.bytes += bytes.len() as u64;
         Ok(())
     }
-}
-
-/// Returns how many records are whole in the first `written` bytes.
-fn whole(format: Format, records: &[u8], written: usize) -> u64 {
-    let (mut at, mut count) = (0, 0);
-    while let Some(found) = format.first(&records[at..written]) {
-        (at, count) = (at + found.end, count + 1);
-    }
-    count
 }
 
 /// Returns whether a path is `-`.

@@ -8,37 +8,34 @@ use etherparse::{ArpHardwareId, EtherType, Icmpv4Type, Icmpv6Type, LaxNetSlice, 
 use linerate::capture::{Format, Found};
 
 /// Returns the packets of whole records, a line each. `names` are those of the interfaces, if there are several.
-pub fn lines(format: Format, mut records: &[u8], names: &[String]) -> String {
+pub fn lines(format: Format, records: &[u8], names: &[String]) -> String {
     let mut text = String::new();
-    while let Some(found) = format.first(records) {
-        let frame = &records[format.header()..][..found.len];
+    for found in format.records(records) {
         text += &time_of_day(found.nanoseconds);
         if let Some(name) = names.get(found.interface as usize).filter(|_| names.len() > 1) {
             let _ = write!(text, " {name}");
         }
-        let _ = writeln!(text, " {}, {} bytes{}", described(frame), found.original, cut(&found));
-        records = &records[found.end..];
+        let _ = writeln!(text, " {}, {} bytes{}", described(found.frame), found.original, cut(&found));
     }
     text
 }
 
 /// Returns the same as JSON lines.
-pub fn json_lines(format: Format, mut records: &[u8], names: &[String]) -> String {
+pub fn json_lines(format: Format, records: &[u8], names: &[String]) -> String {
     let mut text = String::new();
-    while let Some(found) = format.first(records) {
-        let frame = &records[format.header()..][..found.len];
+    for found in format.records(records) {
         let packet = serde_json::json!({
             "nanoseconds": found.nanoseconds, "port": names.get(found.interface as usize), "bytes": found.original,
-            "captured": found.len, "text": described(frame),
+            "captured": found.frame.len(), "text": described(found.frame),
         });
         let _ = writeln!(text, "{}", serde_json::json!({ "packet": packet }));
-        records = &records[found.end..];
     }
     text
 }
 
-fn cut(found: &Found) -> String {
-    if found.len < found.original { format!(" ({} captured)", found.len) } else { String::new() }
+fn cut(found: &Found<'_>) -> String {
+    let captured = found.frame.len();
+    if captured < found.original { format!(" ({captured} captured)") } else { String::new() }
 }
 
 /// Returns the time of day in UTC, to the nanosecond.

@@ -41,7 +41,7 @@ impl Pending {
                 return;
             };
             if let Some(found) = format.first(&chunk[self.at..]) {
-                self.next = Some((found.nanoseconds, found.end));
+                self.next = Some((found.nanoseconds, found.len));
                 return;
             }
             self.at = 0;
@@ -164,11 +164,7 @@ mod tests {
             merge.push(None, u64::MAX, &mut write).unwrap();
             assert_eq!(merge.late, 0);
             times.sort_unstable();
-            let (mut at, mut found) = (0, Vec::new());
-            while let Some(record) = format.first(&merged[at..]) {
-                found.push(record.nanoseconds);
-                at += record.end;
-            }
+            let found: Vec<u64> = format.records(&merged).map(|record| record.nanoseconds).collect();
             assert_eq!(found, times, "{format:?}");
         }
     }

@@ -10,7 +10,7 @@ use linerate::capture::Format;
 /// The bytes of a chunk, which the caches hold until it is written, unless one frame is longer.
 pub const CHUNK: usize = 256 << 10;
 /// The longest time for which records are kept while packets come. In a pause they are handed over once the writer has nothing else.
-pub const KEPT: Duration = Duration::from_millis(100);
+const KEPT: Duration = Duration::from_millis(100);
 /// The bytes around a frame in a record, at most, with the padding.
 const AROUND: usize = 36;
 
@@ -75,7 +75,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Makes the stream of queue `number` at an interface, which has at most so many chunks.
+    /// Makes the stream of queue `number` at an interface, which has at most this number of chunks.
     pub fn new(
         number: usize,
         interface: u32,

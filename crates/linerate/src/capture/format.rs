@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{ETHERNET, SECOND};
 
-/// The most bytes of a frame that captures have by convention.
-pub(super) const SNAPLEN: u32 = 256 << 10;
+/// The most bytes of a frame that a capture has: libpcap's `MAXIMUM_SNAPLEN`.
+pub const SNAPLEN: u32 = 256 << 10;
 
 /// A format of capture files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +35,15 @@ pub struct Counts {
 
 /// A record among those that a [`Format`] has appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The offset behind it.
-    pub end: usize,
+pub struct Found<'a> {
+    /// The record's length in bytes.
+    pub len: usize,
     /// The interface's number.
     pub interface: u32,
     /// When the frame passed, in nanoseconds since 1970.
     pub nanoseconds: u64,
-    /// The frame's bytes that the record has.
-    pub len: usize,
+    /// The frame, as far as the record has it.
+    pub frame: &'a [u8],
     /// The frame's bytes before it was cut to the snap length.
     pub original: usize,
 }
@@ -143,31 +143,29 @@ impl Format {
     }
 
     /// Returns the record at the beginning of `bytes`, which [`append`](Format::append) has made, if it is whole.
-    pub fn first(self, bytes: &[u8]) -> Option<Found> {
+    pub fn first(self, bytes: &[u8]) -> Option<Found<'_>> {
         let word = |n: usize| Some(u32::from_le_bytes(*bytes.get(4 * n..)?.first_chunk()?));
-        let found = match self {
+        let (len, interface, nanoseconds, header, kept, original) = match self {
             Format::Pcap => {
-                let len = word(2)? as usize;
-                let nanoseconds = u64::from(word(0)?) * SECOND + u64::from(word(1)?);
-                Found { end: 16 + len, interface: 0, nanoseconds, len, original: word(3)? as usize }
+                let kept = word(2)?;
+                (16 + kept, 0, u64::from(word(0)?) * SECOND + u64::from(word(1)?), 16, kept, word(3)?)
             }
-            Format::Pcapng => Found {
-                end: word(1)? as usize,
-                interface: word(2)?,
-                nanoseconds: u64::from(word(3)?) << 32 | u64::from(word(4)?),
-                len: word(5)? as usize,
-                original: word(6)? as usize,
-            },
+            Format::Pcapng => {
+                (word(1)?, word(2)?, u64::from(word(3)?) << 32 | u64::from(word(4)?), 28, word(5)?, word(6)?)
+            }
         };
-        (found.end <= bytes.len()).then_some(found)
+        let record = bytes.get(..len as usize)?;
+        let frame = record.get(header..header + kept as usize)?;
+        Some(Found { len: record.len(), interface, nanoseconds, frame, original: original as usize })
     }
 
-    /// Returns where a record's frame begins in it.
-    pub fn header(self) -> usize {
-        match self {
-            Format::Pcap => 16,
-            Format::Pcapng => 28,
-        }
+    /// Returns the whole records at the beginning of `bytes`, one behind the other.
+    pub fn records(self, mut bytes: &[u8]) -> impl Iterator<Item = Found<'_>> {
+        std::iter::from_fn(move || {
+            let found = self.first(bytes)?;
+            bytes = &bytes[found.len..];
+            Some(found)
+        })
     }
 }
 
@@ -239,13 +237,12 @@ mod tests {
         for format in FORMATS {
             let (bytes, start, end) = written(format);
             let (mut at, mut n) = (start, 0);
-            while at < end {
-                let found = format.first(&bytes[at..end]).expect("a record");
-                assert_eq!((found.nanoseconds, found.len), (n * 2_000_000_001, (n as usize).min(64)));
-                let frame = &bytes[at + format.header()..][..found.len];
-                assert!(frame.iter().all(|&byte| u64::from(byte) == n));
-                assert!(format.first(&bytes[at..at + found.end - 1]).is_none(), "a part of a record is none");
-                (at, n) = (at + found.end, n + 1);
+            for found in format.records(&bytes[start..end]) {
+                assert_eq!((found.nanoseconds, found.frame.len()), (n * 2_000_000_001, (n as usize).min(64)));
+                assert_eq!(found.original, n as usize);
+                assert!(found.frame.iter().all(|&byte| u64::from(byte) == n));
+                assert!(format.first(&bytes[at..at + found.len - 1]).is_none(), "a part of a record is none");
+                (at, n) = (at + found.len, n + 1);
             }
             assert_eq!((at, n), (end, 70));
         }

@@ -23,7 +23,7 @@ mod speed;
 mod stream;
 mod writer;
 
-pub use format::{Counts, Format, Found};
+pub use format::{Counts, Format, Found, SNAPLEN};
 pub use frames::{Frames, Next};
 pub use output::Output;
 pub use port::CapturePort;

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::format::SNAPLEN;
-use super::{Format, Output};
+use super::{Format, Output, SNAPLEN};
 use crate::error::{Error, Result};
 
 /// The most bytes that are kept before they are written, unless one frame is longer.
@@ -87,12 +86,12 @@ impl Writer {
             Ok(()) => self.frames += self.kept as u64,
             Err((_, written)) => {
                 let mut at = self.first;
-                while let Some(found) = self.format.first(self.buffer.get(at..).unwrap_or_default()) {
-                    at += found.end;
+                for found in self.format.records(&self.buffer[self.first..]) {
+                    at += found.len;
                     if at <= *written {
                         self.frames += 1;
                     } else {
-                        self.unwritten = (self.unwritten.0 + 1, self.unwritten.1 + found.len);
+                        self.unwritten = (self.unwritten.0 + 1, self.unwritten.1 + found.frame.len());
                     }
                 }
             }
