@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use linerate_guest::{Guest, Machine};
-use serde_json::Value;
 
 const BOOTS: usize = 3;
 const ROUNDS: usize = 6;
@@ -97,31 +96,8 @@ fn measure(builds: &[impl AsRef<OsStr>; 2], rows: &mut [Vec<Row>; 2]) {
 
 /// Measures the path to this address.
 fn row(guest: &mut Guest, address: &str) -> Row {
-    let [small, large] = [18, 1448].map(|payload| {
-        let end = iperf(guest, address, &format!("--udp --bitrate 0 --length {payload}"));
-        let value = |key: &str| end["sum"][key].as_f64().unwrap_or_else(|| panic!("{end}"));
-        (value("packets") - value("lost_packets")) / value("seconds")
-    });
-    let tcp = iperf(guest, address, "");
-    let tcp = tcp["sum_received"]["bits_per_second"].as_f64().unwrap_or_else(|| panic!("{tcp}")) / 1e6;
-    let said = guest.run(&format!("ping -c {PINGS} -i 0.002 {address}"));
-    let time = |line: &str| line.split("time=").nth(1)?.split(' ').next()?.parse::<f64>().ok();
-    let mut times: Vec<f64> = said.lines().filter_map(time).collect();
-    assert!(times.len() > PINGS / 2, "{said}");
-    times.sort_unstable_by(f64::total_cmp);
-    [small, large, tcp, times[times.len() / 2] * 1000.0]
-}
-
-/// Returns the `end` of iperf's report.
-fn iperf(guest: &mut Guest, address: &str, arguments: &str) -> Value {
-    let command = format!("iperf3 --client {address} --time {SECONDS} --connect-timeout 5000 --json {arguments}");
-    // A server does not listen for a moment between two clients.
-    loop {
-        let said = guest.attempt(&command).output;
-        let result: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
-        match result["error"].as_str() {
-            None => return result["end"].clone(),
-            Some(error) => assert!(error.contains("unable to connect"), "{command}: {error}"),
-        }
-    }
+    let [small, large] = [18, 1448].map(|payload| guest.received_per_second(address, payload, SECONDS));
+    let tcp = guest.iperf("", &format!("--client {address} --time {SECONDS}"));
+    let tcp = tcp["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or_else(|| panic!("{tcp}")) / 1e6;
+    [small, large, tcp, guest.round_trip(address, PINGS)]
 }

@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 
 use linerate::sim82599::Kind;
 use linerate_guest::{Guest, Machine, Namespace, Served};
-use serde_json::Value;
 
 const ROUNDS: usize = 3;
 /// Seconds of each flow.
@@ -136,24 +135,6 @@ fn main() {
 
 /// Measures the path to this address.
 fn measure(guest: &mut Guest, address: &str) -> Row {
-    let rates = PAYLOADS.map(|payload| {
-        let words = format!("--udp --bitrate 0 --length {payload} --time {SECONDS} --connect-timeout 5000 --json");
-        // A server does not listen for a moment between two clients.
-        let result = loop {
-            let said = guest.attempt(&format!("iperf3 --client {address} {words}")).output;
-            let result: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
-            match result["error"].as_str() {
-                None => break result,
-                Some(error) => assert!(error.contains("unable to connect"), "{address}: {error}"),
-            }
-        };
-        let sum = |key: &str| result["end"]["sum"][key].as_f64().unwrap_or_else(|| panic!("{result}"));
-        (sum("packets") - sum("lost_packets")) / sum("seconds")
-    });
-    let said = guest.run(&format!("ping -c {PINGS} -i 0.002 {address}"));
-    let time = |line: &str| line.split("time=").nth(1)?.split(' ').next()?.parse::<f64>().ok();
-    let mut times: Vec<f64> = said.lines().filter_map(time).collect();
-    assert!(times.len() > PINGS / 2, "{said}");
-    times.sort_unstable_by(f64::total_cmp);
-    [rates[0], rates[1], times[times.len() / 2] * 1000.0]
+    let [small, large] = PAYLOADS.map(|payload| guest.received_per_second(address, payload, SECONDS));
+    [small, large, guest.round_trip(address, PINGS)]
 }

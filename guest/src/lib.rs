@@ -19,6 +19,7 @@
 //! - `machine`: what QEMU is asked for; finds kernel and program, boots
 //! - `initramfs`: what the guest finds in its root folder; `../init` is its first process
 //! - `guest`: a running guest: commands, background programs, what its kernel said
+//! - `measured`: what iperf3 and ping of a guest measure
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
 //! - `namespace`: Linux itself on this side of the cards
 //! - `back_end`: back ends of vhost-user that others wrote: passt, Open vSwitch
@@ -34,6 +35,7 @@ mod back_end;
 mod guest;
 mod initramfs;
 mod machine;
+mod measured;
 mod namespace;
 mod scenario;
 mod served;

@@ -51,32 +51,16 @@ fn ping_until_answered(guest: &mut Guest, there: &str, address: &str, size: usiz
     ));
 }
 
-/// Returns iperf's own report.
-#[track_caller]
-fn iperf(guest: &mut Guest, there: &str, arguments: &str) -> Value {
-    let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
-    // A server does not listen for a moment between two clients.
-    for _ in 0..100 {
-        let result = guest.attempt(&command).output;
-        let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
-        match result["error"].as_str() {
-            None => return result,
-            Some(error) => assert!(error.contains("unable to connect"), "{command}: {error}"),
-        }
-    }
-    panic!("`{command}`: no server listens")
-}
-
 /// Runs TCP both ways, and UDP, which must lose nothing at this rate.
 #[track_caller]
 fn transfers(guest: &mut Guest, address: &str) {
     for direction in ["", "--reverse"] {
-        let result = iperf(guest, "", &format!("--client {address} --bytes 4M {direction}"));
+        let result = guest.iperf("", &format!("--client {address} --bytes 4M {direction}"));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
     }
     // The sockets have room for all of it, so that a late receiver loses nothing.
     guest.run("echo 4000000 > /proc/sys/net/core/rmem_max; echo 4000000 > /proc/sys/net/core/wmem_max");
-    let result = iperf(guest, "", &format!("--client {address} --udp --bitrate 20M --bytes 1M --window 2M"));
+    let result = guest.iperf("", &format!("--client {address} --udp --bitrate 20M --bytes 1M --window 2M"));
     let seen = ["cat /proc/net/snmp", "ethtool -S eth0"].map(|look| guest.attempt(look).output);
     assert_eq!(result["end"]["sum"]["lost_packets"], 0, "{result} {seen:?}");
 }
@@ -96,7 +80,7 @@ fn tunnels(guest: &mut Guest, far: &str) {
             guest.run(&format!("while {there} ip addr show {tunnel} | grep -q tentative; do usleep 10000; done"));
         }
         for direction in ["", "--reverse"] {
-            let result = iperf(guest, "", &format!("--client {network}2 --bytes 4M {direction}"));
+            let result = guest.iperf("", &format!("--client {network}2 --bytes 4M {direction}"));
             assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
         }
         for there in ["", far] {
@@ -201,8 +185,8 @@ fn offloads_equal_those_of_linux() {
             guest.wait_for_link(&far, "eth1");
             ping(&mut guest, "", "10.84.0.2", mtu - 100);
             transfers(&mut guest, "10.84.0.2");
-            iperf(&mut guest, "", "--client fd00:84::2 --bytes 2M");
-            iperf(&mut guest, "", "--client fd00:84::2 --bytes 2M --reverse");
+            guest.iperf("", "--client fd00:84::2 --bytes 2M");
+            guest.iperf("", "--client fd00:84::2 --bytes 2M --reverse");
         }
         if offloads == "on" {
             tunnels(&mut guest, &far);
@@ -234,7 +218,7 @@ fn flows_are_steered() {
         guest.run(&format!("ethtool -X eth0 weight {weights}"));
         let before = (queue(&mut guest, chosen), queue(&mut guest, other));
         ping(&mut guest, &far, "10.84.0.1", 56);
-        iperf(&mut guest, "", "--client 10.84.0.2 --bytes 500K");
+        guest.iperf("", "--client 10.84.0.2 --bytes 500K");
         assert!(queue(&mut guest, chosen) >= before.0 + 10, "the table says queue {chosen}");
         // Packets other than IP have no hash, and go to queue 0.
         assert!(queue(&mut guest, other) <= before.1 + 5, "nothing goes to queue {other}");
@@ -247,7 +231,7 @@ fn flows_are_steered() {
     guest.run("ethtool -N eth0 flow-type tcp4 dst-port 7778 action -1");
     guest.run("iperf3 --server --daemon --port 7777");
     let before = queue(&mut guest, 1);
-    iperf(&mut guest, &far, "--client 10.84.0.1 --port 7777 --udp --bitrate 5M --bytes 100K");
+    guest.iperf(&far, "--client 10.84.0.1 --port 7777 --udp --bitrate 5M --bytes 100K");
     assert!(queue(&mut guest, 1) >= before + 60, "the rule says queue 1");
     // The port is closed: without the rule Linux refuses, with it there is no answer.
     let knock =
@@ -699,12 +683,12 @@ fn virtual_functions_communicate() {
     // Traffic to each from each of the others, over the same links.
     for (from, to) in [("", 1), ("", 2), (&**first, 0), (first, 2), (wire, 1), (wire, 2), (second, 1), (second, 0)] {
         ping(&mut guest, from, addresses[to], 1400);
-        let result = iperf(&mut guest, from, &format!("--client {} --bytes 1M", addresses[to]));
+        let result = guest.iperf(from, &format!("--client {} --bytes 1M", addresses[to]));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(1_000_000), "{result}");
     }
     // Traffic between functions is not on the wire.
     let before = served.cards[0].frames().1;
-    iperf(&mut guest, first, &format!("--client {} --bytes 1M", addresses[2]));
+    guest.iperf(first, &format!("--client {} --bytes 1M", addresses[2]));
     assert!(served.cards[0].frames().1 < before + 100, "frames of neighbours went to the wire");
     // VLANs and a change of address are granted by the physical function.
     guest.run("modprobe 8021q");
