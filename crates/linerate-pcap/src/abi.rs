@@ -35,6 +35,7 @@ pub const PCAP_IF_USABLE: c_uint = 0x2 | 0x4 | 0x10;
 
 /// `struct pcap_pkthdr`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PacketHeader {
     pub time: libc::timeval,
     /// Bytes that are there.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{PortName, RxQueue};
-use linerate::{Batch, Error, Options};
+use linerate::{Batch, Error, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
@@ -47,11 +47,8 @@ pub struct Settings {
 
 /// A received frame. Its bytes are in a buffer of the batch, or in `long`, until the next batch is received.
 pub struct Frame {
+    pub header: PacketHeader,
     pub bytes: *const u8,
-    pub len: u32,
-    /// Its time since 1970.
-    pub nanoseconds: u32,
-    pub seconds: u64,
 }
 
 /// The event (eventfd(2)) of a handle that is readable while frames wait in its [`Active`].
@@ -101,8 +98,7 @@ pub struct Active {
     long: Vec<Box<[u8]>>,
     filter: Option<Box<[Instruction]>>,
     snaplen: u32,
-    /// The time of the last frame.
-    last: u64,
+    clock: Clock,
     /// The descriptor that programs wait for: it contains the queue's event, and the handle's [`Ready`] or `tick`.
     watch: OwnedFd,
     is_armed: bool,
@@ -167,7 +163,7 @@ impl Active {
             long: Vec::new(),
             filter: None,
             snaplen: settings.snaplen.get().cast_unsigned(),
-            last: 0,
+            clock: Clock::new(settings.precision.get()),
             watch,
             is_armed: false,
             tick,
@@ -200,73 +196,57 @@ impl Active {
         Ok(Some((other, side)))
     }
 
-    /// Returns the next frame that the filter lets pass, of those that were received, with the count of its bytes to give.
-    /// It is counted in `passed`.
+    /// Returns the next of the frames that were received. It is counted in `passed`.
     #[inline]
-    pub fn next(&mut self, passed: &AtomicU64) -> Option<(&Frame, u32)> {
-        let wanted = self.skip()?;
-        let frame = &self.frames[self.next];
+    pub fn next(&mut self, passed: &AtomicU64) -> Option<&Frame> {
+        let frame = self.frames.get(self.next)?;
         self.next += 1;
         // Only this thread counts; others read.
         passed.store(passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        Some((frame, wanted.min(frame.len)))
+        Some(frame)
     }
 
-    /// Goes to the next frame that the filter lets pass, and returns how many bytes of it are wanted.
-    #[inline]
-    fn skip(&mut self) -> Option<u32> {
-        while let Some(frame) = self.frames.get(self.next) {
-            let wanted = match &self.filter {
-                None => self.snaplen,
-                // SAFETY: the frame's bytes stay until the next batch is received.
-                Some(filter) => unsafe { filter::run(filter, frame.bytes, frame.len) }.min(self.snaplen),
-            };
-            if wanted > 0 {
-                return Some(wanted);
-            }
-            self.next += 1;
-        }
-        None
+    /// Returns whether frames wait for the program.
+    fn has_frames(&self) -> bool {
+        self.next < self.frames.len()
     }
 
-    /// Receives frames in place of the last ones. Returns false if there are none.
+    /// Receives frames in place of the last ones, those that the filter lets pass. Returns false if none came.
     pub fn receive(&mut self) -> bool {
         self.frames.clear();
         self.long.clear();
         self.next = 0;
         self.batch.clear();
-        if self.rx.recv(&mut self.batch) == 0 {
+        let received = self.rx.recv(&mut self.batch);
+        if received == 0 {
             return false;
         }
         self.quiet_since = None;
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        // A frame without a time of its own came between the last poll and this one. Those of a batch have times one after
-        // the other, of which the last is about that of this poll.
-        let first = (now - self.batch.len() as u64).max(self.last + 1);
-        let (mut seconds, mut nanoseconds) = (first / SECOND, (first % SECOND) as u32);
+        let (mut clock, snaplen) = (self.clock, self.snaplen);
+        clock.poll(received);
         for packet in self.batch.packets() {
+            let time = clock.time_of(packet.timestamp());
             let (bytes, len) = match packet.slots() {
                 1 => (packet.as_ptr(), packet.len()),
-                _ => {
-                    let mut whole = Vec::with_capacity(packet.len());
-                    packet.append_to(&mut whole);
-                    self.long.push(whole.into());
-                    self.long.last().map_or((std::ptr::null(), 0), |whole| (whole.as_ptr(), whole.len()))
-                }
+                _ => joined(packet, &mut self.long),
             };
-            if let Some(time) = packet.timestamp() {
-                let time = time.max(self.last);
-                (seconds, nanoseconds) = (time / SECOND, (time % SECOND) as u32);
-                self.last = time;
-            }
-            self.frames.push(Frame { bytes, len: len as u32, nanoseconds, seconds });
-            nanoseconds += 1;
-            if nanoseconds == SECOND as u32 {
-                (seconds, nanoseconds) = (seconds + 1, 0);
-            }
+            let header = PacketHeader { time, captured: snaplen.min(len as u32), len: len as u32 };
+            self.frames.push(Frame { header, bytes });
         }
-        self.last = self.last.max(seconds * SECOND + u64::from(nanoseconds) - 1);
+        self.clock = clock;
+        self.filter_frames();
         true
+    }
+
+    /// Forgets the frames that the filter refuses, and cuts the others to the length that it wants.
+    fn filter_frames(&mut self) {
+        let Active { filter: Some(filter), frames, snaplen, .. } = self else { return };
+        frames.retain_mut(|Frame { header, bytes }| {
+            // SAFETY: the frame's bytes stay until the next batch is received.
+            let wanted = unsafe { filter::run(filter, *bytes, header.len) };
+            header.captured = header.len.min(*snaplen).min(wanted);
+            wanted > 0
+        });
     }
 
     /// Sleeps until frames may have come, or `waker` is written to. The port is polled for a while before.
@@ -318,7 +298,7 @@ impl Active {
 
     /// Makes the program's descriptor readable while frames wait, or once they come.
     pub fn keep_watch(&mut self, ready: &Ready) {
-        while self.skip().is_none() && self.tick.is_none() {
+        while !self.has_frames() && self.tick.is_none() {
             // What came before does not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
             self.is_armed = true;
@@ -326,7 +306,7 @@ impl Active {
                 break;
             }
         }
-        ready.set(self.skip().is_some());
+        ready.set(self.has_frames());
         if let Some(tick) = &self.tick {
             let _ = rustix::io::read(tick, &mut [0; 8]);
         }
@@ -351,9 +331,62 @@ impl Active {
         if port.is_exhausted() { port.link().map(|_| true) } else { Ok(false) }
     }
 
-    /// Filters from now on.
+    /// Filters from now on, frames that wait for the program, too.
     pub fn set_filter(&mut self, filter: Box<[Instruction]>) {
         self.filter = Some(filter);
+        self.frames.drain(..std::mem::take(&mut self.next));
+        self.filter_frames();
+    }
+}
+
+/// Copies a packet's buffers into one piece, which stays in `long`.
+#[cold]
+fn joined(packet: Packet<'_>, long: &mut Vec<Box<[u8]>>) -> (*const u8, usize) {
+    let mut whole = Vec::with_capacity(packet.len());
+    packet.append_to(&mut whole);
+    long.push(whole.into());
+    long.last().map_or((std::ptr::null(), 0), |whole| (whole.as_ptr(), whole.len()))
+}
+
+/// The times that frames get, which never decrease.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// Headers have nanoseconds, not microseconds.
+    is_nano: bool,
+    /// The time of the last frame, in nanoseconds since 1970.
+    last: u64,
+    /// The least time of a frame without a time of its own.
+    first: u64,
+    /// The second of the last frame, and its begin.
+    second: (u64, u64),
+}
+
+impl Clock {
+    fn new(precision: c_int) -> Clock {
+        Clock { is_nano: precision == PCAP_TSTAMP_PRECISION_NANO, last: 0, first: 0, second: (0, 0) }
+    }
+
+    /// Notes that frames were received: those without a time of their own came between the last poll and this one. They get
+    /// times one after the other, of which the last is about that of this poll.
+    fn poll(&mut self, frames: usize) {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        self.first = now.saturating_sub(frames as u64);
+    }
+
+    /// Returns the time of the next frame, which may have one of its own.
+    #[inline]
+    fn time_of(&mut self, own: Option<u64>) -> libc::timeval {
+        self.last = match own {
+            Some(time) => time.max(self.last),
+            None => self.first.max(self.last + 1),
+        };
+        if self.last.wrapping_sub(self.second.1) >= SECOND {
+            let second = self.last / SECOND;
+            self.second = (second, second * SECOND);
+        }
+        let nanoseconds = (self.last - self.second.1) as u32;
+        let fraction = if self.is_nano { nanoseconds } else { nanoseconds / 1000 };
+        libc::timeval { tv_sec: self.second.0 as _, tv_usec: fraction.into() }
     }
 }
 

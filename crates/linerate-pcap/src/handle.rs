@@ -12,7 +12,7 @@ use linerate::Error;
 use linerate::port::PortName;
 
 use crate::abi::*;
-use crate::active::{Active, Ready, Settings, event};
+use crate::active::{Active, Frame, Ready, Settings, event};
 use crate::latch::{Latch, Owner};
 use crate::real::real;
 use crate::side::Side;
@@ -416,7 +416,7 @@ pub fn guarded<T>(failed: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(failed)
 }
 
-/// The frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
+/// The copy of the frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
 pub struct LastFrame {
     header: UnsafeCell<PacketHeader>,
     bytes: UnsafeCell<Vec<u8>>,
@@ -427,23 +427,19 @@ impl LastFrame {
         LastFrame { header: UnsafeCell::new(PacketHeader::EMPTY), bytes: UnsafeCell::new(Vec::new()) }
     }
 
-    /// Keeps a frame, and the copy of its bytes if `copies`. Returns where they are.
-    pub fn keep(
-        &self,
-        header: PacketHeader,
-        bytes: *const c_uchar,
-        copies: bool,
-    ) -> (*const PacketHeader, *const c_uchar) {
+    /// Returns where a frame's header and bytes are, or those of a copy if it `copies`.
+    pub fn keep(&self, frame: &Frame, copies: bool) -> (*const PacketHeader, *const c_uchar) {
+        let Frame { header, bytes } = frame;
+        if !copies {
+            return (header, *bytes);
+        }
         // SAFETY: only the thread that uses the handle comes here, no reference to either exists, and the frame has as many
         // bytes.
         unsafe {
-            self.header.get().write(header);
-            if !copies {
-                return (self.header.get(), bytes);
-            }
-            let (header, copy) = (&*self.header.get(), &mut *self.bytes.get());
+            self.header.get().write(*header);
+            let copy = &mut *self.bytes.get();
             copy.clear();
-            copy.extend_from_slice(std::slice::from_raw_parts(bytes, header.captured as usize));
+            copy.extend_from_slice(std::slice::from_raw_parts(*bytes, header.captured as usize));
             (self.header.get(), copy.as_ptr())
         }
     }

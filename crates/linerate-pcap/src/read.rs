@@ -5,16 +5,17 @@ use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr::null;
 
 use crate::abi::*;
+use crate::active::Frame;
 use crate::handle::{Handle, described, guarded};
 use crate::real::real;
 
 /// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
-const BUFFER: c_int = 4096;
+const BUFFER: usize = 4096;
 
 /// What became of an attempt to get a frame.
 enum Next {
-    /// Its bytes.
-    Frame(*const c_uchar),
+    /// It stays until frames are received again.
+    Frame(*const Frame),
     Nothing,
     /// The end of a capture file.
     End,
@@ -22,9 +23,16 @@ enum Next {
     Failed(c_int),
 }
 
-/// Gets the next frame, and fills in its header; without one, waits if the handle blocks and `waits`.
+/// Takes the next of the frames that were received.
 #[inline(always)]
-fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
+fn take(handle: &Handle) -> Option<*const Frame> {
+    let mut active = handle.active.try_borrow_mut().ok()?;
+    active.as_mut()?.next(&handle.passed).map(std::ptr::from_ref)
+}
+
+/// Gets the next frame; without one, waits if the handle blocks and `waits`.
+#[inline(never)]
+fn next(handle: &Handle, waits: bool) -> Next {
     let mut has_received = false;
     loop {
         if handle.has_requests() {
@@ -35,17 +43,8 @@ fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
                 active.iter_mut().for_each(|active| handle.adopt_filter(active));
             }
         }
-        if let Ok(mut active) = handle.active.try_borrow_mut()
-            && let Some(active) = &mut *active
-            && let Some((frame, captured)) = active.next(&handle.passed)
-        {
-            header.time.tv_sec = frame.seconds as _;
-            header.time.tv_usec = match handle.settings.precision.get() {
-                PCAP_TSTAMP_PRECISION_NANO => frame.nanoseconds.into(),
-                _ => (frame.nanoseconds / 1000).into(),
-            };
-            (header.captured, header.len) = (captured, frame.len);
-            return Next::Frame(frame.bytes);
+        if let Some(frame) = take(handle) {
+            return Next::Frame(frame);
         }
         if let Some(outcome) = receive(handle, waits, &mut has_received) {
             return outcome;
@@ -54,7 +53,6 @@ fn next(handle: &Handle, waits: bool, header: &mut PacketHeader) -> Next {
 }
 
 /// Receives frames, or waits for them; returns why there are none.
-#[inline(never)]
 fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next> {
     // Taken if this is a signal handler that has interrupted a call.
     let Ok(mut active) = handle.active.try_borrow_mut() else { return Some(Next::Failed(handle.in_use())) };
@@ -92,42 +90,39 @@ fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next
 ///
 /// Nothing here has to be dropped while the function runs: it may leave by longjmp(3), or end the thread.
 fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
-    let mut header = PacketHeader::EMPTY;
+    let most = match most {
+        1.. => most.cast_unsigned() as usize,
+        _ if is_loop => usize::MAX,
+        _ => BUFFER,
+    };
     let mut count = 0;
-    let most = if most > 0 { most } else { c_int::MAX };
-    loop {
-        match next(handle, count == 0 || is_loop, &mut header) {
-            Next::Frame(bytes) => {
-                // SAFETY: the program's function; the header and the frame's bytes stay until it returns, the bytes until the
-                // next frames are received.
-                unsafe { callback(user, &raw const header, bytes) };
-                count += 1;
-                if is_loop && most == c_int::MAX {
-                    count = 1;
-                } else if count == most || !is_loop && count == BUFFER {
-                    break;
+    while count < most {
+        // Most frames need no more than this.
+        let frame = match if handle.has_requests() { None } else { take(handle) } {
+            Some(frame) => frame,
+            None => match next(handle, count == 0 || is_loop) {
+                Next::Frame(frame) => frame,
+                Next::Failed(error) => {
+                    keep_watch(handle);
+                    return error;
                 }
-            }
-            Next::Failed(error) => {
-                count = error;
-                break;
-            }
-            // A loop on a handle that does not block polls.
-            Next::Nothing if is_loop => {}
-            Next::End if is_loop => {
-                count = 0;
-                break;
-            }
-            Next::Nothing | Next::End => break,
-        }
+                // A loop on a handle that does not block polls.
+                Next::Nothing if is_loop => continue,
+                Next::Nothing | Next::End => break,
+            },
+        };
+        // SAFETY: the program's function; the header and the frame's bytes stay until the next frames are received.
+        unsafe { callback(user, &raw const (*frame).header, (*frame).bytes) };
+        count += 1;
     }
     keep_watch(handle);
-    if is_loop && count > 0 { 0 } else { count }
+    if is_loop { 0 } else { count as c_int }
 }
 
 /// Keeps a frame until the next call. Its bytes are copied if the program's descriptor is kept up to date, which may receive.
-fn kept(handle: &Handle, header: PacketHeader, bytes: *const c_uchar) -> (*const PacketHeader, *const c_uchar) {
-    let kept = handle.last.keep(header, bytes, handle.is_selected());
+fn kept(handle: &Handle, frame: *const Frame) -> (*const PacketHeader, *const c_uchar) {
+    // SAFETY: nothing was received since.
+    let kept = unsafe { handle.last.keep(&*frame, handle.is_selected()) };
     keep_watch(handle);
     kept
 }
@@ -170,13 +165,12 @@ extern "C-unwind" fn pcap_next(pcap: *mut c_void, header: *mut PacketHeader) -> 
     let Some(handle) = Handle::of(pcap) else {
         return real!(pcap_next(pcap => *mut c_void, header => *mut PacketHeader) -> *const c_uchar | null());
     };
-    let mut of_frame = PacketHeader::EMPTY;
-    let Next::Frame(bytes) = next(handle, true, &mut of_frame) else {
+    let Next::Frame(frame) = next(handle, true) else {
         keep_watch(handle);
         return null();
     };
-    let (of_frame, bytes) = kept(handle, of_frame, bytes);
-    // SAFETY: the handle's header, and the program's memory for it.
+    let (of_frame, bytes) = kept(handle, frame);
+    // SAFETY: the frame's header, and the program's memory for it.
     unsafe { header.copy_from(of_frame, 1) };
     bytes
 }
@@ -192,10 +186,9 @@ extern "C-unwind" fn pcap_next_ex(
             pcap => *mut c_void, header => *mut *const PacketHeader, data => *mut *const c_uchar
         ) -> c_int | PCAP_ERROR);
     };
-    let mut of_frame = PacketHeader::EMPTY;
-    match next(handle, true, &mut of_frame) {
-        Next::Frame(bytes) => {
-            let (of_frame, bytes) = kept(handle, of_frame, bytes);
+    match next(handle, true) {
+        Next::Frame(frame) => {
+            let (of_frame, bytes) = kept(handle, frame);
             // SAFETY: the program's memory for the two addresses.
             unsafe {
                 header.write(of_frame);
