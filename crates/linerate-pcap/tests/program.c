@@ -204,6 +204,17 @@ static void loop(const char *device, const char *expression, unsigned wait) {
 	report();
 }
 
+/* Takes three frames, then filters: those that were received with them, too. */
+static void narrow(const char *device, const char *expression) {
+	pcap = opened(device);
+	if (pcap_dispatch(pcap, 3, each, NULL) != 3)
+		die("pcap_dispatch", "three frames are there");
+	filter(expression);
+	if (pcap_loop(pcap, -1, each, NULL) != 0)
+		die("pcap_loop", pcap_geterr(pcap));
+	report();
+}
+
 /* Waits for the descriptor, by select(2) or poll(2), and takes what is there. */
 static void wait_for(const char *device, const char *how, long frames) {
 	pcap = opened(device);
@@ -439,6 +450,8 @@ int main(int argc, char **argv) {
 		loop(device, argc > 4 ? argv[4] : "", atoi(third));
 	else if (!strcmp(what, "select") || !strcmp(what, "poll") || !strcmp(what, "next"))
 		wait_for(device, what, atol(third));
+	else if (!strcmp(what, "narrow"))
+		narrow(device, third);
 	else if (!strcmp(what, "send"))
 		send_frames(device, atol(third));
 	else if (!strcmp(what, "list"))

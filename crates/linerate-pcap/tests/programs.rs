@@ -99,6 +99,20 @@ fn a_filter_decides_what_is_counted() {
     assert_eq!(loops.said(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
 }
 
+/// A new filter is also for frames that wait for the program, each of which is given once.
+#[test]
+fn a_new_filter_decides_about_frames_that_wait() {
+    let world = World::new();
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("frames.pcap");
+    capture(&file, 64);
+    let (status, said, errors) =
+        world.start(&["narrow", &format!("pcap:{}", file.display()), "udp src port 1025"]).end();
+    assert!(status.success(), "{said}{errors}");
+    // Three frames, one of them of this port, and the other 15.
+    assert_eq!(said, "18 frames, 18 received, 0 dropped, 0 times not in order\n");
+}
+
 /// The descriptor is readable while there are frames, by select(2) and poll(2), with each way to read them.
 #[test]
 fn programs_wait_for_the_descriptor() {
