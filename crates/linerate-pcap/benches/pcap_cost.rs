@@ -1,10 +1,12 @@
-//! What libpcap's interface costs: a counting `pcap_dispatch` loop over that of the bare port; and tcpdump on a port beside the
-//! same tcpdump on a veth pair (as root, with tcpdump).
+//! What libpcap's interface costs: a counting `pcap_dispatch` loop over that of the bare port; how far the times of frames are
+//! from those of a paced generator in another process; and tcpdump on a port beside the same tcpdump on a veth pair (as root,
+//! with tcpdump).
 //!
 //! `cargo bench -p linerate-pcap --bench pcap_cost`
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,13 +22,25 @@ const ROUNDS: usize = 301;
 /// Frames that tcpdump counts.
 const FRAMES: usize = 2_000_000;
 
+/// Frames whose times are compared, and the time between two of them.
+const PACED: usize = 50_000;
+const PACE: Duration = Duration::from_micros(20);
+/// The time of a frame that ends it.
+const LAST: u64 = 0;
+/// The argument of the process that captures them.
+const CAPTURES: &str = "captures";
+
 fn main() {
     let object = build();
+    if std::env::args().any(|argument| argument == CAPTURES) {
+        return capture_times(&Libpcap::open(&object));
+    }
     let scratch = tempfile::tempdir().expect("a folder");
     let file = scratch.path().join("frames.pcap");
     write_frames(&file);
     let name = format!("pcap:{}?loop=0", file.display());
-    dispatch(&object, &name);
+    dispatch(&Libpcap::open(&object), &name);
+    times();
     tcpdump(&object, &name);
 }
 
@@ -62,30 +76,54 @@ extern "C" fn count(user: *mut u8, _: *const c_void, _: *const u8) {
     unsafe { *user.cast::<usize>() += 1 };
 }
 
+type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_void;
+type Set = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+type Activate = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Dispatch = unsafe extern "C" fn(*mut c_void, c_int, Callback, *mut u8) -> c_int;
+
+/// The functions of the object.
+struct Libpcap {
+    create: Create,
+    set_precision: Set,
+    activate: Activate,
+    dispatch: Dispatch,
+}
+
+impl Libpcap {
+    fn open(object: &Path) -> Libpcap {
+        let path = CString::new(object.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: the object that was just built.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "the object can be opened");
+        // SAFETY: an open library.
+        let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
+        // SAFETY: libpcap's functions, of these signatures.
+        unsafe {
+            Libpcap {
+                create: std::mem::transmute::<*mut c_void, Create>(find(c"pcap_create")),
+                set_precision: std::mem::transmute::<*mut c_void, Set>(find(c"pcap_set_tstamp_precision")),
+                activate: std::mem::transmute::<*mut c_void, Activate>(find(c"pcap_activate")),
+                dispatch: std::mem::transmute::<*mut c_void, Dispatch>(find(c"pcap_dispatch")),
+            }
+        }
+    }
+
+    /// Opens a port, with times in nanoseconds.
+    fn port(&self, name: &str) -> *mut c_void {
+        let (device, mut error) = (CString::new(name).expect("a name"), [0; 256]);
+        // SAFETY: as pcap_create(3), pcap_set_tstamp_precision(3) and pcap_activate(3) say.
+        unsafe {
+            let pcap = (self.create)(device.as_ptr(), error.as_mut_ptr());
+            assert!(!pcap.is_null(), "the port opens");
+            assert_eq!(((self.set_precision)(pcap, 1), (self.activate)(pcap)), (0, 0), "the port opens");
+            pcap
+        }
+    }
+}
+
 /// Compares a loop that counts packets of the bare port with one of `pcap_dispatch`.
-fn dispatch(object: &Path, name: &str) {
-    let path = CString::new(object.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: the object that was just built.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-    assert!(!library.is_null(), "the object can be opened");
-    // SAFETY: an open library.
-    let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
-    // SAFETY: libpcap's functions, of these signatures.
-    let (open_live, dispatch) = unsafe {
-        (
-            std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> *mut c_void,
-            >(find(c"pcap_open_live")),
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, c_int, Callback, *mut u8) -> c_int>(
-                find(c"pcap_dispatch"),
-            ),
-        )
-    };
-    let (device, mut error) = (CString::new(name).expect("a name"), [0; 256]);
-    // SAFETY: as pcap_open_live(3) says.
-    let pcap = unsafe { open_live(device.as_ptr(), 262_144, 1, 0, error.as_mut_ptr()) };
-    assert!(!pcap.is_null(), "the port opens");
+fn dispatch(libpcap: &Libpcap, name: &str) {
+    let pcap = libpcap.port(name);
     let [mut port] = Options::default().open([name]).expect("the port opens");
     let mut rx = port.rx(0).expect("its queue");
     let mut batch = Batch::with_capacity(64);
@@ -97,7 +135,7 @@ fn dispatch(object: &Path, name: &str) {
         let mut counted = 0;
         while counted < ROUND {
             // SAFETY: an open handle; the counter outlives the call.
-            let status = unsafe { dispatch(pcap, -1, count, (&raw mut counted).cast()) };
+            let status = unsafe { (libpcap.dispatch)(pcap, -1, count, (&raw mut counted).cast()) };
             assert!(status >= 0, "pcap_dispatch: {status}");
         }
         let end = cycles();
@@ -127,6 +165,90 @@ fn bare(rx: &mut RxQueue, batch: &mut Batch) -> usize {
         batch.clear();
     }
     counted
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_nanos() as u64
+}
+
+/// Sends frames with their times, one by one, to another process that captures them.
+fn times() {
+    let ports = tempfile::tempdir().expect("a folder");
+    let mut server = linerate::server();
+    server.listen(&ports.path().join("any"), None, 0o600, None).expect("a socket");
+    let [mut port] = Options::default().open(["vale90:generator"]).expect("a port of a switch");
+    let (mut tx, mut batch) = (port.tx(0).expect("its queue"), Batch::new());
+    let exe = std::env::current_exe().expect("a path");
+    let mut child = Command::new(exe);
+    let mut child =
+        child.arg(CAPTURES).env("LINERATE_PORTS", ports.path()).stdout(Stdio::piped()).spawn().expect("a process");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    said.next().expect("it is ready").expect("it is ready");
+    let mut send = |time: fn() -> u64| {
+        batch.alloc(port.pool(), 1, 60);
+        batch.packets().for_each(|mut frame| {
+            frame.fill(0xFF);
+            frame[14..22].copy_from_slice(&time().to_ne_bytes());
+        });
+        tx.send(&mut batch);
+    };
+    let begin = Instant::now();
+    for n in 0..PACED as u32 {
+        while begin.elapsed() < PACE * n {
+            std::hint::spin_loop();
+        }
+        send(now);
+    }
+    while child.try_wait().expect("a process of ours").is_none() {
+        send(|| LAST);
+    }
+    said.for_each(|line| println!("{}", line.expect("a line")));
+}
+
+/// `struct pcap_pkthdr`, with nanoseconds.
+#[repr(C)]
+struct Header {
+    seconds: i64,
+    nanoseconds: i64,
+    lens: [u32; 2],
+}
+
+/// The times that were compared, in nanoseconds between sending and arrival.
+struct Late {
+    times: Vec<i64>,
+    is_over: bool,
+}
+
+extern "C" fn compare(user: *mut u8, header: *const c_void, bytes: *const u8) {
+    // SAFETY: what `capture_times` hands over, libpcap's header, and a frame of `times`.
+    let (late, header, sent) =
+        unsafe { (&mut *user.cast::<Late>(), &*header.cast::<Header>(), bytes.add(14).cast::<u64>().read_unaligned()) };
+    match sent {
+        LAST => late.is_over = true,
+        _ => late.times.push(header.seconds * 1_000_000_000 + header.nanoseconds - sent as i64),
+    }
+}
+
+/// Captures the generator's frames, and prints how late their times are.
+fn capture_times(libpcap: &Libpcap) {
+    let pcap = libpcap.port("vale90:captures");
+    println!("ready");
+    let mut late = Late { times: Vec::with_capacity(PACED), is_over: false };
+    while !late.is_over {
+        // SAFETY: an open handle; what the callback uses outlives the call.
+        let status = unsafe { (libpcap.dispatch)(pcap, -1, compare, (&raw mut late).cast()) };
+        assert!(status >= 0, "pcap_dispatch: {status}");
+    }
+    let mut times = late.times;
+    times.sort_unstable();
+    let [least, median, most] = [1, 50, 99].map(|percent| times[times.len() * percent / 100]);
+    println!(
+        "nanoseconds from a frame's sending to its time here, {} frames, one each {} µs:",
+        times.len(),
+        PACE.as_micros()
+    );
+    println!("  1 % {least}, median {median}, 99 % {most}   (asked: a median of at most 200)");
 }
 
 /// Times tcpdump on a port in memory, and on a veth pair whose other end sends as fast as it can.

@@ -217,13 +217,15 @@ impl Active {
         self.long.clear();
         self.next = 0;
         self.batch.clear();
+        // Before the poll, which may take as long as a packet's way: what it finds has come since the last one.
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let received = self.rx.recv(&mut self.batch);
         if received == 0 {
             return false;
         }
         self.quiet_since = None;
         let (mut clock, snaplen) = (self.clock, self.snaplen);
-        clock.poll(received);
+        clock.first = now.saturating_sub(received as u64 - 1);
         for packet in self.batch.packets() {
             let time = clock.time_of(packet.timestamp());
             let (bytes, len) = match packet.slots() {
@@ -355,7 +357,8 @@ struct Clock {
     is_nano: bool,
     /// The time of the last frame, in nanoseconds since 1970.
     last: u64,
-    /// The least time of a frame without a time of its own.
+    /// The time of the first received frame without one of its own: those of a batch have times one after the other, of which
+    /// the last is that of the poll.
     first: u64,
     /// The second of the last frame, and its begin.
     second: (u64, u64),
@@ -364,13 +367,6 @@ struct Clock {
 impl Clock {
     fn new(precision: c_int) -> Clock {
         Clock { is_nano: precision == PCAP_TSTAMP_PRECISION_NANO, last: 0, first: 0, second: (0, 0) }
-    }
-
-    /// Notes that frames were received: those without a time of their own came between the last poll and this one. They get
-    /// times one after the other, of which the last is about that of this poll.
-    fn poll(&mut self, frames: usize) {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        self.first = now.saturating_sub(frames as u64);
     }
 
     /// Returns the time of the next frame, which may have one of its own.
