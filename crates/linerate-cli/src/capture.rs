@@ -132,14 +132,16 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
         None => Shown::Summary,
         Some(_) => Shown::All,
     });
-    let (queues, spent) = (run.queues(), run.spent());
+    let spent = run.spent();
     let (full, chunks) = channel();
     let mut streams: Vec<Vec<Arc<Shared>>> = Vec::new();
-    let each = (what.memory / CHUNK as u64 / (ports.len() as u64 * u64::from(queues))).max(2);
-    for interface in 0..ports.len() {
+    let queues: Vec<u16> = run.devices().iter().map(|device| device.info().rx_queues).collect();
+    let all = queues.iter().map(|&queues| u64::from(queues)).sum::<u64>().max(1);
+    let each = (what.memory / CHUNK as u64 / all).max(2);
+    let mut numbers = 0..;
+    for (interface, &queues) in queues.iter().enumerate() {
         let mut of_interface = Vec::new();
-        for queue in 0..queues {
-            let number = interface * usize::from(queues) + usize::from(queue);
+        for (queue, number) in (0..queues).zip(&mut numbers) {
             let format = target.format();
             let stream = Stream::new(number, interface as u32, format, what.snaplen as usize, each, full.clone());
             of_interface.push(stream.shared.clone());

@@ -236,7 +236,10 @@ impl Run {
         }
         let of_queues = match common.wait {
             Some(Wait::Interrupt | Wait::Adaptive) => 0,
-            _ => usize::from(devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)),
+            _ => {
+                let queues = devices.iter().map(|device| usize::from(device.info().rx_queues));
+                if command == "capture" { queues.sum() } else { queues.min().unwrap_or(1) }
+            }
         };
         let polling = of_queues + usize::from(devices.iter().any(|device| model(device).is_some()));
         let takes_turns = |threads: usize, processors: usize, of: &str| {
@@ -333,9 +336,21 @@ impl Run {
         self.shown = shown;
     }
 
-    /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
+    /// Returns the number of queues of each port; a port's own option has priority over `--queues`. Refuses ports with different
+    /// numbers: packets would come to queues that no thread forwards.
     pub fn queues(&self) -> u16 {
-        self.devices.iter().map(|device| device.info().rx_queues).min().unwrap_or(1)
+        let queues = |device: &Port| device.info().rx_queues;
+        let first = self.devices.first().map_or(1, queues);
+        if let (Some(a), Some(b)) = (self.devices.first(), self.devices.iter().find(|device| queues(device) != first)) {
+            usage(&format!(
+                "{} has {first} receive queues and {} has {}: give both the same number, for example by --queues 1, or \
+                 queues=N in a name",
+                a.name(),
+                b.name(),
+                queues(b)
+            ));
+        }
+        first
     }
 
     /// Adds a thread. `turn` moves a batch and returns the number of packets; it is called repeatedly from the time
@@ -344,8 +359,8 @@ impl Run {
         self.turns.push(Box::new(turn));
     }
 
-    /// Starts a thread, on the next of the chosen processors.
-    fn start(&mut self, mut turn: Turn) -> Result<(), Error> {
+    /// Starts a thread, one of `threads`, on the next of the chosen processors.
+    fn start(&mut self, mut turn: Turn, threads: usize) -> Result<(), Error> {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let core = self.common.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
@@ -353,7 +368,7 @@ impl Run {
         let counters = work.clone();
         // With a processor of its own a thread spins; otherwise it yields. If the other side is a process, the
         // thread rests, because that process needs a processor.
-        let alone = processors > self.queues() as usize;
+        let alone = processors > threads;
         let must_rest = self.is_served() && self.common.wait != Some(Wait::Poll);
         let thread = std::thread::Builder::new().name(format!("linerate {number}")).spawn(move || {
             if let Some(core) = core {
@@ -457,7 +472,8 @@ impl Run {
         if let Some(seconds) = self.common.seconds {
             self.end.set(cycles().saturating_add(cycles_in(seconds)));
         }
-        let started = turns.into_iter().try_for_each(|turn| self.start(turn));
+        let threads = turns.len();
+        let started = turns.into_iter().try_for_each(|turn| self.start(turn, threads));
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
         self.end.set(0);

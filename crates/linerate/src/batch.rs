@@ -139,6 +139,14 @@ impl Batch {
         self.cache.as_ref().map_or(0, Cache::len)
     }
 
+    /// Returns free buffers that travel with the batch to their pool, unless there are `most` or fewer.
+    #[inline(always)]
+    pub(crate) fn keep_cached(&mut self, most: usize) {
+        if let Some(cache) = self.cache.as_mut().filter(|cache| cache.len() > most) {
+            cache.keep(most);
+        }
+    }
+
     /// Returns false if a packet of `len` bytes can never be appended, even to an empty batch with a full pool: it
     /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; others
     /// without room may wait.

@@ -432,6 +432,22 @@ fn packets_in_turn_are_spread_evenly() {
     assert!(each.iter().all(|all| all.len() == 10 && all.is_sorted()));
 }
 
+/// What consumers have freed goes on to the others: their batches together could keep all buffers.
+#[test]
+fn many_consumers_leave_buffers_to_the_port() {
+    let mut bench = Bench::new("many", "cluster=32&by=turn");
+    let mut consumers = bench.consumers::<32>().map(|rx| (rx, Batch::new()));
+    for round in 0..1000 {
+        bench.send(&vec![numbered(1, round, 60); 16]);
+        let received = consumers.iter_mut().map(|(rx, batch)| {
+            let count = rx.recv(batch);
+            batch.clear();
+            count
+        });
+        assert_eq!(received.sum::<usize>(), 16, "round {round}");
+    }
+}
+
 #[test]
 fn headers_in_several_slots_are_found() {
     let mut bench = Bench::new("parts", "cluster=2");

@@ -65,6 +65,11 @@ impl Pool {
         }
     }
 
+    /// Returns the most buffers that a cache keeps.
+    pub(crate) fn most_cached(&self) -> usize {
+        2 * self.depot.magazine()
+    }
+
     /// Takes `count` free buffers at once, for a ring; returns `None` if there are fewer.
     pub(crate) fn take(self: &Arc<Pool>, count: usize) -> Option<Vec<u32>> {
         let mut free = Vec::with_capacity(count + self.depot.magazine());
@@ -174,7 +179,7 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
-        if self.free.len() > 2 * self.pool.depot.magazine() {
+        if self.free.len() > self.pool.most_cached() {
             self.trim();
         }
     }
@@ -183,9 +188,17 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
         self.free.extend(bufs);
-        if self.free.len() > 2 * self.pool.depot.magazine() {
+        if self.free.len() > self.pool.most_cached() {
             self.trim();
         }
+    }
+
+    /// Keeps the `most` warmest buffers at most, and returns the others to the pool.
+    #[cold]
+    pub(crate) fn keep(&mut self, most: usize) {
+        let excess = self.free.len().saturating_sub(most);
+        self.pool.give(&self.free[..excess]);
+        self.free.drain(..excess);
     }
 
     /// Keeps at least one magazine, the warmest buffers, and returns whole ones to the pool.

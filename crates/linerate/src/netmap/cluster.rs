@@ -13,7 +13,8 @@
 //! thread writes at a time, so the order of each flow is kept.
 //!
 //! A ring that is full drops its own packets, and so does a consumer that is not there. All rings together have at most half of
-//! the buffers, so that the port receives while all of them are full.
+//! the buffers, and the consumers' batches keep at most a quarter of them free, so that the port receives while all of them are
+//! full.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -89,6 +90,8 @@ pub struct Cluster {
 struct Shared {
     by: By,
     pool: Arc<Pool>,
+    /// The most free buffers that a consumer's batch keeps.
+    most_cached: usize,
     shares: Vec<Share>,
     distributor: Mutex<Distributor>,
 }
@@ -170,7 +173,8 @@ impl Cluster {
             lanes.push(Lane { sender, packets: batch(), is_open: false });
         }
         let distributor = Distributor { queues: Vec::new(), batch: batch(), lanes, next: 0, sleepers: 0 };
-        let shared = Shared { by, pool: pool.clone(), shares, distributor: Mutex::new(distributor) };
+        let most_cached = pool.most_cached().min(buffers / 4 / consumers);
+        let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
         let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
         Ok(Cluster { name, inner, ring, sleeps, shared: Arc::new(shared) })
     }
@@ -449,6 +453,7 @@ impl RegionRx for ClusterRx {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
+        batch.keep_cached(self.shared.most_cached);
         let counters = &self.shared.shares[self.number].counters;
         let Some(receiver) = &mut self.receiver else { return 0 };
         match recv_counted(receiver, counters, batch) {
