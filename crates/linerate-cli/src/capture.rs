@@ -29,12 +29,14 @@ use self::files::{Ends, Files, Ring, is_standard_output};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
-use crate::run::{Measured, Outcome, Run, Sums};
+use crate::run::{Measured, Outcome, Run, Sums, interface};
 use crate::show::{Shown, note, print};
 use crate::{Common, packets, usage, whole};
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor.
 const RING: u16 = 4096;
+/// The most that a port's `mtu` option may be.
+const LONGEST_MTU: usize = 9710;
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -113,7 +115,9 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
     let common = &Common { ring: common.ring.or(are_own.then_some(RING)), ..common.clone() };
-    let mut run = Run::open("capture", ports, what.count, common)?;
+    let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, common.mtu)).collect();
+    let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+    let mut run = Run::open("capture", &ports, what.count, common)?;
     for device in run.devices() {
         match device.set_promiscuous(true) {
             // A port in memory has no addresses to filter by.
@@ -175,6 +179,16 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
             writer.summary(measured, undelivered.get())
         },
     )
+}
+
+/// Adds the interface's MTU to the name of a packet socket that takes shorter frames only.
+fn with_mtu(name: &PortName, text: &str, mtu: u16) -> String {
+    let of_interface = interface(name).and_then(|interface| interface.mtu().ok()).map_or(0, |mtu| mtu.min(LONGEST_MTU));
+    if name.is_xdp() || name.option("mtu").is_some() || of_interface <= mtu.into() {
+        return text.to_string();
+    }
+    let separator = if text.contains('?') { '&' } else { '?' };
+    format!("{text}{separator}mtu={of_interface}")
 }
 
 /// Adds the thread of a queue.

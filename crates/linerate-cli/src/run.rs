@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
     Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
@@ -180,11 +181,14 @@ pub const REST: Duration = Duration::from_micros(20);
 impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.
     pub fn open(command: &'static str, names: &[&str], count: Option<u64>, common: &Common) -> Result<Run, Error> {
-        let rings = names.len() * common.queues as usize * common.ring.unwrap_or(512) as usize * 2;
+        let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        // AF_XDP has as many queues as the interface.
+        let interfaces = parsed.iter().filter_map(interface);
+        let queues = interfaces.map(|interface| interface.queues()).fold(common.queues.into(), u32::max);
+        let rings = names.len() * queues as usize * common.ring.unwrap_or(512) as usize * 2;
         // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
         // AF_XDP buffers are at most a page; longer frames are chains there.
-        let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
         check_standard_output(&parsed);
         check_cables(
             &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
@@ -878,6 +882,12 @@ impl Run {
 /// Returns the packets of these threads.
 fn sum<'a>(works: impl IntoIterator<Item = &'a Arc<Work>>) -> Moved {
     works.into_iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
+}
+
+/// Returns the kernel's interface that a port is on.
+pub fn interface(name: &PortName) -> Option<Interface> {
+    let on = ["packet:", "xdp:"].iter().find_map(|kind| name.short().strip_prefix(kind))?;
+    Interface::open_queue(on).ok().map(|(interface, _)| interface)
 }
 
 /// Checks the cables between models: each end must name the other.

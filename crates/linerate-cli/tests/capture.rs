@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
-use kit::{Folder, Process, expect, linerate, summary, text, write_frames};
+use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, write_frames};
 use linerate::capture::Reader;
 use serde_json::Value;
 
@@ -107,7 +107,12 @@ fn frames_are_cut_to_the_snap_length() {
 fn ports_and_queues_are_merged_by_time_and_counted() {
     let folder = Folder::new("capture-merged");
     let path = folder.path("out.pcapng");
-    let ports = ["sim:0?count=20k&rate=200k&flows=8", "sim:1?count=20k&rate=100k&flows=8"];
+    let ports = [
+        "sim:0?count=20k&rate=200k&flows=8",
+        "sim:1?count=20k&rate=100k&flows=8",
+        "sim:2?count=20k&rate=100k&flows=8&queues=1",
+        "sim:3?count=20k&rate=100k&flows=8&queues=3",
+    ];
     let output =
         linerate(&["capture", "--json", "--queues", "2", "--seconds", "1", "--write", &path]).args(ports).output();
     let said = summary(&output.unwrap().stdout);
@@ -127,7 +132,7 @@ fn ports_and_queues_are_merged_by_time_and_counted() {
         assert_eq!(dropped_by_port, number(&port["undelivered"]), "{said}");
         assert_eq!((received, delivered), (accepted + dropped_by_port, of_port), "{said}");
         assert_eq!(accepted, delivered + dropped, "{said}");
-        assert!(of_port > 0, "{said}");
+        assert!(of_port > 0 && port["rx_slots"].as_array().unwrap().iter().all(|slots| slots != 0), "{said}");
     }
     let dropped = number(&said["capture"]["dropped"]) + number(&said["capture"]["dropped_by_ports"]);
     assert_eq!(number(&said["lost"]), dropped, "{said}");
@@ -281,6 +286,33 @@ fn a_slow_reader_loses_what_is_counted() {
     // What came is a part of what was sent, in order.
     let mut all = sent.iter();
     assert!(frames.iter().all(|frame| all.any(|sent| sent == frame)));
+}
+
+/// The frames of an interface, of its own MTU, which has several queues.
+#[test]
+fn an_interface_s_queues_and_its_longest_frames_are_captured() {
+    let (namespace, folder) = (Namespace::new("capture"), Folder::new("capture-interface"));
+    namespace.disable_ipv6("default");
+    let queues = "mtu 9000 numrxqueues 2 numtxqueues 2";
+    namespace.run(&format!("ip link add v0 {queues} type veth peer name v1 {queues}"));
+    namespace.run("ip link set v0 up");
+    namespace.run("ip link set v1 up");
+    for port in ["packet:v1", "xdp:v1"] {
+        let path = folder.path(&format!("{}.pcapng", port.replace(':', "-")));
+        let mut capture = Process::start(&mut inside(
+            &namespace,
+            &format!("capture {port} --write {path} --count 10 --seconds 60 --json"),
+        ));
+        // Its queues are there.
+        capture.await_output("seconds");
+        let send = "gen packet:v0 --size 9018 --mtu 9000 --count 10 --rate 1k --json";
+        expect(0, &mut inside(&namespace, send));
+        let (code, output) = capture.ended();
+        assert_eq!(code, Some(0), "{output}");
+        let said = summary(output.as_bytes());
+        let (frames, _) = read(&path);
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [9014; 10], "{said}");
+    }
 }
 
 /// The packets of a port that another program uses.

@@ -80,6 +80,20 @@ impl Interface {
         Ok(Interface { name: name.to_string(), index, socket })
     }
 
+    /// Looks up an interface, or one of its queues: `eth0-2` is a queue of `eth0`, unless it is an interface.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`].
+    pub fn open_queue(name: &str) -> Result<(Interface, Option<u32>)> {
+        match (Interface::open(name), name.rsplit_once('-')) {
+            (Err(error), Some((interface, queue))) => match queue.parse() {
+                Ok(queue) => Ok((Interface::open(interface)?, Some(queue))),
+                Err(_) => Err(error),
+            },
+            (interface, _) => Ok((interface?, None)),
+        }
+    }
+
     /// Returns all interfaces except the loopback.
     pub fn all() -> Vec<Interface> {
         let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {

@@ -22,14 +22,7 @@ fn flow(name: &PortName) -> Result<Option<Filter>> {
 }
 
 fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    // "eth0-2" is a queue of eth0, unless it is an interface.
-    let (interface, queue) = match (Interface::open(name.rest()), name.rest().rsplit_once('-')) {
-        (Err(error), Some((interface, queue))) => match queue.parse() {
-            Ok(queue) => (Interface::open(interface)?, Some(queue)),
-            Err(_) => return Err(error),
-        },
-        (interface, _) => (interface?, None),
-    };
+    let (interface, queue) = Interface::open_queue(name.rest())?;
     let copying = match name.option("copy") {
         None => Copying::Auto,
         Some("on") => Copying::Copy,

@@ -156,7 +156,7 @@ impl PacketRx {
         let memory = &self.socket.memory;
         let is_cut = offload.segmentation() != Segmentation::None && !self.offloads;
         if len > if self.offloads || is_cut { LONGEST } else { self.longest } {
-            self.counters.dropped();
+            self.counters.missed(0, 1);
             return true;
         }
         if is_cut || tag.is_some() {
@@ -205,8 +205,10 @@ impl PacketRx {
             }
             _ => cut(&bytes, offload, |segment| keep(segment.to_vec())),
         };
-        if !is_made || !fits {
+        if !is_made {
             self.counters.dropped();
+        } else if !fits {
+            self.counters.missed(0, 1);
         }
         true
     }
@@ -712,13 +714,13 @@ mod tests {
             rx.place = Receiving::default();
             assert!(received(&mut rx).is_empty(), "kind {kind}");
         }
-        assert_eq!(rx.counters.drops(), 2);
+        assert_eq!((rx.counters.drops(), rx.counters.oversizes()), (1, 1));
         // Segments longer than the port's frames are dropped, too.
         let mut rx = receiver(2);
         rx.longest = 1053;
         uncut(&rx, 1);
         assert!(received(&mut rx).is_empty());
-        assert_eq!(rx.counters.drops(), 1);
+        assert_eq!((rx.counters.drops(), rx.counters.oversizes()), (0, 1));
         let mut rx = receiver(2);
         rx.offloads = true;
         let bytes = uncut(&rx, 1);
