@@ -11,6 +11,7 @@ mod merge;
 mod stream;
 
 use std::cell::Cell;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -87,6 +88,11 @@ impl What {
             usage("--files needs --file-size or --file-seconds, which say when the next file begins");
         }
         let Some(path) = &self.write else { return };
+        if is_standard_output(path) && std::io::stdout().is_terminal() {
+            usage(
+                "a capture is not for a terminal: pipe it into a program, for example | tshark -r -, or leave out --write",
+            );
+        }
         if is_ring && is_standard_output(path) {
             usage("standard output is one file: leave out --file-size and --file-seconds");
         }
@@ -312,12 +318,14 @@ impl Writer {
             "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.unsorted,
         });
         let into = match &names[..] {
+            [only] if only == "-" => "standard output".to_string(),
             [only] => only.clone(),
             [.., last] => format!("{} files, the last one {last}", files.begun()),
             [] => String::new(),
         };
         let removed = match files.removed {
             0 => String::new(),
+            1 => "; an older one was removed".to_string(),
             removed => format!("; {removed} older ones were removed"),
         };
         let packets = if files.frames == 1 { "packet" } else { "packets" };
@@ -353,19 +361,17 @@ impl Target {
     }
 }
 
-/// Returns what a file's end says of each interface; what the ports have dropped is known when all threads have ended.
+/// Returns what a file's end says of each interface, of packets that are not on their way between the queues and the file; what
+/// the ports have dropped is known when all threads have ended.
 fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
     let count = |(interface, streams): (usize, &Vec<Arc<Shared>>)| {
-        let sum = |of: fn(&Shared) -> u64| streams.iter().map(|shared| of(shared)).sum();
+        let sum = |of: fn(&Shared) -> u64| streams.iter().map(|shared| of(shared)).sum::<u64>();
         let (written, times) = files.written(interface);
-        Counts {
-            times,
-            received: sum(|shared| shared.received.load(Ordering::Relaxed)),
-            dropped_by_port: None,
-            accepted: sum(|shared| shared.accepted.load(Ordering::Relaxed)),
-            dropped: sum(|shared| shared.dropped.load(Ordering::Relaxed)),
-            written,
-        }
+        let dropped = sum(|shared| shared.dropped.load(Ordering::Relaxed));
+        let taken = sum(|shared| shared.accepted.load(Ordering::Relaxed));
+        let filtered = sum(|shared| shared.received.load(Ordering::Relaxed)).saturating_sub(taken);
+        let accepted = written + dropped;
+        Counts { times, received: accepted + filtered, dropped_by_port: None, accepted, dropped, written }
     };
     streams.iter().enumerate().map(count).collect()
 }

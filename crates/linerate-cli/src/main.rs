@@ -274,7 +274,7 @@ struct Common {
     /// Packets received or sent at a time: 1 to 4096, or auto, where fwd looks for the cheapest size
     #[arg(long, default_value = "32")]
     batch: BatchSize,
-    /// Descriptors in each ring, a power of two from 64 to 4096; default 512, or 8192 to receive from another
+    /// Descriptors in each ring, a power of two from 64 to 4096; default 512, 4096 for capture, or 8192 to receive from another
     /// process
     #[arg(long)]
     ring: Option<u16>,

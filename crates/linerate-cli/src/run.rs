@@ -445,7 +445,10 @@ impl Run {
         }
         show.summary(&json!({ "summary": summary }), &table);
         measured.shortfalls.iter().for_each(|shortfall| shortfall.print(strict));
-        if let Some(warning) = measured.used.warning() {
+        // A capture measures nothing: it matters if packets were lost.
+        if (command != "capture" || measured.outcome.lost > 0)
+            && let Some(warning) = measured.used.warning()
+        {
             note(&format!("note: {warning}"));
         }
         if let Some(error) = measured.failure {

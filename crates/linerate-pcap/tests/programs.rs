@@ -252,6 +252,11 @@ fn names_that_cannot_be_opened_are_explained() {
     assert!(said.contains("sise=64: there is no such option; there are"), "{said}");
     let said = world.start(&["loop", "nosuch0", "0"]).end().1;
     assert!(said.starts_with("pcap_activate: "), "{said}");
+    // A handle would read one queue, and lose the packets of the others.
+    for option in ["queues", "cluster"] {
+        let said = world.start(&["loop", &format!("sim:x?{option}=2"), "0"]).end().1;
+        assert!(said.contains("2 receive queues are not possible") && said.contains("at most 1"), "{said}");
+    }
     let said = refused("sim:x?wire=none");
     assert!(said.contains("pcap_activate(a): 0") && said.contains("pcap_setdirection(a, 0): 0"), "{said}");
 }

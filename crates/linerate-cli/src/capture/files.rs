@@ -19,7 +19,7 @@ const FLUSHED: Duration = Duration::from_secs(1);
 /// When a file is followed by the next one, and how many there are.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Ring {
-    /// Begin another file when this one has BYTES bytes; with k, M or G
+    /// Begin another file before this one is longer than BYTES bytes, before compression; with k, M or G
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
     pub file_size: Option<u64>,
     /// Begin another file SECONDS seconds after this one's first packet
@@ -223,6 +223,8 @@ impl Files {
                     // Behind a beginning or in front of an end there are none.
                     let whole = if frames > 0 { self.format.records(&bytes[..written]).count() as u64 } else { 0 };
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
+                    let end = self.format.records(&bytes[..written]).map(|found| found.len).sum::<usize>();
+                    output.cut(written - if frames > 0 { end } else { 0 });
                     return Err(output.error(&error, current.frames));
                 }
             }

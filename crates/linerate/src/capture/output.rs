@@ -86,6 +86,15 @@ impl Output {
         Ok(())
     }
 
+    /// Removes the last bytes from a file, those of a frame that is not whole. A pipe keeps them.
+    pub fn cut(&mut self, bytes: usize) {
+        let end = self.file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
+        if let Some(end) = end.and_then(|end| end.checked_sub(bytes as u64)) {
+            // The failure that the caller has is the one to know.
+            let _ = self.file.set_len(end);
+        }
+    }
+
     /// Returns what is said about a failure, when this many whole frames are in the file.
     pub fn error(&self, error: &std::io::Error, frames: u64) -> Error {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");

@@ -92,7 +92,8 @@ impl PortKind for CaptureFile {
 
     fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (replay, failure, exhausted) = (self.reader.take(), self.failure.clone(), self.exhausted.clone());
-        Ok(Box::new(CaptureRx { replay, pool: config.pool.clone(), counters, failure, exhausted }))
+        let (pool, timestamps) = (config.pool.clone(), config.options.timestamps);
+        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -199,6 +200,8 @@ impl Replay {
 struct CaptureRx {
     replay: Option<Replay>,
     pool: Arc<Pool>,
+    /// Packets get their times in the file.
+    timestamps: bool,
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
     exhausted: Arc<AtomicBool>,
@@ -232,6 +235,9 @@ impl Receive for CaptureRx {
                 }
                 self.counters.missed(0, 1);
             } else {
+                if let Some(time) = replay.next.flatten().filter(|_| self.timestamps) {
+                    batch.stamp_last(time);
+                }
                 if replay.is_snapped {
                     replay.defects.snapped.fetch_add(1, Ordering::Relaxed);
                 }

@@ -145,6 +145,23 @@ impl Interface {
         }
     }
 
+    /// Fails if packets of the interface have no Ethernet headers, as those of tun, WireGuard and ppp have not.
+    ///
+    /// # Errors
+    /// [`Error::Interface`], [`Error::InterfaceGone`].
+    pub fn check_ethernet(&self) -> Result<()> {
+        let answer = self.ask(libc::SIOCGIFHWADDR, number(0)).map_err(|_| self.gone())?;
+        // SAFETY: the kernel has filled in this variant.
+        match unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family {
+            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
+            kind => Err(Error::Interface {
+                name: self.name.clone(),
+                why: format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
+                mend: "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
+            }),
+        }
+    }
+
     /// Returns the longest payload of a frame.
     pub fn mtu(&self) -> Result<usize> {
         let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;

@@ -64,9 +64,10 @@ impl Mapping {
     /// [`Error::System`] if the kernel refuses.
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
         let len = whole_pages(len, pages)?;
+        let needed = len / pages.bytes();
+        let count_free = || pages.read_free().map_err(|e| Error::system("counting free hugepages", e));
         if pages != PageSize::Ordinary {
-            let needed = len / pages.bytes();
-            let free = pages.read_free().map_err(|e| Error::system("counting free hugepages", e))?;
+            let free = count_free()?;
             if free < needed {
                 return Err(Error::NoHugepages { pages, needed, free });
             }
@@ -83,7 +84,15 @@ impl Mapping {
         let file = Mapping::sealed(len, kind)?;
         // The node must be set before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
-        let mapping = Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate)?;
+        let mapping = match Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate) {
+            // Another program was faster, or has the free ones reserved.
+            Err(Error::System { source, .. })
+                if pages != PageSize::Ordinary && source.raw_os_error() == Some(libc::ENOMEM) =>
+            {
+                return Err(Error::NoHugepages { pages, needed, free: count_free()?.min(needed - 1) });
+            }
+            mapping => mapping?,
+        };
         if let Some(node) = node {
             mapping.bind_to_node(node)?;
         }

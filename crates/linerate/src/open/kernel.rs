@@ -7,7 +7,11 @@ use crate::port::{Config, Device, Kind, PortName};
 
 pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     match name.kind() {
-        Kind::Packet => Ok(Box::new(PacketPort::open(Interface::open(name.rest())?, flow(name)?, config)?)),
+        Kind::Packet => {
+            let interface = Interface::open(name.rest())?;
+            interface.check_ethernet()?;
+            Ok(Box::new(PacketPort::open(interface, flow(name)?, config)?))
+        }
         // The kernel chooses a name.
         Kind::Host if name.rest().is_empty() => Ok(Box::new(Tap::open("linerate%d", config)?)),
         Kind::Host | Kind::Tap => Ok(Box::new(Tap::open(name.rest(), config)?)),
@@ -23,6 +27,7 @@ fn flow(name: &PortName) -> Result<Option<Filter>> {
 
 fn open_xdp(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
     let (interface, queue) = Interface::open_queue(name.rest())?;
+    interface.check_ethernet()?;
     let copying = match name.option("copy") {
         None => Copying::Auto,
         Some("on") => Copying::Copy,

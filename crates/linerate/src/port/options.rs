@@ -30,7 +30,7 @@ pub struct Options {
     /// may then be unfinished, and up to 65,553 bytes long. Packets of virtual machines, which never cross a wire, need neither.
     pub offloads: bool,
     /// Note when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
-    /// (`?timestamps=on`): `packet:`.
+    /// (`?timestamps=on`): `packet:`; and `pcap:`, with the times of the file.
     pub timestamps: bool,
     /// Instructions that read and write descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`): Intel's cards, `sim:` and
     /// VirtIO.

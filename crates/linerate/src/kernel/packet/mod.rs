@@ -145,6 +145,19 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_without_ethernet_headers_are_refused() {
+        apart(|| {
+            let made = Command::new("ip").args(["tuntap", "add", "mode", "tun", "name", "l3"]).status();
+            assert!(made.unwrap().success());
+            for kind in ["packet", "xdp"] {
+                let error = crate::open([&format!("{kind}:l3")]).map(drop).unwrap_err().to_string();
+                assert!(error.contains("no Ethernet headers"), "{error}");
+            }
+            crate::open(["packet:lo"]).unwrap();
+        });
+    }
+
+    #[test]
     fn rings_have_room_for_the_requested_packets() {
         apart(|| {
             let lo = Interface::open("lo").unwrap();
