@@ -51,6 +51,9 @@ pub struct What {
     /// The most bytes of each frame to capture
     #[arg(long, short, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = whole::<u32>(1, SNAPLEN))]
     snaplen: u32,
+    /// Take only what the port would receive without a capture: do not set promiscuous mode
+    #[arg(long, short = 'p')]
+    no_promiscuous: bool,
     /// Take only packets that match this expression of libpcap's, for example 'tcp port 80 and host 10.0.0.1'
     #[arg(long, value_name = "EXPRESSION")]
     pcap_filter: Option<Expression>,
@@ -96,6 +99,9 @@ impl What {
         if is_ring && is_standard_output(path) {
             usage("standard output is one file: leave out --file-size and --file-seconds");
         }
+        if path.extension().is_some_and(|ending| ending == "gz") {
+            usage(&format!("files are compressed by zstd: --write {}", path.with_extension("zst").display()));
+        }
         if ports.len() > 1 && !is_standard_output(path) && Format::of(path) == Format::Pcap {
             usage(&format!(
                 "pcap cannot say which port a packet came from: end the name with .pcapng, for example --write {}",
@@ -125,7 +131,7 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
     let mut run = Run::open("capture", &ports, what.count, common)?;
     for device in run.devices() {
-        match device.set_promiscuous(true) {
+        match device.set_promiscuous(!what.no_promiscuous) {
             // A port in memory has no addresses to filter by.
             Ok(()) | Err(Error::Unsupported { .. }) => {}
             Err(error) => return Err(error),

@@ -313,14 +313,16 @@ fn an_interface_s_queues_and_its_longest_frames_are_captured() {
     namespace.run(&format!("ip link add v0 {queues} type veth peer name v1 {queues}"));
     namespace.run("ip link set v0 up");
     namespace.run("ip link set v1 up");
-    for port in ["packet:v1", "xdp:v1"] {
+    for (port, mode) in [("packet:v1", ""), ("packet:v1", "-p"), ("xdp:v1", "")] {
         let path = folder.path(&format!("{}.pcapng", port.replace(':', "-")));
         let mut capture = Process::start(&mut inside(
             &namespace,
-            &format!("capture {port} --write {path} --count 10 --seconds 60 --json"),
+            &format!("capture {port} {mode} --write {path} --count 10 --seconds 60 --json"),
         ));
         // Its queues are there.
         capture.await_output("seconds");
+        let is_promiscuous = !namespace.run("ip -d link show v1").contains("promiscuity 0");
+        assert_eq!(is_promiscuous, mode.is_empty(), "{port} {mode}");
         let send = "gen packet:v0 --size 9018 --mtu 9000 --count 10 --rate 1k --json";
         expect(0, &mut inside(&namespace, send));
         let (code, output) = capture.ended();
@@ -454,6 +456,7 @@ fn what_cannot_be_done_is_said() {
     refused(2, &["null:", "--write", "-", "--file-size", "1M"], "standard output is one file");
     refused(2, &["null:", "--write", &file, "--file-seconds", "0"], "a number of seconds");
     refused(2, &["null:", "--write", &file, "--snaplen", "0"], "a whole number from 1 to 262144");
+    refused(2, &["null:", "--write", &folder.path("out.pcapng.gz")], "compressed by zstd: --write");
     refused(2, &["null:", "--file-size", "1M"], "--write");
     refused(1, &["null:", "--write", &folder.path("none/out.pcap")], "cannot write it: No such file or directory");
     refused(2, &[&format!("pcap:{file}?write"), "--write", &file], "gives no packets");

@@ -46,6 +46,7 @@ pub struct Settings {
 }
 
 /// A received frame. Its bytes are in a buffer of the batch, or in `long`, until the next batch is received.
+#[derive(Clone, Copy)]
 pub struct Frame {
     pub header: PacketHeader,
     pub bytes: *const u8,
@@ -91,9 +92,10 @@ pub struct Active {
     /// The port is a file, which has an end.
     is_file: bool,
     batch: Batch,
-    frames: Vec<Frame>,
-    /// The next frame to give to the program.
+    /// Received frames; those from `next` to `end` wait for the program.
+    frames: Box<[Frame; BATCH]>,
     next: usize,
+    end: usize,
     /// Frames of several buffers, in one piece.
     long: Vec<Box<[u8]>>,
     filter: Option<Box<[Instruction]>>,
@@ -164,8 +166,9 @@ impl Active {
             rx,
             is_file: parsed.is_capture_to_read(),
             batch: Batch::with_capacity(BATCH),
-            frames: Vec::with_capacity(BATCH),
+            frames: Box::new([Frame { header: PacketHeader::EMPTY, bytes: std::ptr::null() }; BATCH]),
             next: 0,
+            end: 0,
             long: Vec::new(),
             filter: None,
             snaplen: settings.snaplen.get().cast_unsigned(),
@@ -205,7 +208,7 @@ impl Active {
     /// Returns the next of the frames that were received. It is counted in `passed`.
     #[inline]
     pub fn next(&mut self, passed: &AtomicU64) -> Option<&Frame> {
-        let frame = self.frames.get(self.next)?;
+        let frame = self.frames.get(self.next).filter(|_| self.has_frames())?;
         self.next += 1;
         // Only this thread counts; others read.
         passed.store(passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -214,14 +217,13 @@ impl Active {
 
     /// Returns whether frames wait for the program.
     fn has_frames(&self) -> bool {
-        self.next < self.frames.len()
+        self.next < self.end
     }
 
     /// Receives frames in place of the last ones, those that the filter lets pass. Returns false if none came.
     pub fn receive(&mut self) -> bool {
-        self.frames.clear();
         self.long.clear();
-        self.next = 0;
+        (self.next, self.end) = (0, 0);
         self.batch.clear();
         // Before the poll, which may take as long as a packet's way: what it finds has come since the last one.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
@@ -232,29 +234,37 @@ impl Active {
         self.quiet_since = None;
         let (mut clock, snaplen) = (self.clock, self.snaplen);
         clock.first = now.saturating_sub(received as u64 - 1);
-        for packet in self.batch.packets() {
+        let mut end = 0;
+        for (packet, frame) in self.batch.packets().zip(&mut *self.frames) {
             let time = clock.time_of(packet.timestamp());
             let (bytes, len) = match packet.slots() {
                 1 => (packet.as_ptr(), packet.len()),
                 _ => joined(packet, &mut self.long),
             };
             let header = PacketHeader { time, captured: snaplen.min(len as u32), len: len as u32 };
-            self.frames.push(Frame { header, bytes });
+            *frame = Frame { header, bytes };
+            end += 1;
         }
-        self.clock = clock;
+        (self.clock, self.end) = (clock, end);
         self.filter_frames();
         true
     }
 
     /// Forgets the frames that the filter refuses, and cuts the others to the length that it wants.
     fn filter_frames(&mut self) {
-        let Active { filter: Some(filter), frames, snaplen, .. } = self else { return };
-        frames.retain_mut(|Frame { header, bytes }| {
+        let Some(filter) = &self.filter else { return };
+        let mut end = 0;
+        for n in self.next..self.end {
+            let Frame { mut header, bytes } = self.frames[n];
             // SAFETY: the frame's bytes stay until the next batch is received.
-            let wanted = unsafe { filter::run(filter, *bytes, header.len) };
-            header.captured = header.len.min(*snaplen).min(wanted);
-            wanted > 0
-        });
+            let wanted = unsafe { filter::run(filter, bytes, header.len) };
+            if wanted > 0 {
+                header.captured = header.len.min(self.snaplen).min(wanted);
+                self.frames[end] = Frame { header, bytes };
+                end += 1;
+            }
+        }
+        (self.next, self.end) = (0, end);
     }
 
     /// Sleeps until frames may have come, or `waker` is written to. The port is polled for a while before.
@@ -342,7 +352,6 @@ impl Active {
     /// Filters from now on, frames that wait for the program, too.
     pub fn set_filter(&mut self, filter: Box<[Instruction]>) {
         self.filter = Some(filter);
-        self.frames.drain(..std::mem::take(&mut self.next));
         self.filter_frames();
     }
 }
