@@ -30,11 +30,12 @@ use self::files::{Ends, Files, Ring, is_standard_output};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
-use crate::run::{Measured, Outcome, Run, Sums, interface};
+use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, note, print};
 use crate::{Common, packets, usage, whole};
 
-/// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor.
+/// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
+/// an interface's queues, each of which has one, are shorter.
 const RING: u16 = 4096;
 /// The most that a port's `mtu` option may be.
 const LONGEST_MTU: usize = 9710;
@@ -126,7 +127,8 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     }
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
-    let common = &Common { ring: common.ring.or(are_own.then_some(RING)), ..common.clone() };
+    let ring = (u32::from(RING) / xdp_queues(&parsed).next_power_of_two()).max(512) as u16;
+    let common = &Common { ring: common.ring.or(are_own.then_some(ring)), ..common.clone() };
     let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, common.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
     let mut run = Run::open("capture", &ports, what.count, common)?;

@@ -182,9 +182,7 @@ impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.
     pub fn open(command: &'static str, names: &[&str], count: Option<u64>, common: &Common) -> Result<Run, Error> {
         let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
-        // AF_XDP has as many queues as the interface.
-        let interfaces = parsed.iter().filter_map(interface);
-        let queues = interfaces.map(|interface| interface.queues()).fold(common.queues.into(), u32::max);
+        let queues = u32::from(common.queues).max(xdp_queues(&parsed));
         let rings = names.len() * queues as usize * common.ring.unwrap_or(512) as usize * 2;
         // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
         let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
@@ -885,6 +883,12 @@ impl Run {
 /// Returns the packets of these threads.
 fn sum<'a>(works: impl IntoIterator<Item = &'a Arc<Work>>) -> Moved {
     works.into_iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
+}
+
+/// Returns the most queues of the ports' AF_XDP sockets, which are as many as the interface has; 0 without one.
+pub fn xdp_queues(names: &[PortName]) -> u32 {
+    let interfaces = names.iter().filter(|name| name.is_xdp()).filter_map(interface);
+    interfaces.map(|interface| interface.queues()).max().unwrap_or(0)
 }
 
 /// Returns the kernel's interface that a port is on.
