@@ -32,13 +32,11 @@ use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
 use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, note, print};
-use crate::{Common, packets, usage, whole};
+use crate::{Common, LONGEST_MTU, packets, usage, whole};
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
 /// an interface's queues, each of which has one, are shorter.
 const RING: u16 = 4096;
-/// The most that a port's `mtu` option may be.
-const LONGEST_MTU: usize = 9710;
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -197,7 +195,8 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
 
 /// Adds the interface's MTU to the name of a packet socket that takes shorter frames only.
 fn with_mtu(name: &PortName, text: &str, mtu: u16) -> String {
-    let of_interface = interface(name).and_then(|interface| interface.mtu().ok()).map_or(0, |mtu| mtu.min(LONGEST_MTU));
+    let of_interface =
+        interface(name).and_then(|interface| interface.mtu().ok()).map_or(0, |mtu| mtu.min(LONGEST_MTU.into()));
     if name.is_xdp() || name.option("mtu").is_some() || of_interface <= mtu.into() {
         return text.to_string();
     }

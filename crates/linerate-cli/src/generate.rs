@@ -17,7 +17,7 @@ use crate::limits::End;
 use crate::line_rate::possible;
 use crate::run::{Outcome, REST, Run, send, wire_of};
 use crate::show::note;
-use crate::{Common, packets, usage, whole};
+use crate::{Common, LONGEST_MTU, packets, usage, whole};
 
 /// Options of the traffic.
 #[derive(Args)]
@@ -112,7 +112,7 @@ impl Sender {
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
     let size = traffic.size.unwrap_or(64);
-    let common = Common { mtu: common.mtu.max(size - 18).min(9710), ..common.clone() };
+    let common = Common { mtu: common.mtu.max(size - 18).min(LONGEST_MTU), ..common.clone() };
     if PortName::parse(port)?.is_capture_to_read() {
         usage(&format!(
             "{port} is read; to write into it: gen '{port}{}write'",

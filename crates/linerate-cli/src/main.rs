@@ -269,6 +269,9 @@ enum Switch {
 }
 
 /// Options of all commands that move packets.
+/// The longest payload that ports take: `--mtu` and the option `mtu`.
+const LONGEST_MTU: u16 = 9710;
+
 #[derive(Args, Clone)]
 struct Common {
     /// Packets received or sent at a time: 1 to 4096, or auto, where fwd looks for the cheapest size
@@ -282,7 +285,7 @@ struct Common {
     #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 64))]
     queues: u16,
     /// The longest payload of a frame, at least that of gen's --size; frames longer than a buffer become chains
-    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, 9710))]
+    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
     mtu: u16,
     /// Stop this many seconds after the links are up, for which a run waits at most 10 s
     #[arg(long, value_parser = seconds)]

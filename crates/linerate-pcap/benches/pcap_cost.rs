@@ -1,5 +1,5 @@
-//! What libpcap's interface costs: a counting `pcap_dispatch` loop over that of the bare port; how far the times of frames are
-//! from those of a paced generator in another process; and tcpdump on a port beside the same tcpdump on a veth pair (as root,
+//! What libpcap's interface costs: a counting `pcap_dispatch` loop over that of the bare port; the nanoseconds between the times
+//! of frames and their sending by another process; and tcpdump on a port beside the same tcpdump on a veth pair (as root,
 //! with tcpdump).
 //!
 //! `cargo bench -p linerate-pcap --bench pcap_cost`

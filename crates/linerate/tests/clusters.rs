@@ -432,7 +432,7 @@ fn packets_in_turn_are_spread_evenly() {
     assert!(each.iter().all(|all| all.len() == 10 && all.is_sorted()));
 }
 
-/// What consumers have freed goes on to the others: their batches together could keep all buffers.
+/// Consumers return free buffers: together, their batches could keep all of them.
 #[test]
 fn many_consumers_leave_buffers_to_the_port() {
     let mut bench = Bench::new("many", "cluster=32&by=turn");

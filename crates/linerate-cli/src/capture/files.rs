@@ -221,10 +221,10 @@ impl Files {
             Target::Plain(output) => {
                 if let Err((error, written)) = output.write_whole(bytes) {
                     // Behind a beginning or in front of an end there are none.
-                    let whole = if frames > 0 { self.format.records(&bytes[..written]).count() as u64 } else { 0 };
+                    let records = (frames > 0).then(|| self.format.records(&bytes[..written])).into_iter().flatten();
+                    let (whole, end) = records.fold((0, 0), |(whole, end), found| (whole + 1, end + found.len));
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
-                    let end = self.format.records(&bytes[..written]).map(|found| found.len).sum::<usize>();
-                    output.cut(written - if frames > 0 { end } else { 0 });
+                    output.cut(written - end);
                     return Err(output.error(&error, current.frames));
                 }
             }
