@@ -163,13 +163,19 @@ impl Batch {
 
     // The rest is for the queues of this crate.
 
-    /// Returns whether the batch's packets and buffers are of `pool`; an empty batch switches to it.
+    /// Returns whether the batch's packets and buffers are of `pool`.
     #[inline(always)]
-    pub(crate) fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
-        self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool)) || self.adopt(pool)
+    pub(crate) fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
+        self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool))
     }
 
-    /// As [`belongs_to`](Batch::belongs_to), but an empty batch keeps its pool.
+    /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.
+    #[inline(always)]
+    pub(crate) fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
+        self.is_already_of(pool) || self.adopt(pool)
+    }
+
+    /// As [`is_already_of`](Batch::is_already_of), but a batch without a pool gets `pool`.
     #[inline(always)]
     pub(crate) fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
         match &self.cache {
@@ -180,7 +186,7 @@ impl Batch {
 
     #[cold]
     fn adopt(&mut self, pool: &Arc<Pool>) -> bool {
-        let own = self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool));
+        let own = self.is_already_of(pool);
         if !own && self.is_empty() {
             self.cache = Some(Cache::new(pool));
             return true;
@@ -206,6 +212,26 @@ impl Batch {
         (offered, taken)
     }
 
+    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer, and `None` without a
+    /// change if there is none or the batch is [full](Batch::is_full).
+    #[inline(always)]
+    pub(crate) fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
+        if self.end >= self.slots.len() {
+            self.compact();
+        }
+        let place = self.slots.get_mut(self.end)?;
+        let buf = self.cache.as_mut()?.take()?;
+        *place = slot;
+        self.end += 1;
+        Some(buf)
+    }
+
+    /// Returns whether the batch has as many slots as its capacity, or more.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.capacity()
+    }
+
     /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
     /// packet. Report the count written to [`appended`](Batch::appended).
     #[inline(always)]
@@ -219,10 +245,10 @@ impl Batch {
         &mut self.slots[self.end..self.end + room]
     }
 
-    /// Commits `count` slots written into [`space`](Batch::space).
+    /// Commits `count` slots written into [`space`](Batch::space), and whether they include packets of several slots.
     #[inline(always)]
-    pub(crate) fn appended(&mut self, count: usize) {
-        self.has_chains |= self.slots[self.end..self.end + count].iter().any(Slot::has_more);
+    pub(crate) fn appended(&mut self, count: usize, has_chains: bool) {
+        self.has_chains |= has_chains;
         self.end += count;
     }
 
@@ -234,10 +260,7 @@ impl Batch {
 
     /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
     pub(crate) fn take_buffer(&mut self) -> Option<u32> {
-        let cache = self.cache.as_mut()?;
-        let buf = *cache.offer(1).first()?;
-        cache.used(1, 1);
-        Some(buf)
+        self.cache.as_mut()?.take()
     }
 
     /// Appends a slot of a chain, also beyond the capacity; returns false if that is full, too.

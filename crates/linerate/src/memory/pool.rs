@@ -167,12 +167,21 @@ impl Cache {
     /// Removes the first `used` of the `offered` buffers.
     #[inline(always)]
     pub(crate) fn used(&mut self, offered: usize, used: usize) {
-        let start = self.free.len() - offered;
-        if used == offered {
-            self.free.truncate(start);
-        } else {
-            self.free.drain(start..start + used);
+        let (start, end) = (self.free.len() - offered, self.free.len() - used);
+        if used > 0 && used < offered {
+            // The last ones fill the gap; all that are left move, if they are fewer.
+            self.free.copy_within(end.max(start + used).., start);
         }
+        self.free.truncate(end);
+    }
+
+    /// Takes the warmest buffer; `None` if the pool is exhausted.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            self.pool.fetch(&mut self.free);
+        }
+        self.free.pop()
     }
 
     /// Adds free buffers; beyond two magazines, whole ones go on to the pool.
@@ -261,10 +270,27 @@ mod tests {
         cache.put(&bufs[2..]);
         assert_eq!(cache.offer(3), bufs);
         cache.used(3, 1);
-        assert_eq!(take(&mut cache, 2), bufs[1..]);
+        assert_eq!(take(&mut cache, 2), [bufs[2], bufs[1]], "the last one fills the gap of the first");
         drop(cache);
         pool.give(&bufs);
         assert_eq!(pool.available(), 100);
+    }
+
+    #[test]
+    fn an_offer_used_in_part_leaves_the_other_buffers() {
+        let pool = pool(100);
+        for (offered, used) in (0..=9).flat_map(|offered| (0..=offered).map(move |used| (offered, used))) {
+            let mut cache = Cache::new(&pool);
+            let taken = cache.offer(offered)[..used].to_vec();
+            cache.used(offered, used);
+            let mut all = [cache.free.as_slice(), &taken].concat();
+            cache.put(&taken);
+            drop(cache);
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len() + pool.available(), all.len() + 100);
+            assert!(all.len() >= offered, "{used} of {offered}");
+        }
     }
 
     #[test]

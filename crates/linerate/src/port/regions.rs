@@ -82,8 +82,12 @@ impl<R: RegionRx> Rx<R> {
         Rx { ring, copies: Batch::new() }
     }
 
+    /// As [`recv`](Receive::recv), for a batch without a pool, or of another.
     #[cold]
-    fn recv_copied(&mut self, batch: &mut Batch) -> usize {
+    fn recv_other(&mut self, batch: &mut Batch) -> usize {
+        if batch.belongs_to(self.ring.pool()) && self.copies.is_empty() {
+            return self.recv(batch);
+        }
         let Rx { ring, copies } = self;
         let pool = ring.pool().clone();
         copies.is_of(&pool);
@@ -93,10 +97,10 @@ impl<R: RegionRx> Rx<R> {
 
 impl<R: RegionRx> Receive for Rx<R> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !batch.belongs_to(self.ring.pool()) || !self.copies.is_empty() {
-            return self.recv_copied(batch);
+        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
+            return self.ring.recv(batch);
         }
-        self.ring.recv(batch)
+        self.recv_other(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -128,8 +132,12 @@ impl<R: RegionTx> Tx<R> {
         Tx { ring, copies: Batch::new() }
     }
 
+    /// As [`send`](Transmit::send), for a batch without a pool, or of another.
     #[cold]
-    fn send_copied(&mut self, batch: &mut Batch) -> usize {
+    fn send_other(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_of(self.ring.pool()) && self.copies.is_empty() {
+            return self.send(batch);
+        }
         let Tx { ring, copies } = self;
         let (pool, longest) = (ring.pool().clone(), ring.longest());
         let (taken, too_long) = copies.send_for(&pool, batch, longest, |own| ring.send(own));
@@ -140,10 +148,10 @@ impl<R: RegionTx> Tx<R> {
 
 impl<R: RegionTx> Transmit for Tx<R> {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if !batch.is_of(self.ring.pool()) || !self.copies.is_empty() {
-            return self.send_copied(batch);
+        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
+            return self.ring.send(batch);
         }
-        self.ring.send(batch)
+        self.send_other(batch)
     }
 
     fn buffers(&self) -> usize {

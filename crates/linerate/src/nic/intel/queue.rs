@@ -70,10 +70,11 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if batch.capacity() >= SMALLEST && self.groups.is_some() {
-            return self.recv_own::<true>(batch);
+        let is_burst = batch.capacity() >= SMALLEST && self.is_done(self.next + SMALLEST - 1);
+        if is_burst || self.dropping || !self.partial.is_empty() {
+            return self.recv_burst(batch);
         }
-        self.recv_own::<false>(batch)
+        self.recv_few(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -99,41 +100,80 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
-    /// Receives into a batch of the queue's own region; generic, so that small batches do not pay for groups.
+    /// Receives fewer packets than a group has. Their loop keeps everything in the queue and the batch, since what a
+    /// loop over many prepares costs more than they do.
     #[inline(never)]
-    fn recv_own<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
+    fn recv_few(&mut self, batch: &mut Batch) -> usize {
+        let mut received = 0;
+        while !batch.is_full() {
+            let word = self.status();
+            if word & receive::DD == 0 {
+                break;
+            }
+            if !self.take_one(word, batch) {
+                // Anything but a packet in one buffer, or no buffer is free.
+                self.counters.moved(received);
+                return received + self.recv_burst(batch);
+            }
+            received += 1;
+        }
+        self.counters.moved(received);
+        self.return_descriptors(received);
+        received
+    }
+
+    /// As [`take_run`](Self::take_run), for one packet.
+    #[inline(always)]
+    fn take_one(&mut self, word: u64, batch: &mut Batch) -> bool {
+        let Some(length) = Self::whole_packet(word, self.longest) else { return false };
+        let buf = &mut self.bufs[self.next];
+        let Some(new) = batch.exchange_one(self.placement.slot(*buf, length, false)) else { return false };
+        *buf = new;
+        self.refill();
+        true
+    }
+
+    /// Receives into a batch of the queue's own region.
+    #[inline(never)]
+    fn recv_burst(&mut self, batch: &mut Batch) -> usize {
         let (before, first) = (batch.len(), self.next);
         if self.dropping || !self.partial.is_empty() {
             self.resume(batch);
         }
-        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run::<GROUPS>(slots, fresh));
+        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
         if received < offered || offered == 0 {
-            self.recv_rest::<GROUPS>(batch, received);
+            self.recv_rest(batch, received);
         }
         let received = batch.len() - before;
         if self.next != first {
             self.counters.moved(received);
         }
-        // Small batches share a doorbell, which is rung at the latest when nothing more arrives.
+        self.return_descriptors(received);
+        received
+    }
+
+    /// Returns descriptors to the card. Small batches share a doorbell, which is rung at the latest when nothing more
+    /// arrives.
+    #[inline(always)]
+    fn return_descriptors(&mut self, received: usize) {
         let owed = self.next.wrapping_sub(self.tail) & (self.bufs.len() - 1);
         if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
             self.tail = self.next;
             // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
             self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
         }
-        received
     }
 
     /// Continues behind the first `received` packets, which did not fill the batch.
     #[inline(never)]
-    fn recv_rest<const GROUPS: bool>(&mut self, batch: &mut Batch, mut received: usize) {
+    fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
         // At most once round the ring, so that a malicious card cannot keep the thread here.
         for _ in 0..self.bufs.len() {
             // At the ring's end, more whole packets may follow at its beginning.
             if (received == 0 || self.next != 0) && !self.take_careful(batch) {
                 break;
             }
-            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run::<GROUPS>(slots, fresh));
+            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
             if more == offered && offered > 0 {
                 break;
             }
@@ -144,8 +184,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Replaces the buffers of packets in one buffer each by fresh ones, until a descriptor has anything else, or the
     /// ring or a slice ends. Returns the count.
     #[inline(always)]
-    fn take_run<const GROUPS: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        let done = if GROUPS { self.take_groups(slots, fresh) } else { 0 };
+    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let done = self.take_groups(slots, fresh);
         if done > 0 && (done == slots.len() || self.next == 0) {
             return done;
         }
@@ -165,19 +205,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// As [`take_run`](Self::take_run), one packet at a time.
     #[inline(never)]
     fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
-        const WHOLE: u64 = receive::DD | receive::EOP;
-        let (locate, placement) = (self.addresses.locator(), self.placement);
-        let longest = (self.longest as u64) << receive::LENGTH_SHIFT;
+        let (locate, placement, longest) = (self.addresses.locator(), self.placement, self.longest);
         let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
         let mut done = 0;
         for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the DD bit.
-            let word = descriptor[1].load(Acquire);
-            let length = word & receive::LENGTH_MASK;
-            if word & (WHOLE | C::RX_ERRORS) != WHOLE || length > longest {
-                break;
-            }
-            *slot = placement.slot(*buf, (length >> receive::LENGTH_SHIFT) as u16, false);
+            let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
+            *slot = placement.slot(*buf, length, false);
             *buf = new;
             descriptor[0].store(locate(placement.data(new)), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -185,6 +219,21 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
         self.next = (self.next + done) & (self.bufs.len() - 1);
         done
+    }
+
+    /// Returns the length of a packet in one buffer without errors, by word 1 of its descriptor.
+    #[inline(always)]
+    fn whole_packet(word: u64, longest: usize) -> Option<u16> {
+        const WHOLE: u64 = receive::DD | receive::EOP;
+        let length = (word >> receive::LENGTH_SHIFT) as u16;
+        let is_whole = word & (WHOLE | C::RX_ERRORS) == WHOLE && usize::from(length) <= longest;
+        is_whole.then_some(length)
+    }
+
+    /// Returns whether the card is done with a descriptor, which may be behind the ring's end.
+    #[inline(always)]
+    fn is_done(&self, index: usize) -> bool {
+        self.descriptors[index & (self.bufs.len() - 1)][1].load(Relaxed) & receive::DD != 0
     }
 
     /// Returns word 1 of the next descriptor, with its DD bit.
@@ -250,6 +299,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     }
 
     /// Returns the next descriptor to the card with the buffer in `bufs`.
+    #[inline(always)]
     fn refill(&mut self) {
         let descriptor = &self.descriptors[self.next];
         let data = self.placement.data(self.bufs[self.next]);
@@ -311,10 +361,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if batch.len() >= SMALLEST && self.groups.is_some() {
-            return self.send_each::<true>(batch);
-        }
-        self.send_each::<false>(batch)
+        if batch.len() >= SMALLEST { self.send_burst(batch) } else { self.send_few(batch) }
     }
 
     fn longest(&self) -> usize {
@@ -338,13 +385,60 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
-    /// Sends a batch of the queue's own region; generic, as for receiving.
+    /// Sends fewer packets than a group has, as they are received.
     #[inline(never)]
-    fn send_each<const GROUPS: bool>(&mut self, batch: &mut Batch) -> usize {
-        self.reclaim(batch);
+    fn send_few(&mut self, batch: &mut Batch) -> usize {
+        if self.is_reported() {
+            self.reclaim(batch);
+        }
+        let mut taken = 0;
+        while batch.slots().first().is_some_and(|slot| self.fill_one(slot)) {
+            batch.sent(1);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.counters.moved(taken);
+            self.doorbell.ring(self.next as u32);
+        }
+        // Anything but a packet in one buffer, or the ring is full.
+        if batch.is_empty() { taken } else { taken + self.send_burst(batch) }
+    }
+
+    /// As [`fill_run`](Self::fill_run), for one packet.
+    #[inline(always)]
+    fn fill_one(&mut self, slot: &Slot) -> bool {
+        let length = slot.whole_len();
+        if length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST || self.free() == 0 {
+            return false;
+        }
+        let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
+        let descriptor = &self.descriptors[self.next];
+        descriptor[0].store(address, Relaxed);
+        descriptor[1].store(Self::word(length), Relaxed);
+        self.bufs[self.next] = slot.buf();
+        self.next = (self.next + 1) & (self.bufs.len() - 1);
+        self.unreported += 1;
+        if self.unreported >= REPORT_EVERY {
+            self.ask_for_report();
+        }
+        true
+    }
+
+    /// Returns word 1 of the descriptor of a packet in one buffer. One multiplication puts the length into both fields.
+    #[inline(always)]
+    fn word(length: usize) -> u64 {
+        COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
+    }
+
+    /// Sends a batch of the queue's own region.
+    #[inline(never)]
+    fn send_burst(&mut self, batch: &mut Batch) -> usize {
+        if self.is_reported() {
+            self.reclaim(batch);
+        }
         let (total, first, mut taken) = (batch.len(), self.next, 0);
         while taken < total {
-            let mut now = self.fill_run::<GROUPS>(&batch.slots()[taken..]);
+            let mut now = self.fill_run(&batch.slots()[taken..]);
             if self.unreported >= REPORT_EVERY {
                 self.ask_for_report();
             }
@@ -370,9 +464,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Writes descriptors for packets in one buffer each, until one has several, the ring is full or ends, or an RS
     /// bit is due. Returns the count.
     #[inline(always)]
-    fn fill_run<const GROUPS: bool>(&mut self, slots: &[Slot]) -> usize {
+    fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
-        let filled = if GROUPS { self.fill_groups(&slots[..count]) } else { 0 };
+        let filled = self.fill_groups(&slots[..count]);
         if filled > 0 && (filled == count || self.next == 0) {
             return filled;
         }
@@ -403,8 +497,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
             *buf = slot.buf();
-            // One multiplication puts the length into both fields.
-            descriptor[1].store(COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1), Relaxed);
+            descriptor[1].store(Self::word(length), Relaxed);
             filled += 1;
         }
         self.next = (self.next + filled) & (self.bufs.len() - 1);
@@ -423,15 +516,23 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.unreported = 0;
     }
 
-    /// Takes back the buffers of all packets up to the last descriptor written back.
+    /// Returns whether the card has written back the oldest descriptor with RS.
     #[inline(always)]
+    fn is_reported(&self) -> bool {
+        self.oldest_report != self.next_report
+            && self.descriptors[self.oldest_report()][1].load(Acquire) & transmit::DD != 0
+    }
+
+    #[inline(always)]
+    fn oldest_report(&self) -> usize {
+        self.reports[self.oldest_report as usize & 127].into()
+    }
+
+    /// Takes back the buffers of all packets up to the last descriptor written back.
+    #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
-        while self.oldest_report != self.next_report {
-            let report = self.reports[self.oldest_report as usize & 127] as usize;
-            if self.descriptors[report][1].load(Acquire) & transmit::DD == 0 {
-                break;
-            }
-            let end = report + 1;
+        while self.is_reported() {
+            let end = self.oldest_report() + 1;
             if self.clean < end {
                 batch.put(&self.bufs[self.clean..end]);
             } else {
