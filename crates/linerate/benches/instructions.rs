@@ -13,8 +13,9 @@ use fake::{Fake, touch};
 use fake_virtio::{Card, MERGEABLE, PACKED, SPLIT};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use linerate::Batch;
-use linerate::memory::RegionOptions;
-use linerate::port::Vectors;
+use linerate::memory::{Pool, Region, RegionOptions};
+use linerate::netmap::{Pipe, Side};
+use linerate::port::{Config, Device, Receive, Transmit, Vectors};
 
 /// Packets in one measurement.
 const PACKETS: usize = 256;
@@ -54,6 +55,47 @@ fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
     black_box((fake, batch))
 }
 
+/// Packets come one by one; each poll has room for a batch.
+fn forward_singly((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
+    for _ in 0..PACKETS {
+        fake.complete_receive(1);
+        fake.rx.recv(&mut batch);
+        touch(&mut batch);
+        fake.tx.send(&mut batch);
+        batch.clear();
+    }
+    black_box((fake, batch))
+}
+
+/// Returns a card without waiting packets, after a first round that fills caches and rings.
+fn idle(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
+    let (mut fake, mut batch) = waiting(vectors, batch_size);
+    (0..PACKETS / batch_size).for_each(|_| fake.forward(&mut batch));
+    fake.complete_transmit();
+    (fake, batch)
+}
+
+/// A pipe's two ends, and packets.
+type Ends = (Box<dyn Transmit>, Box<dyn Receive>, Batch);
+
+fn pipe(batch_size: usize) -> Ends {
+    let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+    let config = Config::new("instructions", pool.clone());
+    let open = |side| Pipe::open("instructions", side, config.clone()).unwrap();
+    let (mut near, mut far) = (open(Side::Master), open(Side::Slave));
+    let mut batch = Batch::with_capacity(batch_size);
+    (0..batch_size).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
+    (near.tx(0).unwrap(), far.rx(0).unwrap(), batch)
+}
+
+fn pass((mut tx, mut rx, mut batch): Ends) -> Ends {
+    for _ in 0..PACKETS / batch.capacity() {
+        tx.send(&mut batch);
+        rx.recv(&mut batch);
+    }
+    black_box((tx, rx, batch))
+}
+
 /// The same for a VirtIO device.
 fn virtio_waiting(vectors: Vectors, features: u32) -> (Card, Batch) {
     let mut card = Card::new(vectors, features | MERGEABLE);
@@ -79,55 +121,109 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(110_317))]
+#[library_benchmark(config = limit(82_077))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(20_967))]
+#[library_benchmark(config = limit(21_298))]
 #[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(110_317))]
+#[library_benchmark(config = limit(82_077))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(11_023))]
+#[library_benchmark(config = limit(11_226))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
 fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(11_871))]
+#[library_benchmark(config = limit(12_105))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting_in_pages)]
 fn avx2_32_pages(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(40_996))]
+#[library_benchmark(config = limit(43_724))]
+#[bench::four(args = (Vectors::Scalar, 4), setup = waiting)]
+fn batch_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(30_932))]
+#[bench::eight(args = (Vectors::Scalar, 8), setup = waiting)]
+fn batch_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(34_772))]
+#[bench::four(args = (Vectors::Avx2, 4), setup = waiting)]
+fn avx2_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(21_340))]
+#[bench::eight(args = (Vectors::Avx2, 8), setup = waiting)]
+fn avx2_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward(waiting)
+}
+
+#[library_benchmark(config = limit(95_633))]
+#[bench::one(args = (Vectors::Scalar, 32), setup = idle)]
+fn poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward_singly(waiting)
+}
+
+#[library_benchmark(config = limit(95_633))]
+#[bench::one(args = (Vectors::Avx2, 32), setup = idle)]
+fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
+    forward_singly(waiting)
+}
+
+#[library_benchmark(config = limit(68_929))]
+#[bench::one(args = (1), setup = pipe)]
+fn pipe_1(waiting: Ends) -> Ends {
+    pass(waiting)
+}
+
+#[library_benchmark(config = limit(15_969))]
+#[bench::eight(args = (8), setup = pipe)]
+fn pipe_8(waiting: Ends) -> Ends {
+    pass(waiting)
+}
+
+#[library_benchmark(config = limit(6_153))]
+#[bench::thirty_two(args = (32), setup = pipe)]
+fn pipe_32(waiting: Ends) -> Ends {
+    pass(waiting)
+}
+
+#[library_benchmark(config = limit(41_414))]
 #[bench::thirty_two(args = (Vectors::Scalar, SPLIT), setup = virtio_waiting)]
 fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(42_754))]
+#[library_benchmark(config = limit(42_386))]
 #[bench::thirty_two(args = (Vectors::Scalar, PACKED), setup = virtio_waiting)]
 fn virtio_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(15_680))]
+#[library_benchmark(config = limit(15_740))]
 #[bench::thirty_two(args = (Vectors::Avx2, SPLIT), setup = virtio_waiting)]
 fn virtio_avx2_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(15_376))]
+#[library_benchmark(config = limit(15_509))]
 #[bench::thirty_two(args = (Vectors::Avx2, PACKED), setup = virtio_waiting)]
 fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
@@ -141,6 +237,15 @@ library_benchmark_group!(
         avx2_1,
         avx2_32,
         avx2_32_pages,
+        batch_4,
+        batch_8,
+        avx2_4,
+        avx2_8,
+        poll_1,
+        avx2_poll_1,
+        pipe_1,
+        pipe_8,
+        pipe_32,
         virtio_split_32,
         virtio_packed_32,
         virtio_avx2_split_32,

@@ -36,6 +36,10 @@ struct Line(AtomicU32);
 // moved by one of them only, with release, and read by the other with acquire. So no place is used by both at once.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
+/// Fewer words are copied one by one: two calls of memcpy cost more.
+#[cfg(not(loom))]
+const FEW: usize = 8;
+
 /// The sending end.
 pub struct Sender<T> {
     ring: Arc<Ring<T>>,
@@ -66,11 +70,24 @@ impl<T: Copy> Ring<T> {
         self.places.len() as u32
     }
 
+    /// Returns the place of an index.
+    #[inline(always)]
+    fn place(&self, index: u32) -> usize {
+        (index & (self.len() - 1)) as usize
+    }
+
     /// Copies words into the places from `tail` on, which are the sender's.
     #[inline(always)]
     #[cfg(not(loom))]
     fn put(&self, tail: u32, from: &[T]) {
-        let at = (tail & (self.len() - 1)) as usize;
+        let at = self.place(tail);
+        if from.len() < FEW {
+            for (n, word) in from.iter().enumerate() {
+                // SAFETY: these places are the sender's (see above).
+                unsafe { *self.places[self.place(tail.wrapping_add(n as u32))].get() = *word };
+            }
+            return;
+        }
         let (first, rest) = from.split_at(from.len().min(self.places.len() - at));
         // SAFETY: these places are the sender's (see above); the first piece ends at the ring's end at most, and the
         // second begins at the ring's beginning.
@@ -85,7 +102,14 @@ impl<T: Copy> Ring<T> {
     #[inline(always)]
     #[cfg(not(loom))]
     fn get(&self, head: u32, to: &mut [T]) {
-        let at = (head & (self.len() - 1)) as usize;
+        let at = self.place(head);
+        if to.len() < FEW {
+            for (n, word) in to.iter_mut().enumerate() {
+                // SAFETY: these places are the receiver's (see above).
+                *word = unsafe { *self.places[self.place(head.wrapping_add(n as u32))].get() };
+            }
+            return;
+        }
         let fits = to.len().min(self.places.len() - at);
         let (first, rest) = to.split_at_mut(fits);
         // SAFETY: as in `put`, for the receiver's places.
@@ -100,7 +124,7 @@ impl<T: Copy> Ring<T> {
     #[cfg(loom)]
     fn put(&self, tail: u32, from: &[T]) {
         for (n, word) in from.iter().enumerate() {
-            let at = (tail.wrapping_add(n as u32) & (self.len() - 1)) as usize;
+            let at = self.place(tail.wrapping_add(n as u32));
             // SAFETY: as above.
             self.places[at].with_mut(|place| unsafe { *place = *word });
         }
@@ -109,7 +133,7 @@ impl<T: Copy> Ring<T> {
     #[cfg(loom)]
     fn get(&self, head: u32, to: &mut [T]) {
         for (n, word) in to.iter_mut().enumerate() {
-            let at = (head.wrapping_add(n as u32) & (self.len() - 1)) as usize;
+            let at = self.place(head.wrapping_add(n as u32));
             // SAFETY: as above.
             *word = self.places[at].with(|place| unsafe { *place });
         }
@@ -136,6 +160,9 @@ impl<T: Copy> Sender<T> {
     #[inline(always)]
     pub fn send(&mut self, from: &[T]) -> usize {
         let count = from.len().min(self.free(from.len()));
+        if count == 0 {
+            return 0;
+        }
         self.ring.put(self.tail, &from[..count]);
         self.tail = self.tail.wrapping_add(count as u32);
         self.ring.tail.0.store(self.tail, Ordering::Release);
@@ -157,6 +184,9 @@ impl<T: Copy> Receiver<T> {
     #[inline(always)]
     pub fn receive(&mut self, to: &mut [T]) -> usize {
         let count = to.len().min(self.available());
+        if count == 0 {
+            return 0; // the sender's copy of this line stays valid
+        }
         self.ring.get(self.head, &mut to[..count]);
         self.head = self.head.wrapping_add(count as u32);
         self.ring.head.0.store(self.head, Ordering::Release);

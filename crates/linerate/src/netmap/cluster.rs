@@ -244,7 +244,7 @@ impl Distributor {
             if packets.is_empty() {
                 continue;
             }
-            if *is_open && send_to(sender, packets) > 0 {
+            if *is_open && send_to(sender, packets).slots > 0 {
                 share.wake.notify();
             }
             let dropped = packets.slots().iter().filter(|slot| !slot.has_more()).count();
@@ -432,7 +432,7 @@ impl ClusterRx {
         distributor.lanes[self.number].is_open = false;
         let share = self.share();
         // The distributor counts drops, and this has its lock.
-        while receive_from(&mut receiver, &mut distributor.batch) > 0 {
+        while receive_from(&mut receiver, &mut distributor.batch).slots > 0 {
             let dropped = distributor.batch.packets().count();
             share.counters.missed(dropped as u32, 0);
             distributor.batch.clear();

@@ -350,7 +350,7 @@ impl Drop for DeliveryRx {
         entry.copies = Batch::with_capacity(CHUNK);
         let mut batch = Batch::with_capacity(CHUNK);
         batch.is_of(&self.delivery.pool);
-        while receive_from(&mut receiver, &mut batch) > 0 {
+        while receive_from(&mut receiver, &mut batch).slots > 0 {
             batch.clear();
         }
         *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);

@@ -57,10 +57,10 @@ struct NullTx {
 
 impl Transmit for NullTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (packets, bytes) = super::reader::counted(batch.slots());
+        let moved = super::reader::counted(batch.slots());
         let slots = batch.len();
         batch.drop_front(slots);
-        self.counters.moved_packets(packets, slots, bytes);
+        self.counters.moved_packets(moved.packets, slots, moved.bytes);
         slots
     }
 }

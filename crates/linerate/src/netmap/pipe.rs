@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
-use super::reader::{counted, receive_from, recv_counted, send_to};
+use super::reader::{receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ struct PipeState {
     pool: Arc<Pool>,
     ring: usize,
     /// By the receiving side, and by queue.
-    lanes: [Vec<Lane>; 2],
+    lanes: [Vec<Arc<Lane>>; 2],
     open: Mutex<[bool; 2]>,
 }
 
@@ -98,12 +98,12 @@ impl Pipe {
 
 impl PipeState {
     fn new(name: &str, config: &Config) -> Result<PipeState> {
-        let lanes = || -> Result<Vec<Lane>> {
+        let lanes = || -> Result<Vec<Arc<Lane>>> {
             (0..config.options.rx_queues.max(config.options.tx_queues))
                 .map(|_| {
                     let (sender, receiver) = channel(config.ring());
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
-                    Ok(Lane { sender, receiver, wake: Wake::new()? })
+                    Ok(Arc::new(Lane { sender, receiver, wake: Wake::new()? }))
                 })
                 .collect()
         };
@@ -138,19 +138,19 @@ impl PortKind for PipeEnd {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        let (pipe, side, queue) = (self.pipe.clone(), self.side as usize, usize::from(queue));
-        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue: queue as u16 };
-        let receiver = take(&pipe.lanes[side][queue].receiver).ok_or_else(taken)?;
-        pipe.lanes[side][queue].wake.want(config.options.interrupts.is_some());
-        Ok(Box::new(Rx::new(PipeRx { pipe, side, queue, receiver: Some(receiver), counters })))
+        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue };
+        let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[self.side as usize][usize::from(queue)].clone());
+        let receiver = Some(take(&lane.receiver).ok_or_else(taken)?);
+        lane.wake.want(config.options.interrupts.is_some());
+        Ok(Box::new(Rx::new(PipeRx { pipe, lane, receiver, counters })))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let (pipe, side, queue) = (self.pipe.clone(), 1 - self.side as usize, usize::from(queue));
-        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue: queue as u16 };
-        let sender = Some(take(&pipe.lanes[side][queue].sender).ok_or_else(taken)?);
+        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue };
+        let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[1 - self.side as usize][usize::from(queue)].clone());
+        let sender = Some(take(&lane.sender).ok_or_else(taken)?);
         let longest = config.options.max_frame;
-        Ok(Box::new(Tx::new(PipeTx { pipe, side, queue, sender, counters, longest })))
+        Ok(Box::new(Tx::new(PipeTx { pipe, lane, sender, counters, longest })))
     }
 
     fn link(&self) -> Result<Link> {
@@ -162,17 +162,10 @@ impl PortKind for PipeEnd {
 /// Receives packets of the other end.
 struct PipeRx {
     pipe: Arc<PipeState>,
-    side: usize,
-    queue: usize,
+    lane: Arc<Lane>,
     /// Returned to its lane when this is dropped.
     receiver: Option<Receiver<u64>>,
     counters: Arc<QueueCounters>,
-}
-
-impl PipeRx {
-    fn lane(&self) -> &Lane {
-        &self.pipe.lanes[self.side][self.queue]
-    }
 }
 
 impl RegionRx for PipeRx {
@@ -183,7 +176,8 @@ impl RegionRx for PipeRx {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.receiver.as_mut().map_or(0, |receiver| recv_counted(receiver, &self.counters, batch))
+        let Some(receiver) = &mut self.receiver else { return 0 };
+        recv_counted(receiver, &self.counters, batch)
     }
 
     fn buffers(&self) -> usize {
@@ -191,18 +185,18 @@ impl RegionRx for PipeRx {
     }
 
     fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.lane().wake.arm()
+        self.lane.wake.arm()
     }
 
     fn disarm(&mut self) {
-        self.lane().wake.disarm();
+        self.lane.wake.disarm();
     }
 }
 
 impl Drop for PipeRx {
     fn drop(&mut self) {
         if let Some(receiver) = self.receiver.take() {
-            give(&self.lane().receiver, receiver);
+            give(&self.lane.receiver, receiver);
         }
     }
 }
@@ -210,8 +204,7 @@ impl Drop for PipeRx {
 /// Sends packets to the other end.
 struct PipeTx {
     pipe: Arc<PipeState>,
-    side: usize,
-    queue: usize,
+    lane: Arc<Lane>,
     /// Returned to its lane when this is dropped.
     sender: Option<Sender<u64>>,
     counters: Arc<QueueCounters>,
@@ -227,20 +220,10 @@ impl RegionTx for PipeTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(sender) = &mut self.sender else { return 0 };
-        let (packets, bytes) = counted(batch.slots());
-        let total = batch.len();
-        let count = send_to(sender, batch);
-        // Usually all packets fit; otherwise the rest is subtracted.
-        let (packets, bytes) = match total - count {
-            0 => (packets, bytes),
-            _ => {
-                let left = counted(batch.slots());
-                (packets - left.0, bytes - left.1)
-            }
-        };
-        self.counters.moved_packets(packets, count, bytes);
-        self.pipe.lanes[self.side][self.queue].wake.notify();
-        count
+        let moved = send_to(sender, batch);
+        self.counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        self.lane.wake.notify();
+        moved.slots
     }
 
     fn longest(&self) -> usize {
@@ -255,7 +238,7 @@ impl RegionTx for PipeTx {
 impl Drop for PipeTx {
     fn drop(&mut self) {
         if let Some(sender) = self.sender.take() {
-            give(&self.pipe.lanes[self.side][self.queue].sender, sender);
+            give(&self.lane.sender, sender);
         }
     }
 }

@@ -6,49 +6,67 @@ use crate::batch::Batch;
 use crate::port::QueueCounters;
 use crate::slot::Slot;
 
-/// Moves slots out of a channel until the batch is full, and further to the end of a packet; returns their number. The batch is
-/// of the channel's pool: it comes from the shell of a queue, or from the channel's owner.
+/// Slots that were moved, and the packets and bytes in them.
+#[derive(Default)]
+pub struct Moved {
+    pub slots: usize,
+    pub packets: usize,
+    pub bytes: usize,
+}
+
+/// Moves slots out of a channel until the batch is full, and further to the end of a packet. The batch is of the channel's
+/// pool: it comes from the shell of a queue, or from the channel's owner.
 #[inline(always)]
-pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> usize {
-    let mut received = 0;
+pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> Moved {
+    let mut sums = Moved::default();
     loop {
+        let space = batch.space();
         // SAFETY: the channel stores slots of the batch's pool, which their sender has given up.
-        let count = receiver.receive(unsafe { Slot::words_mut(batch.space()) });
-        batch.appended(count);
-        received += count;
-        if count == 0 || !batch.ends_in_chain() {
-            return received;
+        let count = receiver.receive(unsafe { Slot::words_mut(space) });
+        if count == 0 {
+            return sums;
+        }
+        let moved = counted(&space[..count]);
+        let has_chains = moved.packets < count;
+        batch.appended(count, has_chains);
+        sums =
+            Moved { slots: sums.slots + count, packets: sums.packets + moved.packets, bytes: sums.bytes + moved.bytes };
+        if !has_chains || !batch.ends_in_chain() {
+            return sums;
         }
     }
 }
 
-/// Receives from a channel, and counts the packets.
+/// Receives from a channel, and counts the packets. Returns the number of slots.
 #[inline(always)]
 pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batch: &mut Batch) -> usize {
-    let count = receive_from(receiver, batch);
-    if count > 0 {
-        let slots = batch.slots();
-        let (packets, bytes) = counted(&slots[slots.len() - count..]);
-        counters.moved_packets(packets, count, bytes);
+    let moved = receive_from(receiver, batch);
+    if moved.slots > 0 {
+        counters.moved_packets(moved.packets, moved.slots, moved.bytes);
     }
-    count
+    moved.slots
 }
 
-/// Moves whole packets into a channel, the first ones that fit; returns the number of slots.
+/// Moves whole packets into a channel, the first ones that fit.
 #[inline(always)]
-pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> usize {
+pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> Moved {
     let slots = batch.slots();
     let mut count = slots.len().min(sender.free(slots.len()));
     while count > 0 && slots[count - 1].has_more() {
         count -= 1;
     }
+    let moved = counted(&slots[..count]);
     sender.send(Slot::words(&slots[..count]));
     batch.sent(count);
-    count
+    moved
 }
 
-/// Returns the number of packets and bytes of slots.
+/// Counts slots, and the packets and bytes in them.
 #[inline(always)]
-pub fn counted(slots: &[Slot]) -> (usize, usize) {
-    slots.iter().fold((0, 0), |(packets, bytes), slot| (packets + usize::from(!slot.has_more()), bytes + slot.len()))
+pub fn counted(slots: &[Slot]) -> Moved {
+    slots.iter().fold(Moved { slots: slots.len(), ..Moved::default() }, |sums, slot| Moved {
+        packets: sums.packets + usize::from(!slot.has_more()),
+        bytes: sums.bytes + slot.len(),
+        ..sums
+    })
 }
