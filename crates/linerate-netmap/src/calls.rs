@@ -35,7 +35,7 @@ extern "C" fn start() {
 
 /// Reports an error: sets errno(3), and writes the message to stderr.
 pub fn refuse(error: &Error) -> c_int {
-    real::report(&error.with_hint());
+    real::report(&error.with_command_hint());
     fail(linerate::share::netmap_object::errno(error))
 }
 

@@ -140,11 +140,12 @@ impl Active {
                 port
             }
         };
-        let rx_queues = port.info().rx_queues;
-        if rx_queues > 1 {
-            // Packets of the others would be lost.
-            let (port, direction) = (port.name().to_string(), "receive");
-            return Err(Error::TooManyQueues { queues: rx_queues, port, direction, most: 1 });
+        if port.info().rx_queues > 1 {
+            return Err(Error::Unsupported {
+                port: port.name().to_string(),
+                what: "capture of several receive queues",
+                why: "a libpcap handle reads one, and packets of the others would be lost; open it with queues=1",
+            });
         }
         match port.set_promiscuous(settings.promiscuous.get()) {
             // A port in memory has no addresses to filter by.

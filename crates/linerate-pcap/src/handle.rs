@@ -388,7 +388,7 @@ pub fn reason(error: &Error) -> String {
 /// Returns an error's text with its remedy, if both fit.
 pub fn described(error: &Error) -> String {
     let text = error.to_string();
-    match error.hint() {
+    match error.command_hint() {
         Some(hint) if text.len() + hint.to_string().len() + 2 < PCAP_ERRBUF_SIZE => format!("{text}; {hint}"),
         _ => text,
     }

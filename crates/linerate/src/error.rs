@@ -513,6 +513,29 @@ impl<T: Into<String>> From<T> for Remedy {
     }
 }
 
+impl Remedy {
+    /// Returns the command that does this for `card`; `None` for a step that is none of linerate's.
+    fn command(&self, card: &str) -> Option<String> {
+        Some(match self {
+            Remedy::Choose => "linerate ports, which lists the cards".to_string(),
+            Remedy::Take { address } => {
+                format!("sudo linerate bind {address}, or --bind to take it for this run only")
+            }
+            Remedy::TakeOthers { first } => {
+                format!("sudo linerate bind {first}, and the others, if you can do without them")
+            }
+            Remedy::TakeByForce => format!("sudo linerate bind --force {card}, if you can do without it"),
+            Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
+            Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
+            Remedy::Poll(step) => format!("{step}, or --wait poll"),
+            Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
+            Remedy::JoinUsers => "linerate serve --join-users".to_string(),
+            Remedy::Serve { path } => format!("linerate sim --socket {path}"),
+            Remedy::Do(_) => return None,
+        })
+    }
+}
+
 impl std::fmt::Display for Remedy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -581,7 +604,7 @@ impl Error {
                 "try: echo {needed} | sudo tee /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
                 pages.bytes() / 1024
             ),
-            Error::NotOpen { .. } => "open it first".to_string(),
+            Error::NotOpen { .. } => "open it first, here or at a server (linerate serve)".to_string(),
             Error::OtherRegion => "open both ports in one region, or copy".to_string(),
             Error::SwitchFull { .. } => "close some, or use another switch".to_string(),
             Error::NoXdp { name, .. } => {
@@ -650,6 +673,19 @@ impl Error {
     /// Returns the error and its [hint](Error::hint), each in one line.
     pub fn with_hint(&self) -> String {
         let hint = self.hint().map(|hint| format!("\n  {hint}"));
+        format!("{self}{}", hint.unwrap_or_default())
+    }
+
+    /// Returns [`hint`](Error::hint) for users of programs: commands in the place of functions.
+    pub fn command_hint(&self) -> Option<String> {
+        let card = if let Error::Card { card, .. } = self { card } else { "" };
+        let command = self.remedy().and_then(|remedy| remedy.command(card));
+        command.map(|command| format!("try: {command}")).or_else(|| self.hint())
+    }
+
+    /// As [`with_hint`](Error::with_hint), for users of programs.
+    pub fn with_command_hint(&self) -> String {
+        let hint = self.command_hint().map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
     }
 }

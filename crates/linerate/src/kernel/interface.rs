@@ -300,12 +300,17 @@ pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
     MacAddress(std::array::from_fn(|n| bytes[n] as u8))
 }
 
-/// Returns the names of all interfaces.
+/// Returns the names of all interfaces, as the kernel numbers them.
 fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
-    // Each interface has an entry for its link, beside those of its addresses.
-    let mut names: Vec<String> =
-        nix::ifaddrs::getifaddrs().into_iter().flatten().map(|entry| entry.interface_name).collect();
-    names.sort_by_key(|name| netdevice::name_to_index(socket, name).unwrap_or(u32::MAX));
+    // Each interface has an entry for its link, beside those of its addresses. In a program with linerate's objects the list
+    // contains ports, too, of which the kernel has no number.
+    let entries = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let name = entry.interface_name;
+        netdevice::name_to_index(socket, &name).ok().map(|index| (index, name))
+    });
+    let mut names: Vec<(u32, String)> = numbered.collect();
+    names.sort();
     names.dedup();
-    names
+    names.into_iter().map(|(_, name)| name).collect()
 }

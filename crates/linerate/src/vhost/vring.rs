@@ -319,6 +319,8 @@ impl Attached {
         match vring.ring(&setup) {
             Some(ring) => {
                 ring.seldom().forbid_notifications();
+                // Chains of a back end that was killed may have been returned just now, and the driver may wait for them.
+                setup.call.iter().for_each(|call| call.raise());
                 vring.place.store(ring.next().into(), Relaxed);
                 self.running = Some(Running { ring, setup });
             }
