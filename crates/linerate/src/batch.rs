@@ -220,7 +220,7 @@ impl Batch {
             self.compact();
         }
         let place = self.slots.get_mut(self.end)?;
-        let buf = self.cache.as_mut()?.take()?;
+        let buf = self.cache.as_mut()?.take_one()?;
         *place = slot;
         self.end += 1;
         Some(buf)
@@ -260,7 +260,7 @@ impl Batch {
 
     /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
     pub(crate) fn take_buffer(&mut self) -> Option<u32> {
-        self.cache.as_mut()?.take()
+        self.cache.as_mut()?.take_one()
     }
 
     /// Appends a slot of a chain, also beyond the capacity; returns false if that is full, too.

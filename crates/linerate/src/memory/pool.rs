@@ -177,7 +177,7 @@ impl Cache {
 
     /// Takes the warmest buffer; `None` if the pool is exhausted.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<u32> {
+    pub(crate) fn take_one(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.pool.fetch(&mut self.free);
         }
