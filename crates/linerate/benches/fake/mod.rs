@@ -24,6 +24,25 @@ pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
     unsafe { memory.words(offset, count) }
 }
 
+/// Returns the time stamp counter, after everything before it and before everything behind it.
+#[cfg(target_arch = "x86_64")]
+pub fn stamp() -> u64 {
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: all x86-64 processors have both.
+    unsafe {
+        _mm_lfence();
+        let now = _rdtsc();
+        _mm_lfence();
+        now
+    }
+}
+
+/// Returns a counter of the processor's.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn stamp() -> u64 {
+    quanta::Clock::new().raw()
+}
+
 /// Registers that return what a driver waits for, and store the rest. Doorbells are real.
 #[derive(Clone)]
 pub struct FakeBar(MappedBar);
