@@ -7,6 +7,7 @@
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
+//! - `manual`: pages of the manual, and completions for shells
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run (`limits`); `processors`: those that they
 //!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
@@ -24,6 +25,7 @@ mod hint;
 mod latency;
 mod limits;
 mod line_rate;
+mod manual;
 mod moved;
 mod notes;
 mod ports;
@@ -231,6 +233,16 @@ enum Command {
         /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
+    },
+    /// Write the manual's pages: one of linerate, and one of each command
+    Man {
+        /// The folder, for example ~/.local/share/man/man1; it is made if it is not there
+        folder: PathBuf,
+    },
+    /// Print the completions for a shell, for example: eval "$(linerate completions bash)"
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
     },
 }
 
@@ -589,6 +601,8 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),
         Command::Ports { json } => ports::run(json),
+        Command::Man { folder } => Ok(manual::write_pages(grammar(), &folder)),
+        Command::Completions { shell } => Ok(manual::print_completions(grammar(), shell)),
     }
 }
 

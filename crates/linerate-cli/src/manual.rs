@@ -1,0 +1,30 @@
+//! Pages of the manual (man-pages(7)), and completions for shells: both are made from the command's grammar.
+
+use std::fs::create_dir_all;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::show::{note, print};
+
+/// Writes `linerate.1`, and a page for each command, into a folder.
+pub fn write_pages(grammar: Command, folder: &Path) -> ExitCode {
+    match create_dir_all(folder).and_then(|()| clap_mangen::generate_to(grammar, folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let folder = folder.display();
+            note(&format!("linerate: {folder}: {error}\n  name a folder that you may write to: linerate man FOLDER"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the completions for a shell.
+pub fn print_completions(mut grammar: Command, shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut grammar, "linerate", &mut script);
+    print(&String::from_utf8_lossy(&script));
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,65 @@
+//! The manual's pages and the completions, read by groff and bash.
+
+mod kit;
+
+use std::process::{Command, Stdio};
+
+use kit::{Folder, expect, linerate, text};
+
+/// Returns the names of the commands, as the help lists them.
+fn commands() -> Vec<String> {
+    let help = text(&expect(0, &mut linerate(&["--help"])).stdout);
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = list.filter_map(|line| line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')));
+    names.filter_map(|line| line.split_whitespace().next().map(str::to_string)).filter(|name| name != "help").collect()
+}
+
+#[test]
+fn each_command_has_a_page_with_its_options() {
+    let folder = Folder::new("manual");
+    let pages = folder.path("man/man1");
+    expect(0, &mut linerate(&["man", &pages]));
+    let commands = commands();
+    assert!(commands.len() > 15, "{commands:?}");
+    for name in &commands {
+        let page = format!("{pages}/linerate-{name}.1");
+        let mut groff = Command::new("groff");
+        let output = groff.args(["-man", "-Tutf8", "-ww", "-P-cbou", &page]).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(text(&output.stderr), "", "{page}");
+        let shown = text(&output.stdout);
+        let help = text(&expect(0, &mut linerate(&[name, "--help"])).stdout);
+        let options = help.split_whitespace().filter(|word| word.starts_with("--") && word.len() > 2);
+        for option in options.map(|word| word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric())) {
+            assert!(shown.contains(option.split(['=', '[']).next().unwrap()), "{page}: {option}\n{shown}");
+        }
+    }
+    assert!(std::fs::exists(format!("{pages}/linerate.1")).unwrap());
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error() {
+    let folder = Folder::new("no-manual");
+    std::fs::write(folder.path("file"), "").unwrap();
+    let said = text(&expect(1, &mut linerate(&["man", &folder.path("file/man1")])).stderr);
+    assert!(said.contains("file/man1") && said.contains("linerate man FOLDER"), "{said}");
+}
+
+#[test]
+fn shells_complete_commands_and_options() {
+    let script = text(&expect(0, &mut linerate(&["completions", "bash"])).stdout);
+    let complete = |words: &str, at: usize| {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={at}; _linerate linerate \"${{COMP_WORDS[{at}]}}\" \
+             \"${{COMP_WORDS[{at} - 1]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        text(&output.stdout).split_whitespace().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(complete("linerate f", 1), ["fwd", "filter"]);
+    assert_eq!(complete("linerate sink --js", 2), ["--json"]);
+    assert_eq!(complete("linerate switch li", 2), ["list"]);
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let script = text(&expect(0, &mut linerate(&["completions", shell])).stdout);
+        assert!(commands().iter().all(|name| script.contains(name.as_str())), "{shell}");
+    }
+}
