@@ -1,6 +1,6 @@
 //! The command's words for what mends an error.
 
-use linerate::Error;
+use linerate::{Error, Remedy};
 
 /// Kinds of ports, and an example of each.
 const KINDS: [(&str, &str); 12] = [
@@ -29,13 +29,28 @@ pub fn with_hint(error: &Error) -> String {
     if let Error::QueueTaken { .. } = error {
         return format!("{error}\n  name each port once");
     }
-    error.with_command_hint()
+    let Some(mend) = error.remedy() else { return error.with_hint() };
+    let card = if let Error::Card { card, .. } = error { card } else { "" };
+    let mend = match mend {
+        Remedy::Choose => "linerate ports, which lists the cards".to_string(),
+        Remedy::Take { address } => format!("sudo linerate bind {address}, or --bind to take it for this run only"),
+        Remedy::TakeOthers { first } => {
+            format!("sudo linerate bind {first}, and the others, if you can do without them")
+        }
+        Remedy::TakeByForce => format!("sudo linerate bind --force {card}, if you can do without it"),
+        Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
+        Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
+        Remedy::Poll(step) => format!("{step}, or --wait poll"),
+        Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
+        Remedy::JoinUsers => "linerate serve --join-users".to_string(),
+        Remedy::Serve { path } => format!("linerate sim --socket {path}"),
+        _ => return error.with_hint(),
+    };
+    format!("{error}\n  try: {mend}")
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate::Remedy;
-
     use super::*;
 
     #[test]

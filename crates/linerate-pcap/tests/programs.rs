@@ -257,6 +257,11 @@ fn names_that_cannot_be_opened_are_explained() {
         let said = world.start(&["loop", &format!("sim:x?{option}=2"), "0"]).end().1;
         assert!(said.contains("has no capture of several receive queues"), "{said}");
     }
+    // The object's own list of interfaces has the names of the program's arguments.
+    let said = world.start(&["loop", "xdp:nosuch0", "0"]).end().1;
+    assert!(said.contains("there is no interface 'nosuch0'; there are lo") && !said.contains("xdp:nosuch0;"), "{said}");
+    let said = world.start(&["loop", "ffff:ff:1f.7", "0"]).end().1;
+    assert!(said.contains("try: linerate ports"), "{said}");
     let said = refused("sim:x?wire=none");
     assert!(said.contains("pcap_activate(a): 0") && said.contains("pcap_setdirection(a, 0): 0"), "{said}");
 }

@@ -514,24 +514,22 @@ impl<T: Into<String>> From<T> for Remedy {
 }
 
 impl Remedy {
-    /// Returns the command that does this for `card`; `None` for a step that is none of linerate's.
+    /// Returns the step with commands in the place of functions; `None` if it has no function.
     fn command(&self, card: &str) -> Option<String> {
         Some(match self {
+            Remedy::Do(_) => return None,
             Remedy::Choose => "linerate ports, which lists the cards".to_string(),
-            Remedy::Take { address } => {
-                format!("sudo linerate bind {address}, or --bind to take it for this run only")
-            }
+            Remedy::Take { address } => format!("sudo linerate bind {address}"),
             Remedy::TakeOthers { first } => {
                 format!("sudo linerate bind {first}, and the others, if you can do without them")
             }
-            Remedy::TakeByForce => format!("sudo linerate bind --force {card}, if you can do without it"),
+            Remedy::TakeByForce => "linerate bind, with force, if you can do without it".to_string(),
             Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
-            Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
-            Remedy::Poll(step) => format!("{step}, or --wait poll"),
-            Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
-            Remedy::JoinUsers => "linerate serve --join-users".to_string(),
-            Remedy::Serve { path } => format!("linerate sim --socket {path}"),
-            Remedy::Do(_) => return None,
+            Remedy::TakeOverUio(step) => format!("{step}, or take it over uio: linerate bind"),
+            Remedy::Poll(step) => format!("{step}, or poll"),
+            Remedy::Admit => "linerate serve, with another mode or group of its socket".to_string(),
+            Remedy::JoinUsers => "linerate serve, and let programs of different users meet".to_string(),
+            Remedy::Serve { path } => format!("linerate sim, with {path} as its socket"),
         })
     }
 }
@@ -676,14 +674,15 @@ impl Error {
         format!("{self}{}", hint.unwrap_or_default())
     }
 
-    /// Returns [`hint`](Error::hint) for users of programs: commands in the place of functions.
+    /// Returns [`hint`](Error::hint) for users of a program that has no options of its own for it: commands in the place of
+    /// functions.
     pub fn command_hint(&self) -> Option<String> {
         let card = if let Error::Card { card, .. } = self { card } else { "" };
         let command = self.remedy().and_then(|remedy| remedy.command(card));
         command.map(|command| format!("try: {command}")).or_else(|| self.hint())
     }
 
-    /// As [`with_hint`](Error::with_hint), for users of programs.
+    /// As [`with_hint`](Error::with_hint), with [`command_hint`](Error::command_hint).
     pub fn with_command_hint(&self) -> String {
         let hint = self.command_hint().map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
