@@ -29,22 +29,19 @@ pub fn with_hint(error: &Error) -> String {
     if let Error::QueueTaken { .. } = error {
         return format!("{error}\n  name each port once");
     }
-    let Some(mend) = error.remedy() else { return error.with_hint() };
     let card = if let Error::Card { card, .. } = error { card } else { "" };
-    let mend = match mend {
-        Remedy::Choose => "linerate ports, which lists the cards".to_string(),
-        Remedy::Take { address } => format!("sudo linerate bind {address}, or --bind to take it for this run only"),
-        Remedy::TakeOthers { first } => {
-            format!("sudo linerate bind {first}, and the others, if you can do without them")
+    // Those with flags of the command's; the library has the others.
+    let mend = match error.remedy() {
+        Some(Remedy::Take { address }) => {
+            format!("sudo linerate bind {address}, or --bind to take it for this run only")
         }
-        Remedy::TakeByForce => format!("sudo linerate bind --force {card}, if you can do without it"),
-        Remedy::TakeOverVfio => format!("sudo linerate bind {card}, to use it over vfio, without privileges"),
-        Remedy::TakeOverUio(step) => format!("{step}, or: sudo linerate bind --uio {card}"),
-        Remedy::Poll(step) => format!("{step}, or --wait poll"),
-        Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
-        Remedy::JoinUsers => "linerate serve --join-users".to_string(),
-        Remedy::Serve { path } => format!("linerate sim --socket {path}"),
-        _ => return error.with_hint(),
+        Some(Remedy::TakeByForce) => format!("sudo linerate bind --force {card}, if you can do without it"),
+        Some(Remedy::TakeOverUio(step)) => format!("{step}, or: sudo linerate bind --uio {card}"),
+        Some(Remedy::Poll(step)) => format!("{step}, or --wait poll"),
+        Some(Remedy::Admit) => "linerate serve --mode 0666, or --group GROUP".to_string(),
+        Some(Remedy::JoinUsers) => "linerate serve --join-users".to_string(),
+        Some(Remedy::Serve { path }) => format!("linerate sim --socket {path}"),
+        _ => return error.with_command_hint(),
     };
     format!("{error}\n  try: {mend}")
 }

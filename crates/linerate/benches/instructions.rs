@@ -127,7 +127,7 @@ fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(21_298))]
+#[library_benchmark(config = limit(20_967))]
 #[bench::thirty_two(args = (Vectors::Scalar, 32), setup = waiting)]
 fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -139,13 +139,13 @@ fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(11_226))]
+#[library_benchmark(config = limit(11_023))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting)]
 fn avx2_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(12_105))]
+#[library_benchmark(config = limit(11_871))]
 #[bench::thirty_two(args = (Vectors::Avx2, 32), setup = waiting_in_pages)]
 fn avx2_32_pages(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -205,7 +205,7 @@ fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(41_414))]
+#[library_benchmark(config = limit(40_996))]
 #[bench::thirty_two(args = (Vectors::Scalar, SPLIT), setup = virtio_waiting)]
 fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
@@ -217,13 +217,13 @@ fn virtio_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(15_740))]
+#[library_benchmark(config = limit(15_680))]
 #[bench::thirty_two(args = (Vectors::Avx2, SPLIT), setup = virtio_waiting)]
 fn virtio_avx2_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(15_509))]
+#[library_benchmark(config = limit(15_376))]
 #[bench::thirty_two(args = (Vectors::Avx2, PACKED), setup = virtio_waiting)]
 fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)

@@ -212,8 +212,8 @@ impl Batch {
         (offered, taken)
     }
 
-    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer, and `None` without a
-    /// change if there is none or the batch is [full](Batch::is_full).
+    /// As [`exchange`](Batch::exchange), for one packet in one slot, and a batch that is not [full](Batch::is_full). Returns
+    /// the free buffer; `None`, without a change, if the pool is exhausted.
     #[inline(always)]
     pub(crate) fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
         if self.end >= self.slots.len() {

@@ -670,8 +670,7 @@ impl Error {
 
     /// Returns the error and its [hint](Error::hint), each in one line.
     pub fn with_hint(&self) -> String {
-        let hint = self.hint().map(|hint| format!("\n  {hint}"));
-        format!("{self}{}", hint.unwrap_or_default())
+        self.above(self.hint())
     }
 
     /// Returns [`hint`](Error::hint) for users of a program that has no options of its own for it: commands in the place of
@@ -684,7 +683,12 @@ impl Error {
 
     /// As [`with_hint`](Error::with_hint), with [`command_hint`](Error::command_hint).
     pub fn with_command_hint(&self) -> String {
-        let hint = self.command_hint().map(|hint| format!("\n  {hint}"));
+        self.above(self.command_hint())
+    }
+
+    /// Returns the error, and in the next line a hint.
+    fn above(&self, hint: Option<String>) -> String {
+        let hint = hint.map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
     }
 }
