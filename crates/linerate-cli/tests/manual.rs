@@ -34,6 +34,9 @@ fn each_command_has_a_page_with_its_options() {
         }
     }
     assert!(std::fs::exists(format!("{pages}/linerate.1")).unwrap());
+    let all = std::fs::read_dir(&pages).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap());
+    let of_help: Vec<_> = all.filter(|name| name.contains("-help")).collect();
+    assert!(of_help.is_empty(), "{of_help:?}");
 }
 
 #[test]
