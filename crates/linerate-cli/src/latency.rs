@@ -189,7 +189,7 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     let Measured { seconds, .. } = measured;
     let bound = measured.stopped_by.clone().or_else(|| measured.used.bound());
     let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, bound));
-    let asked = asked.unwrap_or(rate.packets_per_second(usize::from(load.size) - 4));
+    let asked = asked.unwrap_or(rate.packets_per_second(f64::from(load.size) - 4.0));
     let (used, interrupted) = (measured.used, measured.interrupted);
     Ok(Times {
         asked,
@@ -253,7 +253,7 @@ fn through_a_forwarder(
     let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
     let names = [with(a, &format!("rate={text}&size={}", load.size)), with(b, "wire=sink")];
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
-    let len = usize::from(load.size) - 4;
+    let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     for device in run.devices() {
         if let Some(card) = model(device) {
@@ -291,7 +291,7 @@ fn from_port_to_port(
         }
     }
     let mut run = Run::open("latency", &names, None, common)?;
-    let len = usize::from(load.size) - 4;
+    let len = f64::from(load.size) - 4.0;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
@@ -312,7 +312,7 @@ fn from_port_to_port(
         packets
     });
     let mut generator = Generator::new(load.size.into(), 1);
-    let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len()));
+    let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
     let end = run.end();
     run.spawn(move || {

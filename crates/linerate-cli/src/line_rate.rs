@@ -25,15 +25,15 @@ fn line(port: &Port) -> Option<f64> {
 }
 
 /// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
-/// which is as fast as it goes.
-pub fn possible(rate: Rate, len: usize, port: &Port, is_quiet: bool) -> Option<Rate> {
+/// which is as fast as it goes. Frames have `len` bytes on average, without CRC.
+pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rate> {
     let line = line(port);
     let rate = match (rate, line) {
         (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
         (rate, line) => rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT)),
     };
     let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
-    let size = len + 4;
+    let size = ((len + 4.0) * 10.0).round() / 10.0;
     match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
         Some(line) => {
             let line = format!("{line} = {} of {size} bytes", packets(line));

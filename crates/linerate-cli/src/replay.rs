@@ -106,7 +106,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
     let pace = match (how.rate, how.top) {
         (Some(rate), _) => {
             let average = source.lens().map_or(60, |(_, average)| average);
-            possible(rate, average, device, source.lens().is_none()).map_or(Pace::Top, Pace::Rate)
+            possible(rate, average as f64, device, source.lens().is_none()).map_or(Pace::Top, Pace::Rate)
         }
         (None, true) => Pace::Top,
         (None, false) => Pace::Times(how.speed.unwrap_or_default()),

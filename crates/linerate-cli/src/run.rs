@@ -919,11 +919,11 @@ pub fn wire_of(name: &PortName) -> Option<&str> {
 }
 
 /// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
-fn wire_rate(name: &PortName) -> Option<(Rate, usize)> {
+fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
     let wire = wire_of(name)?;
     let size = name.number("size", 64, 64..=9732).ok()?;
     let rate = name.option("rate")?.parse().ok()?;
-    (wire == "traffic").then_some((rate, size - 4))
+    (wire == "traffic").then_some((rate, (size - 4) as f64))
 }
 
 /// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.

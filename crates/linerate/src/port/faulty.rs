@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::random::Random;
 use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 use super::{PortName, Receive, Statistics, Transmit};
 use crate::batch::{Batch, MAX_CHAIN};
@@ -111,7 +112,7 @@ impl Faults {
 
     fn injector(&self, queue: u16, direction: u64, pool: &Arc<Pool>) -> Injector {
         // Each queue and direction has a sequence of its own.
-        let state = self.seed ^ u64::from(queue) << 1 << 32 ^ direction << 32;
+        let seed = self.seed ^ u64::from(queue) << 1 << 32 ^ direction << 32;
         let batch = |capacity: usize| {
             let mut batch = Batch::with_capacity(capacity);
             batch.is_of(pool);
@@ -119,7 +120,7 @@ impl Faults {
         };
         Injector {
             rates: self.rates,
-            state,
+            random: Random::new(seed, 0),
             counts: self.counts.clone(),
             staged: batch(32),
             overtaken: batch(1),
@@ -158,7 +159,7 @@ impl Wrapper for Faults {
 /// The faults of one queue.
 struct Injector {
     rates: Rates,
-    state: u64,
+    random: Random,
     counts: Arc<Counts>,
     /// Packets on their way: received and not yet given out, or to be sent.
     staged: Batch,
@@ -175,22 +176,9 @@ struct Injector {
 }
 
 impl Injector {
-    /// Returns the next random number (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    /// Returns a number below `limit`.
-    fn below(&mut self, limit: usize) -> usize {
-        (self.random() % limit.max(1) as u64) as usize
-    }
-
     /// Decides on a fault.
     fn meets(&mut self, rate: u32) -> bool {
-        rate > 0 && (self.random() as u32) <= rate
+        rate > 0 && (self.random.next() as u32) <= rate
     }
 
     fn count(&self, fault: usize) {
@@ -225,11 +213,11 @@ impl Injector {
             return self.ready.clear();
         }
         if self.meets(rates.corrupt) {
-            let (at, bit) = (self.below(len), self.below(8));
+            let (at, bit) = (self.random.below(len as u64) as usize, self.random.below(8));
             invert(self.ready.slots_mut(), at, 1 << bit);
             self.count(CORRUPTED);
         }
-        let short = (len > 1 && self.meets(rates.truncate)).then(|| 1 + self.below(len - 1));
+        let short = (len > 1 && self.meets(rates.truncate)).then(|| 1 + self.random.below(len as u64 - 1) as usize);
         let is_duplicated = self.meets(rates.duplicate);
         if short.is_some() || is_duplicated {
             self.copy(short, is_duplicated);

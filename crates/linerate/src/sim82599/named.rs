@@ -117,7 +117,7 @@ fn traffic(port: &PortName) -> Result<Traffic> {
         None => None,
     };
     // A rate above that of the line is as fast as it goes: frames wait.
-    let line = Rate::Bits(Rate::TEN_GIGABIT).packets_per_second(size - 4);
-    let rate = rate.filter(|rate| rate.packets_per_second(size - 4) <= line * 1.001);
+    let line = Rate::Bits(Rate::TEN_GIGABIT).packets_per_second((size - 4) as f64);
+    let rate = rate.filter(|rate| rate.packets_per_second((size - 4) as f64) <= line * 1.001);
     Ok(Traffic::new(Generator::new(size, flows), rate, count))
 }

@@ -15,10 +15,14 @@ mod checker;
 mod generator;
 mod latency;
 mod rate;
+mod sizes;
 mod stamp;
+mod template;
 
 pub use checker::{Checker, Report};
 pub use generator::Generator;
 pub use latency::Latency;
-pub use rate::{Pacer, Rate};
+pub use rate::{Gaps, Pacer, Rate};
+pub use sizes::Sizes;
 pub use stamp::touch;
+pub use template::{Frames, Template};

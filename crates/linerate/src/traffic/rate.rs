@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
+use crate::port::Random;
+
 /// A send rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
@@ -16,15 +18,15 @@ pub enum Rate {
 }
 
 /// Bytes on the wire beside a frame without CRC: CRC 4, preamble and start 8, gap 12 (IEEE 802.3).
-const FRAMING: usize = 24;
+const FRAMING: f64 = 24.0;
 
 impl Rate {
     /// The line rate of an 82599, in bits per second: what [`Rate::Line`] is a part of, unless another line is named.
     pub const TEN_GIGABIT: f64 = 10e9;
 
-    /// Returns packets per second for frames of `len` bytes without CRC.
-    pub fn packets_per_second(self, len: usize) -> f64 {
-        let per_second = |bits: f64| bits / ((len as f64 + FRAMING as f64) * 8.0);
+    /// Returns packets per second for frames of `len` bytes on average, without CRC.
+    pub fn packets_per_second(self, len: f64) -> f64 {
+        let per_second = |bits: f64| bits / ((len + FRAMING) * 8.0);
         match self {
             Rate::Packets(packets) => packets,
             Rate::Bits(bits) => per_second(bits),
@@ -129,33 +131,76 @@ impl fmt::Display for Scaled {
     }
 }
 
-/// Decides when the next frame may leave. It makes up for short pauses only, up to [`Pacer::BURST`] frames, since a
+/// The times between frames, or between bursts of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gaps {
+    /// All the same.
+    #[default]
+    Even,
+    /// Those of a Poisson process, with random numbers of this seed: exponentially distributed, as from many independent
+    /// senders.
+    Poisson(u64),
+}
+
+/// Decides when the next frame may leave. It makes up for short pauses only, up to [`Pacer::SLACK`] frames, since a
 /// wire cannot go faster after a delay.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    per_second: f64,
-    last: Instant,
-    credit: f64,
-    burst: f64,
+    /// Seconds from frame to frame, on average.
+    gap: f64,
+    origin: Instant,
+    /// The present time, when it was last read, and the time when the next frame is due, in seconds since the origin.
+    now: f64,
+    due: f64,
+    /// The most frames that leave late.
+    slack: f64,
+    /// Frames of a burst, and those of the present one that have not left.
+    burst: usize,
+    left: usize,
+    /// For random gaps.
+    random: Option<Random>,
 }
 
 impl Pacer {
-    /// The most frames back to back after a pause.
-    pub const BURST: f64 = 64.0;
+    /// The most frames that are made up for after a pause.
+    pub const SLACK: f64 = 64.0;
 
-    /// Paces frames of `len` bytes without CRC at `rate`.
-    pub fn new(rate: Rate, len: usize) -> Pacer {
-        Pacer { per_second: rate.packets_per_second(len), last: Instant::now(), credit: 0.0, burst: Pacer::BURST }
+    /// Paces frames of `len` bytes on average, without CRC, at `rate`.
+    pub fn new(rate: Rate, len: f64) -> Pacer {
+        let gap = 1.0 / rate.packets_per_second(len);
+        let slack = Pacer::SLACK;
+        Pacer { gap, origin: Instant::now(), now: 0.0, due: gap, slack, burst: 1, left: 1, random: None }
     }
 
     /// Makes up for pauses of up to `frames` frames, for ports that are not wires.
-    pub fn with_burst(self, frames: usize) -> Pacer {
-        Pacer { burst: frames.max(1) as f64, ..self }
+    pub fn with_slack(self, frames: usize) -> Pacer {
+        Pacer { slack: frames.max(1) as f64, ..self }
     }
 
     /// Begins with a part of a frame, from 0 to 1, so that several queues do not all wait for their first one.
     pub fn with_credit(self, frames: f64) -> Pacer {
-        Pacer { credit: frames.clamp(0.0, 1.0), ..self }
+        Pacer { due: self.gap * (1.0 - frames.clamp(0.0, 1.0)), ..self }
+    }
+
+    /// Lets frames leave in bursts of this many, back to back, at the same rate.
+    pub fn with_bursts(self, frames: usize) -> Pacer {
+        let burst = frames.max(1);
+        // Of a long burst the last frames are late when the first have left.
+        let slack = if burst > 1 { self.slack.max(burst as f64 + Pacer::SLACK) } else { self.slack };
+        Pacer { burst, left: burst, slack, ..self }
+    }
+
+    /// Takes other times between frames, or bursts.
+    pub fn with_gaps(self, gaps: Gaps) -> Pacer {
+        let random = match gaps {
+            Gaps::Even => None,
+            Gaps::Poisson(seed) => Some(Random::new(seed, 0)),
+        };
+        let mut pacer = Pacer { random, ..self };
+        if pacer.random.is_some() {
+            pacer.due = pacer.next_gap();
+        }
+        pacer
     }
 
     /// Returns whether a frame may leave now, and counts it as sent.
@@ -164,30 +209,64 @@ impl Pacer {
     }
 
     /// Returns the count of frames that may leave now, from `least` to `most`, or 0, and counts them as sent. `least`
-    /// must not exceed the burst.
+    /// must not exceed the slack; frames in bursts, or with random gaps, do not wait for it.
     pub fn take_some(&mut self, least: usize, most: usize) -> usize {
-        if self.credit < least as f64 {
-            self.refill(Instant::now());
+        self.take_at(least, most, |origin| origin.elapsed().as_secs_f64())
+    }
+
+    fn take_at(&mut self, least: usize, most: usize, clock: impl Fn(Instant) -> f64) -> usize {
+        if self.burst == 1 && self.random.is_none() {
+            // Frames that were due when the clock was last read need no other look.
+            if self.ready() < least {
+                self.look(clock);
+            }
+            let go = self.ready().min(most);
+            if go < least {
+                return 0;
+            }
+            self.due += go as f64 * self.gap;
+            return go;
         }
-        let go = (self.credit as usize).min(most);
-        if go < least {
-            return 0;
+        if self.now < self.due {
+            self.look(clock);
         }
-        self.credit -= go as f64;
+        let mut go = 0;
+        while go < most && self.due <= self.now {
+            let some = self.left.min(most - go);
+            (go, self.left) = (go + some, self.left - some);
+            if self.left == 0 {
+                self.left = self.burst;
+                self.due += self.next_gap();
+            }
+        }
         go
     }
 
-    fn refill(&mut self, now: Instant) {
-        self.credit += now.duration_since(self.last).as_secs_f64() * self.per_second;
-        self.credit = self.credit.min(self.burst);
-        self.last = now;
+    /// Returns the count of frames that are due.
+    fn ready(&self) -> usize {
+        if self.now < self.due { 0 } else { 1 + ((self.now - self.due) / self.gap) as usize }
+    }
+
+    /// Reads the clock, and gives up frames that would leave too late.
+    fn look(&mut self, clock: impl Fn(Instant) -> f64) {
+        self.now = clock(self.origin);
+        self.due = self.due.max(self.now - (self.slack - 0.5) * self.gap);
+    }
+
+    /// Returns the seconds from one burst to the next.
+    fn next_gap(&mut self) -> f64 {
+        let mean = self.gap * self.burst as f64;
+        match &mut self.random {
+            None => mean,
+            // Of 53 random bits, which are never 1: the logarithm is finite.
+            Some(random) => -mean * (1.0 - (random.next() >> 11) as f64 / (1u64 << 53) as f64).ln(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn rates_are_packets_or_bits() {
@@ -229,8 +308,8 @@ mod tests {
             assert!(said.contains(why), "{bad}: {said}");
         }
         // The usual figure: 64-byte frames at 10 Gbit/s.
-        assert_eq!(Rate::Bits(10e9).packets_per_second(60).round(), 14_880_952.0);
-        assert_eq!(Rate::Line(0.5).packets_per_second(60).round(), 7_440_476.0);
+        assert_eq!(Rate::Bits(10e9).packets_per_second(60.0).round(), 14_880_952.0);
+        assert_eq!(Rate::Line(0.5).packets_per_second(60.0).round(), 7_440_476.0);
         assert_eq!(Rate::Line(0.5).on_line(1e9), Rate::Bits(5e8));
     }
 
@@ -248,21 +327,58 @@ mod tests {
         }
     }
 
+    /// Takes what is due at a time.
+    fn take_at(pacer: &mut Pacer, seconds: f64, most: usize) -> usize {
+        pacer.take_at(1, most, |_| seconds)
+    }
+
     #[test]
-    fn a_pacer_gives_the_rate_and_no_more_than_a_burst() {
-        let mut pacer = Pacer::new(Rate::Packets(1e6), 60);
-        let start = pacer.last;
-        pacer.refill(start + Duration::from_micros(50));
-        assert_eq!(pacer.credit.round(), 50.0);
-        pacer.refill(start + Duration::from_secs(10));
-        assert_eq!(pacer.credit, Pacer::BURST);
-        let mut pacer = pacer.with_burst(500);
-        pacer.refill(start + Duration::from_secs(20));
-        assert_eq!(pacer.credit, 500.0);
-        // Credit suffices for all of `least`, or for none.
-        let mut slow = Pacer { per_second: 1e-9, last: start, credit: 40.0, burst: 64.0 };
-        assert_eq!((slow.take_some(41, 64), slow.take_some(32, 32), slow.take_some(9, 64)), (0, 32, 0));
-        assert_eq!((slow.take_some(1, 64), slow.take()), (8, false));
+    fn a_pacer_gives_the_rate_and_no_more_than_its_slack() {
+        let pacer = Pacer::new(Rate::Packets(1e6), 60.0);
+        assert_eq!(take_at(&mut pacer.clone(), 50.5e-6, 1000), 50);
+        assert_eq!(take_at(&mut pacer.clone(), 10.0, 1000), 64);
+        assert_eq!(take_at(&mut pacer.with_slack(500), 10.0, 1000), 500);
+        // What is due suffices for all of `least`, or for none.
+        let mut slow = Pacer { now: 40.5, due: 1.0, ..Pacer::new(Rate::Packets(1.0), 60.0) };
+        let mut take = |least, most| slow.take_at(least, most, |_| 40.5);
+        assert_eq!((take(41, 64), take(32, 32), take(9, 64)), (0, 32, 0));
+        assert_eq!((take(1, 64), take(1, 1)), (8, 0));
+    }
+
+    /// Over a million frames the mean is the rate, whatever the gaps and the times of asking.
+    #[test]
+    fn bursts_and_random_gaps_keep_the_rate() {
+        for (burst, gaps, deviation) in [(1, Gaps::Even, 1e-5), (32, Gaps::Even, 1e-4), (1, Gaps::Poisson(3), 3e-3)] {
+            let pacer = Pacer::new(Rate::Packets(1e6), 60.0).with_bursts(burst).with_gaps(gaps);
+            let (mut pacer, mut sent, mut now) = (pacer, 0, 0.0);
+            let mut random = Random::new(1, 0);
+            while now < 1.0 {
+                now += random.below(3000) as f64 * 1e-9;
+                sent += take_at(&mut pacer, now, 1000);
+            }
+            assert!((sent as f64 - 1e6).abs() < 1e6 * deviation + 1.0, "{burst}, {gaps:?}: {sent}");
+        }
+        // A burst leaves at once, the next one when it is due; also one that is longer than the slack.
+        let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).with_bursts(1000);
+        let taken: Vec<usize> = (1..=3000).map(|turn| take_at(&mut pacer, f64::from(turn) * 1e-6 + 1e-9, 32)).collect();
+        assert_eq!(taken.iter().sum::<usize>(), 3000);
+        assert_eq!(taken.iter().filter(|count| **count == 8).count(), 3, "each burst has 31 full batches and one of 8");
+    }
+
+    /// The gaps of a Poisson process, by a test of Kolmogorov and Smirnov at the level of 0.1 %.
+    #[test]
+    fn random_gaps_are_exponential() {
+        for seed in 1000..1020 {
+            let mut pacer = Pacer::new(Rate::Packets(1.0), 60.0).with_gaps(Gaps::Poisson(seed));
+            let mut gaps: Vec<f64> = (0..10_000).map(|_| pacer.next_gap()).collect();
+            gaps.sort_by(f64::total_cmp);
+            let distance = |(n, gap): (usize, &f64)| {
+                let expected = 1.0 - (-gap).exp();
+                (expected - n as f64 / 1e4).abs().max((expected - (n + 1) as f64 / 1e4).abs())
+            };
+            let distance = gaps.iter().enumerate().map(distance).fold(0.0, f64::max);
+            assert!(distance < 1.95 / 100.0, "seed {seed}: {distance}");
+        }
     }
 
     /// The sum of queues with few frames each is the rate.
@@ -271,11 +387,10 @@ mod tests {
         for (per_second, queues, seconds) in [(1000.0, 64, 1), (100.0, 8, 1), (3.0, 4, 2), (5.0, 64, 3)] {
             let frames = (0..queues).map(|queue| {
                 let rate = Rate::Packets(per_second / f64::from(queues));
-                let mut pacer = Pacer::new(rate, 60).with_credit(f64::from(queue) / f64::from(queues));
-                pacer.refill(pacer.last + Duration::from_secs(seconds));
-                pacer.credit as u64
+                let mut pacer = Pacer::new(rate, 60.0).with_credit(f64::from(queue) / f64::from(queues));
+                take_at(&mut pacer, f64::from(seconds), usize::MAX) as u64
             });
-            let (sent, due) = (frames.sum::<u64>(), per_second as u64 * seconds);
+            let (sent, due) = (frames.sum::<u64>(), per_second as u64 * seconds as u64);
             assert!(sent.abs_diff(due) <= 1, "{sent} of {due} by {queues} queues");
         }
     }

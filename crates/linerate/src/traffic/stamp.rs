@@ -62,6 +62,18 @@ impl Stamp {
     }
 }
 
+/// Writes a stamp over the payload of a frame of at least 60 bytes; a shorter one stays as it is.
+#[inline]
+pub(super) fn write_over(frame: &mut [u8], flow: u16, sequence: u64) {
+    let Some(stamp) = frame.get_mut(STAMP..SHORTEST) else { return };
+    stamp[..4].copy_from_slice(&MAGIC.to_be_bytes());
+    stamp[4..6].copy_from_slice(&flow.to_be_bytes());
+    stamp[6..8].fill(0);
+    stamp[12..].copy_from_slice(&sequence.to_be_bytes()[2..]);
+    let check = hash(frame, |word| word);
+    frame[CHECK..SEQUENCE].copy_from_slice(&check.to_be_bytes());
+}
+
 /// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
 /// Any other frame is only read, so that real traffic keeps valid checksums.
 #[inline(always)]
@@ -204,5 +216,20 @@ mod tests {
                 frame[at] = frame[at].wrapping_sub(1);
             }
         }
+    }
+
+    /// A stamp over any frame is that of a frame with the same bytes.
+    #[test]
+    fn a_stamp_over_a_frame_is_read() {
+        for len in [60, 61, 67, 128, 1514] {
+            let template = (0..len).map(|i| i as u8).collect::<Vec<_>>();
+            let (mut prepared, mut over) = (vec![0; len], template.clone());
+            over[34..36].copy_from_slice(&1031u16.to_be_bytes());
+            Stamp::new(&template).write(&mut prepared, &template, 1031, 7, 0x0000_1234_5678_9ABC);
+            write_over(&mut over, 7, 0x0000_1234_5678_9ABC);
+            assert_eq!(over, prepared);
+            assert!(matches!(read(&over), Read::Stamped { flow: 7, sequence: 0x0000_1234_5678_9ABC, touched: 0 }));
+        }
+        write_over(&mut [0; 59], 7, 1);
     }
 }

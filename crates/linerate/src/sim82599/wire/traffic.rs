@@ -14,7 +14,7 @@ pub struct Traffic {
 impl Traffic {
     /// Sends frames of `generator`, at `rate` or as fast as the card takes them, at most `count`.
     pub fn new(generator: Generator, rate: Option<Rate>, count: Option<u64>) -> Traffic {
-        let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len()));
+        let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
         Traffic { generator, pacer, count: count.unwrap_or(u64::MAX), checker: Checker::default() }
     }
 

@@ -1,0 +1,150 @@
+//! One queue's sender: makes the frames that are due, of one or several streams, and sends them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use linerate::Batch;
+use linerate::memory::Pool;
+use linerate::port::TxQueue;
+use linerate::traffic::Pacer;
+
+use super::source::Source;
+use crate::limits::End;
+use crate::run::send;
+
+/// A queue's share of a stream.
+pub struct Lane {
+    pub source: Source,
+    /// `None` for frames at full speed.
+    pub pacer: Option<Pacer>,
+    /// Paced frames are made at least this many at a time.
+    pub least: usize,
+    /// Frames to make.
+    pub left: u64,
+    /// The frames of the whole stream that were sent.
+    pub sent: Arc<AtomicU64>,
+    /// A frame that is made and did not fit yet, of those that take several buffers.
+    pub made: Vec<u8>,
+}
+
+/// One queue's sender.
+pub struct Sender {
+    pub tx: TxQueue,
+    pub pool: Arc<Pool>,
+    pub batch: Batch,
+    pub lanes: Vec<Lane>,
+    /// The packets of the batch, from its front: lanes, and how many are of each.
+    pub runs: Vec<(usize, usize)>,
+    /// How long the thread sleeps when no frame is due: where the other side is a process, it needs the processor.
+    pub rest: Option<Duration>,
+    /// Then it sends nothing more.
+    pub end: End,
+    /// Turns in which the port had no room.
+    pub held_back: Arc<AtomicU64>,
+}
+
+impl Sender {
+    /// Makes frames if none are left, sends, and returns the number of packets sent.
+    pub fn turn(&mut self) -> usize {
+        if self.end.has_come() {
+            self.batch.clear();
+            self.runs.clear();
+        } else if self.batch.is_empty() {
+            self.fill();
+            if let (true, Some(rest)) = (self.batch.is_empty(), self.rest) {
+                std::thread::sleep(rest);
+            }
+        }
+        let room = self.pool.region().room();
+        let sent = send(&mut self.tx, &mut self.batch, self.lanes.iter().any(|lane| lane.source.longest() > room));
+        self.attribute(sent);
+        if !self.batch.is_empty() {
+            self.held_back.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// Fills the batch: with the frames that are due, and behind them with those of streams at full speed.
+    fn fill(&mut self) {
+        let capacity = self.batch.capacity();
+        for number in 0..self.lanes.len() {
+            let lane = &mut self.lanes[number];
+            let most = ((capacity - self.batch.len()) as u64).min(lane.left) as usize;
+            if let Some(pacer) = lane.pacer.as_mut().filter(|_| most > 0) {
+                let due = pacer.take_some(lane.least.min(most), most);
+                self.make(number, due);
+            }
+        }
+        let mut unpaced = self.lanes.iter().filter(|lane| lane.pacer.is_none()).count();
+        for number in 0..self.lanes.len() {
+            if self.lanes[number].pacer.is_none() {
+                // Each gets the same part of the room.
+                let part = (capacity - self.batch.len()).div_ceil(unpaced);
+                unpaced -= 1;
+                self.make(number, part.min(usize::try_from(self.lanes[number].left).unwrap_or(usize::MAX)));
+            }
+        }
+    }
+
+    /// Makes up to `wanted` frames of a lane.
+    fn make(&mut self, number: usize, wanted: usize) {
+        let lane = &mut self.lanes[number];
+        let longest = lane.source.longest();
+        let made = if wanted == 0 {
+            0
+        } else if longest <= self.pool.region().room() {
+            let behind = self.runs.iter().map(|(_, packets)| packets).sum();
+            let made = self.batch.alloc(&self.pool, wanted, longest);
+            let packets = self.batch.packets().skip(behind);
+            match &mut lane.source {
+                Source::Flows(generator) => packets.for_each(|mut packet| generator.fill(&mut packet)),
+                Source::Template(frames) => packets.for_each(|mut packet| {
+                    // The longest has no other length; none is a chain, or empty.
+                    let _ = packet.truncate(frames.next_len());
+                    frames.fill(&mut packet);
+                }),
+            }
+            made
+        } else {
+            lane.make_chains(&mut self.batch, &self.pool, wanted)
+        };
+        lane.left -= made as u64;
+        if made > 0 {
+            self.runs.push((number, made));
+        }
+    }
+
+    /// Counts packets that were sent for their streams.
+    fn attribute(&mut self, mut sent: usize) {
+        let mut done = 0;
+        for (lane, packets) in &mut self.runs {
+            let some = sent.min(*packets);
+            self.lanes[*lane].sent.fetch_add(some as u64, Ordering::Relaxed);
+            (sent, *packets) = (sent - some, *packets - some);
+            if *packets > 0 {
+                break;
+            }
+            done += 1;
+        }
+        self.runs.drain(..done);
+    }
+}
+
+impl Lane {
+    /// Makes up to `wanted` frames that take several buffers each, and returns their number.
+    fn make_chains(&mut self, batch: &mut Batch, pool: &Arc<Pool>, wanted: usize) -> usize {
+        for made in 0..wanted {
+            if self.made.is_empty() {
+                self.made.resize(self.source.next_len(), 0);
+                self.source.fill(&mut self.made);
+            }
+            // One that does not fit is kept: each frame that is made has a sequence number, and is sent.
+            if batch.len() >= batch.capacity() || !batch.push(pool, &self.made) {
+                return made;
+            }
+            self.made.clear();
+        }
+        wanted
+    }
+}

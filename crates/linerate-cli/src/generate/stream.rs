@@ -1,0 +1,217 @@
+//! A stream of frames: what is sent, how often, and when; from options, or from a file of streams.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use linerate::Error;
+use linerate::capture::Reader;
+use linerate::traffic::{self, Generator, Rate, Sizes, Template};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use super::source::Source;
+use crate::show::note;
+use crate::{packets, usage, whole};
+
+/// The options of one stream. In a file of streams each is a key of the same name.
+#[derive(Args, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// The stream's name in the summary; only in files
+    #[arg(skip)]
+    pub name: Option<String>,
+    /// Frames in words: 'eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)'; see docs/generate.md
+    #[arg(long, value_name = "LAYERS", value_parser = template, conflicts_with_all = ["template", "flows"])]
+    #[serde(default, deserialize_with = "read_template")]
+    pub packet: Option<Template>,
+    /// Take the first packet of this capture file as the template
+    #[arg(long, conflicts_with = "size")]
+    pub template: Option<PathBuf>,
+    /// Bytes of a frame, CRC included: 64 to 9732; a range 64-1518, a mix 64:7,594:4,1518:1, or imix, which is that; default 64
+    #[arg(long, value_name = "SIZES")]
+    #[serde(default, deserialize_with = "from_text")]
+    pub size: Option<Sizes>,
+    /// Rate in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%); at full speed by
+    /// default
+    #[arg(long)]
+    #[serde(default, deserialize_with = "from_text")]
+    pub rate: Option<Rate>,
+    /// Send this many frames back to back, at the same rate
+    #[arg(long, value_name = "FRAMES", requires = "rate", value_parser = whole::<u16>(1, u16::MAX))]
+    #[serde(default)]
+    pub burst: Option<u16>,
+    /// Times between frames, or bursts
+    #[arg(long, value_enum, requires = "rate")]
+    #[serde(default)]
+    pub gaps: Option<Gaps>,
+    /// Number of packets; with k, M or G
+    #[arg(long, value_parser = packets)]
+    #[serde(default, deserialize_with = "read_packets")]
+    pub count: Option<u64>,
+    /// UDP flows, which differ in their source port; default 1
+    #[arg(long, value_parser = whole::<u16>(1, u16::MAX))]
+    #[serde(default)]
+    pub flows: Option<u16>,
+    /// Begin random fields and gaps with other numbers; default 1
+    #[arg(long)]
+    #[serde(default)]
+    pub seed: Option<u64>,
+}
+
+/// The times between frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gaps {
+    /// All the same
+    Even,
+    /// Random, as from many independent senders
+    Poisson,
+}
+
+/// A file of streams.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    stream: Vec<Stream>,
+}
+
+impl Stream {
+    /// Reads a file of streams: TOML, with a table `[[stream]]` for each. Ends the program if it has a mistake.
+    pub fn read_all(path: &Path) -> Vec<Stream> {
+        let bad = |why: &str| -> ! { usage(&format!("{}: {}", path.display(), why.trim_end())) };
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| bad(&error.to_string()));
+        let streams = toml::from_str::<File>(&text).unwrap_or_else(|error| bad(&error.to_string())).stream;
+        for (n, stream) in streams.iter().enumerate() {
+            if let Some(why) = stream.contradiction() {
+                bad(&format!("{}: {why}", stream.label(n)));
+            }
+        }
+        if streams.is_empty() { bad("it has no [[stream]]") } else { streams }
+    }
+
+    /// Returns what does not go together; of options clap finds it.
+    fn contradiction(&self) -> Option<&'static str> {
+        match self {
+            Stream { packet: Some(_), template: Some(_), .. } => Some("packet and template are two kinds of frames"),
+            Stream { packet: Some(_), flows: Some(_), .. } => {
+                Some("flows differ by fields of the packet: sport=1024-2023")
+            }
+            Stream { template: Some(_), size: Some(_), .. } => Some("the frames of a template have its size"),
+            Stream { rate: None, burst: Some(_), .. } => Some("bursts need a rate"),
+            Stream { rate: None, gaps: Some(_), .. } => Some("gaps need a rate"),
+            Stream { burst: Some(0), .. } => Some("a burst has at least one frame"),
+            Stream { flows: Some(0), .. } => Some("there is at least one flow"),
+            _ => None,
+        }
+    }
+
+    /// Returns the stream's name, or its number from 1 on.
+    pub fn label(&self, number: usize) -> String {
+        self.name.clone().unwrap_or_else(|| format!("stream {}", number + 1))
+    }
+
+    /// Prepares the frames that each of `queues` sends.
+    ///
+    /// # Errors
+    /// [`Error::Capture`]: the template cannot be read.
+    pub fn sources(&self, queues: u16) -> Result<Vec<Source>, Error> {
+        let share = |total: u64, n: u16| total * u64::from(n) / u64::from(queues);
+        let flows = u64::from(self.flows.unwrap_or(1).max(queues));
+        // Each queue has its own flows, at least one.
+        let flows_of = |queue: u16| share(flows, queue) as u16..share(flows, queue + 1) as u16;
+        if let Some(path) = &self.template {
+            let frame = first_packet(path)?;
+            let generator = Generator::from_template(&frame, 1);
+            return Ok((0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect());
+        }
+        let size = self.size.as_ref().map_or(Some(Sizes::LEAST), Sizes::only);
+        let template = match (&self.packet, size) {
+            (None, Some(size)) => {
+                let generator = Generator::new(size.into(), 1);
+                return Ok((0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect());
+            }
+            // Frames of several sizes, with sequence numbers, too.
+            (None, None) => {
+                let last = 1023 + self.flows.unwrap_or(1);
+                template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|why| usage(&why))
+            }
+            (Some(template), _) => template.clone(),
+        };
+        let template = match &self.size {
+            Some(sizes) => template.with_sizes(sizes.clone()).unwrap_or_else(|why| usage(&format!("--size: {why}"))),
+            None => template,
+        };
+        let template = template.with_seed(self.seed.unwrap_or(1));
+        let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
+        Ok(frames.map(|frames| frames.unwrap_or_else(|why| usage(&why)).into()).collect())
+    }
+
+    /// Returns the times between frames of a queue.
+    pub fn gaps(&self, queue: u16) -> traffic::Gaps {
+        match self.gaps {
+            Some(Gaps::Poisson) => traffic::Gaps::Poisson(self.seed.unwrap_or(1).wrapping_add(u64::from(queue) << 32)),
+            Some(Gaps::Even) | None => traffic::Gaps::Even,
+        }
+    }
+}
+
+/// Reads the words for frames.
+fn template(text: &str) -> Result<Template, String> {
+    text.parse()
+}
+
+fn read_template<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Template>, D::Error> {
+    let text = String::deserialize(from)?;
+    template(&text).map(Some).map_err(D::Error::custom)
+}
+
+/// A number, or a text with a unit.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Plain {
+    Whole(i64),
+    Real(f64),
+    Text(String),
+}
+
+impl Plain {
+    fn text(self) -> String {
+        match self {
+            Plain::Whole(number) => number.to_string(),
+            Plain::Real(number) => number.to_string(),
+            Plain::Text(text) => text,
+        }
+    }
+}
+
+fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = String>>(from: D) -> Result<Option<T>, D::Error> {
+    Plain::deserialize(from)?.text().parse().map(Some).map_err(D::Error::custom)
+}
+
+fn read_packets<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    packets(&Plain::deserialize(from)?.text()).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads the first packet of a capture.
+fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let mut reader = Reader::open(path)?;
+    match reader.next(&mut bytes)? {
+        Some(record) if !bytes.is_empty() => {
+            if bytes.len() < record.original_len {
+                note(&format!(
+                    "note: the template has {} of {} bytes: its end was cut by the capture's snap length",
+                    bytes.len(),
+                    record.original_len
+                ));
+            }
+            Ok(bytes)
+        }
+        _ => {
+            let skipped = reader.skipped();
+            let others = if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
+            let why = format!("it has no packet to take as a template{others}");
+            Err(Error::Capture { file: path.display().to_string(), why })
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The text of a template, as layers with their arguments.
+
+use super::protocol::{Field, Protocol};
+use super::values::{Notation, Values, hex, whole};
+
+/// A layer of a template.
+#[derive(Clone, Debug)]
+pub(super) struct Layer {
+    pub protocol: Protocol,
+    /// The fields that are given, each once.
+    pub given: Vec<(&'static Field, Values)>,
+    /// The bytes of options, of `hex` or `text`.
+    pub bytes: Vec<u8>,
+    /// The length of a payload that has one.
+    pub len: Option<usize>,
+    /// The bytes of a payload, if they do not count up.
+    pub fill: Option<Fill>,
+    /// A checksum that GRE has only if it is asked for (RFC 2784).
+    pub has_checksum: bool,
+}
+
+/// The bytes of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    Byte(u8),
+    /// Random ones, the same in every frame.
+    Random,
+}
+
+/// The longest payload: what an IPv4 packet can have.
+const LONGEST: u64 = 65_535;
+
+/// Reads the layers of a template.
+pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
+    let parts = split(text, '/')?;
+    let layers = parts.iter().map(|part| layer(part.trim())).collect::<Result<Vec<_>, _>>()?;
+    for (at, layer) in layers.iter().enumerate() {
+        let next = layers.get(at + 1).map(|layer| layer.protocol);
+        let names_next = layer.protocol.next_field().is_some_and(|name| layer.has(name));
+        if !names_next && layer.protocol.number_of(next).is_none() {
+            return Err(misfit(layer.protocol, next));
+        }
+        if matches!(layer.protocol, Protocol::Payload | Protocol::Stamp) && next.is_some() {
+            return Err(misfit(layer.protocol, next));
+        }
+    }
+    let first = layers[0].protocol;
+    if !matches!(first, Protocol::Eth | Protocol::Hex) {
+        return Err(format!("a frame begins with eth, or with its bytes as hex(…), and not with {}", first.name()));
+    }
+    Ok(layers)
+}
+
+impl Layer {
+    /// Returns whether a field is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.given.iter().any(|(field, _)| field.name == name)
+    }
+}
+
+/// Describes layers that do not go together.
+fn misfit(layer: Protocol, next: Option<Protocol>) -> String {
+    let (name, next) = (layer.name(), next.map_or("nothing", Protocol::name));
+    match layer.next_field() {
+        Some(field) => format!("{name} has no number for {next}; give one, as {name}({field}=…), if it is meant"),
+        None => format!("{next} cannot follow {name}"),
+    }
+}
+
+/// Splits a text at the separators outside of parentheses.
+fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
+    let (mut depth, mut start, mut parts) = (0usize, 0, Vec::new());
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => {
+                depth = depth.checked_sub(1).ok_or_else(|| format!("'{text}' closes a parenthesis that is not open"))?
+            }
+            _ if letter == separator && depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + letter.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err(format!("'{text}' does not close a parenthesis"));
+    }
+    parts.push(&text[start..]);
+    Ok(parts)
+}
+
+/// Reads `NAME` or `NAME(ARGUMENT,…)`.
+fn layer(text: &str) -> Result<Layer, String> {
+    let (name, inner) = match text.split_once('(') {
+        Some((name, rest)) => {
+            let inner = rest.strip_suffix(')').ok_or_else(|| format!("'{text}' goes on behind its parenthesis"))?;
+            (name.trim(), Some(inner))
+        }
+        None => (text, None),
+    };
+    let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) else {
+        let names: Vec<_> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
+        return Err(format!("'{name}' is no layer; there are {}", names.join(", ")));
+    };
+    let mut layer =
+        Layer { protocol, given: Vec::new(), bytes: Vec::new(), len: None, fill: None, has_checksum: false };
+    match protocol {
+        Protocol::Hex => layer.bytes = hex(inner.unwrap_or_default()).map_err(|why| format!("hex: {why}"))?,
+        Protocol::Text => match inner {
+            Some(inner) if !inner.is_empty() => layer.bytes = inner.as_bytes().to_vec(),
+            _ => return Err("text: it has no text; write text(hello)".to_string()),
+        },
+        _ => {
+            let inner = inner.filter(|inner| !inner.trim().is_empty());
+            let arguments = inner.map_or(Ok(Vec::new()), |inner| split(inner, ','))?;
+            for argument in arguments.iter().map(|argument| argument.trim()) {
+                read(&mut layer, argument).map_err(|why| format!("{name}: {why}"))?;
+            }
+        }
+    }
+    Ok(layer)
+}
+
+/// Reads an argument into its layer.
+fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
+    let (name, value) = match argument.split_once('=') {
+        Some((name, value)) => (name.trim(), Some(value.trim())),
+        None => (argument, None),
+    };
+    match (layer.protocol, name, value) {
+        (Protocol::Payload | Protocol::Stamp, _, _) => return read_payload(layer, name, value),
+        (Protocol::Ip | Protocol::Tcp, "options", Some(value)) => {
+            layer.bytes = hex(value).map_err(|why| format!("options: {why}"))?;
+            return match layer.bytes.len() {
+                len if len % 4 == 0 && len <= 40 => Ok(()),
+                len => Err(format!("options: they have a multiple of 4 bytes, at most 40, and not {len}")),
+            };
+        }
+        (Protocol::Gre, "checksum", None) => {
+            layer.has_checksum = true;
+            return Ok(());
+        }
+        _ => {}
+    }
+    let Some(field) = layer.protocol.fields().iter().find(|field| field.name == name) else {
+        let mut names: Vec<_> = layer.protocol.fields().iter().map(|field| field.name).collect();
+        if matches!(layer.protocol, Protocol::Ip | Protocol::Tcp) {
+            names.push("options");
+        }
+        return Err(format!("'{name}' is no field; there are {}", names.join(", ")));
+    };
+    if layer.has(name) {
+        return Err(format!("{name} is given twice"));
+    }
+    let clash = |other: &&(&'static Field, Values)| {
+        other.0.bit < field.bit + usize::from(field.bits) && field.bit < other.0.bit + usize::from(other.0.bits)
+    };
+    if let Some((other, _)) = layer.given.iter().find(clash) {
+        return Err(format!("{name} and {} are the same bits", other.name));
+    }
+    let values = match value {
+        Some(value) => Values::parse(value, field.notation, field.bits).map_err(|why| format!("{name}: {why}"))?,
+        // A flag is set by its name.
+        None if field.bits == 1 => Values::Constant(1),
+        None => return Err(format!("{name} has no value; write {name}={}", example(field.notation))),
+    };
+    layer.given.push((field, values));
+    Ok(())
+}
+
+/// Returns a value as it is written.
+fn example(notation: Notation) -> &'static str {
+    match notation {
+        Notation::Number => "1, or a range 1-9",
+        Notation::Mac => "02:00:00:00:00:01",
+        Notation::Ip4 => "10.0.0.1, or a range 10.0.0.0/24",
+        Notation::Ip6 => "2001:2::1",
+        Notation::Flags => "SA",
+    }
+}
+
+/// Reads an argument of a payload: its length, or its bytes.
+fn read_payload(layer: &mut Layer, name: &str, value: Option<&str>) -> Result<(), String> {
+    match (name, value) {
+        ("random", None) if layer.protocol == Protocol::Payload => layer.fill = Some(Fill::Random),
+        ("fill", Some(value)) if layer.protocol == Protocol::Payload => {
+            layer.fill = Some(Fill::Byte(whole(value, 255, "a number").map_err(|why| format!("fill: {why}"))? as u8));
+        }
+        (len, None) if layer.protocol == Protocol::Payload => {
+            layer.len = Some(whole(len, LONGEST, "a number").map_err(|_| {
+                format!("'{len}' is neither a length of at most {LONGEST} bytes, nor random, nor fill=BYTE")
+            })? as usize);
+        }
+        _ => return Err(format!("'{name}' is no argument of {}", layer.protocol.name())),
+    }
+    Ok(())
+}

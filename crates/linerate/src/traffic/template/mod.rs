@@ -1,0 +1,273 @@
+//! Frames from a text: `eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)`.
+//!
+//! - `grammar`: the text, as layers; `protocol`: their headers and fields; `values`: how a field's values are written
+//! - `layout`: from layers to bytes: the constant ones, those that change, and the sums that follow from them
+//! - `source`: the state of a field that changes
+//! - here: the public types, and the path of a frame: copy, change, sum
+
+mod grammar;
+mod layout;
+mod protocol;
+mod source;
+mod values;
+
+use std::str::FromStr;
+
+use grammar::Layer;
+use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant, complement};
+use protocol::Protocol;
+use source::{Share, Turn};
+
+use super::sizes::Sizes;
+use super::stamp;
+
+/// A template for frames, as a text: layers from the outer to the inner one, with a `/` between them.
+///
+/// ```text
+/// eth/ip(src=10.0.0.1-10.0.0.250,dst=198.18.0.1)/udp(sport=random,dport=53)/payload(64)
+/// ```
+///
+/// | layer | fields |
+/// |---|---|
+/// | `eth` | `dst`, `src`, `type` |
+/// | `vlan` (802.1Q), `qinq` (802.1ad) | `pcp`, `dei`, `id`, `type` |
+/// | `mpls` | `label`, `tc`, `bottom`, `ttl` |
+/// | `arp` | `op`, `sha`, `spa`, `tha`, `tpa` |
+/// | `ip` | `tos` or `dscp` and `ecn`, `len`, `id`, `df`, `mf`, `offset`, `ttl`, `proto`, `checksum`, `src`, `dst`, `options` |
+/// | `ip6` | `tc`, `flow`, `len`, `next`, `hop`, `src`, `dst` |
+/// | `udp` | `sport`, `dport`, `len`, `checksum` |
+/// | `tcp` | `sport`, `dport`, `seq`, `ack`, `flags`, `window`, `checksum`, `urgent`, `options` |
+/// | `icmp`, `icmp6` | `type`, `code`, `checksum`, `id`, `seq` |
+/// | `gre` | `proto`, `key`, `seq`, `checksum` (which is there if it is named) |
+/// | `vxlan` | `vni` |
+/// | `payload(64)`, `payload` | bytes that count up, as many as given or as fill the frame; `fill=0`, `random` |
+/// | `stamp` | a payload with sequence numbers, behind `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
+/// | `hex(00 ff)`, `text(hello)` | these bytes; a frame may begin with `hex` |
+///
+/// Values of fields:
+///
+/// | text | values |
+/// |---|---|
+/// | `53`, `0x35`, `10.0.0.1`, `2001:2::1`, `02:00:00:00:00:01`, `SA` | one (the last: TCP's flags) |
+/// | `1024-65535`, `10.0.0.1-10.0.0.250`, `10.0.0.0/24` | one after the other, the next in each frame, then from the first again |
+/// | `0-100+10` | with a step |
+/// | `53\|80\|443` | those of a list, one after the other |
+/// | `10.0.0.0/24*1000` | each 1,000 times before the next: with a field that has 1,000 values, all pairs |
+/// | `random`, `random(1024-65535)` | any of them, all equally likely |
+///
+/// What is not given is filled in: addresses reserved for benchmarks, lengths, the numbers of the next layers, and checksums.
+/// All of them may be given, also wrong ones, for example `udp(checksum=0xBAD)`.
+///
+/// ```
+/// use linerate::traffic::Template;
+/// let template: Template = "eth/ip(dst=10.0.0.0/24)/udp(dport=53|80)".parse().unwrap();
+/// let mut frames = template.frames().unwrap();
+/// let mut frame = vec![0; frames.next_len()];
+/// frames.fill(&mut frame);
+/// frames.fill(&mut frame);
+/// assert_eq!((&frame[30..34], &frame[36..38]), (&[10, 0, 0, 1][..], &[0, 80][..]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Template {
+    layers: Vec<Layer>,
+    sizes: Option<Sizes>,
+    seed: u64,
+    share: Share,
+}
+
+impl FromStr for Template {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Template, String> {
+        let layers = grammar::layers(text)?;
+        let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 } };
+        // Of layers that have no frame, too, it is said here.
+        template.frames()?;
+        Ok(template)
+    }
+}
+
+impl Template {
+    /// Makes frames of these sizes, CRC included: the payload fills them. Without sizes a frame is as long as its layers, and
+    /// at least 64 bytes.
+    ///
+    /// # Errors
+    /// The last layer has a length of its own, or a size has no room for the headers.
+    pub fn with_sizes(self, sizes: Sizes) -> Result<Template, String> {
+        let mut template = Template { sizes: Some(sizes), ..self };
+        match template.layers.last().map(|layer| (layer.protocol, layer.len)) {
+            Some((Protocol::Payload, Some(len))) => {
+                return Err(format!("the frames have a size, and payload({len}) another one: write payload"));
+            }
+            Some((Protocol::Hex | Protocol::Text, _)) => {
+                return Err("the frames have a size, and their bytes are given: append /payload".to_string());
+            }
+            Some((Protocol::Payload | Protocol::Stamp, _)) => {}
+            _ => template.layers.extend(grammar::layers("eth/payload")?.pop()),
+        }
+        template.frames()?;
+        Ok(template)
+    }
+
+    /// Draws other random values; 1 by default.
+    pub fn with_seed(self, seed: u64) -> Template {
+        Template { seed, ..self }
+    }
+
+    /// Makes every `of`-th frame only, beginning with number `first`, so that `of` queues together send the frames of one:
+    /// each value as often, and random values that differ.
+    pub fn with_share(self, first: u16, of: u16) -> Template {
+        Template { share: Share { first: first.into(), of: of.max(1).into() }, ..self }
+    }
+
+    /// Returns whether the frames have sequence numbers.
+    fn is_stamped(&self) -> bool {
+        self.layers.last().is_some_and(|layer| layer.protocol == Protocol::Stamp)
+    }
+
+    /// Lays out the frames.
+    ///
+    /// # Errors
+    /// A size without room for the headers, a packet that is longer than its headers can say.
+    pub fn frames(&self) -> Result<Frames, String> {
+        let layout = Layout::new(&self.layers, self.share, self.seed)?;
+        let headers = layout.headers();
+        let last = self.layers.last().map_or((Protocol::Hex, None), |layer| (layer.protocol, layer.len));
+        let least = if self.is_stamped() { STAMP.1 } else { 0 };
+        let (variants, order) = match &self.sizes {
+            None => {
+                let payload = match last {
+                    (Protocol::Payload, Some(len)) => len,
+                    (Protocol::Payload | Protocol::Stamp, None) => SHORTEST.saturating_sub(headers).max(least),
+                    _ => 0,
+                };
+                (vec![layout.variant(payload, (headers + payload).max(SHORTEST))?], vec![0])
+            }
+            Some(sizes) => {
+                let payload = |size: usize| match (size - 4).checked_sub(headers).filter(|payload| *payload >= least) {
+                    Some(payload) => layout.variant(payload, size - 4),
+                    None => Err(format!(
+                        "a frame of {size} bytes, CRC included, has no room for these headers; the smallest has {}",
+                        (headers + least + 4).max(SHORTEST + 4)
+                    )),
+                };
+                let variants = sizes.each().map(payload).collect::<Result<Vec<_>, _>>()?;
+                (variants, sizes.order())
+            }
+        };
+        let lens = order.iter().map(|variant| variants[*variant as usize].bytes.len());
+        let mean_len = lens.sum::<usize>() as f64 / order.len() as f64;
+        let mut turn = Turn::new(order.len() as u64 - 1, 1, self.share);
+        let next = order[turn.next() as usize] as usize;
+        Ok(Frames {
+            variants,
+            order,
+            turn,
+            next,
+            mean_len,
+            cells: layout.cells,
+            sums: layout.sums,
+            stamped: self.is_stamped().then_some(self.share.first as u16),
+            sent: 0,
+        })
+    }
+}
+
+/// The frames of a [`Template`], one after the other.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    /// One for each size.
+    variants: Vec<Variant>,
+    /// The variants' numbers in the order of the frames.
+    order: Vec<u32>,
+    turn: Turn,
+    /// The variant of the next frame.
+    next: usize,
+    mean_len: f64,
+    cells: Vec<Cell>,
+    /// From the inner to the outer ones.
+    sums: Vec<Sum>,
+    /// The flow of frames with sequence numbers.
+    stamped: Option<u16>,
+    sent: u64,
+}
+
+impl Frames {
+    /// Returns the length of the next frame in bytes, without CRC.
+    #[inline]
+    pub fn next_len(&self) -> usize {
+        self.variants[self.next].bytes.len()
+    }
+
+    /// Returns the length of the longest frame in bytes, without CRC.
+    pub fn longest(&self) -> usize {
+        self.variants.iter().map(|variant| variant.bytes.len()).max().unwrap_or(0)
+    }
+
+    /// Returns the mean length of the frames in bytes, without CRC.
+    pub fn mean_len(&self) -> f64 {
+        self.mean_len
+    }
+
+    /// Returns whether the frames have sequence numbers.
+    pub fn is_stamped(&self) -> bool {
+        self.stamped.is_some()
+    }
+
+    /// Returns the count of frames made.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Writes the next frame to `frame`, which has [`next_len`](Frames::next_len) bytes.
+    ///
+    /// # Panics
+    /// If it has another length.
+    #[inline]
+    pub fn fill(&mut self, frame: &mut [u8]) {
+        let Frames { variants, cells, sums, .. } = self;
+        let Variant { bytes, bases } = &variants[self.next];
+        frame.copy_from_slice(bytes);
+        for cell in &mut *cells {
+            cell.value =
+                cell.parts.iter_mut().fold(cell.base, |value, (source, shift)| value | source.next() << *shift);
+            store(frame, cell.at, cell.width, cell.value);
+        }
+        for (number, base) in bases.iter().enumerate() {
+            let (inner, rest) = sums.split_at_mut(number);
+            let sum = &mut rest[0];
+            let mut total = *base;
+            for &(cell, shift) in &sum.cells {
+                let value = cells[cell].value << shift;
+                total += (value & 0xFFFF_FFFF) + (value >> 32);
+            }
+            for &(covered, shift) in &sum.sums {
+                total += inner[covered].value << shift;
+            }
+            sum.value = complement(total, sum.is_never_zero).into();
+            store(frame, sum.at, 2, sum.value);
+        }
+        if let Some(flow) = self.stamped {
+            stamp::write_over(frame, flow, self.sent);
+        }
+        if self.order.len() > 1 {
+            self.next = self.order[self.turn.next() as usize] as usize;
+        }
+        self.sent += 1;
+    }
+}
+
+/// Stores the last `width` bytes of a value, big-endian.
+#[inline(always)]
+fn store(frame: &mut [u8], at: usize, width: usize, value: u64) {
+    let bytes = value.to_be_bytes();
+    match width {
+        2 => frame[at..at + 2].copy_from_slice(&bytes[6..]),
+        4 => frame[at..at + 4].copy_from_slice(&bytes[4..]),
+        6 => frame[at..at + 6].copy_from_slice(&bytes[2..]),
+        width => frame[at..at + width].copy_from_slice(&bytes[8 - width..]),
+    }
+}
+
+#[cfg(test)]
+mod tests;
