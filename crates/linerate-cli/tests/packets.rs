@@ -2,10 +2,12 @@
 
 mod kit;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 
-use kit::{Folder, expect, frames, linerate, text};
+use kit::{Folder, Namespace, alone, expect, frames, inside, linerate, pair, text, write_frames};
+use linerate::traffic::Template;
 
 /// Layers of frames that scapy builds, too; N stands for another number in each of them.
 const STACKS: [&str; 22] = [
@@ -182,4 +184,135 @@ fn frames_are_those_of_scapy() {
     // Debian's, which has Debian's scapy.
     let said = text(&expect(0, Command::new("/usr/bin/python3").args([&script, &list])).stdout);
     assert_eq!(said, format!("{} frames\n", STACKS.len() * 12));
+}
+
+/// Frames of each of Linux's counters.
+type Counts = BTreeMap<String, u64>;
+
+/// Reads the counters of a namespace: those of `/proc/net/snmp` by protocol and name, and those of `/proc/net/snmp6`.
+fn counters(namespace: &Namespace) -> Counts {
+    let mut counts = Counts::new();
+    let text = namespace.run("cat /proc/net/snmp");
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.chunks(2) {
+        let (names, values) = (pair[0].split_whitespace(), pair[1].split_whitespace());
+        let protocol = pair[0].split(':').next().unwrap();
+        let named = names.zip(values).skip(1);
+        counts.extend(named.filter_map(|(name, value)| Some((format!("{protocol}{name}"), value.parse().ok()?))));
+    }
+    for line in namespace.run("cat /proc/net/snmp6").lines() {
+        let mut words = line.split_whitespace();
+        if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
+            counts.insert(name.to_string(), value);
+        }
+    }
+    counts
+}
+
+/// Linux takes all frames of 1,000 random templates for what they are, and finds no error in one: each is counted where its
+/// protocol's packets are counted after their checksum was checked.
+#[test]
+fn linux_accepts_frames_of_random_templates() {
+    let _alone = alone();
+    let (near, far) = (Namespace::new("tn"), Namespace::new("tf"));
+    pair((&near, "n0"), (&far, "f0"), 9);
+    // Replies need no address: what is counted is what arrives.
+    far.run("ip -6 address add fd87::2/64 dev f0 nodad");
+    far.run("ip link add vx0 type vxlan id 42 local 10.87.9.2 dstport 4789 dev f0");
+    far.run("ip address add 10.89.0.2/24 dev vx0");
+    far.run("ip link set vx0 up");
+    let mac = |interface: &str| far.run(&format!("cat /sys/class/net/{interface}/address")).trim().to_string();
+    let (of_f0, of_vx0) = (mac("f0"), mac("vx0"));
+
+    let mut state = 0x2545_F491_4F6C_DD1Du64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let (mut sent, mut expected) = (Vec::new(), Counts::new());
+    for n in 0..1000u64 {
+        // A number, a range, a list, or any of a range.
+        let mut number = |least: u64, most: u64| {
+            let (a, b) = (least + random(most - least + 1), least + random(most - least + 1));
+            match random(4) {
+                0 => a.to_string(),
+                1 => format!("{}-{}", a.min(b), a.max(b)),
+                2 => format!("{a}|{b}"),
+                _ => format!("random({}-{})", a.min(b), a.max(b)),
+            }
+        };
+        let (outer, net) = match n % 4 {
+            0 | 1 => (format!("eth(dst={of_f0})"), Some("10.87.9")),
+            2 => {
+                let outer =
+                    format!("ip(src=10.87.9.{},dst=10.87.9.2)/udp(sport={})", number_of(n), number(1024, 65_535));
+                (format!("eth(dst={of_f0})/{outer}/vxlan(vni=42)/eth(dst={of_vx0})"), Some("10.89.0"))
+            }
+            _ => (format!("eth(dst={of_f0})"), None),
+        };
+        let ip = match net {
+            Some(net) => {
+                format!("ip(src={net}.3-{net}.250,dst={net}.2,tos={},id={})", number(0, 255), number(0, 65_535))
+            }
+            None => {
+                format!("ip6(src=random(fd87::/64),dst=fd87::2,tc={},flow={})", number(0, 255), number(0, 0xF_FFFF))
+            }
+        };
+        let six = if net.is_none() { "6" } else { "" };
+        let (over, counter) = match n / 4 % 3 {
+            0 => (
+                format!("udp(sport={},dport={})", number(1, 65_535), number(20_000, 30_000)),
+                format!("Udp{six}NoPorts"),
+            ),
+            1 => {
+                let ports = format!("sport={},dport={}", number(1, 65_535), number(20_000, 30_000));
+                (
+                    format!("tcp({ports},seq={},flags=S,window={})", number(0, 0xFFFF_FFFF), number(0, 65_535)),
+                    "TcpOutRsts".into(),
+                )
+            }
+            _ => (
+                format!("icmp{six}(id={},seq={})", number(0, 65_535), number(0, 65_535)),
+                if six.is_empty() { "IcmpInEchos".into() } else { "Icmp6InEchos".into() },
+            ),
+        };
+        let payload = number_of(n * 7) * 5;
+        let words = format!("{outer}/{ip}/{over}/payload({payload},random)");
+        let template: Template = words.parse().unwrap_or_else(|why| panic!("{words}: {why}"));
+        let mut made = template.with_seed(n).frames().unwrap();
+        for _ in 0..5 {
+            let mut frame = vec![0; made.next_len()];
+            made.fill(&mut frame);
+            sent.push(frame);
+        }
+        *expected.entry(counter).or_default() += 5;
+    }
+    let folder = Folder::new("linux");
+    let file = folder.path("frames.pcap");
+    write_frames(&file, &sent);
+
+    let before = counters(&far);
+    expect(0, &mut inside(&near, &format!("replay {file} packet:n0 --rate 10k --seconds 60")));
+    // The last packets may be on their way.
+    let gained = || {
+        let after = counters(&far);
+        expected.keys().map(|name| (name.clone(), after[name] - before[name])).collect::<Counts>()
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while gained() != expected && std::time::Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert_eq!(gained(), expected);
+    let after = counters(&far);
+    let errors = after.iter().filter(|(name, value)| {
+        (name.contains("CsumErrors") || name.contains("HdrErrors")) && **value != before[*name]
+    });
+    assert_eq!(errors.collect::<Vec<_>>(), []);
+}
+
+/// Returns a host's number from 3 to 250.
+fn number_of(n: u64) -> u64 {
+    3 + n % 248
 }

@@ -2,7 +2,7 @@
 
 use super::grammar::{Fill, Layer};
 use super::protocol::{Field, Protocol};
-use super::source::{Share, Source};
+use super::source::{BLOCK, Share, Source};
 use super::values::Values;
 use crate::port::Random;
 
@@ -16,8 +16,8 @@ pub(super) struct Cell {
     pub base: u64,
     /// The fields' sources, and their distance from the last bit.
     pub parts: Vec<(Source, u32)>,
-    /// The value in the present frame.
-    pub value: u64,
+    /// The sums of the values' 16-bit words, in the frames of a block.
+    pub words: [u32; BLOCK],
 }
 
 /// A checksum that changes from frame to frame (RFC 1071).
@@ -30,15 +30,15 @@ pub(super) struct Sum {
     pub sums: Vec<(usize, u32)>,
     /// 0 stands for none, and 0xFFFF is sent instead (RFC 768).
     pub is_never_zero: bool,
-    /// The value in the present frame.
-    pub value: u64,
+    /// The checksums of the frames of a block.
+    pub values: [u32; BLOCK],
 }
 
 /// The constant bytes of the frames of one size, and the constant part of each of the [`Sum`]s.
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
     pub bytes: Vec<u8>,
-    pub bases: Vec<u64>,
+    pub bases: Vec<u32>,
 }
 
 /// The layout of a template's frames.
@@ -145,7 +145,7 @@ impl<'a> Layout<'a> {
                 cells: Vec::new(),
                 sums: Vec::new(),
                 is_never_zero: layer.protocol == Protocol::Udp,
-                value: 0,
+                values: [0; BLOCK],
             };
             let region = (self.starts[n], self.end_of(n, usize::MAX));
             for (start, end) in
@@ -213,10 +213,11 @@ impl<'a> Layout<'a> {
                 base += sum_of(&bytes[first..last]) + u64::from(number.unwrap_or(0)) + (end - start) as u64;
             }
             match cover.sum {
-                Some(number) => bases[number] = base,
+                Some(number) => bases[number] = u32::from(!complement(folded(base), false)),
                 None => {
                     let is_never_zero = self.layers[cover.layer].protocol == Protocol::Udp;
-                    bytes[cover.at..cover.at + 2].copy_from_slice(&complement(base, is_never_zero).to_be_bytes());
+                    bytes[cover.at..cover.at + 2]
+                        .copy_from_slice(&complement(folded(base), is_never_zero).to_be_bytes());
                 }
             }
         }
@@ -229,13 +230,16 @@ fn sum_of(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low))).sum()
 }
 
+/// Folds a sum of 16-bit words, of which there are fewer than 2^32, into 32 bits.
+fn folded(sum: u64) -> u32 {
+    ((sum & 0xFFFF) + (sum >> 16 & 0xFFFF) + (sum >> 32)) as u32
+}
+
 /// Folds a sum into 16 bits, and returns its complement: the checksum.
 #[inline(always)]
-pub(super) fn complement(mut sum: u64, is_never_zero: bool) -> u16 {
-    sum = (sum & 0xFFFF_FFFF) + (sum >> 32);
-    sum = (sum & 0xFFFF) + (sum >> 16 & 0xFFFF) + (sum >> 32);
-    sum = (sum & 0xFFFF) + (sum >> 16);
-    sum = (sum & 0xFFFF) + (sum >> 16);
+pub(super) fn complement(sum: u32, is_never_zero: bool) -> u16 {
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    let sum = (sum & 0xFFFF) + (sum >> 16);
     match !(sum as u16) {
         0 if is_never_zero => 0xFFFF,
         checksum => checksum,
@@ -318,7 +322,7 @@ fn place(first: usize, bits: usize, high: Option<Source>, low: Option<Source>) -
     let cell = |source: Option<Source>, first: usize, end: usize| {
         let (at, last) = (first / 8, end.div_ceil(8));
         let shift = (last * 8 - end) as u32;
-        source.map(|source| Cell { at, width: last - at, base: 0, parts: vec![(source, shift)], value: 0 })
+        source.map(|source| Cell { at, width: last - at, base: 0, parts: vec![(source, shift)], words: [0; BLOCK] })
     };
     let middle = if bits > 64 { end - 64 } else { first };
     [cell(high, first, middle), cell(low, middle, end)].into_iter().flatten().collect()
@@ -367,9 +371,9 @@ mod tests {
     fn checksums_fold_and_complement() {
         assert_eq!(complement(0, false), 0xFFFF);
         assert_eq!((complement(0xFFFF, false), complement(0xFFFF, true)), (0, 0xFFFF));
-        assert_eq!(complement(u64::MAX, false), 0);
+        assert_eq!(complement(u32::MAX, false), 0);
         // RFC 1071, section 3: the sum of these bytes is 0xDDF2.
-        assert_eq!(complement(sum_of(&[0, 1, 0xF2, 3, 0xF4, 0xF5, 0xF6, 0xF7]), false), !0xDDF2);
+        assert_eq!(complement(folded(sum_of(&[0, 1, 0xF2, 3, 0xF4, 0xF5, 0xF6, 0xF7])), false), !0xDDF2);
         assert_eq!(sum_of(&[1, 2, 3]), 0x0102 + 0x0300);
     }
 }

@@ -3,7 +3,7 @@
 //! - `grammar`: the text, as layers; `protocol`: their headers and fields; `values`: how a field's values are written
 //! - `layout`: from layers to bytes: the constant ones, those that change, and the sums that follow from them
 //! - `source`: the state of a field that changes
-//! - here: the public types, and the path of a frame: copy, change, sum
+//! - here: the public types, and the frames' way: a block of headers is changed and summed, each frame is a copy
 
 mod grammar;
 mod layout;
@@ -16,7 +16,7 @@ use std::str::FromStr;
 use grammar::Layer;
 use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant, complement};
 use protocol::Protocol;
-use source::{Share, Turn};
+use source::{BLOCK, Share, Turn};
 
 use super::sizes::Sizes;
 use super::stamp;
@@ -157,23 +157,52 @@ impl Template {
         };
         let lens = order.iter().map(|variant| variants[*variant as usize].bytes.len());
         let mean_len = lens.sum::<usize>() as f64 / order.len() as f64;
-        let mut turn = Turn::new(order.len() as u64 - 1, 1, self.share);
-        let next = order[turn.next() as usize] as usize;
-        Ok(Frames {
+        // Short frames are copied at once; of long ones, and of those of several sizes, headers and payload.
+        let head = match &variants[..] {
+            [only] if only.bytes.len() <= ROW => only.bytes.len(),
+            _ => headers.min(ROW),
+        };
+        let changing =
+            layout.cells.iter().map(|cell| cell.at + cell.width).chain(layout.sums.iter().map(|sum| sum.at + 2));
+        if let Some(end) = changing.max().filter(|end| *end > ROW) {
+            return Err(format!(
+                "fields and checksums that change are in the first {ROW} bytes, and not up to byte {end}"
+            ));
+        }
+        let mut row = Row([0; ROW]);
+        row.0[..head].copy_from_slice(&variants[0].bytes[..head]);
+        let turn = Turn::new(order.len() as u64 - 1, 1, self.share);
+        let mut frames = Frames {
             variants,
             order,
             turn,
-            next,
             mean_len,
             cells: layout.cells,
             sums: layout.sums,
+            rows: vec![row; BLOCK],
+            head,
+            kinds: [0; BLOCK],
+            at: 0,
             stamped: self.is_stamped().then_some(self.share.first as u16),
             sent: 0,
-        })
+        };
+        frames.prepare();
+        Ok(frames)
     }
 }
 
+/// The bytes of a frame that can change.
+const ROW: usize = 256;
+
+/// The first bytes of a frame, in as few cache lines as possible.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Row([u8; ROW]);
+
 /// The frames of a [`Template`], one after the other.
+///
+/// The headers of the next frames are prepared, a block of them at once: only bytes that change are written, since the others are
+/// there from the block before. A frame is then a copy.
 #[derive(Clone, Debug)]
 pub struct Frames {
     /// One for each size.
@@ -181,12 +210,17 @@ pub struct Frames {
     /// The variants' numbers in the order of the frames.
     order: Vec<u32>,
     turn: Turn,
-    /// The variant of the next frame.
-    next: usize,
     mean_len: f64,
     cells: Vec<Cell>,
     /// From the inner to the outer ones.
     sums: Vec<Sum>,
+    /// The first `head` bytes of each frame of the block.
+    rows: Vec<Row>,
+    head: usize,
+    /// The variants of the block's frames.
+    kinds: [u32; BLOCK],
+    /// The next frame's number in the block.
+    at: usize,
     /// The flow of frames with sequence numbers.
     stamped: Option<u16>,
     sent: u64,
@@ -196,7 +230,7 @@ impl Frames {
     /// Returns the length of the next frame in bytes, without CRC.
     #[inline]
     pub fn next_len(&self) -> usize {
-        self.variants[self.next].bytes.len()
+        self.variants[self.kinds[self.at] as usize].bytes.len()
     }
 
     /// Returns the length of the longest frame in bytes, without CRC.
@@ -225,47 +259,104 @@ impl Frames {
     /// If it has another length.
     #[inline]
     pub fn fill(&mut self, frame: &mut [u8]) {
-        let Frames { variants, cells, sums, .. } = self;
-        let Variant { bytes, bases } = &variants[self.next];
-        frame.copy_from_slice(bytes);
-        for cell in &mut *cells {
-            cell.value =
-                cell.parts.iter_mut().fold(cell.base, |value, (source, shift)| value | source.next() << *shift);
-            store(frame, cell.at, cell.width, cell.value);
-        }
-        for (number, base) in bases.iter().enumerate() {
-            let (inner, rest) = sums.split_at_mut(number);
-            let sum = &mut rest[0];
-            let mut total = *base;
-            for &(cell, shift) in &sum.cells {
-                let value = cells[cell].value << shift;
-                total += (value & 0xFFFF_FFFF) + (value >> 32);
-            }
-            for &(covered, shift) in &sum.sums {
-                total += inner[covered].value << shift;
-            }
-            sum.value = complement(total, sum.is_never_zero).into();
-            store(frame, sum.at, 2, sum.value);
+        let constant = &self.variants[self.kinds[self.at] as usize].bytes;
+        assert_eq!(frame.len(), constant.len(), "the length of the next frame");
+        let (head, payload) = frame.split_at_mut(self.head);
+        copy(head, &self.rows[self.at].0[..self.head]);
+        if !payload.is_empty() {
+            payload.copy_from_slice(&constant[self.head..]);
         }
         if let Some(flow) = self.stamped {
             stamp::write_over(frame, flow, self.sent);
         }
-        if self.order.len() > 1 {
-            self.next = self.order[self.turn.next() as usize] as usize;
-        }
         self.sent += 1;
+        self.at += 1;
+        if self.at == BLOCK {
+            self.prepare();
+        }
+    }
+
+    /// Prepares the next block.
+    #[inline(never)]
+    fn prepare(&mut self) {
+        let Frames { variants, cells, sums, rows, head, .. } = self;
+        if variants.len() > 1 {
+            for (kind, row) in self.kinds.iter_mut().zip(&mut *rows) {
+                *kind = self.order[self.turn.next() as usize];
+                row.0[..*head].copy_from_slice(&variants[*kind as usize].bytes[..*head]);
+            }
+        }
+        for cell in &mut *cells {
+            let mut values = [cell.base; BLOCK];
+            cell.parts.iter_mut().for_each(|(source, shift)| source.add_to(&mut values, *shift));
+            store(rows, cell.at, cell.width, &values);
+            for (words, value) in cell.words.iter_mut().zip(values) {
+                let halves = (value & 0xFFFF_FFFF) + (value >> 32);
+                *words = ((halves & 0xFFFF) + (halves >> 16)) as u32;
+            }
+        }
+        for number in 0..sums.len() {
+            let (inner, rest) = sums.split_at_mut(number);
+            let Sum { at, cells: of_cells, sums: of_sums, is_never_zero, values } = &mut rest[0];
+            match &variants[..] {
+                [only] => *values = [only.bases[number]; BLOCK],
+                _ => values
+                    .iter_mut()
+                    .zip(&self.kinds)
+                    .for_each(|(total, kind)| *total = variants[*kind as usize].bases[number]),
+            }
+            let covered = of_cells.iter().map(|&(cell, shift)| (&cells[cell].words, shift));
+            for (covered, shift) in covered.chain(of_sums.iter().map(|&(sum, shift)| (&inner[sum].values, shift))) {
+                values.iter_mut().zip(covered).for_each(|(total, words)| *total += words << shift);
+            }
+            values.iter_mut().for_each(|total| *total = complement(*total, *is_never_zero).into());
+            store(rows, *at, 2, values);
+        }
+        self.at = 0;
     }
 }
 
-/// Stores the last `width` bytes of a value, big-endian.
-#[inline(always)]
-fn store(frame: &mut [u8], at: usize, width: usize, value: u64) {
-    let bytes = value.to_be_bytes();
+/// Stores the last `width` bytes of each value, big-endian, into its row.
+fn store<V: Copy + Into<u64>>(rows: &mut [Row], at: usize, width: usize, values: &[V; BLOCK]) {
+    /// Stores `WIDTH` bytes.
+    fn of<const WIDTH: usize, V: Copy + Into<u64>>(rows: &mut [Row], at: usize, values: &[V; BLOCK]) {
+        for (row, value) in rows.iter_mut().zip(values) {
+            let value: u64 = (*value).into();
+            if let (Some(bytes), Some(value)) =
+                (row.0[at..].first_chunk_mut::<WIDTH>(), value.to_be_bytes().last_chunk())
+            {
+                *bytes = *value;
+            }
+        }
+    }
     match width {
-        2 => frame[at..at + 2].copy_from_slice(&bytes[6..]),
-        4 => frame[at..at + 4].copy_from_slice(&bytes[4..]),
-        6 => frame[at..at + 6].copy_from_slice(&bytes[2..]),
-        width => frame[at..at + width].copy_from_slice(&bytes[8 - width..]),
+        1 => of::<1, V>(rows, at, values),
+        2 => of::<2, V>(rows, at, values),
+        3 => of::<3, V>(rows, at, values),
+        4 => of::<4, V>(rows, at, values),
+        5 => of::<5, V>(rows, at, values),
+        6 => of::<6, V>(rows, at, values),
+        7 => of::<7, V>(rows, at, values),
+        _ => of::<8, V>(rows, at, values),
+    }
+}
+
+/// Copies a row. The compiler has copies of a known length in line: two that overlap make one of any length between.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    /// Copies `HALF` to `2 * HALF` bytes.
+    #[inline(always)]
+    fn halves<const HALF: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(start), Some(end)) = (from.first_chunk::<HALF>(), from.last_chunk::<HALF>()) {
+            to[..HALF].copy_from_slice(start);
+            let behind = to.len() - HALF;
+            to[behind..].copy_from_slice(end);
+        }
+    }
+    match from.len() {
+        32..=64 => halves::<32>(to, from),
+        65..=128 => halves::<64>(to, from),
+        _ => to.copy_from_slice(from),
     }
 }
 

@@ -10,6 +10,13 @@ pub(super) struct Share {
     pub of: u64,
 }
 
+/// The frames whose changing bytes are computed at once: field by field, so that what kind of field it is is decided once, and
+/// not for each frame.
+pub(super) const BLOCK: usize = 32;
+
+/// The values of a field, one for each frame of a block.
+pub(super) type Block = [u64; BLOCK];
+
 /// Produces the values of up to 64 bits of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
@@ -54,13 +61,26 @@ impl Source {
         }
     }
 
-    /// Returns the value of the next frame.
-    #[inline(always)]
-    pub fn next(&mut self) -> u64 {
+    /// Adds the bits of the next frames' values to `block`, `shift` bits from the last one.
+    pub fn add_to(&mut self, block: &mut Block, shift: u32) {
         match self {
-            Source::Range { turn, first, step } => *first + turn.next() * *step,
-            Source::List { turn, values } => values[turn.next() as usize],
-            Source::Random { random, first, count } => first.wrapping_add(random.below(*count)),
+            Source::Range { turn, first, step } => match turn.run() {
+                // No end of the range in this block: a loop without a decision.
+                Some((index, stride)) => {
+                    let (mut next, distance) = (*first + index * *step, stride * *step);
+                    for value in block {
+                        *value |= next << shift;
+                        next = next.wrapping_add(distance);
+                    }
+                }
+                None => block.iter_mut().for_each(|value| *value |= (*first + turn.next() * *step) << shift),
+            },
+            Source::List { turn, values } => {
+                block.iter_mut().for_each(|value| *value |= values[turn.next() as usize] << shift);
+            }
+            Source::Random { random, first, count } => {
+                block.iter_mut().for_each(|value| *value |= first.wrapping_add(random.below(*count)) << shift);
+            }
         }
     }
 }
@@ -101,6 +121,16 @@ impl Turn {
         now
     }
 
+    /// Takes a block's indexes if no index of it begins again: the first one, and the distance of the others.
+    fn run(&mut self) -> Option<(u64, u64)> {
+        let index = self.index;
+        let next = index
+            .checked_add(self.stride.checked_mul(BLOCK as u64)?)
+            .filter(|next| self.times == 1 && *next <= self.last)?;
+        self.index = next;
+        Some((index, self.stride))
+    }
+
     /// Adds `by`, at most `last`.
     #[inline(always)]
     fn advance(&mut self, by: u64) {
@@ -123,7 +153,14 @@ mod tests {
     fn first(values: &Values, share: Share, count: usize) -> Vec<u64> {
         let [_, source] = Source::new(values, share, 7, 0);
         let mut source = source.expect("a source");
-        (0..count).map(|_| source.next()).collect()
+        let mut blocks = Vec::new();
+        while blocks.len() < count {
+            let mut block = [0; BLOCK];
+            source.add_to(&mut block, 0);
+            blocks.extend(block);
+        }
+        blocks.truncate(count);
+        blocks
     }
 
     #[test]

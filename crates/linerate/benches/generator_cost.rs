@@ -1,0 +1,119 @@
+//! The cost of frames that a template makes, beside the generator of flows with sequence numbers, which makes the same number
+//! of bytes: cycles per frame, as medians of rounds in turns, and their ratio. Each frame is made in a buffer of its pool and
+//! sent into a port that takes everything (`null:`), as `linerate gen` does.
+//!
+//! Beside them DPDK's generator, `testpmd --forward-mode=txonly`, into its port that takes everything (`net_null`), for as long;
+//! its frames have one flow, and are built field by field in each packet (Debian's package dpdk).
+//!
+//! `cargo bench -p linerate --bench generator_cost`
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate::memory::Pool;
+use linerate::port::TxQueue;
+use linerate::traffic::{Frames, Generator, Template};
+use linerate::{Batch, Options};
+
+const BATCH: usize = 32;
+/// Batches of a round, and rounds.
+const CALLS: usize = 256;
+const ROUNDS: usize = 401;
+
+/// The templates.
+const TEMPLATES: [(&str, &str); 5] = [
+    ("constant", "eth/ip/udp/payload(18)"),
+    ("one range", "eth/ip(src=10.0.0.0/8)/udp/payload(18)"),
+    ("two ranges", "eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=1-1000)/payload(18)"),
+    ("two random fields", "eth/ip(src=random)/udp(dport=random)/payload(18)"),
+    ("VXLAN, two ranges", "eth/ip/udp(sport=1-1000)/vxlan/eth/ip(src=10.0.0.0/8)/udp/payload(18)"),
+];
+
+/// A port that takes everything, and its pool.
+struct Sink {
+    tx: TxQueue,
+    pool: Arc<Pool>,
+    batch: Batch,
+}
+
+impl Sink {
+    /// Sends a round of frames, and returns the nanoseconds of one.
+    fn round(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) -> f64 {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            self.batch.alloc(&self.pool, BATCH, len);
+            self.batch.packets().for_each(|mut packet| fill(&mut packet));
+            self.tx.send(&mut self.batch);
+        }
+        start.elapsed().as_nanos() as f64 / (CALLS * BATCH) as f64
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let [mut port] = Options::default().open(["null:"]).unwrap();
+    let mut sink = Sink { tx: port.tx(0).unwrap(), pool: port.pool().clone(), batch: Batch::with_capacity(BATCH) };
+    let mut flows = Generator::new(64, 1);
+    let mut templates: Vec<Frames> =
+        TEMPLATES.iter().map(|(_, text)| text.parse::<Template>().unwrap().frames().unwrap()).collect();
+    let mut of_flows = Vec::new();
+    let mut of_templates: Vec<Vec<(f64, f64)>> = vec![Vec::new(); templates.len()];
+    for _ in 0..ROUNDS {
+        for (frames, times) in templates.iter_mut().zip(&mut of_templates) {
+            // Next to each other: what else the machine does meets both.
+            let one_flow = sink.round(60, |frame| flows.fill(frame));
+            let template = sink.round(frames.longest(), |frame| frames.fill(frame));
+            of_flows.push(one_flow);
+            times.push((template, template / one_flow));
+        }
+    }
+    println!("| frames of 64 bytes (VXLAN: 114) into null: | ns a frame | beside one flow |");
+    println!("|---|---|---|");
+    println!("| one flow with sequence numbers | {:.1} | |", median(of_flows));
+    for ((name, _), times) in TEMPLATES.iter().zip(of_templates) {
+        let (times, ratios) = times.into_iter().unzip();
+        println!("| template, {name} | {:.1} | {:.2} |", median(times), median(ratios));
+    }
+    match testpmd() {
+        Ok(nanoseconds) => println!("| DPDK's testpmd, txonly into net_null | {nanoseconds:.1} | |"),
+        Err(why) => println!("DPDK's testpmd did not run: {why}"),
+    }
+}
+
+/// Returns the nanoseconds of a frame that DPDK's testpmd makes, over two seconds.
+fn testpmd() -> Result<f64, String> {
+    let mut command = Command::new("stdbuf");
+    command.args(["-oL", "dpdk-testpmd", "--no-huge", "-m", "256", "--no-pci", "--vdev=net_null0", "-l", "0,1", "--"]);
+    command.args(["--forward-mode=txonly", "--txpkts=60", "--burst=32", "--total-num-mbufs=4096", "-i"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = piped.spawn().map_err(|error| error.to_string())?;
+    let (mut input, mut from) = (child.stdin.take().ok_or("no input")?, child.stdout.take().ok_or("no output")?);
+    let mut output = String::new();
+    // Until it asks for a command.
+    let mut bytes = [0; 4096];
+    while !output.contains("testpmd>") {
+        match from.read(&mut bytes).map_err(|error| error.to_string())? {
+            0 => return Err(output.lines().last().unwrap_or("no output").to_string()),
+            count => output += &String::from_utf8_lossy(&bytes[..count]),
+        }
+    }
+    let begin = Instant::now();
+    input.write_all(b"start\n").map_err(|error| error.to_string())?;
+    std::thread::sleep(Duration::from_secs(2));
+    input.write_all(b"stop\nquit\n").map_err(|error| error.to_string())?;
+    let time = begin.elapsed();
+    drop(input);
+    from.read_to_string(&mut output).map_err(|error| error.to_string())?;
+    child.wait().map_err(|error| error.to_string())?;
+    // Of the sum of all ports, which is the last.
+    let sent = output.rsplit("TX-packets:").next().and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    let sent = sent.filter(|sent| *sent > 0.0 && output.contains("TX-packets:"));
+    sent.map(|sent| time.as_nanos() as f64 / sent)
+        .ok_or_else(|| output.lines().last().unwrap_or("no output").to_string())
+}
