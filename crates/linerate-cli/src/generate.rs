@@ -15,11 +15,12 @@ use clap::Args;
 use linerate::port::PortName;
 use linerate::traffic::{Pacer, Rate, Report};
 use linerate::{Batch, Error};
-use sender::{Lane, Sender};
+use sender::{Answering, Lane, Sender};
 use serde_json::{Value, json};
 use stream::Stream;
 
 use crate::line_rate::possible;
+use crate::reply::Reply;
 use crate::run::{Measured, Outcome, REST, Run, wire_of};
 use crate::shortfall::Shortfall;
 use crate::show::note;
@@ -36,6 +37,8 @@ pub struct Traffic {
         "packet", "template", "size", "rate", "burst", "gaps", "count", "flows", "seed"
     ])]
     streams: Option<PathBuf>,
+    #[command(flatten)]
+    reply: Reply,
 }
 
 /// Frames that a paced sender to another process may catch up after time without a processor: a ring.
@@ -55,7 +58,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     };
     let mut longest = 0;
     for stream in &streams {
-        let source = &stream.sources(1)?[0];
+        let source = &stream.sources(1, 0)?[0];
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
@@ -74,16 +77,21 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     // A chain has at most 64 slots.
     let most = 64 * run.devices()[0].pool().region().room();
     if longest > most {
+        let what =
+            if streams.iter().any(|stream| stream.template.is_some()) { "the template's first" } else { "the longest" };
         usage(&format!(
-            "the longest frame has {longest} bytes, and a packet here at most {most}; a larger --mtu takes more"
+            "{what} frame has {longest} bytes, and a packet here at most {most}; a larger --mtu takes more"
         ));
     }
     let queues = run.queues();
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
     let mut sums = Vec::new();
-    let mut is_stamped = true;
+    let (mut is_stamped, mut flows) = (true, 0u16);
     for stream in &streams {
-        let sources = stream.sources(queues)?;
+        let sources = stream.sources(queues, flows)?;
+        flows = flows
+            .checked_add(stream.flow_count(queues))
+            .unwrap_or_else(|| usage("the streams have more than 65535 flows"));
         let mean_len = sources[0].mean_len();
         is_stamped &= sources[0].is_stamped();
         let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.devices()[0], false));
@@ -105,13 +113,17 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     // The rate of all streams is known while all of them send.
     let total = sums.iter().map(|sum| sum.asked).sum::<Option<f64>>();
     let held_back = run.ask(total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none())));
-    let is_served = run.is_served();
+    let (is_served, answered) = (run.is_served(), run.answered());
     for (queue, lanes) in (0..queues).zip(lanes) {
         let device = &mut run.devices()[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
+        let responder = match traffic.reply.responder(device, &answered) {
+            Some(responder) => Some(Answering { responder, rx: device.rx(queue)?, batch: Batch::new() }),
+            None => None,
+        };
         let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
         let rest = is_served.then_some(REST);
-        let mut sender = Sender { tx, pool, batch, lanes, runs: Vec::new(), rest, end, held_back };
+        let mut sender = Sender { tx, pool, batch, lanes, runs: Vec::new(), responder, rest, end, held_back };
         run.spawn(move || sender.turn());
     }
     let is_checked = is_checked(port);
@@ -125,11 +137,17 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             _ => outcome,
         }
     };
-    let is_one = traffic.streams.is_none();
-    run.finish_with(
-        judge,
-        |measured| if is_one { (Value::Null, String::new()) } else { summary(&streams, &sums, measured) },
-    )
+    let (is_one, is_replying) = (traffic.streams.is_none(), traffic.reply.is_on());
+    run.finish_with(judge, |measured| {
+        let (mut part, mut table) =
+            if is_one { (Value::Null, String::new()) } else { summary(&streams, &sums, measured) };
+        if is_replying {
+            let answered = answered.load(Ordering::Relaxed);
+            part["answered"] = answered.into();
+            table += &format!("requests answered: {answered}\n");
+        }
+        (part, table)
+    })
 }
 
 /// Returns the pacer of a queue's share of a stream of `asked` packets per second.

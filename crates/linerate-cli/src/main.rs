@@ -12,6 +12,7 @@
 //!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
 //!   move, and why; `hint`: what mends an error
+//! - `reply`: answers of `gen` and `sink` to ARP and pings
 //! - `show`: the live table and the JSON lines; `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`:
 //!   `--batch auto`
 
@@ -33,6 +34,7 @@ mod processors;
 mod profile;
 mod quantiles;
 mod replay;
+mod reply;
 mod run;
 mod serve;
 mod shortfall;
@@ -107,7 +109,7 @@ enum Command {
         /// The port to send to
         port: String,
         #[command(flatten)]
-        traffic: generate::Traffic,
+        traffic: Box<generate::Traffic>,
         #[command(flatten)]
         common: Common,
     },
@@ -129,6 +131,8 @@ enum Command {
         /// Stop after exactly this many packets; with k, M or G
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
+        #[command(flatten)]
+        reply: reply::Reply,
         #[command(flatten)]
         common: Common,
     },
@@ -583,7 +587,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
         Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
         Command::Replay { file, port, how, common } => replay::run(file, &port, &how, &common),
-        Command::Sink { port, count, common } => sink::run(&port, count, &common),
+        Command::Sink { port, count, reply, common } => sink::run(&port, count, &reply, &common),
         Command::Capture { ports, what, common } => {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &common)
         }
@@ -791,6 +795,7 @@ mod tests {
             include_str!("../../../docs/capture.md"),
             include_str!("../../../docs/cards.md"),
             include_str!("../../../docs/extcap.md"),
+            include_str!("../../../docs/generate.md"),
             include_str!("../../../docs/kernel.md"),
             include_str!("../../../docs/netmap.md"),
             include_str!("../../../docs/replay.md"),
@@ -815,10 +820,9 @@ mod tests {
             if let Err(error) = grammar().try_get_matches_from(&words) {
                 panic!("{line}: {error}");
             }
-            for name in words[2..]
-                .iter()
-                .filter(|word| word.contains(':') && !["udp", "tcp", "from"].iter().any(|kind| word.starts_with(kind)))
-            {
+            for name in words[2..].iter().filter(|word| {
+                word.contains(':') && !["udp", "tcp", "from", "eth"].iter().any(|kind| word.starts_with(kind))
+            }) {
                 if !matches!(words[1], "sim" | "switch") {
                     port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
                 }

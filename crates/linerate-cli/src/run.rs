@@ -61,6 +61,8 @@ pub struct Run {
     asked: Option<f64>,
     /// Times that the threads found a port without room.
     held_back: Arc<AtomicU64>,
+    /// Answers to requests that the threads have sent beside the packets that they move.
+    answered: Arc<AtomicU64>,
     /// The ports' counters when they were last read: a port that is gone has no others.
     last: RefCell<Vec<Statistics>>,
     /// A port's link was down for a time.
@@ -273,6 +275,7 @@ impl Run {
             is_spent: Arc::default(),
             asked: None,
             held_back: Arc::default(),
+            answered: Arc::default(),
             last: RefCell::default(),
             was_down: Cell::default(),
             sends_chains: false,
@@ -299,6 +302,11 @@ impl Run {
     pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
         self.asked = packets_per_second;
         self.held_back.clone()
+    }
+
+    /// Returns the counter of answers, for threads that send some.
+    pub fn answered(&self) -> Arc<AtomicU64> {
+        self.answered.clone()
     }
 
     /// Returns the end of the run's time, for threads that send.
@@ -829,9 +837,14 @@ impl Run {
     /// Returns the packets that the ports have sent, with those that `faulty:` may have dropped instead; `None` if they were
     /// given none.
     fn sent(&self, statistics: &[Statistics]) -> Option<u64> {
+        // It sends answers only.
+        if self.command == "sink" {
+            return None;
+        }
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
         let refused: u64 = statistics.iter().map(|port| port.drops.tx_too_long).sum();
-        (given + refused > 0).then(|| statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum())
+        let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum();
+        (given + refused > 0).then(|| sent.saturating_sub(self.answered.load(Ordering::Relaxed)))
     }
 
     /// Returns the ports' counters, and whether each port is gone. Of a port that is gone they are the last ones read, with

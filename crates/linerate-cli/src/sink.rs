@@ -2,18 +2,21 @@
 
 use std::cell::Cell;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate::port::PortName;
 use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
+use serde_json::{Value, json};
 
+use crate::reply::Reply;
 use crate::run::{Outcome, Run, Sums, is_tester};
 use crate::show::note;
 use crate::{Common, usage};
 
 /// Runs until its end.
-pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(port: &str, count: Option<u64>, reply: &Reply, common: &Common) -> Result<ExitCode, Error> {
     if PortName::parse(port)?.is_capture_to_write() {
         usage(&format!(
             "{port} is written, which would empty it; to read it: sink {}",
@@ -22,9 +25,14 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
     }
     let is_tester = is_tester(port);
     let mut run = Run::open("sink", &[port], count, common)?;
-    let mut reports = Vec::new();
+    let (mut reports, answered) = (Vec::new(), run.answered());
     for queue in 0..run.queues() {
-        let mut rx = run.devices()[0].rx(queue)?;
+        let device = &mut run.devices()[0];
+        let mut rx = device.rx(queue)?;
+        let mut responder = match reply.responder(device, &answered) {
+            Some(responder) => Some((responder, device.tx(queue)?)),
+            None => None,
+        };
         let mut batch = Batch::with_capacity(common.batch.packets());
         let mut checker = Checker::default();
         let mut whole = Vec::new();
@@ -36,15 +44,22 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
             let mut packets = 0;
             for packet in &mut batch {
                 packets += 1;
-                if packet.slots() == 1 {
-                    checker.check(&packet);
+                let frame: &[u8] = if packet.slots() == 1 {
+                    &packet
                 } else {
                     whole.clear();
                     packet.append_to(&mut whole);
-                    checker.check(&whole);
+                    &whole
+                };
+                // Requests are no frames of a sender that is checked.
+                if !responder.as_mut().is_some_and(|(responder, _)| responder.answers(frame)) {
+                    checker.check(frame);
                 }
             }
             batch.clear();
+            if let Some((responder, tx)) = &mut responder {
+                responder.send(tx);
+            }
             if packets > 0 {
                 *report.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
             }
@@ -53,7 +68,7 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         });
     }
     let (unnumbered, after_count) = (Cell::new(0), Cell::new(false));
-    let code = run.finish(|senders, Sums { undelivered: dropped, .. }| {
+    let judge = |senders: &[Option<Report>], Sums { undelivered: dropped, .. }: Sums| {
         let mut sum = Report::default();
         for report in &reports {
             let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +94,10 @@ pub fn run(port: &str, count: Option<u64>, common: &Common) -> Result<ExitCode, 
         after_count.set(dropped > 0 && count.is_some_and(|count| received >= count));
         unnumbered.set(foreign);
         outcome
+    };
+    let code = run.finish_with(judge, |_| match answered.load(Ordering::Relaxed) {
+        _ if !reply.is_on() => (Value::Null, String::new()),
+        answered => (json!({ "answered": answered }), format!("requests answered: {answered}\n")),
     });
     if after_count.get() {
         note("note: the count was reached: packets that the port dropped after the last one do not count as lost");

@@ -230,6 +230,61 @@ fn gen_with_queues_a_template_jumbo_frames_and_a_rate() {
     run(&["gen", "null:", "--template", &template, "--count", "3", "--mtu", "9000"]);
 }
 
+/// Streams of a file are sent beside each other, each with its frames, its count, and its sequence numbers.
+#[test]
+fn gen_sends_streams_beside_each_other() {
+    let folder = Folder::new("several");
+    let (file, sent) = (folder.path("streams.toml"), folder.path("sent.pcap"));
+    let streams = "
+        [[stream]]
+        name = 'dns'
+        packet = 'eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/stamp'
+        size = '64-70'
+        count = 1000
+
+        [[stream]]
+        size = 'imix'
+        rate = '50k'
+        burst = 10
+        gaps = 'poisson'
+        count = '2k'
+
+        [[stream]]
+        flows = 5
+        rate = 20_000
+        count = 500
+    ";
+    std::fs::write(&file, streams).unwrap();
+    for queues in ["1", "3"] {
+        let port = format!("sim:several?wire=sink&record={sent}");
+        let summary = run(&["gen", &port, "--streams", &file, "--queues", queues, "--seconds", "60"]);
+        let counts = ["lost", "corrupted", "reordered", "duplicated"].map(|count| number(&summary[count]));
+        assert_eq!((number(&summary["packets"]), counts), (3500, [0; 4]), "{summary}");
+        let of_streams = summary["gen"]["streams"].as_array().unwrap();
+        let of_streams: Vec<_> =
+            of_streams.iter().map(|stream| (stream["name"].as_str().unwrap(), number(&stream["packets"]))).collect();
+        assert_eq!(of_streams, [("dns", 1000), ("stream 2", 2000), ("stream 3", 500)]);
+        let frames = frames(&sent);
+        let of_len = |len: usize| frames.iter().filter(|frame| frame.len() == len).count();
+        // A seventh of the first stream, and the mix of the second, to which three queues add a part of a round each.
+        assert!((142..=144).contains(&of_len(66)) && of_len(590).abs_diff(2000 / 3) <= 3, "{}", of_len(590));
+        let of_dns = frames.iter().filter(|frame| frame[36..38] == 53u16.to_be_bytes());
+        let mut senders = std::collections::HashMap::new();
+        // Queues that send a frame more than others are ahead of them by one.
+        of_dns.for_each(|frame| *senders.entry(frame[26..30].to_vec()).or_insert(0) += 1);
+        assert!(senders.len() == 250 && senders.values().all(|count| (3..=5).contains(count)), "{senders:?}");
+    }
+    // Frames that take several buffers, beside short ones.
+    let streams = "[[stream]]\nsize = '64,9000'\ncount = 300\n[[stream]]\nsize = '5000-5009'\ncount = 200";
+    std::fs::write(&file, streams).unwrap();
+    let summary = run(&["gen", "sim:several?wire=sink", "--streams", &file, "--seconds", "60"]);
+    assert_eq!((number(&summary["packets"]), number(&summary["lost"]), number(&summary["corrupted"])), (500, 0, 0));
+    // Without an end of their own they stop together.
+    std::fs::write(&file, "[[stream]]\nrate = '1k'\n[[stream]]\npacket = 'eth/arp'\nrate = '3k'").unwrap();
+    let summary = run(&["gen", "null:", "--streams", &file, "--seconds", "0.3"]);
+    assert!(number(&summary["packets"]) > 0 && summary["gen"]["streams"][1]["asked_mpps"] == 0.003, "{summary}");
+}
+
 #[test]
 fn ctrl_c_prints_the_summary_too() {
     let mut process = Process::start(&mut linerate(&["fwd", "sim:0", "sim:1"]));

@@ -8,13 +8,14 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, pair, text};
 
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 15] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("capture.md", include_str!("../../../docs/capture.md")),
     ("cards.md", include_str!("../../../docs/cards.md")),
     ("clusters.md", include_str!("../../../docs/clusters.md")),
     ("datapaths.md", include_str!("../../../docs/datapaths.md")),
+    ("generate.md", include_str!("../../../docs/generate.md")),
     ("kernel.md", include_str!("../../../docs/kernel.md")),
     ("machines.md", include_str!("../../../docs/machines.md")),
     ("model.md", include_str!("../../../docs/model.md")),

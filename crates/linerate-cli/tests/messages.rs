@@ -15,6 +15,28 @@ fn says(code: i32, arguments: &[&str], parts: &[&str]) {
     }
 }
 
+/// A file of streams says where it is wrong.
+#[test]
+fn files_of_streams_say_where_they_are_wrong() {
+    let folder = Folder::new("streams");
+    let file = folder.path("streams.toml");
+    says(2, &["gen", "null:", "--streams", &file], &[&file, "No such file"]);
+    for (text, parts) in [
+        ("", &["missing field `stream`"][..]),
+        ("stream = []", &["it has no [[stream]]"]),
+        ("[[stream]]\nrate = '1M'\nspeed = 2", &["line 3", "unknown field `speed`", "`packet`"]),
+        ("[[stream]]\nrate = 'fast'", &["line 2", "'fast' is not a rate"]),
+        ("[[stream]]\n\n[[stream]]\npacket = 'eth/udp'", &["line 4", "eth has no number for udp"]),
+        ("[[stream]]\nname = 'a'\nburst = 8", &["a: bursts need a rate"]),
+        ("[[stream]]\npacket = 'eth'\nflows = 2", &["stream 1: flows differ by fields of the packet"]),
+        ("[[stream]]\ncount = 0", &["line 2", "it must be at least 1"]),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        says(2, &["gen", "null:", "--streams", &file, "--count", "1"][..4], &[&[file.as_str()][..], parts].concat());
+    }
+    says(2, &["gen", "null:", "--streams", &file, "--count", "1"], &["cannot be used with"]);
+}
+
 #[test]
 fn wrong_names_and_options_are_usage() {
     says(2, &["fwd", "eth0", "sim:1"], &["it has no kind in front", "did you mean xdp:eth0 or packet:eth0?"]);
@@ -30,6 +52,21 @@ fn wrong_names_and_options_are_usage() {
         &["sink", "sim:0", "--rate", "5"],
         &["unexpected", "an option of gen, and of a model's wire: sim:0?rate=1M"],
     );
+    for (packet, why) in [
+        ("ip/udp", "a frame begins with eth"),
+        ("eth/udp", "eth has no number for udp; give one, as eth(type=…), if it is meant"),
+        ("eth/ip(scr=1.2.3.4)/udp", "ip: 'scr' is no field; there are tos, dscp, ecn"),
+        ("eth/ip(ttl=1-256)", "ip: ttl: '256' is too large: at most 255"),
+    ] {
+        says(2, &["gen", "null:", "--packet", packet], &[why]);
+    }
+    says(
+        2,
+        &["gen", "null:", "--packet", "eth/ip/udp/vxlan/eth/ip/tcp", "--size", "64"],
+        &["--size: a frame of 64 bytes, CRC included, has no room for these headers; the smallest has 108"],
+    );
+    says(2, &["gen", "null:", "--packet", "eth", "--flows", "2"], &["cannot be used with"]);
+    says(2, &["gen", "null:", "--burst", "8"], &["required arguments", "--rate <RATE>"]);
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
     says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);
     says(

@@ -1,4 +1,4 @@
-//! Frames of `gen --packet` beside scapy's, and before Linux.
+//! Frames of `gen --packet` beside scapy's, and before Linux; and answers to Linux's requests.
 
 mod kit;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 
-use kit::{Folder, Namespace, alone, expect, frames, inside, linerate, pair, text, write_frames};
+use kit::{Folder, Namespace, Process, alone, expect, frames, inside, linerate, pair, summary, text, write_frames};
 use linerate::traffic::Template;
 
 /// Layers of frames that scapy builds, too; N stands for another number in each of them.
@@ -315,4 +315,38 @@ fn linux_accepts_frames_of_random_templates() {
 /// Returns a host's number from 3 to 250.
 fn number_of(n: u64) -> u64 {
     3 + n % 248
+}
+
+/// Linux finds and pings a port that answers, by IPv4 and IPv6, while `sink` receives and while `gen` sends; arping finds it, too.
+#[test]
+fn linux_pings_a_port() {
+    let _alone = alone();
+    let (linux, ours) = (Namespace::new("rl"), Namespace::new("ro"));
+    pair((&linux, "l0"), (&ours, "o0"), 8);
+    linux.run("ip -6 address add fd88::1/64 dev l0 nodad");
+    let addresses = "--reply arp,ping --address 10.87.8.9,fd88::9 --seconds 120 --json";
+    for command in ["sink packet:o0", "gen packet:o0 --packet eth(dst=02:00:00:00:00:77)/ip/udp --rate 100"] {
+        let mut process = Process::start(&mut inside(&ours, &format!("{command} {addresses}")));
+        process.await_output("ports");
+        for size in [0, 56, 1400] {
+            linux.ping(3, &format!("-s {size} 10.87.8.9"));
+            linux.ping(3, &format!("-s {size} fd88::9"));
+        }
+        linux.run("ip neigh flush dev l0");
+        let said = linux.run("arping -c 2 -w 20 -I l0 10.87.8.9");
+        assert!(said.contains("2 packets received") || said.contains("Received 2 response"), "{said}");
+        let (code, output) = process.interrupt();
+        assert_eq!(code, Some(0), "{output}");
+        let summary = summary(output.as_bytes());
+        let command = &command[..4].trim_end();
+        // 18 pings, and at least one request for each address, before and behind the flush.
+        let answered = summary[command]["answered"].as_u64().unwrap();
+        assert!(answered >= 18 + 2 + 2, "{summary}");
+        let (packets, sent) =
+            (summary["packets"].as_u64().unwrap(), summary["ports"][0]["tx_packets"].as_u64().unwrap());
+        match *command {
+            "sink" => assert!(packets > answered && sent == answered, "{summary}"),
+            _ => assert!(packets > 0 && sent == answered + packets, "{summary}"),
+        }
+    }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use linerate::Batch;
 use linerate::memory::Pool;
-use linerate::port::TxQueue;
+use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::Pacer;
 
 use super::source::Source;
 use crate::limits::End;
+use crate::reply::Responder;
 use crate::run::send;
 
 /// A queue's share of a stream.
@@ -28,6 +29,13 @@ pub struct Lane {
     pub made: Vec<u8>,
 }
 
+/// A receive queue whose requests are answered.
+pub struct Answering {
+    pub responder: Responder,
+    pub rx: RxQueue,
+    pub batch: Batch,
+}
+
 /// One queue's sender.
 pub struct Sender {
     pub tx: TxQueue,
@@ -36,6 +44,7 @@ pub struct Sender {
     pub lanes: Vec<Lane>,
     /// The packets of the batch, from its front: lanes, and how many are of each.
     pub runs: Vec<(usize, usize)>,
+    pub responder: Option<Answering>,
     /// How long the thread sleeps when no frame is due: where the other side is a process, it needs the processor.
     pub rest: Option<Duration>,
     /// Then it sends nothing more.
@@ -47,6 +56,14 @@ pub struct Sender {
 impl Sender {
     /// Makes frames if none are left, sends, and returns the number of packets sent.
     pub fn turn(&mut self) -> usize {
+        if let Some(Answering { responder, rx, batch }) = &mut self.responder {
+            rx.recv(batch);
+            for packet in &mut *batch {
+                responder.answers(&packet);
+            }
+            batch.clear();
+            responder.send(&mut self.tx);
+        }
         if self.end.has_come() {
             self.batch.clear();
             self.runs.clear();

@@ -110,15 +110,20 @@ impl Stream {
         self.name.clone().unwrap_or_else(|| format!("stream {}", number + 1))
     }
 
-    /// Prepares the frames that each of `queues` sends.
+    /// Returns the count of flows, at least one for each queue.
+    pub fn flow_count(&self, queues: u16) -> u16 {
+        self.flows.unwrap_or(1).max(queues)
+    }
+
+    /// Prepares the frames that each of `queues` sends. Its flows with sequence numbers are those from `first_flow` on.
     ///
     /// # Errors
     /// [`Error::Capture`]: the template cannot be read.
-    pub fn sources(&self, queues: u16) -> Result<Vec<Source>, Error> {
-        let share = |total: u64, n: u16| total * u64::from(n) / u64::from(queues);
-        let flows = u64::from(self.flows.unwrap_or(1).max(queues));
+    pub fn sources(&self, queues: u16, first_flow: u16) -> Result<Vec<Source>, Error> {
+        let flows = u64::from(self.flow_count(queues));
+        let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
         // Each queue has its own flows, at least one.
-        let flows_of = |queue: u16| share(flows, queue) as u16..share(flows, queue + 1) as u16;
+        let flows_of = |queue: u16| share(queue)..share(queue + 1);
         if let Some(path) = &self.template {
             let frame = first_packet(path)?;
             let generator = Generator::from_template(&frame, 1);
@@ -141,7 +146,7 @@ impl Stream {
             Some(sizes) => template.with_sizes(sizes.clone()).unwrap_or_else(|why| usage(&format!("--size: {why}"))),
             None => template,
         };
-        let template = template.with_seed(self.seed.unwrap_or(1));
+        let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
         Ok(frames.map(|frames| frames.unwrap_or_else(|why| usage(&why)).into()).collect())
     }

@@ -1,7 +1,8 @@
-//! Recognisable traffic: frames with flows and sequence numbers, their check at the other end, and pacing. This
-//! module knows bytes only. The model's [wire](crate::sim82599) uses it, and the commands `gen`, `sink` and `fwd`.
+//! Traffic: frames with flows and sequence numbers ([`Generator`]) and their check at the other end ([`Checker`]), frames from a
+//! text ([`Template`]), pacing ([`Pacer`]), and answers to ARP and ping ([`Host`]). This module knows bytes only. The model's
+//! [wire](crate::sim82599) uses it, and the commands `gen`, `sink` and `fwd`.
 //!
-//! Each frame carries a stamp in its UDP payload:
+//! Each frame of a generator carries a stamp in its UDP payload:
 //!
 //! ```text
 //!   byte 0        14         34        42      46     48       49      50      54          60
@@ -12,7 +13,9 @@
 //! 64 bytes with CRC, has exactly enough room.
 
 mod checker;
+mod checksum;
 mod generator;
+mod host;
 mod latency;
 mod rate;
 mod sizes;
@@ -21,6 +24,7 @@ mod template;
 
 pub use checker::{Checker, Report};
 pub use generator::Generator;
+pub use host::Host;
 pub use latency::Latency;
 pub use rate::{Gaps, Pacer, Rate};
 pub use sizes::Sizes;

@@ -5,6 +5,7 @@ use super::protocol::{Field, Protocol};
 use super::source::{BLOCK, Share, Source};
 use super::values::Values;
 use crate::port::Random;
+use crate::traffic::checksum::{complement, folded, sum_of};
 
 /// Bytes that change from frame to frame: one or several fields.
 #[derive(Clone, Debug)]
@@ -225,27 +226,6 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the one's complement sum of bytes as big-endian words, not folded.
-fn sum_of(bytes: &[u8]) -> u64 {
-    bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low))).sum()
-}
-
-/// Folds a sum of 16-bit words, of which there are fewer than 2^32, into 32 bits.
-fn folded(sum: u64) -> u32 {
-    ((sum & 0xFFFF) + (sum >> 16 & 0xFFFF) + (sum >> 32)) as u32
-}
-
-/// Folds a sum into 16 bits, and returns its complement: the checksum.
-#[inline(always)]
-pub(super) fn complement(sum: u32, is_never_zero: bool) -> u16 {
-    let sum = (sum & 0xFFFF) + (sum >> 16);
-    let sum = (sum & 0xFFFF) + (sum >> 16);
-    match !(sum as u16) {
-        0 if is_never_zero => 0xFFFF,
-        checksum => checksum,
-    }
-}
-
 /// Returns the bits of a field that do not change, without those that do.
 fn constant_of(values: &Values) -> u128 {
     match values {
@@ -360,20 +340,5 @@ impl Cell {
         let base = bytes.iter().fold(0, |base, byte| base << 8 | u64::from(*byte));
         bytes.fill(0);
         Cell { at: start + self.at, base, ..self }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksums_fold_and_complement() {
-        assert_eq!(complement(0, false), 0xFFFF);
-        assert_eq!((complement(0xFFFF, false), complement(0xFFFF, true)), (0, 0xFFFF));
-        assert_eq!(complement(u32::MAX, false), 0);
-        // RFC 1071, section 3: the sum of these bytes is 0xDDF2.
-        assert_eq!(complement(folded(sum_of(&[0, 1, 0xF2, 3, 0xF4, 0xF5, 0xF6, 0xF7])), false), !0xDDF2);
-        assert_eq!(sum_of(&[1, 2, 3]), 0x0102 + 0x0300);
     }
 }

@@ -14,10 +14,11 @@ mod values;
 use std::str::FromStr;
 
 use grammar::Layer;
-use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant, complement};
+use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant};
 use protocol::Protocol;
 use source::{BLOCK, Share, Turn};
 
+use super::checksum::complement;
 use super::sizes::Sizes;
 use super::stamp;
 
@@ -73,6 +74,7 @@ pub struct Template {
     sizes: Option<Sizes>,
     seed: u64,
     share: Share,
+    flow: u16,
 }
 
 impl FromStr for Template {
@@ -80,7 +82,7 @@ impl FromStr for Template {
 
     fn from_str(text: &str) -> Result<Template, String> {
         let layers = grammar::layers(text)?;
-        let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 } };
+        let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
         // Of layers that have no frame, too, it is said here.
         template.frames()?;
         Ok(template)
@@ -118,6 +120,12 @@ impl Template {
     /// each value as often, and random values that differ.
     pub fn with_share(self, first: u16, of: u16) -> Template {
         Template { share: Share { first: first.into(), of: of.max(1).into() }, ..self }
+    }
+
+    /// Gives the sequence numbers of stamps to this flow, and those of a share to the flow that many behind it, so that several
+    /// templates share a checker; 0 by default.
+    pub fn with_flow(self, flow: u16) -> Template {
+        Template { flow, ..self }
     }
 
     /// Returns whether the frames have sequence numbers.
@@ -183,7 +191,7 @@ impl Template {
             head,
             kinds: [0; BLOCK],
             at: 0,
-            stamped: self.is_stamped().then_some(self.share.first as u16),
+            stamped: self.is_stamped().then_some(self.flow.wrapping_add(self.share.first as u16)),
             sent: 0,
         };
         frames.prepare();

@@ -72,7 +72,7 @@ fn gre_has_the_words_that_are_given() {
     let all = frames("eth/ip/gre(checksum,seq=1-2)/ip(src=10.0.0.0/8)/udp", 2);
     for (frame, n) in all.iter().zip(1..) {
         assert_eq!((&frame[34..36], &frame[42..46]), (&[0x90, 0][..], &[0, 0, 0, n][..]));
-        assert_eq!(layout::complement(words(&frame[34..46 + 28]) as u32, false), 0);
+        assert_eq!(complement(words(&frame[34..46 + 28]) as u32, false), 0);
     }
 }
 

@@ -1,0 +1,90 @@
+//! `--reply`: a port that answers ARP and pings while it is sent to or received from.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::{Args, ValueEnum};
+use linerate::Batch;
+use linerate::memory::Pool;
+use linerate::port::{Port, TxQueue};
+use linerate::traffic::Host;
+
+/// Options of a port that answers.
+#[derive(Args)]
+pub struct Reply {
+    /// Answer these requests for --address: arp, ping (both also of IPv6)
+    #[arg(long, value_enum, value_delimiter = ',', requires = "address")]
+    reply: Vec<Request>,
+    /// The port's addresses for --reply, for example 10.0.0.9,fd00::9
+    #[arg(long, value_delimiter = ',', requires = "reply")]
+    address: Vec<IpAddr>,
+}
+
+/// Requests that a port answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Request {
+    /// For the MAC address: ARP, and IPv6's neighbour solicitations
+    Arp,
+    /// Echo requests
+    Ping,
+}
+
+impl Reply {
+    /// Returns whether the port answers.
+    pub fn is_on(&self) -> bool {
+        !self.reply.is_empty()
+    }
+
+    /// Returns a queue's responder, which counts in `answered`; `None` without `--reply`.
+    pub fn responder(&self, port: &Port, answered: &Arc<AtomicU64>) -> Option<Responder> {
+        let has = |request: Request| self.reply.contains(&request);
+        self.is_on().then(|| Responder {
+            host: Host::new(port.mac().0, self.address.iter().copied()),
+            arp: has(Request::Arp),
+            ping: has(Request::Ping),
+            pool: port.pool().clone(),
+            answers: Batch::new(),
+            bytes: Vec::new(),
+            answered: answered.clone(),
+        })
+    }
+}
+
+/// Answers the requests of one receive queue.
+pub struct Responder {
+    host: Host,
+    arp: bool,
+    ping: bool,
+    pool: Arc<Pool>,
+    answers: Batch,
+    bytes: Vec<u8>,
+    answered: Arc<AtomicU64>,
+}
+
+impl Responder {
+    /// Answers a frame, and returns true, if it is a request. The answer waits for [`send`](Responder::send). If no more
+    /// can wait, the request stays unanswered, and is a frame like others.
+    pub fn answers(&mut self, frame: &[u8]) -> bool {
+        // The longest answer is that to a ping in one piece; and most frames are no requests.
+        let is_request = matches!(frame.get(12..14), Some([8, 6] | [8, 0] | [0x86, 0xDD]));
+        if !is_request || self.answers.len() == self.answers.capacity() {
+            return false;
+        }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(frame);
+        let is_answered =
+            self.arp && self.host.answer_arp(&mut self.bytes) || self.ping && self.host.answer_ping(&mut self.bytes);
+        is_answered && self.answers.push(&self.pool, &self.bytes)
+    }
+
+    /// Sends the answers; those for which the port has no room wait.
+    pub fn send(&mut self, tx: &mut TxQueue) {
+        if !self.answers.is_empty() {
+            let before = self.answers.packets().count();
+            tx.send(&mut self.answers);
+            let sent = before - self.answers.packets().count();
+            self.answered.fetch_add(sent as u64, Ordering::Relaxed);
+        }
+    }
+}
