@@ -44,6 +44,9 @@ pub struct Load {
     /// Do not print how a rate is understood.
     #[arg(skip)]
     pub is_quiet: bool,
+    /// Send this many frames, and no more.
+    #[arg(skip)]
+    pub count: Option<u64>,
 }
 
 /// Latencies at one load.
@@ -74,6 +77,11 @@ impl Times {
     /// Returns the packets per second that were sent, and received.
     pub fn rates(&self) -> [f64; 2] {
         [self.sent, self.arrived].map(|packets| packets as f64 / self.seconds)
+    }
+
+    /// Returns the packets that were sent at any time.
+    pub fn total_sent(&self) -> u64 {
+        self.sent + self.after[0]
     }
 
     fn json(&self) -> Value {
@@ -251,7 +259,8 @@ fn through_a_forwarder(
         Rate::Line(part) => format!("{}%", part * 100.0),
     };
     let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
-    let names = [with(a, &format!("rate={text}&size={}", load.size)), with(b, "wire=sink")];
+    let count = load.count.map_or(String::new(), |count| format!("&count={count}"));
+    let names = [with(a, &format!("rate={text}&size={}{count}", load.size)), with(b, "wire=sink")];
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
     let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
@@ -314,7 +323,7 @@ fn from_port_to_port(
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
     let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
-    let end = run.end();
+    let (end, mut left) = (run.end(), load.count.unwrap_or(u64::MAX));
     run.spawn(move || {
         // Frames count before they are sent, and before the second look at the end: when all that count have arrived
         // after the end, no other will be sent.
@@ -322,7 +331,8 @@ fn from_port_to_port(
             count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
             batch.clear();
         } else if batch.is_empty() {
-            let allowed = (0..batch.capacity()).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
+            let most = (batch.capacity() as u64).min(left) as usize;
+            let allowed = (0..most).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
             count.fetch_add(allowed as u64, Ordering::SeqCst);
             if !end.has_come() {
                 batch.alloc(&pool, allowed, generator.frame_len());
@@ -330,6 +340,7 @@ fn from_port_to_port(
                 batch.packets().for_each(|packet| stamps.leaves(&packet));
             }
             count.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
+            left -= batch.len() as u64;
         }
         tx.send(&mut batch);
         0

@@ -2,7 +2,8 @@
 //!
 //! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
 //!   has `unbind`)
-//! - `bench`: the ixy paper's evaluation, and its report
+//! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of what is between two ports; `report`: the
+//!   pages of both
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
@@ -35,6 +36,8 @@ mod profile;
 mod quantiles;
 mod replay;
 mod reply;
+mod report;
+mod rfc2544;
 mod run;
 mod serve;
 mod shortfall;
@@ -155,6 +158,18 @@ enum Command {
         b: String,
         #[command(flatten)]
         load: latency::Load,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Measure what is between two ports as RFC 2544 says: throughput, latency, frame loss rate, back-to-back frames; --seconds
+    /// is the time of a trial, 60 by default
+    Rfc2544 {
+        /// Port that sends
+        a: String,
+        /// Port that receives
+        b: String,
+        #[command(flatten)]
+        what: Box<rfc2544::Benchmarks>,
         #[command(flatten)]
         common: Common,
     },
@@ -592,6 +607,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &common)
         }
         Command::Latency { a, b, load, common } => latency::run([&a, &b], &load, &common),
+        Command::Rfc2544 { a, b, what, common } => rfc2544::run([&a, &b], &what, &common),
         Command::Bench(bench) => bench::run(&bench),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),

@@ -53,6 +53,7 @@ fn can_run(line: &str) -> bool {
     line.starts_with("linerate ")
         && !line.contains("0000:")
         && !line.starts_with("linerate bench")
+        && (!line.starts_with("linerate rfc2544") || line.contains("--resolution"))
         && !line.contains("bind")
         && !needs_machine
 }

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{expect, linerate, summary, text};
+use kit::{Namespace, alone, expect, inside, linerate, summary, text};
 use serde_json::Value;
 
 /// Returns a positive number.
@@ -114,4 +114,61 @@ fn a_batch_size_is_found_or_refused() {
         let output = expect(2, &mut linerate(&["fwd", "sim:b0", "sim:b1", "--batch", size]));
         assert!(text(&output.stderr).contains("1 to 4096, or auto"));
     }
+}
+
+/// All benchmarks of RFC 2544 over a cable between two models, which loses nothing at these rates, and over one that leads
+/// nowhere.
+#[test]
+fn rfc2544_measures_what_is_between_two_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report").display().to_string();
+    let rest = ["--rate", "20k", "--sizes", "64,1518", "--seconds", "0.3", "--json", "--out", &out];
+    let arguments = [&["rfc2544", "sim:r0?wire=sim:r1", "sim:r1?wire=sim:r0"][..], &rest].concat();
+    let report = summary(&expect(0, &mut linerate(&arguments)).stdout);
+    let experiments = report["experiments"].as_array().unwrap();
+    let names: Vec<_> = experiments.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["throughput", "latency", "loss", "back-to-back"]);
+    for (n, size) in [64, 1518].into_iter().enumerate() {
+        let rows = experiments.iter().map(|experiment| &experiment["rows"][n]).collect::<Vec<_>>();
+        assert!(rows.iter().all(|row| row["bytes"] == size), "{report}");
+        assert!(positive(&rows[0]["Mpps"]) <= 0.0201 && rows[0]["% of the offered rate"] == 100.0, "{report}");
+        assert!(positive(&rows[1]["min"]) <= positive(&rows[1]["max"]), "{report}");
+        assert!(rows[2]["100 %"] == 0.0 && rows[2]["90 %"] == 0.0 && rows[2]["80 %"].is_null(), "{report}");
+        assert!(rows[3]["frames"] == rows[3]["tried"] && positive(&rows[3]["frames"]) <= 40_200.0, "{report}");
+    }
+    for file in ["index.html", "rfc2544.json", "throughput.svg", "loss.csv"] {
+        assert!(folder.path().join("report").join(file).exists(), "{file}");
+    }
+    let rest = ["--only", "throughput", "--resolution", "20%", "--rate", "1k", "--sizes", "64", "--seconds", "0.1"];
+    let arguments = [&["rfc2544", "null:", "N{0", "--out", &out][..], &rest].concat();
+    let said = text(&expect(0, &mut linerate(&arguments)).stdout);
+    assert!(said.contains("Throughput (RFC 2544, section 26.1)") && said.contains("-"), "{said}");
+}
+
+/// The throughput of a bridge of Linux's is that of a token bucket behind it.
+#[test]
+fn rfc2544_finds_a_known_limit() {
+    let _alone = alone();
+    let namespace = Namespace::new("rfc");
+    namespace.run("ip link add br0 type bridge");
+    for (ours, bridged) in [("a0", "a1"), ("b0", "b1")] {
+        namespace.run(&format!("ip link add {ours} type veth peer name {bridged}"));
+        namespace.run(&format!("ip link set {bridged} master br0"));
+        [ours, bridged].iter().for_each(|interface| namespace.disable_ipv6(interface));
+        [ours, bridged].iter().for_each(|interface| drop(namespace.run(&format!("ip link set {interface} up"))));
+    }
+    namespace.disable_ipv6("br0");
+    namespace.run("ip link set br0 up");
+    // 60 bytes a frame, and 20,833 frames per second; what waits is 0.3 % of a trial's frames.
+    namespace.run("tc qdisc add dev b1 root tbf rate 10mbit burst 2kb limit 6kb");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let words = format!(
+        "rfc2544 packet:a0 packet:b0 --only throughput --sizes 64 --rate 25k --resolution 0.5% --seconds 2 --json --out {out}"
+    );
+    let report = summary(&expect(0, &mut inside(&namespace, &words)).stdout);
+    let found = positive(&report["experiments"][0]["rows"][0]["Mpps"]);
+    let known = 10.0 / 480.0;
+    println!("found {found} of {known}: {:+.2} %", (found / known - 1.0) * 100.0);
+    assert!((found / known - 1.0).abs() < 0.03, "{found} of {known}: {report}");
 }

@@ -5,8 +5,8 @@ use linerate::memory::PageSize;
 
 use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
-use super::report::{Cell, Plot, Section, number};
 use super::{Plan, forward};
+use crate::report::{Cell, Plot, Section, number};
 use crate::run::Measured;
 use crate::{BatchSize, Common, Pages};
 

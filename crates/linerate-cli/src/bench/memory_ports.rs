@@ -10,8 +10,8 @@ use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 
 use super::published::{NETMAP_PIPE, NETMAP_VALE};
-use super::report::{Cell, Section};
 use super::{Plan, goes_on};
+use crate::report::{Cell, Section};
 
 /// Two connected ports of this process: one sends, the other receives.
 struct Ends {

@@ -3,14 +3,12 @@
 //! - this file: the command, and the list of experiments
 //! - `forwarding`, `delays`, `memory_ports`, `path`: the experiments
 //! - `published`: figures published by others, with their source
-//! - `report`: tables, pictures, and the page that shows them
 
 mod delays;
 mod forwarding;
 mod memory_ports;
 mod path;
 mod published;
-mod report;
 
 use std::cell::RefCell;
 use std::io;
@@ -24,12 +22,12 @@ use linerate::Error;
 
 use crate::fwd::{self, Rules};
 use crate::processors::{Snapshot, Use, allowed};
+use crate::report::{Report, Section};
 use crate::run::{Measured, Run};
 use crate::shortfall::Shortfall;
 use crate::show::{note, print};
 use crate::signals::interrupts;
 use crate::{BatchSize, Common, Pages, Wait};
-use report::{Report, Section};
 
 /// Options of the measurement and its report.
 #[derive(Args)]
@@ -149,9 +147,6 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display()));
         Ok(ExitCode::FAILURE)
     };
-    if let Err(error) = Report::prepare(&bench.out) {
-        return unwritable(error);
-    }
     let progress = ProgressBar::new(experiments.iter().map(|(_, points, _)| points).sum());
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {msg}");
     progress.set_style(style.expect("the template is right"));
@@ -161,7 +156,15 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     };
     let time = if bench.quick { Duration::from_millis(600) } else { Duration::from_secs(6) };
     let plan = Plan { ports, time, progress, disturbed: RefCell::default() };
-    let mut report = Report::new(&plan.ports, bench.quick);
+    let how = if bench.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
+    let about = format!(
+        "{how}. Published figures were measured on other machines: shapes and ratios can be compared, absolute figures cannot. \
+         The paper is Emmerich and others, \"User Space Network Drivers\", ANCS 2019."
+    );
+    let mut report = Report::new("bench", &plan.ports, about);
+    if let Err(error) = report.prepare(&bench.out) {
+        return unwritable(error);
+    }
     for (name, _, experiment) in experiments {
         plan.progress.set_message(name);
         let before = Snapshot::take();

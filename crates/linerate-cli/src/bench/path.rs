@@ -11,9 +11,9 @@ use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
 
 use super::published::{DPDK_PARTS, IXY_PARTS};
-use super::report::{Cell, Section};
 use super::{Plan, forward, goes_on};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
+use crate::report::{Cell, Section};
 
 /// Packets at a time.
 const BATCH: usize = 32;

@@ -1,4 +1,4 @@
-//! The result of an experiment: tables, pictures, and the page that shows them.
+//! The results of `bench` and `rfc2544`: tables, pictures, and the page that shows them.
 
 use std::io;
 use std::path::Path;
@@ -63,6 +63,7 @@ impl Cell {
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => json!(text),
+            Cell::Number(value, 0) if *value >= 0.0 => json!(value.round() as u64),
             // As printed: more digits would be meaningless.
             Cell::Number(..) => self.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value)),
             Cell::Nothing => Value::Null,
@@ -188,19 +189,30 @@ fn escaped(text: &str) -> String {
 
 /// All sections, and the machine that they were measured on.
 pub struct Report {
+    command: &'static str,
+    /// How it was measured, for the page.
+    about: String,
     machine: String,
     date: String,
     ports: [String; 2],
-    quick: bool,
     sections: Vec<Section>,
     /// The experiment during which Ctrl-C came.
     interrupted: Option<&'static str>,
 }
 
 impl Report {
-    pub fn new(ports: &[String; 2], quick: bool) -> Report {
+    /// Begins the report of a command; `about` says on the page how it was measured, and is HTML.
+    pub fn new(command: &'static str, ports: &[String; 2], about: String) -> Report {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Report { machine: machine(), date, ports: ports.clone(), quick, sections: Vec::new(), interrupted: None }
+        Report {
+            command,
+            about,
+            machine: machine(),
+            date,
+            ports: ports.clone(),
+            sections: Vec::new(),
+            interrupted: None,
+        }
     }
 
     pub fn add(&mut self, section: Section) {
@@ -219,16 +231,17 @@ impl Report {
 
     pub fn json(&self) -> Value {
         json!({"summary": {
-            "command": "bench", "machine": self.machine, "date": self.date, "ports": self.ports, "quick": self.quick,
+            "command": self.command, "machine": self.machine, "date": self.date, "ports": self.ports,
             "interrupted": self.interrupted,
             "experiments": self.sections.iter().map(Section::json).collect::<Vec<_>>(),
         }})
     }
 
     /// Creates the folder of a report, and checks that files can be written there, before anything is measured.
-    pub fn prepare(folder: &Path) -> io::Result<()> {
+    pub fn prepare(&self, folder: &Path) -> io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        std::fs::File::options().append(true).create(true).open(folder.join("bench.json")).map(drop)
+        let file = folder.join(format!("{}.json", self.command));
+        std::fs::File::options().append(true).create(true).open(file).map(drop)
     }
 
     /// Writes all files.
@@ -240,13 +253,12 @@ impl Report {
                 write(format!("{}.svg", section.name), &svg)?;
             }
         }
-        write("bench.json".to_string(), &format!("{:#}\n", self.json()))?;
+        write(format!("{}.json", self.command), &format!("{:#}\n", self.json()))?;
         write("index.html".to_string(), &self.html())
     }
 
     fn html(&self) -> String {
-        let [a, b] = &self.ports;
-        let time = if self.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
+        let ([a, b], command) = (&self.ports, self.command);
         let interrupted = self.interrupted.map_or(String::new(), |name| {
             format!(
                 "<p class=\"warning\">Interrupted in the experiment {name}: it and those after it are missing.</p>\n"
@@ -259,17 +271,16 @@ impl Report {
             .collect();
         let sections: String = self.sections.iter().map(Section::html).collect();
         format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate bench</title>\n\
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate {command}</title>\n\
              <style>body {{ font: 16px/1.5 sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em }}\n\
              table {{ border-collapse: collapse }} th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid \
-             #ddd }}\n p {{ color: #333 }} .warning {{ color: #a00 }}</style></head>\n<body><h1>linerate bench</h1>\n\
-             <p>{}, {}; {} and {}; {time}. Published figures were measured on other machines: shapes and ratios can be \
-             compared, absolute figures cannot. The paper is Emmerich and others, \"User Space Network \
-             Drivers\", ANCS 2019.</p>\n{interrupted}<ul>{contents}</ul>\n{sections}</body></html>\n",
+             #ddd }}\n p {{ color: #333 }} .warning {{ color: #a00 }}</style></head>\n<body><h1>linerate {command}</h1>\n\
+             <p>{}, {}; {} and {}; {}</p>\n{interrupted}<ul>{contents}</ul>\n{sections}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
             escaped(a),
             escaped(b),
+            self.about,
         )
     }
 }

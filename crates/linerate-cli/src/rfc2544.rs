@@ -1,0 +1,375 @@
+//! `linerate rfc2544`: the benchmarks of RFC 2544 for what is between two ports: throughput, latency, frame loss rate, and
+//! back-to-back frames.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use linerate::Error;
+use linerate::traffic::Rate;
+
+use crate::latency::{Load, Times, measure};
+use crate::processors::Use;
+use crate::quantiles::quantile;
+use crate::report::{Cell, Plot, Report, Section, number};
+use crate::show::{note, print};
+use crate::signals::interrupts;
+use crate::{Common, whole};
+
+/// Options of the benchmarks.
+#[derive(Args)]
+pub struct Benchmarks {
+    /// Frame sizes in bytes, CRC included (RFC 2544, section 9.1)
+    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024,1280,1518",
+          value_parser = whole::<u16>(64, 1518))]
+    sizes: Vec<u16>,
+    /// Run only these tests
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Test>,
+    /// The highest rate: in packets (1M) or bits (1Gbit) per second, or a part of the line
+    #[arg(long, default_value = "100%")]
+    rate: Rate,
+    /// How close the search for a rate or a burst comes to its limit, as a part of the highest one
+    #[arg(long, value_name = "PART", default_value = "0.1%", value_parser = part)]
+    resolution: f64,
+    /// Lost frames that a rate may have and still count, as a part of those sent
+    #[arg(long, value_name = "PART", default_value = "0%", value_parser = part)]
+    loss: f64,
+    /// Folder for the report: index.html, rfc2544.json, and a CSV and a picture per test
+    #[arg(long, default_value = "linerate-rfc2544")]
+    out: PathBuf,
+}
+
+/// The tests, by their sections of RFC 2544.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Test {
+    /// The highest rate without loss (section 26.1)
+    Throughput,
+    /// Times at that rate (26.2)
+    Latency,
+    /// Lost frames at 100 %, 90 % and so on of the highest rate (26.3)
+    Loss,
+    /// The longest burst at the highest rate without loss (26.4)
+    BackToBack,
+}
+
+/// Reads a part, as a percentage.
+fn part(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    match number.filter(|number| (0.0..=100.0).contains(number)) {
+        Some(number) => Ok(number / 100.0),
+        None => Err("it must be 0% to 100%, such as 0.1%".to_string()),
+    }
+}
+
+/// The time of a trial, as the RFC asks for (section 24), unless another one is given.
+const TRIAL: Duration = Duration::from_secs(60);
+/// The time of a burst (section 26.4: at least two seconds).
+const BURST: f64 = 2.0;
+/// The most steps of a search, whatever the resolution.
+const STEPS: u32 = 20;
+
+/// What is known of one frame size.
+#[derive(Default)]
+struct Row {
+    size: u16,
+    /// The highest rate that the sender reached, in packets per second.
+    offered: f64,
+    /// The highest rate without loss.
+    throughput: Option<f64>,
+    /// The reason why no higher rate was offered, if it is the sender's.
+    bound: Option<String>,
+    latency: Option<Times>,
+    /// Parts that were lost, at 100 %, 90 % and so on.
+    losses: Vec<f64>,
+    /// The longest burst without loss, and the one that was tried first.
+    burst: Option<(u64, u64)>,
+}
+
+/// A run of all benchmarks.
+struct Tester<'a> {
+    names: [&'a str; 2],
+    what: &'a Benchmarks,
+    common: Common,
+    progress: ProgressBar,
+    used: Use,
+}
+
+/// Runs the benchmarks, and writes the report.
+pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitCode, Error> {
+    let trial = common.seconds.unwrap_or(TRIAL);
+    let seconds = trial.as_secs_f64();
+    let about = format!(
+        "RFC 2544, with trials of {seconds} s{}, a resolution of {} %, and a loss of at most {} %. Frames are numbered and stamped; \
+         rates count CRC, preamble and gap.",
+        if seconds < 60.0 { " (the RFC asks for 60)" } else { "" },
+        what.resolution * 100.0,
+        what.loss * 100.0
+    );
+    let mut report = Report::new("rfc2544", &names.map(str::to_string), about);
+    let unwritable = |error: std::io::Error| {
+        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", what.out.display()));
+        Ok(ExitCode::FAILURE)
+    };
+    if let Err(error) = report.prepare(&what.out) {
+        return unwritable(error);
+    }
+    let progress = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} trials, {msg}");
+    progress.set_style(style.expect("the template is right"));
+    let common = Common { seconds: Some(trial), ..common.clone() };
+    let mut tester = Tester { names, what, common, progress, used: Use::default() };
+    if seconds >= 10.0 {
+        let (trials, time) = (tester.most_trials() * what.sizes.len() as u64, trial);
+        let all = humantime::format_duration(Duration::from_secs(trials * time.as_secs()));
+        note(&format!("note: at most {trials} trials of {seconds} s, {all}; --seconds 1 takes less"));
+    }
+    let mut rows = Vec::new();
+    for &size in &what.sizes {
+        rows.push(tester.measure(size)?);
+        if interrupts().have_come() {
+            report.interrupted_in("rfc2544");
+            break;
+        }
+    }
+    tester.progress.finish_and_clear();
+    for mut section in tester.sections(&rows) {
+        section.warnings.extend(tester.used.warning());
+        if !tester.common.json {
+            print(&section.text());
+        }
+        report.add(section);
+    }
+    if let Err(error) = report.write(&what.out) {
+        return unwritable(error);
+    }
+    match tester.common.json {
+        true => print(&format!("{}\n", report.json())),
+        false => print(&format!("{}\n", what.out.join("index.html").display())),
+    }
+    if report.interrupted().is_some() {
+        note(&format!("linerate: {} at frames of {} bytes", interrupts().word(), what.sizes[rows.len() - 1]));
+        return Ok(ExitCode::FAILURE);
+    }
+    // Nothing that was tried arrived.
+    let is_good = rows.iter().all(|row| row.offered > 0.0);
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Tester<'_> {
+    fn wants(&self, test: Test) -> bool {
+        self.what.only.is_empty() || self.what.only.contains(&test)
+    }
+
+    /// Returns the steps of a search.
+    fn steps(&self) -> u32 {
+        (1.0 / self.what.resolution.max(1e-9)).log2().ceil().clamp(1.0, STEPS.into()) as u32
+    }
+
+    /// Returns the most trials of one frame size.
+    fn most_trials(&self) -> u64 {
+        let of = |test, trials: u32| if self.wants(test) { u64::from(trials) } else { 0 };
+        of(Test::Loss, 9)
+            + of(Test::BackToBack, 1 + self.steps())
+            + of(Test::Latency, 1)
+            + if self.wants(Test::Throughput) || self.wants(Test::Latency) { 1 + u64::from(self.steps()) } else { 1 }
+    }
+
+    /// Sends frames for the time of a trial, or `count` of them.
+    fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Times, Error> {
+        self.progress.set_message(format!("{size} bytes: {what}"));
+        let load = Load { rate: Vec::new(), size, every: 1, is_quiet: true, count };
+        let times = measure(self.names, rate, &load, &self.common)?;
+        self.used = std::mem::take(&mut self.used).worse(times.used.clone());
+        self.progress.inc(1);
+        Ok(times)
+    }
+
+    /// Returns whether a trial lost no more than it may.
+    fn is_clean(&self, times: &Times) -> bool {
+        let (sent, lost) = (times.total_sent(), times.lost + times.corrupted);
+        sent > 0 && lost as f64 <= self.what.loss * sent as f64
+    }
+
+    /// Runs all tests of one frame size.
+    fn measure(&mut self, size: u16) -> Result<Row, Error> {
+        self.progress.inc_length(self.most_trials());
+        let first = self.trial(size, self.what.rate, None, "the highest rate")?;
+        // A sender that sends less than it is asked for shows no more than what it sent.
+        let highest = first.rates()[0].min(first.asked);
+        let mut row = Row { size, offered: highest, ..Row::default() };
+        row.bound = first.shortfall.as_ref().map(|shortfall| shortfall.line());
+        let is_clean = self.is_clean(&first);
+        row.losses.push(loss_of(&first));
+        if self.wants(Test::Throughput) || self.wants(Test::Latency) {
+            row.throughput = if is_clean { Some(highest) } else { self.search_rate(size, highest)? };
+        }
+        if let (true, Some(rate)) = (self.wants(Test::Latency), row.throughput) {
+            row.latency = Some(self.trial(size, Rate::Packets(rate), None, "latency")?);
+        }
+        if self.wants(Test::Loss) {
+            let mut zeros = u32::from(is_clean);
+            for step in 1..10 {
+                // Until two successive rates lose nothing.
+                if zeros >= 2 || interrupts().have_come() {
+                    break;
+                }
+                let part = 1.0 - f64::from(step) / 10.0;
+                let times = self.trial(size, Rate::Packets(highest * part), None, "frame loss rate")?;
+                zeros = if times.lost + times.corrupted == 0 { zeros + 1 } else { 0 };
+                row.losses.push(loss_of(&times));
+            }
+        }
+        if self.wants(Test::BackToBack) {
+            row.burst = self.search_burst(size, highest)?;
+        }
+        Ok(row)
+    }
+
+    /// Searches the highest clean rate below one that is not: packets per second; `None` if every rate loses.
+    fn search_rate(&mut self, size: u16, highest: f64) -> Result<Option<f64>, Error> {
+        let (mut low, mut high) = (None, highest);
+        for _ in 0..self.steps() {
+            if interrupts().have_come() {
+                return Ok(None);
+            }
+            let rate = (low.unwrap_or(0.0) + high) / 2.0;
+            let times = self.trial(size, Rate::Packets(rate), None, "throughput")?;
+            match self.is_clean(&times) {
+                true => low = Some(rate.min(times.rates()[0].max(low.unwrap_or(0.0)))),
+                false => high = rate,
+            }
+        }
+        Ok(low)
+    }
+
+    /// Searches the longest burst without loss; returns it and the longest that was tried.
+    fn search_burst(&mut self, size: u16, highest: f64) -> Result<Option<(u64, u64)>, Error> {
+        let longest = (highest * BURST) as u64;
+        // Until a burst has been sent, and some time for what is late.
+        let seconds = Some(Duration::from_secs_f64(BURST + 0.5));
+        let common = Common { seconds, ..self.common.clone() };
+        let kept = std::mem::replace(&mut self.common, common);
+        let (mut low, mut high) = (0, longest + 1);
+        while high - low > (longest as f64 * self.what.resolution) as u64 + 1 && !interrupts().have_come() {
+            let count = if high > longest { longest.max(1) } else { (low + high) / 2 };
+            let times = self.trial(size, Rate::Packets(highest), Some(count.max(1)), "back-to-back frames")?;
+            match self.is_clean(&times) {
+                true => low = count,
+                false => high = count,
+            }
+        }
+        self.common = kept;
+        Ok(Some((low, longest)))
+    }
+
+    /// Returns the tables.
+    fn sections(&self, rows: &[Row]) -> Vec<Section> {
+        let mut sections = Vec::new();
+        let line = |size: u16, rate: f64| rate * (f64::from(size) + 20.0) * 8e-9;
+        let size = |row: &Row| Cell::Number(row.size.into(), 0);
+        if self.wants(Test::Throughput) {
+            let notes = rows.iter().filter_map(|row| Some(format!("{} bytes: {}", row.size, row.bound.as_ref()?)));
+            let of = |rate: fn(&Row) -> Option<f64>| {
+                rows.iter().filter_map(|row| Some((row.size.into(), line(row.size, rate(row)?)))).collect()
+            };
+            sections.push(Section {
+                name: "throughput",
+                title: "Throughput (RFC 2544, section 26.1)",
+                compares: "The highest rate at which no more than the allowed part was lost.".to_string(),
+                columns: vec!["bytes", "offered Mpps", "Mpps", "Gbit/s", "% of the offered rate"],
+                rows: rows
+                    .iter()
+                    .map(|row| {
+                        let rate = row.throughput;
+                        vec![
+                            size(row),
+                            Cell::Number(row.offered / 1e6, 6),
+                            number(rate.map(|rate| rate / 1e6), 6),
+                            number(rate.map(|rate| line(row.size, rate)), 4),
+                            number(rate.map(|rate| rate / row.offered * 100.0), 2),
+                        ]
+                    })
+                    .collect(),
+                warnings: notes.collect(),
+                plot: Some(Plot {
+                    x: "bytes of a frame",
+                    y: "Gbit/s",
+                    lines: vec![
+                        ("offered".to_string(), of(|row| Some(row.offered))),
+                        ("without loss".to_string(), of(|row| row.throughput)),
+                    ],
+                }),
+            });
+        }
+        if self.wants(Test::Latency) {
+            let microseconds =
+                |times: &Times, part: f64| number(quantile(&times.histogram, part).map(|time| time as f64 / 1e3), 1);
+            let row = |row: &Row| {
+                let times = row.latency.as_ref()?;
+                let mean = (!times.histogram.is_empty()).then(|| times.histogram.mean() / 1e3);
+                let mut cells = vec![size(row), Cell::Number(times.rates()[0] / 1e6, 6), number(mean, 1)];
+                cells.extend([0.0, 0.5, 0.99, 0.999, 1.0].map(|part| microseconds(times, part)));
+                Some(cells)
+            };
+            sections.push(Section {
+                name: "latency",
+                title: "Latency at the throughput (section 26.2)",
+                compares: "In microseconds, of every frame of one trial; the RFC asks for the mean of 20 trials, of one frame each."
+                    .to_string(),
+                columns: vec!["bytes", "Mpps", "mean", "min", "median", "99 %", "99.9 %", "max"],
+                rows: rows.iter().filter_map(row).collect(),
+                ..Section::default()
+            });
+        }
+        if self.wants(Test::Loss) {
+            sections.push(Section {
+                name: "loss",
+                title: "Frame loss rate (section 26.3)",
+                compares: "Lost frames in %, at parts of the offered rate, until two successive ones lose nothing."
+                    .to_string(),
+                columns: vec!["bytes", "100 %", "90 %", "80 %", "70 %", "60 %", "50 %", "40 %", "30 %", "20 %", "10 %"],
+                rows: rows
+                    .iter()
+                    .map(|row| {
+                        let losses = row.losses.iter().map(|loss| Cell::Number(loss * 100.0, 3));
+                        let rest = std::iter::repeat(Cell::Nothing);
+                        [size(row)].into_iter().chain(losses.chain(rest).take(10)).collect()
+                    })
+                    .collect(),
+                ..Section::default()
+            });
+        }
+        if self.wants(Test::BackToBack) {
+            sections.push(Section {
+                name: "back-to-back",
+                title: "Back-to-back frames (section 26.4)",
+                compares: "The longest burst at the offered rate of which no frame was lost, and the one that was tried first: two \
+                           seconds. One trial of each length; the RFC asks for the mean of 50."
+                    .to_string(),
+                columns: vec!["bytes", "frames", "tried"],
+                rows: rows
+                    .iter()
+                    .map(|row| {
+                        let [found, tried] = [0, 1].map(|n| {
+                            number(row.burst.map(|(found, tried)| if n == 0 { found } else { tried } as f64), 0)
+                        });
+                        vec![size(row), found, tried]
+                    })
+                    .collect(),
+                ..Section::default()
+            });
+        }
+        sections
+    }
+}
+
+/// Returns the part of a trial's frames that was lost, or damaged.
+fn loss_of(times: &Times) -> f64 {
+    match times.total_sent() {
+        0 => 0.0,
+        sent => (times.lost + times.corrupted) as f64 / sent as f64,
+    }
+}
