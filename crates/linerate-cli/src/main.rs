@@ -837,7 +837,11 @@ mod tests {
                 panic!("{line}: {error}");
             }
             for name in words[2..].iter().filter(|word| {
-                word.contains(':') && !["udp", "tcp", "from", "eth"].iter().any(|kind| word.starts_with(kind))
+                // Neither packets and rules nor a port's addresses.
+                let is_address = |part: &str| part.parse::<std::net::IpAddr>().is_ok();
+                word.contains(':')
+                    && !["udp", "tcp", "from", "eth"].iter().any(|kind| word.starts_with(kind))
+                    && !word.split(',').all(is_address)
             }) {
                 if !matches!(words[1], "sim" | "switch") {
                     port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
