@@ -8,7 +8,7 @@
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
-//! - `manual`: pages of the manual, and completions for shells
+//! - `manual`: pages of the manual, and completions for shells; `examples`: below each command's help
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run (`limits`); `processors`: those that they
 //!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
@@ -20,6 +20,7 @@
 mod bench;
 mod bind;
 mod capture;
+mod examples;
 mod extcap;
 mod fwd;
 mod generate;
@@ -485,7 +486,7 @@ fn grammar() -> clap::Command {
         clap::ArgAction::Set | clap::ArgAction::Append if !arg.is_positional() => arg.allow_negative_numbers(true),
         _ => arg,
     };
-    let mut grammar = Cli::command().mut_subcommands(|command| command.mut_args(with_numbers));
+    let mut grammar = examples::add_to(Cli::command().mut_subcommands(|command| command.mut_args(with_numbers)));
     grammar.build();
     grammar
 }
@@ -621,7 +622,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),
         Command::Ports { json } => ports::run(json),
-        Command::Man { folder } => Ok(manual::write_pages(Cli::command(), &folder)),
+        Command::Man { folder } => Ok(manual::write_pages(examples::add_to(Cli::command()), &folder)),
         Command::Completions { shell } => Ok(manual::print_completions(grammar(), shell)),
     }
 }
@@ -795,6 +796,28 @@ mod tests {
             }
         }
         assert!(understood > 100, "{understood}");
+    }
+
+    /// Each command has examples below its help, which are understood; so are those of ports.
+    #[test]
+    fn examples_are_understood() {
+        fn check(command: &clap::Command) {
+            for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+                let is_shown = command.get_after_help().is_some();
+                assert!(is_shown || matches!(command.get_name(), "man" | "completions"), "{}", command.get_name());
+                check(command);
+            }
+        }
+        check(&grammar());
+        for line in examples::EXAMPLES.iter().flat_map(|(_, lines)| *lines) {
+            let line = line.split("  #").next().unwrap_or(line).replace('\'', "");
+            if let Err(error) = grammar().try_get_matches_from(line.split_whitespace()) {
+                panic!("{line}: {error}");
+            }
+        }
+        for (name, _) in examples::KINDS {
+            port::PortName::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
     }
 
     #[test]

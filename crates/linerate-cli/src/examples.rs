@@ -1,0 +1,121 @@
+//! Examples below the help of each command, and the kinds of ports below that of `ports`.
+
+use clap::Command;
+
+/// The commands' examples; a line is a command, and what it does stands behind two spaces and a #.
+pub const EXAMPLES: [(&str, &[&str]); 21] = [
+    (
+        "fwd",
+        &[
+            "linerate fwd sim:0 sim:1 --seconds 5                    # between two models, whose wires send and check",
+            "linerate fwd 0000:03:00.0 0000:03:00.1 --queues 4       # between two cards",
+            "linerate fwd xdp:eth0 host: --only udp:53               # some packets only",
+        ],
+    ),
+    (
+        "filter",
+        &[
+            "linerate filter xdp:eth0 xdp:eth1 --drop tcp:23",
+            "linerate filter 'sim:0?rate=1M' --only udp --seconds 2  # counts what passes",
+        ],
+    ),
+    (
+        "gen",
+        &[
+            "linerate gen 'sim:0?wire=sink' --rate 14.88M --seconds 5",
+            "linerate gen packet:eth0 --packet 'eth/ip(src=10.0.0.0/24)/udp(dport=53)/payload(64)' --rate 10k",
+            "linerate gen null: --size imix --rate 1Gbit --gaps poisson --seconds 2",
+            "linerate gen vale0:a --streams streams.toml             # docs/generate.md",
+        ],
+    ),
+    (
+        "replay",
+        &[
+            "linerate replay in.pcap packet:eth0 --exact             # at its own times",
+            "linerate replay in.pcap null: --top --loop 0 --seconds 1",
+        ],
+    ),
+    (
+        "sink",
+        &[
+            "linerate sink 'sim:0?size=1518&rate=10Gbit' --seconds 5",
+            "linerate sink packet:eth0 --reply arp,ping --address 10.0.0.9",
+        ],
+    ),
+    (
+        "capture",
+        &[
+            "linerate capture 'sim:0?rate=100k' --write a.pcapng --seconds 1",
+            "linerate capture xdp:eth0 --only udp:53                 # a line per packet",
+        ],
+    ),
+    (
+        "latency",
+        &[
+            "linerate latency sim:0 sim:1 --rate 100k,1M             # of fwd, from wire to wire",
+            "linerate latency packet:eth0 packet:eth1 --rate 10k     # of what is between two ports",
+        ],
+    ),
+    (
+        "rfc2544",
+        &[
+            "linerate rfc2544 0000:03:00.0 0000:03:00.1              # trials of 60 s",
+            "linerate rfc2544 packet:eth0 packet:eth1 --rate 100k --sizes 64,1518 --seconds 2 --only throughput,latency",
+        ],
+    ),
+    ("bench", &["linerate bench --quick", "linerate bench --only batch,parts --out report"]),
+    ("bind", &["linerate bind 0000:03:00.0", "linerate bind 0000:03:00.0 --uio"]),
+    ("unbind", &["linerate unbind 0000:03:00.0"]),
+    ("sim", &["linerate sim --socket /tmp/a --wire 'traffic?rate=1M'", "linerate sim --socket /tmp/a --socket /tmp/b"]),
+    ("serve", &["linerate serve", "linerate serve vale0 --mode 0660 --group users"]),
+    ("switch", &["linerate switch list", "linerate switch attach vale0:eth0"]),
+    ("list", &["linerate switch list --json"]),
+    ("attach", &["linerate switch attach vale0:eth0 --host", "linerate switch attach vale0:sim:0"]),
+    ("detach", &["linerate switch detach vale0:eth0"]),
+    ("create", &["linerate switch create v1"]),
+    ("destroy", &["linerate switch destroy v1"]),
+    ("vm", &["linerate vm vhost:/tmp/vm", "linerate vm vhost:/tmp/vm --run -- -nographic disk.qcow2"]),
+    ("extcap", &["linerate extcap --install"]),
+];
+
+/// Each kind of port, and an example of it.
+pub const KINDS: [(&str, &str); 20] = [
+    ("sim:0", "a model of the 82599 in this process; its wire sends and checks frames"),
+    ("sim:0?wire=tap:t0", "the same, with another port as its wire"),
+    ("0000:03:00.0", "a card by its PCI address, over vfio or uio"),
+    ("vfio-user:/tmp/a", "a card that another process serves, as linerate sim does"),
+    ("vhost:/tmp/vm", "the card of a virtual machine"),
+    ("virtio-user:/tmp/vm", "a card at a vhost-user back end"),
+    ("memif:/run/vpp/memif.sock", "a peer over shared memory: VPP, DPDK, libmemif"),
+    ("xdp:eth0?flow=udp:4321", "some flows of an interface of Linux (AF_XDP); the rest stays with Linux"),
+    ("packet:eth0", "an interface of Linux, by packet sockets"),
+    ("tap:t0", "an interface of Linux, made for the port"),
+    ("host:", "Linux's stack, as the other side of a card"),
+    ("vale0:a", "a port of a switch (netmap's VALE)"),
+    ("X{1", "an end of a pipe; X}1 is the other"),
+    ("vale0:a+rt", "a monitor: copies of what another port receives and sends"),
+    ("netmap:eth0", "an interface under netmap's name"),
+    ("null:", "nothing: takes everything, and receives nothing"),
+    ("pcap:in.pcap", "a capture file; pcap:out.pcap?write is written"),
+    ("recorded:sim:0?to=a.pcap", "any port, whose packets are recorded"),
+    ("faulty:sim:0?drop=1%&seed=7", "any port, with faults"),
+    ("sim:0?cluster=2&by=flow", "any port, shared by several consumers"),
+];
+
+/// Adds the examples to the help of all commands.
+pub fn add_to(grammar: Command) -> Command {
+    grammar.mut_subcommands(|command| {
+        let name = command.get_name().to_string();
+        let mut text = String::new();
+        if let Some((_, lines)) = EXAMPLES.iter().find(|(of, _)| *of == name) {
+            text += "Examples:\n";
+            lines.iter().for_each(|line| text += &format!("  {line}\n"));
+        }
+        if name == "ports" {
+            text += "Kinds of ports, with examples (options are in docs/wires.md; quote names with ?, & or { for the shell):\n";
+            KINDS.iter().for_each(|(example, what)| text += &format!("  {example:27}  {what}\n"));
+        }
+        let command = if text.is_empty() { command } else { command.after_help(text.trim_end().to_string()) };
+        add_to(command)
+    })
+}
