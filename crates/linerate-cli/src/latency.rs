@@ -6,6 +6,9 @@
 //! received at the second.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +25,7 @@ use serde_json::{Value, json};
 use crate::fwd::{self, Rules};
 use crate::line_rate::{model, possible};
 use crate::processors::Use;
-use crate::quantiles::{microseconds, row, titles};
+use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::run::{Measured, Outcome, Run, wire_of};
 use crate::shortfall::Shortfall;
 use crate::show::{note, per_second, print};
@@ -41,6 +44,10 @@ pub struct Load {
     /// Time one frame out of this many
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
     pub every: u64,
+    /// Write the times of all frames to this file, as HdrHistogram's percentile distribution in microseconds; of several
+    /// rates to one file each, with the rate's number in front of the name's last dot
+    #[arg(long, value_name = "FILE")]
+    pub histogram: Option<PathBuf>,
     /// Do not print how a rate is understood.
     #[arg(skip)]
     pub is_quiet: bool,
@@ -122,8 +129,18 @@ const SECONDS: Duration = Duration::from_secs(2);
 pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, Error> {
     let common = Common { seconds: Some(common.seconds.unwrap_or(SECONDS)), ..common.clone() };
     let (mut all, mut good) = (Vec::new(), true);
-    for &rate in &load.rate {
+    // The files are made before anything is measured.
+    let paths: Vec<PathBuf> = load.histogram.iter().flat_map(|path| paths(path, load.rate.len())).collect();
+    let mut files = Vec::new();
+    for path in &paths {
+        files.push(File::create(path).map_err(|source| unwritable(path, source))?);
+    }
+    for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &common)?;
+        if let Some(mut file) = files.get(number) {
+            file.write_all(distribution(&times.histogram).as_bytes())
+                .map_err(|source| unwritable(&paths[number], source))?;
+        }
         good &= !times.histogram.is_empty() && times.corrupted == 0;
         good &= !common.strict || times.lost == 0 && times.shortfall.is_none();
         if common.json {
@@ -165,6 +182,19 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
         return Ok(ExitCode::FAILURE);
     }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the names of the histograms' files: `times.hgrm`, or `times.1.hgrm`, `times.2.hgrm` and so on.
+fn paths(path: &Path, count: usize) -> Vec<PathBuf> {
+    let numbered = |number: usize| match path.extension() {
+        Some(extension) => path.with_extension(format!("{number}.{}", extension.to_string_lossy())),
+        None => PathBuf::from(format!("{}.{number}", path.display())),
+    };
+    if count == 1 { vec![path.to_path_buf()] } else { (1..=count).map(numbered).collect() }
+}
+
+fn unwritable(path: &Path, error: std::io::Error) -> Error {
+    Error::Recording { file: path.display().to_string(), why: error.to_string() }
 }
 
 /// Returns the table's head.

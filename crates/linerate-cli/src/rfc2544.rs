@@ -180,7 +180,7 @@ impl Tester<'_> {
     /// Sends frames for the time of a trial, or `count` of them.
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Times, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
-        let load = Load { rate: Vec::new(), size, every: 1, is_quiet: true, count };
+        let load = Load { rate: Vec::new(), histogram: None, size, every: 1, is_quiet: true, count };
         let times = measure(self.names, rate, &load, &self.common)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);

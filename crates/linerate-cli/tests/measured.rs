@@ -55,6 +55,28 @@ fn latency_of_the_path_between_other_ports_is_measured() {
     }
 }
 
+/// The histogram of each rate is in a file of its own, which is made before anything is measured.
+#[test]
+fn latency_writes_histograms() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.hgrm").display().to_string();
+    let rest = ["--seconds", "0.3", "--json", "--histogram", &file];
+    let looked_at = |summary: &Value, n: usize| summary["loads"][n]["looked_at"].as_u64().unwrap();
+    for rates in ["20k", "10k,20k"] {
+        let arguments = [&["latency", "H{0", "H}0", "--rate", rates][..], &rest].concat();
+        let summary = summary(&expect(0, &mut linerate(&arguments)).stdout);
+        let names = if rates == "20k" { vec!["times.hgrm"] } else { vec!["times.1.hgrm", "times.2.hgrm"] };
+        for (n, name) in names.into_iter().enumerate() {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            assert!(text.trim_start().starts_with("Value     Percentile TotalCount 1/(1-Percentile)"), "{text}");
+            let total = text.split("Total count    =").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+            assert_eq!(total.trim().parse::<u64>().unwrap(), looked_at(&summary, n), "{text}");
+        }
+    }
+    let said = text(&expect(1, &mut linerate(&["latency", "H{0", "H}0", "--histogram", "/nowhere/a.hgrm"])).stderr);
+    assert!(said.contains("/nowhere/a.hgrm") && said.contains("No such file"), "{said}");
+}
+
 #[test]
 fn latency_between_unconnected_ports_is_a_failure() {
     let arguments = ["latency", "null:", "N{0", "--seconds", "0.2", "--json"];

@@ -16,7 +16,7 @@ const OVERLOAD: f64 = 20e6;
 fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
     // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
-    let load = Load { rate: Vec::new(), size: 64, every, is_quiet: true, count: None };
+    let load = Load { rate: Vec::new(), histogram: None, size: 64, every, is_quiet: true, count: None };
     let times = latency::measure(plan.names(), Rate::Packets(packets), &load, common)?;
     plan.note(&times.used, times.shortfall.as_ref().filter(|_| packets < OVERLOAD));
     plan.step();
