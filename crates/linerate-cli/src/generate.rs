@@ -98,8 +98,9 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let asked = rate.map(|rate| rate.packets_per_second(mean_len));
         let sent = Arc::<AtomicU64>::default();
         for (queue, (source, lanes)) in (0..queues).zip(sources.into_iter().zip(&mut lanes)) {
-            let share = |total: u64, n: u16| total * u64::from(n) / u64::from(queues);
-            let left = stream.count.map_or(u64::MAX, |count| share(count, queue + 1) - share(count, queue));
+            // Those of the first `count` frames that are this queue's: each of them begins with its own number.
+            let left =
+                stream.count.map_or(u64::MAX, |count| count.saturating_sub(queue.into()).div_ceil(u64::from(queues)));
             let pacer = asked.map(|asked| pacer(stream, asked, queue, &run));
             // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
             let least = match asked.filter(|_| run.is_served()) {

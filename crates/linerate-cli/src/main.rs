@@ -13,6 +13,7 @@
 //!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
 //!   move, and why; `hint`: what mends an error
+//! - `metrics`: the counters of a run for Prometheus
 //! - `reply`: answers of `gen` and `sink` to ARP and pings
 //! - `show`: the live table and the JSON lines; `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`:
 //!   `--batch auto`
@@ -29,6 +30,7 @@ mod latency;
 mod limits;
 mod line_rate;
 mod manual;
+mod metrics;
 mod moved;
 mod notes;
 mod ports;
@@ -346,6 +348,9 @@ struct Common {
     /// Fail, with exit code 1, if a rate that was asked for is not reached
     #[arg(long)]
     strict: bool,
+    /// Serve the run's counters to Prometheus while it lasts, at a port of loopback or an address: 9500, 0.0.0.0:9500
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<metrics::Address>,
     /// Print one JSON object per second and line instead of a table; the last one is the summary
     #[arg(long)]
     json: bool,

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::limits::{End, Quota};
 use crate::line_rate::{is_up, model, possible};
+use crate::metrics::{self, Metrics, Sample};
 use crate::moved::{Moved, Work};
 use crate::notes::{
     dead_ends, dropped_on_the_way_out, note_alone_on_switch, note_captures, note_dropped_on_the_way_out,
@@ -73,6 +74,7 @@ pub struct Run {
     /// The run's own frames are chains.
     sends_chains: bool,
     shown: Shown,
+    metrics: Option<Metrics>,
 }
 
 /// The measurements of a run.
@@ -259,6 +261,7 @@ impl Run {
         if chosen == 0 || !takes_turns(of_queues, chosen, " of --cores") {
             takes_turns(polling, allowed().len(), "");
         }
+        let metrics = common.metrics.map(|address| Metrics::serve(address, command)).transpose()?;
         let mut run = Run {
             command,
             names: parsed,
@@ -282,6 +285,7 @@ impl Run {
             shown: Shown::All,
             links: Vec::new(),
             first: Vec::new(),
+            metrics,
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
         run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
@@ -702,11 +706,14 @@ impl Run {
         let mut ever_up = links.clone();
         // The packets moved when all ports were exhausted: what a thread still holds moves after that.
         let mut at_end = None;
+        let set_metrics = |moved: &Moved| self.metrics.iter().for_each(|metrics| metrics.set(self.counters(moved)));
+        set_metrics(&Moved::default());
         loop {
             let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
             let interrupted = interrupts.wait(TICK.min(left).min(next.saturating_duration_since(Instant::now())));
             let (now, moved) = (Instant::now(), self.moved());
             look(moved.packets, (now - start).as_secs_f64());
+            set_metrics(&moved);
             let has_failed = self.has_failed();
             let is_exhausted = self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
             if is_exhausted {
@@ -759,6 +766,20 @@ impl Run {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns the counters as Prometheus reads them; of a port that is gone those that were read last.
+    fn counters(&self, moved: &Moved) -> String {
+        let (statistics, gone) = self.known_statistics();
+        let ports = self.devices.iter().zip(statistics.iter().zip(&gone));
+        let samples: Vec<Sample> = ports
+            .map(|(device, (statistics, gone))| Sample {
+                name: device.name(),
+                is_up: !gone && is_up(device),
+                statistics,
+            })
+            .collect();
+        metrics::text(self.command, moved.packets, moved.cycles_per_packet(), &samples)
     }
 
     /// True if a capture file that is a port cannot be read or written any more.

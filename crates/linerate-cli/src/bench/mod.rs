@@ -104,6 +104,7 @@ impl Plan {
             bind: false,
             force: false,
             strict: false,
+            metrics: None,
             json: true,
         }
     }

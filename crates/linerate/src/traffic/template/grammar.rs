@@ -33,7 +33,11 @@ const LONGEST: u64 = 65_535;
 /// Reads the layers of a template.
 pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     let parts = split(text, '/')?;
-    let layers = parts.iter().map(|part| layer(part.trim())).collect::<Result<Vec<_>, _>>()?;
+    let mut layers = parts.iter().map(|part| layer(part.trim())).collect::<Result<Vec<_>, _>>()?;
+    let last = layers.len() - 1;
+    for layer in &mut layers[..last] {
+        layer.become_bytes();
+    }
     for (at, layer) in layers.iter().enumerate() {
         let next = layers.get(at + 1).map(|layer| layer.protocol);
         let names_next = layer.protocol.next_field().is_some_and(|name| layer.has(name));
@@ -52,6 +56,17 @@ pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
 }
 
 impl Layer {
+    /// Makes a payload that has a length, and other layers behind it, bytes like those of `hex`.
+    fn become_bytes(&mut self) {
+        let Some(len) = self.len else { return };
+        match self.fill {
+            None => self.bytes = (0..len).map(|n| n as u8).collect(),
+            Some(Fill::Byte(byte)) => self.bytes = vec![byte; len],
+            Some(Fill::Random) => return,
+        }
+        (self.protocol, self.len) = (Protocol::Hex, None);
+    }
+
     /// Returns whether a field is given.
     pub fn has(&self, name: &str) -> bool {
         self.given.iter().any(|(field, _)| field.name == name)
@@ -64,6 +79,14 @@ fn misfit(layer: Protocol, next: Option<Protocol>) -> String {
     match layer.next_field() {
         Some(field) => format!("{name} has no number for {next}; give one, as {name}({field}=…), if it is meant"),
         None => format!("{next} cannot follow {name}"),
+    }
+}
+
+/// Returns the beginning of a text, for messages.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
     }
 }
 
@@ -84,7 +107,7 @@ fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
         }
     }
     if depth > 0 {
-        return Err(format!("'{text}' does not close a parenthesis"));
+        return Err(format!("'{}' does not close a parenthesis", short(text)));
     }
     parts.push(&text[start..]);
     Ok(parts)
@@ -94,14 +117,15 @@ fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
 fn layer(text: &str) -> Result<Layer, String> {
     let (name, inner) = match text.split_once('(') {
         Some((name, rest)) => {
-            let inner = rest.strip_suffix(')').ok_or_else(|| format!("'{text}' goes on behind its parenthesis"))?;
+            let inner =
+                rest.strip_suffix(')').ok_or_else(|| format!("'{}' goes on behind its parenthesis", short(text)))?;
             (name.trim(), Some(inner))
         }
         None => (text, None),
     };
     let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) else {
         let names: Vec<_> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
-        return Err(format!("'{name}' is no layer; there are {}", names.join(", ")));
+        return Err(format!("'{}' is no layer; there are {}", short(name), names.join(", ")));
     };
     let mut layer =
         Layer { protocol, given: Vec::new(), bytes: Vec::new(), len: None, fill: None, has_checksum: false };
@@ -148,7 +172,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
         if matches!(layer.protocol, Protocol::Ip | Protocol::Tcp) {
             names.push("options");
         }
-        return Err(format!("'{name}' is no field; there are {}", names.join(", ")));
+        return Err(format!("'{}' is no field; there are {}", short(name), names.join(", ")));
     };
     if layer.has(name) {
         return Err(format!("{name} is given twice"));

@@ -41,7 +41,7 @@ use super::stamp;
 /// | `icmp`, `icmp6` | `type`, `code`, `checksum`, `id`, `seq` |
 /// | `gre` | `proto`, `key`, `seq`, `checksum` (which is there if it is named) |
 /// | `vxlan` | `vni` |
-/// | `payload(64)`, `payload` | bytes that count up, as many as given or as fill the frame; `fill=0`, `random` |
+/// | `payload(64)`, `payload` | bytes that count up, as many as given or (as the last layer) as fill the frame; `fill=0`; `random`, the same in all frames |
 /// | `stamp` | a payload with sequence numbers, behind `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
 /// | `hex(00 ff)`, `text(hello)` | these bytes; a frame may begin with `hex` |
 ///

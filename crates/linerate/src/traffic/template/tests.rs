@@ -95,6 +95,8 @@ fn sizes_are_filled_by_the_payload() {
     }
     let frame = &frames("eth/ip/udp/payload(100,fill=7)", 1)[0];
     assert_eq!((frame.len(), frame[142 - 1]), (142, 7));
+    let frame = &frames("eth/payload(2)/hex(ff)/payload(1,fill=9)/text(a)/payload(20)", 1)[0];
+    assert_eq!(frame[14..22], [0, 1, 0xFF, 9, b'a', 0, 1, 2]);
     let frame = &frames("eth/ip/tcp/payload(3)", 1)[0];
     assert_eq!((frame.len(), &frame[54..]), (60, &[0, 1, 2, 0, 0, 0][..]));
 }
@@ -133,6 +135,7 @@ fn bad_templates_say_why() {
         ("eth/udp", "eth has no number for udp; give one, as eth(type=…)"),
         ("eth/ip/icmp6", "ip has no number for icmp6"),
         ("eth/ip/tcp/udp", "udp cannot follow tcp"),
+        ("eth/payload(9,random)/ip", "ip cannot follow payload"),
         ("eth/payload/ip", "ip cannot follow payload"),
         ("eth/ip(src)", "ip: src has no value; write src=10.0.0.1"),
         ("eth/ip(source=1.2.3.4)", "ip: 'source' is no field; there are tos, dscp"),

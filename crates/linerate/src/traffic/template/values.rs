@@ -74,7 +74,8 @@ impl Values {
             let (first, last) = prefixed(address, prefix, notation, most)?;
             return Ok(Values::Range { first, last, step: 1, times });
         }
-        let Some((first, last)) = values.split_once('-') else {
+        // A sign is none of a range.
+        let Some((first, last)) = values.split_once('-').filter(|(first, _)| !first.trim().is_empty()) else {
             let value = number(values, notation, most)?;
             return if text.contains('*') {
                 Ok(Values::List { values: vec![value], times })
@@ -224,7 +225,7 @@ mod tests {
             ("", Notation::Number, 16, "'' is not a number"),
             ("+5", Notation::Number, 16, "'+5' is not a number"),
             ("0x+5", Notation::Number, 16, "'0x+5' is not a number"),
-            ("-5", Notation::Number, 16, "'' is not a number"),
+            ("-5", Notation::Number, 16, "'-5' is not a number"),
             ("9-1", Notation::Number, 16, "'9-1' ends before it begins"),
             ("1-9+0", Notation::Number, 16, "a step is at least 1"),
             ("1-9*0", Notation::Number, 16, "a number of times is at least 1"),
