@@ -1,0 +1,80 @@
+//! The JSON of each command, by its schema (`docs/json.schema.json`) and Debian's jsonschema.
+
+mod kit;
+
+use std::process::Command;
+
+use kit::{Folder, Process, expect, linerate, text};
+
+/// Prints each line of a file that the schema does not allow, and why, and the count of lines.
+const CHECK: &str = r#"
+import json, sys
+from jsonschema import Draft202012Validator
+
+schema = json.load(open(sys.argv[1]))
+Draft202012Validator.check_schema(schema)
+validator, count = Draft202012Validator(schema), 0
+for line in open(sys.argv[2]):
+    count += 1
+    for error in validator.iter_errors(json.loads(line)):
+        while error.context:
+            error = max(error.context, key=lambda inner: len(inner.absolute_path))
+        print(f"{error.json_path}: {error.message[:300]}\n  {line}")
+print(count)
+"#;
+
+#[test]
+fn the_json_of_each_command_is_as_its_schema_says() {
+    let folder = Folder::new("json");
+    let path = |name: &str| folder.path(name);
+    let (streams, captured, written) = (path("streams.toml"), path("in.pcap"), path("a.pcapng"));
+    std::fs::write(&streams, "[[stream]]\ncount = 10\n[[stream]]\nname = 'x'\nrate = 1000\ncount = 10").unwrap();
+    let (to_capture, socket, report) = (format!("pcap:{captured}?write"), path("socket"), path("report"));
+    expect(0, &mut linerate(&["gen", &to_capture, "--rate", "20k", "--count", "200", "--seconds", "60"]));
+
+    let words: [&[&str]; 17] = [
+        &["fwd", "sim:j0?rate=10k", "sim:j1?rate=10k", "--seconds", "1.2"],
+        &["fwd", "sim:j0?rate=10k", "sim:j1", "--count", "1000", "--profile", "--seconds", "60"],
+        &["filter", "sim:j0?rate=10k", "--only", "udp", "--count", "100", "--seconds", "60"],
+        &["gen", "null:", "--streams", &streams, "--seconds", "60"],
+        &["gen", "null:", "--count", "10", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],
+        &["gen", "null:", "--rate", "1000G", "--seconds", "0.3"],
+        &["replay", &captured, "null:", "--seconds", "60"],
+        &["replay", &captured, "null:", "--top", "--with", &captured, "--seconds", "60"],
+        &["sink", "sim:j0?rate=10k", "--count", "100", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],
+        &["sink", "faulty:sim:j0?rate=100k&drop=10%&seed=1", "--seconds", "0.3"],
+        &["capture", "sim:j0?rate=10k", "--count", "100", "--write", &written, "--seconds", "60"],
+        &["capture", "sim:j0?rate=10k", "--count", "3", "--seconds", "60"],
+        &["latency", "J{0", "J}0", "--rate", "10k,1000G", "--seconds", "0.3"],
+        &["rfc2544", "J{0", "J}0", "--rate", "10k", "--sizes", "64", "--seconds", "0.1", "--out", &report],
+        &["bench", "--quick", "--only", "netmap", "--out", &report],
+        &["ports"],
+        &["sim", "--socket", &socket, "--seconds", "0.3"],
+    ];
+    let mut lines = String::new();
+    for words in words {
+        let output = linerate(words).arg("--json").output().unwrap();
+        let shown = text(&output.stdout);
+        assert!(shown.lines().count() > 0 && shown.ends_with('\n'), "{words:?}: {shown}{}", text(&output.stderr));
+        lines += &shown;
+    }
+    // A server with a port that a program has open.
+    let ports = path("ports");
+    let with_ports = |words: &[&str]| {
+        let mut command = linerate(words);
+        command.env("LINERATE_PORTS", &ports);
+        command
+    };
+    let mut server = Process::start(&mut with_ports(&["serve", "vale0", "--seconds", "60"]));
+    server.await_output("vale0");
+    let mut sink = Process::start(&mut with_ports(&["sink", "vale0:a", "--seconds", "60", "--json"]));
+    sink.await_error("vale0:a");
+    lines += &text(&expect(0, &mut with_ports(&["switch", "list", "--json"])).stdout);
+
+    let (script, list) = (path("check.py"), path("lines"));
+    std::fs::write(&script, CHECK).unwrap();
+    std::fs::write(&list, &lines).unwrap();
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.schema.json");
+    let said = text(&expect(0, Command::new("/usr/bin/python3").args([&script, schema, &list])).stdout);
+    assert_eq!(said, format!("{}\n", lines.lines().count()));
+}
