@@ -56,9 +56,14 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         Some(path) => Stream::read_all(path),
         None => vec![traffic.stream.clone()],
     };
+    // Where a stream is, for messages.
+    let place = |number: usize| match &traffic.streams {
+        Some(path) => format!("{}: {}: ", path.display(), streams[number].label(number)),
+        None => String::new(),
+    };
     let mut longest = 0;
-    for stream in &streams {
-        let source = &stream.sources(1, 0)?[0];
+    for (number, stream) in streams.iter().enumerate() {
+        let source = &stream.sources(1, 0, &place(number))?[0];
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
@@ -87,8 +92,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
     let mut sums = Vec::new();
     let (mut is_stamped, mut flows) = (true, 0u16);
-    for stream in &streams {
-        let sources = stream.sources(queues, flows)?;
+    for (number, stream) in streams.iter().enumerate() {
+        let sources = stream.sources(queues, flows, &place(number))?;
         flows = flows
             .checked_add(stream.flow_count(queues))
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));

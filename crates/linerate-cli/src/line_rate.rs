@@ -44,7 +44,8 @@ pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rat
         }
         None => {
             if !is_quiet && !matches!(rate, Rate::Packets(_)) {
-                note(&format!("{}: {rate} = {} of {size} bytes", port.name(), packets(rate)));
+                let name = port.name().trim_end_matches(':');
+                note(&format!("{name}: {rate} = {} of {size} bytes", packets(rate)));
             }
             Some(rate)
         }

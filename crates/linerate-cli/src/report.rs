@@ -196,8 +196,8 @@ pub struct Report {
     date: String,
     ports: [String; 2],
     sections: Vec<Section>,
-    /// The experiment during which Ctrl-C came.
-    interrupted: Option<&'static str>,
+    /// The part during which Ctrl-C came.
+    interrupted: Option<String>,
 }
 
 impl Report {
@@ -219,14 +219,14 @@ impl Report {
         self.sections.push(section);
     }
 
-    /// Marks the report as interrupted in this experiment.
-    pub fn interrupted_in(&mut self, name: &'static str) {
-        self.interrupted = Some(name);
+    /// Marks the report as interrupted in this part.
+    pub fn interrupted_in(&mut self, part: String) {
+        self.interrupted = Some(part);
     }
 
-    /// Returns the experiment in which the report was interrupted.
-    pub fn interrupted(&self) -> Option<&'static str> {
-        self.interrupted
+    /// Returns the part in which the report was interrupted.
+    pub fn interrupted(&self) -> Option<&str> {
+        self.interrupted.as_deref()
     }
 
     pub fn json(&self) -> Value {
@@ -259,10 +259,8 @@ impl Report {
 
     fn html(&self) -> String {
         let ([a, b], command) = (&self.ports, self.command);
-        let interrupted = self.interrupted.map_or(String::new(), |name| {
-            format!(
-                "<p class=\"warning\">Interrupted in the experiment {name}: it and those after it are missing.</p>\n"
-            )
+        let interrupted = self.interrupted.as_ref().map_or(String::new(), |part| {
+            format!("<p class=\"warning\">Interrupted in {part}: that and what follows are missing.</p>\n")
         });
         let contents: String = self
             .sections

@@ -37,7 +37,7 @@ pub struct Benchmarks {
     /// Lost frames that a rate may have and still count, as a part of those sent
     #[arg(long, value_name = "PART", default_value = "0%", value_parser = part)]
     loss: f64,
-    /// Folder for the report: index.html, rfc2544.json, and a CSV and a picture per test
+    /// Folder for the report: index.html, rfc2544.json, a CSV per test, and a picture of the throughput
     #[arg(long, default_value = "linerate-rfc2544")]
     out: PathBuf,
 }
@@ -82,8 +82,12 @@ struct Row {
     /// The reason why no higher rate was offered, if it is the sender's.
     bound: Option<String>,
     latency: Option<Times>,
-    /// Parts that were lost, at 100 %, 90 % and so on.
-    losses: Vec<f64>,
+    /// At 100 %, 90 % and so on of that rate: the packets per second that were sent, and the part of them that was lost.
+    losses: Vec<(f64, f64)>,
+    /// Whether any frame arrived.
+    arrives: bool,
+    /// Rates that were not reached.
+    unreached: Vec<String>,
     /// The longest burst without loss, and the one that was tried first.
     burst: Option<(u64, u64)>,
 }
@@ -128,10 +132,12 @@ pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitC
     }
     let mut rows = Vec::new();
     for &size in &what.sizes {
-        rows.push(tester.measure(size)?);
-        if interrupts().have_come() {
-            report.interrupted_in("rfc2544");
-            break;
+        match tester.measure(size)? {
+            Some(row) => rows.push(row),
+            None => {
+                report.interrupted_in(format!("frames of {size} bytes"));
+                break;
+            }
         }
     }
     tester.progress.finish_and_clear();
@@ -149,12 +155,17 @@ pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitC
         true => print(&format!("{}\n", report.json())),
         false => print(&format!("{}\n", what.out.join("index.html").display())),
     }
-    if report.interrupted().is_some() {
-        note(&format!("linerate: {} at frames of {} bytes", interrupts().word(), what.sizes[rows.len() - 1]));
+    if let Some(place) = report.interrupted() {
+        note(&format!(
+            "linerate: {} at {place}, which the report does not have, nor what follows",
+            interrupts().word()
+        ));
         return Ok(ExitCode::FAILURE);
     }
-    // Nothing that was tried arrived.
-    let is_good = rows.iter().all(|row| row.offered > 0.0);
+    let is_good = rows.iter().all(|row| row.arrives);
+    for row in rows.iter().filter(|row| !row.arrives) {
+        note(&format!("error: no frame of {} bytes arrived: does {} lead to {}?", row.size, names[0], names[1]));
+    }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -177,14 +188,14 @@ impl Tester<'_> {
             + if self.wants(Test::Throughput) || self.wants(Test::Latency) { 1 + u64::from(self.steps()) } else { 1 }
     }
 
-    /// Sends frames for the time of a trial, or `count` of them.
-    fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Times, Error> {
+    /// Sends frames for the time of a trial, or `count` of them. Returns nothing of one that was interrupted.
+    fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
         let load = Load { rate: Vec::new(), histogram: None, size, every: 1, is_quiet: true, count };
         let times = measure(self.names, rate, &load, &self.common)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);
-        Ok(times)
+        Ok((!interrupts().have_come()).then_some(times))
     }
 
     /// Returns whether a trial lost no more than it may.
@@ -193,50 +204,56 @@ impl Tester<'_> {
         sent > 0 && lost as f64 <= self.what.loss * sent as f64
     }
 
-    /// Runs all tests of one frame size.
-    fn measure(&mut self, size: u16) -> Result<Row, Error> {
+    /// Runs all tests of one frame size; returns nothing if they were interrupted.
+    fn measure(&mut self, size: u16) -> Result<Option<Row>, Error> {
         self.progress.inc_length(self.most_trials());
-        let first = self.trial(size, self.what.rate, None, "the highest rate")?;
+        let Some(first) = self.trial(size, self.what.rate, None, "the highest rate")? else { return Ok(None) };
         // A sender that sends less than it is asked for shows no more than what it sent.
         let highest = first.rates()[0].min(first.asked);
         let mut row = Row { size, offered: highest, ..Row::default() };
         row.bound = first.shortfall.as_ref().map(|shortfall| shortfall.line());
         let is_clean = self.is_clean(&first);
-        row.losses.push(loss_of(&first));
+        row.losses.push((first.rates()[0], loss_of(&first)));
+        row.arrives = first.arrived > 0;
+        if highest <= 0.0 {
+            return Ok(Some(row));
+        }
         if self.wants(Test::Throughput) || self.wants(Test::Latency) {
             row.throughput = if is_clean { Some(highest) } else { self.search_rate(size, highest)? };
         }
         if let (true, Some(rate)) = (self.wants(Test::Latency), row.throughput) {
-            row.latency = Some(self.trial(size, Rate::Packets(rate), None, "latency")?);
+            row.latency = self.trial(size, Rate::Packets(rate), None, "latency")?;
         }
         if self.wants(Test::Loss) {
             let mut zeros = u32::from(is_clean);
             for step in 1..10 {
                 // Until two successive rates lose nothing.
-                if zeros >= 2 || interrupts().have_come() {
+                if zeros >= 2 {
                     break;
                 }
                 let part = 1.0 - f64::from(step) / 10.0;
-                let times = self.trial(size, Rate::Packets(highest * part), None, "frame loss rate")?;
+                let Some(times) = self.trial(size, Rate::Packets(highest * part), None, "frame loss rate")? else {
+                    break;
+                };
                 zeros = if times.lost + times.corrupted == 0 { zeros + 1 } else { 0 };
-                row.losses.push(loss_of(&times));
+                row.losses.push((times.rates()[0], loss_of(&times)));
+                let line =
+                    times.shortfall.as_ref().map(|shortfall| format!("{:.0} %: {}", part * 100.0, shortfall.line()));
+                row.unreached.extend(line);
             }
         }
         if self.wants(Test::BackToBack) {
             row.burst = self.search_burst(size, highest)?;
         }
-        Ok(row)
+        Ok((!interrupts().have_come()).then_some(row))
     }
 
     /// Searches the highest clean rate below one that is not: packets per second; `None` if every rate loses.
     fn search_rate(&mut self, size: u16, highest: f64) -> Result<Option<f64>, Error> {
         let (mut low, mut high) = (None, highest);
         for _ in 0..self.steps() {
-            if interrupts().have_come() {
-                return Ok(None);
-            }
             let rate = (low.unwrap_or(0.0) + high) / 2.0;
-            let times = self.trial(size, Rate::Packets(rate), None, "throughput")?;
+            let Some(times) = self.trial(size, Rate::Packets(rate), None, "throughput")? else { return Ok(None) };
             match self.is_clean(&times) {
                 true => low = Some(rate.min(times.rates()[0].max(low.unwrap_or(0.0)))),
                 false => high = rate,
@@ -253,9 +270,11 @@ impl Tester<'_> {
         let common = Common { seconds, ..self.common.clone() };
         let kept = std::mem::replace(&mut self.common, common);
         let (mut low, mut high) = (0, longest + 1);
-        while high - low > (longest as f64 * self.what.resolution) as u64 + 1 && !interrupts().have_come() {
+        // As close as a part of the burst that is found, which may be short.
+        while high - low > (low as f64 * self.what.resolution) as u64 + 1 {
             let count = if high > longest { longest.max(1) } else { (low + high) / 2 };
-            let times = self.trial(size, Rate::Packets(highest), Some(count.max(1)), "back-to-back frames")?;
+            let rate = Rate::Packets(highest);
+            let Some(times) = self.trial(size, rate, Some(count.max(1)), "back-to-back frames")? else { break };
             match self.is_clean(&times) {
                 true => low = count,
                 false => high = count,
@@ -317,10 +336,17 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "latency",
                 title: "Latency at the throughput (section 26.2)",
-                compares: "In microseconds, of every frame of one trial; the RFC asks for the mean of 20 trials, of one frame each."
+                compares: "Of every frame of one trial; the RFC asks for the mean of 20 trials, of one frame each."
                     .to_string(),
-                columns: vec!["bytes", "Mpps", "mean", "min", "median", "99 %", "99.9 %", "max"],
+                columns: vec!["bytes", "Mpps", "mean µs", "min µs", "median µs", "99 % µs", "99.9 % µs", "max µs"],
                 rows: rows.iter().filter_map(row).collect(),
+                warnings: rows
+                    .iter()
+                    .filter_map(|row| {
+                        let shortfall = row.latency.as_ref()?.shortfall.as_ref()?;
+                        Some(format!("{} bytes: {}", row.size, shortfall.line()))
+                    })
+                    .collect(),
                 ..Section::default()
             });
         }
@@ -328,16 +354,26 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "loss",
                 title: "Frame loss rate (section 26.3)",
-                compares: "Lost frames in %, at parts of the offered rate, until two successive ones lose nothing."
+                compares: "Lost frames at parts of the offered rate, until two successive ones lose nothing."
                     .to_string(),
-                columns: vec!["bytes", "100 %", "90 %", "80 %", "70 %", "60 %", "50 %", "40 %", "30 %", "20 %", "10 %"],
+                columns: vec!["bytes", "% of the offered rate", "sent Mpps", "lost %"],
                 rows: rows
                     .iter()
-                    .map(|row| {
-                        let losses = row.losses.iter().map(|loss| Cell::Number(loss * 100.0, 3));
-                        let rest = std::iter::repeat(Cell::Nothing);
-                        [size(row)].into_iter().chain(losses.chain(rest).take(10)).collect()
+                    .flat_map(|row| {
+                        row.losses.iter().enumerate().map(|(step, (sent, lost))| {
+                            let part = 100.0 - 10.0 * step as f64;
+                            vec![
+                                size(row),
+                                Cell::Number(part, 0),
+                                Cell::Number(sent / 1e6, 6),
+                                Cell::Number(lost * 100.0, 3),
+                            ]
+                        })
                     })
+                    .collect(),
+                warnings: rows
+                    .iter()
+                    .flat_map(|row| row.unreached.iter().map(|line| format!("{} bytes, {line}", row.size)))
                     .collect(),
                 ..Section::default()
             });

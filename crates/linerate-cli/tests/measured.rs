@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Namespace, alone, expect, inside, linerate, summary, text};
+use kit::{Namespace, Process, alone, expect, inside, linerate, summary, text};
 use serde_json::Value;
 
 /// Returns a positive number.
@@ -151,11 +151,15 @@ fn rfc2544_measures_what_is_between_two_ports() {
     let names: Vec<_> = experiments.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["throughput", "latency", "loss", "back-to-back"]);
     for (n, size) in [64, 1518].into_iter().enumerate() {
-        let rows = experiments.iter().map(|experiment| &experiment["rows"][n]).collect::<Vec<_>>();
+        // Of loss there are two rows: two successive rates lose nothing.
+        let rows =
+            [n, n, 2 * n, n].iter().zip(experiments).map(|(n, experiment)| &experiment["rows"][*n]).collect::<Vec<_>>();
         assert!(rows.iter().all(|row| row["bytes"] == size), "{report}");
         assert!(positive(&rows[0]["Mpps"]) <= 0.0201 && rows[0]["% of the offered rate"] == 100.0, "{report}");
-        assert!(positive(&rows[1]["min"]) <= positive(&rows[1]["max"]), "{report}");
-        assert!(rows[2]["100 %"] == 0.0 && rows[2]["90 %"] == 0.0 && rows[2]["80 %"].is_null(), "{report}");
+        assert!(positive(&rows[1]["min µs"]) <= positive(&rows[1]["max µs"]), "{report}");
+        assert!(rows[2]["% of the offered rate"] == 100 && rows[2]["lost %"] == 0.0, "{report}");
+        let next = &experiments[2]["rows"][2 * n + 1];
+        assert!(next["% of the offered rate"] == 90 && next["lost %"] == 0.0 && next["bytes"] == size, "{report}");
         assert!(rows[3]["frames"] == rows[3]["tried"] && positive(&rows[3]["frames"]) <= 40_200.0, "{report}");
     }
     for file in ["index.html", "rfc2544.json", "throughput.svg", "loss.csv"] {
@@ -163,8 +167,26 @@ fn rfc2544_measures_what_is_between_two_ports() {
     }
     let rest = ["--only", "throughput", "--resolution", "20%", "--rate", "1k", "--sizes", "64", "--seconds", "0.1"];
     let arguments = [&["rfc2544", "null:", "N{0", "--out", &out][..], &rest].concat();
-    let said = text(&expect(0, &mut linerate(&arguments)).stdout);
-    assert!(said.contains("Throughput (RFC 2544, section 26.1)") && said.contains("-"), "{said}");
+    let output = expect(1, &mut linerate(&arguments));
+    assert!(text(&output.stdout).contains("Throughput (RFC 2544, section 26.1)"));
+    assert!(text(&output.stderr).contains("no frame of 64 bytes arrived: does null: lead to N{0?"));
+}
+
+/// A trial that was interrupted is no result.
+#[test]
+fn rfc2544_that_is_interrupted_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let words = ["rfc2544", "I{0", "I}0", "--sizes", "64", "--rate", "1k", "--seconds", "100", "--json", "--out", &out];
+    let mut process = Process::start(&mut linerate(&words));
+    process.await_error("trials of 100 s");
+    let (code, output) = process.interrupt();
+    let report = summary(output.as_bytes());
+    assert_eq!((code, &report["interrupted"]), (Some(1), &Value::from("frames of 64 bytes")), "{output}");
+    let experiments = report["experiments"].as_array().unwrap();
+    assert!(experiments.iter().all(|experiment| experiment["rows"].as_array().unwrap().is_empty()), "{report}");
+    let page = std::fs::read_to_string(folder.path().join("index.html")).unwrap();
+    assert!(page.contains("Interrupted in frames of 64 bytes: that and what follows are missing."), "{page}");
 }
 
 /// The throughput of a bridge of Linux's is that of a token bucket behind it.

@@ -22,8 +22,13 @@ fn files_of_streams_say_where_they_are_wrong() {
     let file = folder.path("streams.toml");
     says(2, &["gen", "null:", "--streams", &file], &[&file, "No such file"]);
     for (text, parts) in [
-        ("", &["missing field `stream`"][..]),
-        ("stream = []", &["it has no [[stream]]"]),
+        ("", &["it has no stream: each is a table [[stream]]"][..]),
+        ("stream = []", &["it has no stream"]),
+        ("[stream]", &["line 1", "expected a sequence"]),
+        ("[[stream]]\nrate = true", &["line 2", "expected a number, or a text such as '1M'"]),
+        ("[[stream]]\nname = \"\\u001b[31m\"\nburst = 2", &["\\u{1b}[31m: bursts need a rate"]),
+        ("[[stream]]\nname = ''", &["a name has at least one character"]),
+        ("[[stream]]\n[[stream]]\npacket = 'eth/payload(9)'\nsize = 64", &["stream 2: size: ", "write payload"]),
         ("[[stream]]\nrate = '1M'\nspeed = 2", &["line 3", "unknown field `speed`", "`packet`"]),
         ("[[stream]]\nrate = 'fast'", &["line 2", "'fast' is not a rate"]),
         ("[[stream]]\n\n[[stream]]\npacket = 'eth/udp'", &["line 4", "eth has no number for udp"]),
@@ -35,6 +40,14 @@ fn files_of_streams_say_where_they_are_wrong() {
         says(2, &["gen", "null:", "--streams", &file, "--count", "1"][..4], &[&[file.as_str()][..], parts].concat());
     }
     says(2, &["gen", "null:", "--streams", &file, "--count", "1"], &["cannot be used with"]);
+    // What has no end, or does not begin, is not read.
+    let pipe = folder.path("pipe");
+    expect(0, std::process::Command::new("mkfifo").arg(&pipe));
+    for file in [&pipe, "/dev/zero", "/"] {
+        says(2, &["gen", "null:", "--streams", file], &[file, "it is no regular file"]);
+    }
+    std::fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
+    says(2, &["gen", "null:", "--streams", &file], &["it has 1073741824 bytes: at most 1048576"]);
 }
 
 #[test]

@@ -172,7 +172,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         let section = experiment(&plan)?;
         // Of an experiment that was interrupted some points are not measured.
         if interrupts().have_come() {
-            report.interrupted_in(name);
+            report.interrupted_in(name.to_string());
             break;
         }
         // The threads of a measurement have ended; this one measured the rest.

@@ -52,7 +52,7 @@ pub struct Stream {
     #[arg(long, value_parser = whole::<u16>(1, u16::MAX))]
     #[serde(default)]
     pub flows: Option<u16>,
-    /// Begin random fields and gaps with other numbers; default 1
+    /// Begin random fields and gaps with other numbers; default 1, in files the stream's number
     #[arg(long)]
     #[serde(default)]
     pub seed: Option<u64>,
@@ -72,21 +72,42 @@ pub enum Gaps {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    #[serde(default)]
     stream: Vec<Stream>,
+}
+
+/// The most bytes of a file of streams.
+const LONGEST: u64 = 1 << 20;
+
+/// Reads a file of streams as text.
+fn read(path: &Path) -> Result<String, String> {
+    let said = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::InvalidData => "it is not UTF-8".to_string(),
+        _ => error.to_string(),
+    };
+    // A pipe, or a device, may have no end, or not begin.
+    let about = path.metadata().map_err(said)?;
+    match about.len() {
+        _ if !about.is_file() => Err("it is no regular file".to_string()),
+        0..=LONGEST => std::fs::read_to_string(path).map_err(said),
+        len => Err(format!("it has {len} bytes: at most {LONGEST}")),
+    }
 }
 
 impl Stream {
     /// Reads a file of streams: TOML, with a table `[[stream]]` for each. Ends the program if it has a mistake.
     pub fn read_all(path: &Path) -> Vec<Stream> {
         let bad = |why: &str| -> ! { usage(&format!("{}: {}", path.display(), why.trim_end())) };
-        let text = std::fs::read_to_string(path).unwrap_or_else(|error| bad(&error.to_string()));
-        let streams = toml::from_str::<File>(&text).unwrap_or_else(|error| bad(&error.to_string())).stream;
-        for (n, stream) in streams.iter().enumerate() {
+        let text = read(path).unwrap_or_else(|why| bad(&why));
+        let mut streams = toml::from_str::<File>(&text).unwrap_or_else(|error| bad(&error.to_string())).stream;
+        for (n, stream) in streams.iter_mut().enumerate() {
             if let Some(why) = stream.contradiction() {
                 bad(&format!("{}: {why}", stream.label(n)));
             }
+            // Independent of the others, unless it is given.
+            stream.seed.get_or_insert(n as u64 + 1);
         }
-        if streams.is_empty() { bad("it has no [[stream]]") } else { streams }
+        if streams.is_empty() { bad("it has no stream: each is a table [[stream]]") } else { streams }
     }
 
     /// Returns what does not go together; of options clap finds it.
@@ -101,13 +122,15 @@ impl Stream {
             Stream { rate: None, gaps: Some(_), .. } => Some("gaps need a rate"),
             Stream { burst: Some(0), .. } => Some("a burst has at least one frame"),
             Stream { flows: Some(0), .. } => Some("there is at least one flow"),
+            Stream { name: Some(name), .. } if name.is_empty() => Some("a name has at least one character"),
             _ => None,
         }
     }
 
     /// Returns the stream's name, or its number from 1 on.
     pub fn label(&self, number: usize) -> String {
-        self.name.clone().unwrap_or_else(|| format!("stream {}", number + 1))
+        // It may be printed on a terminal.
+        self.name.as_ref().map_or_else(|| format!("stream {}", number + 1), |name| name.escape_debug().to_string())
     }
 
     /// Returns the count of flows, at least one for each queue.
@@ -117,9 +140,11 @@ impl Stream {
 
     /// Prepares the frames that each of `queues` sends. Its flows with sequence numbers are those from `first_flow` on.
     ///
+    /// `place` is the stream's place in a file, for messages; empty for options.
+    ///
     /// # Errors
     /// [`Error::Capture`]: the template cannot be read.
-    pub fn sources(&self, queues: u16, first_flow: u16) -> Result<Vec<Source>, Error> {
+    pub fn sources(&self, queues: u16, first_flow: u16, place: &str) -> Result<Vec<Source>, Error> {
         let flows = u64::from(self.flow_count(queues));
         let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
         // Each queue has its own flows, at least one.
@@ -143,12 +168,15 @@ impl Stream {
             (Some(template), _) => template.clone(),
         };
         let template = match &self.size {
-            Some(sizes) => template.with_sizes(sizes.clone()).unwrap_or_else(|why| usage(&format!("--size: {why}"))),
+            Some(sizes) => {
+                let option = if place.is_empty() { "--size" } else { "size" };
+                template.with_sizes(sizes.clone()).unwrap_or_else(|why| usage(&format!("{place}{option}: {why}")))
+            }
             None => template,
         };
         let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
-        Ok(frames.map(|frames| frames.unwrap_or_else(|why| usage(&why)).into()).collect())
+        Ok(frames.map(|frames| frames.unwrap_or_else(|why| usage(&format!("{place}{why}"))).into()).collect())
     }
 
     /// Returns the times between frames of a queue.
@@ -172,7 +200,7 @@ fn read_template<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Template>,
 
 /// A number, or a text with a unit.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, or a text such as '1M'")]
 enum Plain {
     Whole(i64),
     Real(f64),

@@ -71,8 +71,9 @@ impl Values {
             return Ok(Values::List { values: values.collect::<Result<_, _>>()?, times });
         }
         if let Some((address, prefix)) = values.split_once('/') {
+            let (prefix, step) = stepped(prefix)?;
             let (first, last) = prefixed(address, prefix, notation, most)?;
-            return Ok(Values::Range { first, last, step: 1, times });
+            return Ok(Values::Range { first, last, step, times });
         }
         // A sign is none of a range.
         let Some((first, last)) = values.split_once('-').filter(|(first, _)| !first.trim().is_empty()) else {
@@ -83,16 +84,21 @@ impl Values {
                 Ok(Values::Constant(value))
             };
         };
-        let (last, step) = match last.split_once('+') {
-            Some((last, step)) => (last, whole(step, u64::MAX, "a step")?),
-            None => (last, 1),
-        };
+        let (last, step) = stepped(last)?;
         let (first, last) = (number(first, notation, most)?, number(last, notation, most)?);
         if first > last {
             return Err(format!("'{values}' ends before it begins"));
         }
         halves(notation, first, last, true)?;
         Ok(Values::Range { first, last, step, times })
+    }
+}
+
+/// Splits a step from the end of a range; without one it is 1.
+fn stepped(end: &str) -> Result<(&str, u64), String> {
+    match end.split_once('+') {
+        Some((end, step)) => Ok((end, whole(step, u64::MAX, "a step")?)),
+        None => Ok((end, 1)),
     }
 }
 
@@ -205,6 +211,7 @@ mod tests {
             ("10.0.0.1", Notation::Ip4, 32, Values::Constant(address("10.0.0.1"))),
             ("10.0.0.1-10.0.1.0", Notation::Ip4, 32, range(address("10.0.0.1"), address("10.0.1.0"), 1, 1)),
             ("10.0.0.9/24", Notation::Ip4, 32, range(address("10.0.0.0"), address("10.0.0.255"), 1, 1)),
+            ("10.0.0.0/24+2*3", Notation::Ip4, 32, range(address("10.0.0.0"), address("10.0.0.255"), 2, 3)),
             ("0.0.0.0/0", Notation::Ip4, 32, range(0, u32::MAX.into(), 1, 1)),
             ("random(10.0.0.0/8)", Notation::Ip4, 32, Values::Random { first: 10 << 24, last: (11 << 24) - 1 }),
             ("02:00:00:00:00:0a", Notation::Mac, 48, Values::Constant(0x0200_0000_000A)),
