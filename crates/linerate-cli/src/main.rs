@@ -866,7 +866,9 @@ mod tests {
             }
             for name in words[2..].iter().filter(|word| {
                 // Neither packets and rules nor a port's addresses.
-                let is_address = |part: &str| part.parse::<std::net::IpAddr>().is_ok();
+                let is_address = |part: &str| {
+                    part.parse::<std::net::IpAddr>().is_ok() || part.parse::<std::net::SocketAddr>().is_ok()
+                };
                 word.contains(':')
                     && !["udp", "tcp", "from", "eth"].iter().any(|kind| word.starts_with(kind))
                     && !word.split(',').all(is_address)
