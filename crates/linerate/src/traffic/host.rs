@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::checksum::checksum;
 
-/// The addresses of a port, for answers to who asks for them: ARP requests (RFC 826), neighbour solicitations (RFC 4861), and
-/// echo requests (RFC 792, RFC 4443).
+/// The addresses of a port, and its answers to requests for them: ARP requests (RFC 826), neighbour solicitations (RFC 4861), and
+/// echo requests (RFC 792, RFC 4443). It keeps nothing of other hosts: an answer goes to the frame's sender.
 ///
 /// ```
 /// use linerate::traffic::{Host, Template};
@@ -218,7 +218,7 @@ mod tests {
         frame
     }
 
-    /// What the host makes of a frame is what it is asked for, but for the addresses.
+    /// Each request becomes its answer.
     #[test]
     fn requests_are_answered() {
         let eth = "eth(src=02:00:00:00:00:09,dst=02:00:00:00:00:01)";
