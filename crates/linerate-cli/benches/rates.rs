@@ -1,4 +1,4 @@
-//! What `gen` asks for beside what arrives at a model's wire: the mean rate, and the distribution of the gaps.
+//! Compares the rates and gaps that `gen` is asked for with those that arrive at a model's wire.
 //!
 //! The wire of a model is a capture file, which has the time of each frame as the model takes it from the card's ring, in another
 //! thread: its times are those of a wire that looks at the card when it has a processor. Even gaps and bursts have a mean; of random

@@ -166,7 +166,7 @@ fn pacer(stream: &Stream, asked: f64, queue: u16, run: &Run) -> Pacer {
     pacer.with_bursts(stream.burst.unwrap_or(1).into()).with_gaps(stream.gaps(queue))
 }
 
-/// What a stream was asked for, and what it has sent.
+/// The rate and the count that a stream was asked for, and the frames that it has sent.
 struct Sum {
     /// Packets per second; `None` at full speed.
     asked: Option<f64>,

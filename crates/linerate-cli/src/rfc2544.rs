@@ -71,7 +71,7 @@ const BURST: f64 = 2.0;
 /// The most steps of a search, whatever the resolution.
 const STEPS: u32 = 20;
 
-/// What is known of one frame size.
+/// The results of one frame size.
 #[derive(Default)]
 struct Row {
     size: u16,

@@ -40,7 +40,7 @@ fn files_of_streams_say_where_they_are_wrong() {
         says(2, &["gen", "null:", "--streams", &file, "--count", "1"][..4], &[&[file.as_str()][..], parts].concat());
     }
     says(2, &["gen", "null:", "--streams", &file, "--count", "1"], &["cannot be used with"]);
-    // What has no end, or does not begin, is not read.
+    // Pipes, devices and folders are refused: they may have no end.
     let pipe = folder.path("pipe");
     expect(0, std::process::Command::new("mkfifo").arg(&pipe));
     for file in [&pipe, "/dev/zero", "/"] {
@@ -79,6 +79,7 @@ fn wrong_names_and_options_are_usage() {
         &["--size: a frame of 64 bytes, CRC included, has no room for these headers; the smallest has 108"],
     );
     says(2, &["gen", "null:", "--packet", "eth", "--flows", "2"], &["cannot be used with"]);
+    says(2, &["gen", "null:", "--size", "64,128", "--flows", "65000"], &["at most 64512 flows"]);
     says(2, &["gen", "null:", "--burst", "8"], &["required arguments", "--rate <RATE>"]);
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
     says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);

@@ -162,7 +162,9 @@ impl Stream {
             }
             // Frames of several sizes, with sequence numbers, too.
             (None, None) => {
-                let last = 1023 + self.flows.unwrap_or(1);
+                let last = 1023u16.checked_add(self.flows.unwrap_or(1)).unwrap_or_else(|| {
+                    usage(&format!("{place}frames of several sizes have at most 64512 flows: a source port for each"))
+                });
                 template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|why| usage(&why))
             }
             (Some(template), _) => template.clone(),

@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(take_at(&mut pacer.clone(), 50.5e-6, 1000), 50);
         assert_eq!(take_at(&mut pacer.clone(), 10.0, 1000), 64);
         assert_eq!(take_at(&mut pacer.with_slack(500), 10.0, 1000), 500);
-        // What is due suffices for all of `least`, or for none.
+        // The frames that are due suffice for all of `least`, or for none.
         let mut slow = Pacer { now: 40.5, due: 1.0, ..Pacer::new(Rate::Packets(1.0), 60.0) };
         let mut take = |least, most| slow.take_at(least, most, |_| 40.5);
         assert_eq!((take(41, 64), take(32, 32), take(9, 64)), (0, 32, 0));

@@ -164,7 +164,7 @@ impl Template {
             }
         };
         let lens = order.iter().map(|variant| variants[*variant as usize].bytes.len());
-        let mean_len = lens.sum::<usize>() as f64 / order.len() as f64;
+        let (longest, mean_len) = (lens.clone().max().unwrap_or(0), lens.sum::<usize>() as f64 / order.len() as f64);
         // Short frames are copied at once; of long ones, and of those of several sizes, headers and payload.
         let head = match &variants[..] {
             [only] if only.bytes.len() <= ROW => only.bytes.len(),
@@ -184,6 +184,7 @@ impl Template {
             variants,
             order,
             turn,
+            longest,
             mean_len,
             cells: layout.cells,
             sums: layout.sums,
@@ -218,6 +219,7 @@ pub struct Frames {
     /// The variants' numbers in the order of the frames.
     order: Vec<u32>,
     turn: Turn,
+    longest: usize,
     mean_len: f64,
     cells: Vec<Cell>,
     /// From the inner to the outer ones.
@@ -243,7 +245,7 @@ impl Frames {
 
     /// Returns the length of the longest frame in bytes, without CRC.
     pub fn longest(&self) -> usize {
-        self.variants.iter().map(|variant| variant.bytes.len()).max().unwrap_or(0)
+        self.longest
     }
 
     /// Returns the mean length of the frames in bytes, without CRC.
