@@ -7,7 +7,8 @@ use linerate::nic::known;
 use linerate::pci::{NetworkCard, companions, give_back, take};
 use linerate::port::Access;
 
-use crate::show::{note, print};
+use crate::show::print;
+use crate::terminal::note;
 
 /// Takes cards from the kernel, until `unbind` gives them back.
 pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {

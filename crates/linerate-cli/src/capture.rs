@@ -31,7 +31,8 @@ use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
 use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
-use crate::show::{Shown, note, print};
+use crate::show::{Shown, print};
+use crate::terminal::note;
 use crate::{Common, LONGEST_MTU, packets, usage, whole};
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of

@@ -26,6 +26,7 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
             "linerate gen packet:eth0 --packet 'eth/ip(src=10.0.0.0/24)/udp(dport=53)/payload(64)' --rate 10k",
             "linerate gen null: --size imix --rate 1Gbit --gaps poisson --seconds 2",
             "linerate gen vale0:a --streams streams.toml             # docs/generate.md",
+            "linerate gen null: --rate 1M --control /tmp/gen.socket  # docs/wires.md: other rates while it runs",
         ],
     ),
     (

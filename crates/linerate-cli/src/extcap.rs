@@ -20,7 +20,8 @@ use linerate::filter::Filter;
 use linerate::share::{Client, folder};
 
 use self::names::{GENERAL, Interface};
-use crate::show::{note, print};
+use crate::show::print;
+use crate::terminal::note;
 use crate::{explained, usage, whole};
 
 /// The file name under which the program is an extcap program: its arguments are those of `linerate extcap`.

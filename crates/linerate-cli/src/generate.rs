@@ -1,7 +1,8 @@
 //! `linerate gen`: sends packets of one or several streams.
 //!
-//! - `stream`: what is sent, and when; `source`: its frames; `sender`: a queue's thread
+//! - `stream`: what is sent, and when; `source`: its frames; `pace`: their times; `sender`: a queue's thread
 
+mod pace;
 mod sender;
 mod source;
 mod stream;
@@ -13,17 +14,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use linerate::port::PortName;
-use linerate::traffic::{Pacer, Rate, Report};
+use linerate::traffic::Report;
 use linerate::{Batch, Error};
+use pace::Pace;
 use sender::{Answering, Lane, Sender};
 use serde_json::{Value, json};
 use stream::Stream;
 
 use crate::line_rate::possible;
+use crate::live::Follower;
 use crate::reply::Reply;
 use crate::run::{Measured, Outcome, REST, Run, wire_of};
 use crate::shortfall::Shortfall;
-use crate::show::note;
+use crate::terminal::note;
 use crate::{Common, LONGEST_MTU, usage};
 
 /// Options of the traffic.
@@ -40,9 +43,6 @@ pub struct Traffic {
     #[command(flatten)]
     reply: Reply,
 }
-
-/// Frames that a paced sender to another process may catch up after time without a processor: a ring.
-const RING: usize = 512;
 
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
@@ -90,32 +90,46 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     }
     let queues = run.queues();
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
-    let mut sums = Vec::new();
+    let mut sums: Vec<Sum> = Vec::new();
     let (mut is_stamped, mut flows) = (true, 0u16);
+    let mut sources = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
-        let sources = stream.sources(queues, flows, &place(number))?;
+        let of_stream = stream.sources(queues, flows, &place(number))?;
         flows = flows
             .checked_add(stream.flow_count(queues))
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));
-        let mean_len = sources[0].mean_len();
-        is_stamped &= sources[0].is_stamped();
+        let mean_len = of_stream[0].mean_len();
+        is_stamped &= of_stream[0].is_stamped();
         let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.devices()[0], false));
         let asked = rate.map(|rate| rate.packets_per_second(mean_len));
-        let sent = Arc::<AtomicU64>::default();
+        sums.push(Sum { asked, mean_len, sent: Arc::default(), count: stream.count });
+        sources.push(of_stream);
+    }
+    // The rate of all paced streams, and their frames' length: a change of the rate is one of all.
+    let paced = || sums.iter().filter_map(|sum| Some((sum.asked?, sum.mean_len)));
+    let all: f64 = paced().map(|(asked, _)| asked).sum();
+    let mean_len = paced().map(|(asked, len)| asked * len).sum::<f64>() / all;
+    let together = run.is_served().then(|| common.batch.packets());
+    for ((stream, sum), sources) in streams.iter().zip(&sums).zip(sources) {
         for (queue, (source, lanes)) in (0..queues).zip(sources.into_iter().zip(&mut lanes)) {
             // Those of the first `count` frames that are this queue's: each of them begins with its own number.
             let left =
                 stream.count.map_or(u64::MAX, |count| count.saturating_sub(queue.into()).div_ceil(u64::from(queues)));
-            let pacer = asked.map(|asked| pacer(stream, asked, queue, &run));
-            // Each burst costs the other process a wake-up, so the frames of 50 µs are sent together.
-            let least = match asked.filter(|_| run.is_served()) {
-                Some(asked) => ((asked * 50e-6) as usize).clamp(1, common.batch.packets().min(Pacer::SLACK as usize)),
-                None => 1,
+            let pace = Pace {
+                // One at full speed has all of the rate that it may be given.
+                part: sum.asked.map_or(1.0, |asked| asked / all) / f64::from(queues),
+                credit: f64::from(queue) / f64::from(queues),
+                burst: stream.burst.unwrap_or(1),
+                gaps: stream.gaps(queue),
+                together,
             };
-            lanes.push(Lane { source, pacer, least, left, sent: sent.clone(), made: Vec::new() });
+            lanes.push(Lane::new(source, pace, sum.asked.map(|_| all), left, sum.sent.clone()));
         }
-        sums.push(Sum { asked, sent, count: stream.count });
     }
+    let speed = match &sums[..] {
+        [one] => Some(run.paces(one.asked, one.mean_len)),
+        several => several.iter().all(|sum| sum.asked.is_some()).then(|| run.paces(Some(all), mean_len)),
+    };
     // The rate of all streams is known while all of them send.
     let total = sums.iter().map(|sum| sum.asked).sum::<Option<f64>>();
     let held_back = run.ask(total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none())));
@@ -129,7 +143,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         };
         let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
         let rest = is_served.then_some(REST);
-        let mut sender = Sender { tx, pool, batch, lanes, runs: Vec::new(), responder, rest, end, held_back };
+        let speed = speed.clone().map(Follower::new);
+        let mut sender = Sender { tx, pool, batch, lanes, runs: Vec::new(), speed, responder, rest, end, held_back };
         run.spawn(move || sender.turn());
     }
     let is_checked = is_checked(port);
@@ -156,20 +171,12 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     })
 }
 
-/// Returns the pacer of a queue's share of a stream of `asked` packets per second.
-fn pacer(stream: &Stream, asked: f64, queue: u16, run: &Run) -> Pacer {
-    let queues = f64::from(run.queues());
-    let pacer = Pacer::new(Rate::Packets(asked / queues), 0.0);
-    // In turn: the sum of queues with few frames each is the rate, too.
-    let pacer = pacer.with_credit(f64::from(queue) / queues);
-    let pacer = if run.is_served() { pacer.with_slack(RING) } else { pacer };
-    pacer.with_bursts(stream.burst.unwrap_or(1).into()).with_gaps(stream.gaps(queue))
-}
-
 /// The rate and the count that a stream was asked for, and the frames that it has sent.
 struct Sum {
     /// Packets per second; `None` at full speed.
     asked: Option<f64>,
+    /// Of its frames, without CRC.
+    mean_len: f64,
     sent: Arc<AtomicU64>,
     count: Option<u64>,
 }
@@ -182,7 +189,7 @@ fn summary(streams: &[Stream], sums: &[Sum], measured: &mut Measured) -> (Value,
         let is_over = sum.count.is_some_and(|count| sent >= count);
         table += &format!("{label}: {sent} packets{}\n", if is_over { ", all of them" } else { "" });
         rows.push(json!({"name": label, "packets": sent, "asked_mpps": sum.asked.map(|asked| asked / 1e6)}));
-        if let Some(asked) = sum.asked.filter(|_| !is_over) {
+        if let Some(asked) = sum.asked.filter(|_| !is_over && !measured.is_steered) {
             let bound = measured.bound.clone().or(measured.stopped_by.clone());
             measured.shortfalls.extend(Shortfall::of(&label, asked, sent, measured.seconds, bound));
         }

@@ -28,8 +28,9 @@ use crate::processors::Use;
 use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::run::{Measured, Outcome, Run, wire_of};
 use crate::shortfall::Shortfall;
-use crate::show::{note, per_second, print};
+use crate::show::{per_second, print};
 use crate::signals::interrupts;
+use crate::terminal::note;
 use crate::{Common, usage, whole};
 
 /// Options of the load.

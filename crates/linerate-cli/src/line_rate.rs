@@ -6,7 +6,7 @@ use linerate::port::{Link, Port, PortName};
 use linerate::sim82599::{self, Card};
 use linerate::traffic::Rate;
 
-use crate::show::note;
+use crate::terminal::note;
 use crate::usage;
 
 /// Returns the model behind a port, if there is one.
@@ -24,17 +24,29 @@ fn line(port: &Port) -> Option<f64> {
     }
 }
 
+/// Returns a rate in packets or bits per second: a part of the line becomes bits.
+///
+/// # Errors
+/// The port has no line rate.
+pub fn on_line(rate: Rate, port: &Port) -> Result<Rate, String> {
+    match (rate, line(port)) {
+        (Rate::Line(_), None) => Err(format!("{} has no line rate; give packets or bits per second", port.name())),
+        (rate, line) => Ok(rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT))),
+    }
+}
+
+/// Returns the line, if it cannot carry a rate of frames of `len` bytes on average, without CRC.
+pub fn beyond_line(rate: Rate, len: f64, port: &Port) -> Option<Rate> {
+    line(port).map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001)
+}
+
 /// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
 /// which is as fast as it goes. Frames have `len` bytes on average, without CRC.
 pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rate> {
-    let line = line(port);
-    let rate = match (rate, line) {
-        (Rate::Line(_), None) => usage(&format!("{} has no line rate; give packets or bits per second", port.name())),
-        (rate, line) => rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT)),
-    };
+    let rate = on_line(rate, port).unwrap_or_else(|why| usage(&why));
     let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
     let size = ((len + 4.0) * 10.0).round() / 10.0;
-    match line.map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001) {
+    match beyond_line(rate, len, port) {
         Some(line) => {
             let line = format!("{line} = {} of {size} bytes", packets(line));
             if !is_quiet {

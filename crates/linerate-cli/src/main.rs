@@ -15,8 +15,9 @@
 //!   move, and why; `hint`: what mends an error
 //! - `metrics`: the counters of a run for Prometheus
 //! - `reply`: answers of `gen` and `sink` to ARP and pings
-//! - `show`: the live table and the JSON lines; `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`:
-//!   `--batch auto`
+//! - `live`: what keys and a control socket ask of a run, and the full screen
+//! - `rates`: an interval of a run; `show`: it and the summary, as lines; `terminal`: notes, and the full screen that holds them
+//! - `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
 mod bind;
@@ -29,6 +30,7 @@ mod hint;
 mod latency;
 mod limits;
 mod line_rate;
+mod live;
 mod manual;
 mod metrics;
 mod moved;
@@ -37,6 +39,7 @@ mod ports;
 mod processors;
 mod profile;
 mod quantiles;
+mod rates;
 mod replay;
 mod reply;
 mod report;
@@ -49,6 +52,7 @@ mod signals;
 mod sim;
 mod sink;
 mod switch;
+mod terminal;
 mod tune;
 mod vm;
 
@@ -63,6 +67,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::{Error, Remedy, port};
+use live::Steering;
 use tracing::Level;
 use tune::Tuner;
 
@@ -94,6 +99,8 @@ enum Command {
         #[command(flatten)]
         rules: fwd::Rules,
         #[command(flatten)]
+        steering: Steering,
+        #[command(flatten)]
         common: Common,
     },
     /// Let some packets through and drop the others: between two ports, or all packets of one port at full speed
@@ -108,6 +115,8 @@ enum Command {
         #[command(flatten)]
         rules: fwd::Rules,
         #[command(flatten)]
+        steering: Steering,
+        #[command(flatten)]
         common: Common,
     },
     /// Send packets with flows and sequence numbers
@@ -116,6 +125,8 @@ enum Command {
         port: String,
         #[command(flatten)]
         traffic: Box<generate::Traffic>,
+        #[command(flatten)]
+        steering: Steering,
         #[command(flatten)]
         common: Common,
     },
@@ -128,6 +139,8 @@ enum Command {
         #[command(flatten)]
         how: replay::How,
         #[command(flatten)]
+        steering: Steering,
+        #[command(flatten)]
         common: Common,
     },
     /// Receive packets, check their sequence numbers, report loss and reordering
@@ -139,6 +152,8 @@ enum Command {
         count: Option<u64>,
         #[command(flatten)]
         reply: reply::Reply,
+        #[command(flatten)]
+        steering: Steering,
         #[command(flatten)]
         common: Common,
     },
@@ -354,6 +369,15 @@ struct Common {
     /// Print one JSON object per second and line instead of a table; the last one is the summary
     #[arg(long)]
     json: bool,
+    /// Of commands that can be steered
+    #[arg(skip)]
+    steering: Steering,
+}
+
+impl Common {
+    fn steered(self, steering: Steering) -> Common {
+        Common { steering, ..self }
+    }
 }
 
 /// Processors, in the order in which threads get them.
@@ -476,7 +500,7 @@ fn show_messages() {
     let level = std::env::var("LINERATE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(Level::WARN);
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(terminal::Notes)
         .with_target(false)
         .without_time()
         .with_ansi(false)
@@ -555,7 +579,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| stdout().flush());
     match printed {
         Err(why) if !error.use_stderr() && why.kind() != io::ErrorKind::BrokenPipe => {
-            show::note(&format!("linerate: cannot write to standard output: {why}"));
+            terminal::note(&format!("linerate: cannot write to standard output: {why}"));
             ExitCode::FAILURE
         }
         _ => ExitCode::from(error.exit_code() as u8),
@@ -584,13 +608,13 @@ fn main() -> ExitCode {
     let code = match outcome {
         Ok(code) => code,
         Err(error) => {
-            show::note(&format!("linerate: {}", explained(&error)));
+            terminal::note(&format!("linerate: {}", explained(&error)));
             code(&error)
         }
     };
     match show::unwritten() {
         Some(why) => {
-            show::note(&format!("linerate: cannot write to standard output: {why}"));
+            terminal::note(&format!("linerate: cannot write to standard output: {why}"));
             ExitCode::FAILURE
         }
         None => code,
@@ -599,16 +623,23 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Error> {
     match command {
-        Command::Fwd { a, b, rest, count, profile, rules, common } => {
-            fwd::run("fwd", [&a, &b], rest.as_deref(), count, profile, &rules, &common)
+        Command::Fwd { a, b, rest, count, profile, rules, steering, common } => {
+            fwd::run("fwd", [&a, &b], rest.as_deref(), count, profile, &rules, &common.steered(steering))
         }
-        Command::Filter { a, b: Some(b), count, rules, common } => {
-            fwd::run("filter", [&a, &b], None, count, false, &rules, &common)
+        Command::Filter { a, b, count, rules, steering, common } => {
+            let common = common.steered(steering);
+            match b {
+                Some(b) => fwd::run("filter", [&a, &b], None, count, false, &rules, &common),
+                None => fwd::discard(&a, count, &rules, &common),
+            }
         }
-        Command::Filter { a, b: None, count, rules, common } => fwd::discard(&a, count, &rules, &common),
-        Command::Gen { port, traffic, common } => generate::run(&port, &traffic, &common),
-        Command::Replay { file, port, how, common } => replay::run(file, &port, &how, &common),
-        Command::Sink { port, count, reply, common } => sink::run(&port, count, &reply, &common),
+        Command::Gen { port, traffic, steering, common } => generate::run(&port, &traffic, &common.steered(steering)),
+        Command::Replay { file, port, how, steering, common } => {
+            replay::run(file, &port, &how, &common.steered(steering))
+        }
+        Command::Sink { port, count, reply, steering, common } => {
+            sink::run(&port, count, &reply, &common.steered(steering))
+        }
         Command::Capture { ports, what, common } => {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &common)
         }

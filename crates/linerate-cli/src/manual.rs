@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::show::{note, print};
+use crate::show::print;
+use crate::terminal::note;
 
 /// Writes `linerate.1`, and a page for each command, into a folder.
 pub fn write_pages(grammar: Command, folder: &Path) -> ExitCode {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate::Error;
 use linerate::port::Statistics;
 
-use crate::show::note;
+use crate::terminal::note;
 
 /// Where the counters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use linerate::traffic::Report;
 use serde_json::{Value, json};
 
 use crate::line_rate::{is_up, model};
-use crate::show::{drops, note, occurred};
+use crate::show::{drops, occurred};
+use crate::terminal::note;
 
 /// Returns the number of frames that came and that the ports did not deliver. Packets wait for a buffer, and are not lost.
 pub fn undelivered(statistics: &[Statistics]) -> u64 {

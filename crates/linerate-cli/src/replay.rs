@@ -30,7 +30,8 @@ use crate::line_rate::possible;
 use crate::quantiles::{row, titles};
 use crate::run::{Measured, Outcome, Run};
 use crate::shortfall::Shortfall;
-use crate::show::{note, time};
+use crate::show::time;
+use crate::terminal::note;
 use crate::{Common, Wait, packets, usage};
 
 /// Options of the replay.

@@ -14,8 +14,9 @@ use crate::latency::{Load, Times, measure};
 use crate::processors::Use;
 use crate::quantiles::quantile;
 use crate::report::{Cell, Plot, Report, Section, number};
-use crate::show::{note, print};
+use crate::show::print;
 use crate::signals::interrupts;
+use crate::terminal::note;
 use crate::{Common, whole};
 
 /// Options of the benchmarks.

@@ -1,4 +1,8 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
+//!
+//! - `watch`: until its end
+
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::MetadataExt;
@@ -21,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::limits::{End, Quota};
 use crate::line_rate::{is_up, model, possible};
+use crate::live::{Live, Screen, Speed};
 use crate::metrics::{self, Metrics, Sample};
 use crate::moved::{Moved, Work};
 use crate::notes::{
@@ -29,9 +34,11 @@ use crate::notes::{
 };
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, cycles_in};
+use crate::rates::shortened;
 use crate::shortfall::Shortfall;
-use crate::show::{Rates, Show, Shown, Tick, note};
+use crate::show::{Show, Shown};
 use crate::signals::{ignore_file_size, interrupts};
+use crate::terminal::{is_ours, note};
 use crate::{Common, Wait, usage};
 
 /// One thread's work: moves a batch, and returns the number of packets.
@@ -75,6 +82,7 @@ pub struct Run {
     sends_chains: bool,
     shown: Shown,
     metrics: Option<Metrics>,
+    live: Live,
 }
 
 /// The measurements of a run.
@@ -107,6 +115,10 @@ pub struct Measured {
     pub panicked: bool,
     /// A capture file at a port's other end could not be read or written to its end.
     pub has_cut_capture: bool,
+    /// Paused for a time, or given another rate.
+    pub is_steered: bool,
+    /// What was asked while the run lasted, with the time of each.
+    pub changes: Vec<Value>,
 }
 
 impl Measured {
@@ -286,6 +298,7 @@ impl Run {
             links: Vec::new(),
             first: Vec::new(),
             metrics,
+            live: Live::new(command, common.steering.control.as_deref())?,
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
         run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
@@ -306,6 +319,11 @@ impl Run {
     pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
         self.asked = packets_per_second;
         self.held_back.clone()
+    }
+
+    /// Makes the threads' rate one that can change; see [`Live::paces`].
+    pub fn paces(&mut self, packets_per_second: Option<f64>, mean_len: f64) -> Arc<Speed> {
+        self.live.paces(packets_per_second, mean_len)
     }
 
     /// Returns the counter of answers, for threads that send some.
@@ -378,7 +396,7 @@ impl Run {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let core = self.common.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
-        let (work, stop) = (Arc::<Work>::default(), self.stop.clone());
+        let (work, stop, paused) = (Arc::<Work>::default(), self.stop.clone(), self.live.paused());
         let counters = work.clone();
         // With a processor of its own a thread spins; otherwise it yields. If the other side is a process, the
         // thread rests, because that process needs a processor.
@@ -394,6 +412,11 @@ impl Run {
             }
             let (mut before, mut patience) = (cycles(), Patience::new(PATIENCE));
             while !stop.load(Ordering::Relaxed) {
+                if paused.load(Ordering::Relaxed) {
+                    std::thread::sleep(LOOK);
+                    before = cycles();
+                    continue;
+                }
                 let packets = turn();
                 let now = cycles();
                 if packets > 0 {
@@ -423,6 +446,14 @@ impl Run {
         self.finish_with(judge, |_| (Value::Null, String::new()))
     }
 
+    /// Enters the full screen, if the run is shown there.
+    fn screen(&self) -> Option<Screen> {
+        let is_wanted = self.shown == Shown::All && !self.common.json && !self.common.steering.plain;
+        let names: Vec<String> = self.devices.iter().map(|device| shortened(device.name(), 24)).collect();
+        let title = format!("linerate {} {}", self.command, names.join(" "));
+        (is_wanted && is_ours()).then(|| Screen::enter(title, self.live.has_rate(), self.live.sender())).flatten()
+    }
+
     /// As [`finish`](Run::finish); `part` completes the measurements once the threads have ended, and returns the command's own
     /// part of the summary, and its table.
     pub fn finish_with(
@@ -430,7 +461,8 @@ impl Run {
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
         part: impl FnOnce(&mut Measured) -> (Value, String),
     ) -> Result<ExitCode, Error> {
-        let (command, strict, mut show) = (self.command, self.common.strict, Show::new(self.common.json, self.shown));
+        let (command, strict) = (self.command, self.common.strict);
+        let mut show = Show::new(self.common.json, self.shown, self.screen());
         let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let (part, table) = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
@@ -449,6 +481,9 @@ impl Run {
         });
         if let Some(parts) = &measured.parts {
             summary["profile"] = parts.json();
+        }
+        if !measured.changes.is_empty() {
+            summary["changes"] = std::mem::take(&mut measured.changes).into();
         }
         if !part.is_null() {
             summary[command] = part;
@@ -494,6 +529,7 @@ impl Run {
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
         self.end.set(0);
+        self.live.resume();
         let (mut in_time, sent, mut seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
         // The main thread may see the end later than the threads.
         if let Some(most) = self.common.seconds.filter(|_| self.is_ended_by_threads.get()) {
@@ -522,7 +558,8 @@ impl Run {
             (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
         }
         let (chains, most_seconds) = (self.may_have_chains(), self.common.seconds);
-        let Run { names, devices, profile, asked, held_back, count, was_down, .. } = self;
+        let Run { names, devices, profile, asked, held_back, count, was_down, live, .. } = self;
+        let is_steered = live.is_steered();
         // A run that is shown has its summary also after an error, once all of its threads run.
         let failure = match outcome {
             Err(error) if show.is_none() || !has_started => return Err(error),
@@ -554,7 +591,9 @@ impl Run {
         let why = || bound().or_else(ended_by);
         shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: why() }));
         let active = if is_counted { moved.seconds() } else { seconds };
-        if let Some(asked) = asked.filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH) {
+        if let Some(asked) =
+            asked.filter(|_| !is_steered).filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH)
+        {
             let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
                 0 => Some(used.bound_of_sender(busy)),
                 _ => used.bound().or(Some("the port, which has no room".to_string())),
@@ -570,7 +609,7 @@ impl Run {
             }
         }
         let stopped_by = bound();
-        let is_paced = asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
+        let is_paced = is_steered || asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
         let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| "the port, which has no room".to_string());
         // A source that is at its end bounds nothing.
         let goes_on = in_time.seconds() >= 0.9 * seconds;
@@ -622,6 +661,8 @@ impl Run {
             parts: profile.map(|profile| profile.parts()),
             panicked,
             has_cut_capture,
+            is_steered,
+            changes: live.changes(),
         })
     }
 
@@ -687,85 +728,6 @@ impl Run {
             note(&format!("{name}: {}{mac}, {link}", device.info().description));
         }
         Ok(links)
-    }
-
-    /// Shows the rates every second, until the end. The ports' counters were `first` before it, and their links `links`.
-    fn watch(
-        &self,
-        start: Instant,
-        first: Vec<Statistics>,
-        mut links: Vec<bool>,
-        look: impl Fn(u64, f64),
-        show: &mut Option<&mut Show>,
-    ) -> Result<(), Error> {
-        let interrupts = interrupts();
-        // A time beyond the clock's range never ends.
-        let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
-        let mut last = (start, first, Moved::default());
-        let mut next = start + Duration::from_secs(1);
-        let mut ever_up = links.clone();
-        // The packets moved when all ports were exhausted: what a thread still holds moves after that.
-        let mut at_end = None;
-        let set_metrics = |moved: &Moved| self.metrics.iter().for_each(|metrics| metrics.set(self.counters(moved)));
-        set_metrics(&Moved::default());
-        loop {
-            let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
-            let interrupted = interrupts.wait(TICK.min(left).min(next.saturating_duration_since(Instant::now())));
-            let (now, moved) = (Instant::now(), self.moved());
-            look(moved.packets, (now - start).as_secs_f64());
-            set_metrics(&moved);
-            let has_failed = self.has_failed();
-            let is_exhausted = self.is_exhausted() && at_end.replace(moved.packets) == Some(moved.packets);
-            if is_exhausted {
-                note("note: all ports are at their end: nothing more will be received");
-            }
-            let is_over = interrupted
-                || end.is_some_and(|end| now >= end)
-                || self.count.is_some_and(|count| moved.packets >= count)
-                || self.threads.iter().any(|(_, thread)| thread.is_finished())
-                || self.is_spent.load(Ordering::Relaxed)
-                || is_exhausted
-                || has_failed;
-            if let Some(show) = show
-                && (now >= next || is_over && now - last.0 >= SHOWN)
-            {
-                let statistics = self.statistics()?;
-                let seconds = (now - last.0).as_secs_f64();
-                let pairs = self.devices.iter().zip(last.1.iter().zip(&statistics));
-                show.tick(&Tick {
-                    seconds: (now - start).as_secs_f64(),
-                    ports: pairs
-                        .map(|(device, (before, now))| Rates::new(device.name(), before, now, seconds))
-                        .collect(),
-                    cycles_per_packet: moved.cycles_since(&last.2),
-                    parts: self.profile.as_ref().map(|profile| profile.parts()),
-                    processors: Snapshot::take().processors(),
-                });
-                self.last.borrow_mut().clone_from(&statistics);
-                last = (now, statistics, moved);
-            }
-            for (device, (was_up, was_ever_up)) in self.devices.iter().zip(links.iter_mut().zip(&mut ever_up)) {
-                let is_up = is_up(device);
-                // After a count was moved, the peer may end.
-                let is_counted = self.count.is_some_and(|count| moved.packets >= count);
-                if is_up != std::mem::replace(was_up, is_up) && !is_counted {
-                    let how = match is_up {
-                        true if *was_ever_up => "is up again",
-                        true => "is up",
-                        false => "is down: nothing comes and goes here",
-                    };
-                    *was_ever_up |= is_up;
-                    note(&format!("note: {}: the link {how}", device.name()));
-                    self.was_down.set(true);
-                }
-            }
-            while next <= now {
-                next += Duration::from_secs(1);
-            }
-            if is_over {
-                return Ok(());
-            }
-        }
     }
 
     /// Returns the counters as Prometheus reads them; of a port that is gone those that were read last.

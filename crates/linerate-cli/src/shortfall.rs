@@ -3,7 +3,7 @@
 use linerate::traffic::Rate;
 use serde_json::{Value, json};
 
-use crate::show::note;
+use crate::terminal::note;
 
 /// The part of the rate asked for from which on it is reached.
 const REACHED: f64 = 0.98;

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::terminal::leave;
+
 /// The time after the first signal within which others are the same one.
 const SAME: Duration = Duration::from_millis(100);
 
@@ -49,6 +51,11 @@ impl Interrupts {
     /// Ends the command, as Ctrl-C does, without a signal.
     pub fn end(&self) {
         self.have_come.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Ends a wait early, without ending the command.
+    pub fn wake(&self) {
         let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
     }
 
@@ -56,6 +63,7 @@ impl Interrupts {
     /// which is one signal.
     pub fn signal(&self) {
         if self.first.get_or_init(Instant::now).elapsed() >= SAME {
+            leave();
             let _ =
                 writeln!(stderr(), "linerate: ended at once; `linerate ports` shows cards that were not given back");
             std::process::exit(130);

@@ -13,8 +13,9 @@ use serde_json::json;
 
 use crate::notes::{capture_of_wire, defects};
 use crate::run::check_cables;
-use crate::show::{note, print};
+use crate::show::print;
 use crate::signals::interrupts;
+use crate::terminal::note;
 use crate::usage;
 
 /// How long a wait without an end sleeps at a time.

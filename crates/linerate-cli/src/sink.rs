@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::reply::Reply;
 use crate::run::{Outcome, Run, Sums, is_tester};
-use crate::show::note;
+use crate::terminal::note;
 use crate::{Common, usage};
 
 /// Runs until its end.

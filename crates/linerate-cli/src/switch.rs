@@ -7,7 +7,8 @@ use linerate::share::{Client, RingCounts, folder};
 use serde_json::json;
 
 use crate::Switch;
-use crate::show::{note, print};
+use crate::show::print;
+use crate::terminal::note;
 
 /// Runs one of the subcommands.
 pub fn run(command: &Switch) -> Result<ExitCode, Error> {

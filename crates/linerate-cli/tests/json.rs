@@ -2,6 +2,8 @@
 
 mod kit;
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use kit::{Folder, Process, expect, linerate, text};
@@ -70,6 +72,22 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let mut sink = Process::start(&mut with_ports(&["sink", "vale0:a", "--seconds", "60", "--json"]));
     sink.await_error("vale0:a");
     lines += &text(&expect(0, &mut with_ports(&["switch", "list", "--json"])).stdout);
+
+    // A run that is steered, with the answers to its requests.
+    let control = path("control");
+    let words = ["gen", "null:", "--rate", "1k", "--json", "--seconds", "60", "--control", &control];
+    let mut run = Process::start(&mut linerate(&words));
+    run.await_error("control: ");
+    let client = UnixStream::connect(&control).unwrap();
+    for request in
+        [r#"{"rate":"2k"}"#, r#"{"pause":true,"reset":true}"#, r#"{"rate":"full"}"#, "{1}", r#"{"stop":true}"#]
+    {
+        (&client).write_all(format!("{request}\n").as_bytes()).unwrap();
+        let answer = BufReader::new(&client).lines().next().unwrap().unwrap();
+        assert_eq!(answer.contains("error"), request == "{1}", "{answer}");
+        lines += &(answer + "\n");
+    }
+    lines += &run.ended().1;
 
     let (script, list) = (path("check.py"), path("lines"));
     std::fs::write(&script, CHECK).unwrap();

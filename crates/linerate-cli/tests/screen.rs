@@ -1,107 +1,222 @@
-//! The live view, as a terminal of 80 columns and 24 lines shows it.
+//! The full-screen view and its keys, as terminals of several sizes show them: script(1) makes a pseudo-terminal, and the
+//! crate vt100 is the screen.
 
 mod kit;
 
-use std::process::{Command, Stdio};
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use kit::expect;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Runs a command on a pseudo-terminal, which script(1) makes, and returns all that it printed there.
-fn on_a_terminal(arguments: &[&str], columns: u16, rows: u16) -> Vec<u8> {
-    let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
-    let program = env!("CARGO_BIN_EXE_linerate");
-    let line = format!("stty cols {columns} rows {rows}; exec '{program}' {} 2>/dev/null", words.join(" "));
-    expect(0, Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null())).stdout
+/// A terminal with a command on it.
+struct Terminal {
+    script: Child,
+    keys: ChildStdin,
+    output: ChildStdout,
+    screen: vt100::Parser,
 }
 
-/// Returns the lines that are left on a screen without end, and how many lines were redrawn.
-fn shown(bytes: &[u8], columns: usize) -> (Vec<String>, usize) {
-    let text = String::from_utf8(bytes.to_vec()).unwrap();
-    let (mut lines, mut at, mut redrawn) = (vec![String::new()], 0, 0);
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '\r' => {}
-            '\n' => {
-                at += 1;
-                if at == lines.len() {
-                    lines.push(String::new());
-                }
-            }
-            '\x1b' => {
-                assert_eq!(rest.next(), Some('['));
-                let mut number = String::new();
-                while let Some(digit) = rest.next_if(char::is_ascii_digit) {
-                    number.push(digit);
-                }
-                match rest.next() {
-                    Some('A') => {
-                        let up: usize = number.parse().unwrap();
-                        (at, redrawn) = (at - up, redrawn + up);
-                    }
-                    Some('J') => {
-                        lines.truncate(at);
-                        lines.push(String::new());
-                    }
-                    other => panic!("an unknown sequence {other:?}"),
-                }
-            }
-            c => {
-                // A terminal continues a long line in the next one, and a redrawn table is then torn.
-                assert!(lines[at].chars().count() < columns, "longer than {columns} columns: {}", lines[at]);
-                lines[at].push(c);
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+/// Returns script(1) that runs a line of the shell on a terminal of this size.
+fn script(line: &str, columns: u16, rows: u16) -> Command {
+    let line = format!("stty cols {columns} rows {rows}; {line}");
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm");
+    command
+}
+
+/// Returns a line of the shell that runs the command.
+fn line(arguments: &[&str]) -> String {
+    let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
+    format!("exec '{}' {}", env!("CARGO_BIN_EXE_linerate"), words.join(" "))
+}
+
+impl Terminal {
+    fn start(arguments: &[&str], columns: u16, rows: u16) -> Terminal {
+        Terminal::shell(&line(arguments), columns, rows)
+    }
+
+    fn shell(line: &str, columns: u16, rows: u16) -> Terminal {
+        let mut script =
+            script(line, columns, rows).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script(1)");
+        let (keys, output) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+        Terminal { script, keys, output, screen: vt100::Parser::new(rows, columns, 0) }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Returns the lines of the screen.
+    fn lines(&self) -> Vec<String> {
+        let screen = self.screen.screen();
+        screen.rows(0, screen.size().1).collect()
+    }
+
+    /// Reads what is printed until the screen is as wanted.
+    fn until(&mut self, what: &str, is_so: impl Fn(&Terminal) -> bool) {
+        let begin = Instant::now();
+        let mut bytes = [0; 4096];
+        while !is_so(self) {
+            let count = if self.has_output() { self.output.read(&mut bytes).unwrap() } else { 0 };
+            let is_over = count == 0 || begin.elapsed() > Duration::from_secs(60);
+            assert!(!is_over, "{what} is not shown:\n{}", self.lines().join("\n"));
+            self.screen.process(&bytes[..count]);
+        }
+        println!("{what}:\n{}\n", self.lines().join("\n"));
+    }
+
+    /// Waits for output; false after a minute without any.
+    fn has_output(&self) -> bool {
+        let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&minute)).unwrap() > 0
+    }
+
+    fn until_shown(&mut self, text: &str) {
+        self.until(text, |terminal| terminal.lines().iter().any(|line| line.contains(text)));
+    }
+
+    /// Reads to the end, and returns the exit code and all that is printed outside of the full screen after `self`'s state.
+    fn end(mut self) -> (Option<i32>, String) {
+        let (mut rest, mut bytes) = (Vec::new(), [0; 4096]);
+        loop {
+            assert!(self.has_output(), "it does not end:\n{}", String::from_utf8_lossy(&rest));
+            match self.output.read(&mut bytes).unwrap() {
+                0 => break,
+                count => rest.extend_from_slice(&bytes[..count]),
             }
         }
+        self.screen.process(&rest);
+        assert!(!self.screen.screen().alternate_screen(), "the terminal's own screen is back");
+        assert!(!self.screen.screen().hide_cursor(), "with its cursor");
+        let text = String::from_utf8_lossy(&rest);
+        let text = text.rsplit("\x1b[?1049l").next().unwrap().replace('\r', "");
+        (self.script.wait().unwrap().code(), text)
     }
-    (lines, redrawn)
-}
-
-/// Replaces each number by one of the same length.
-fn without_numbers(line: &str) -> String {
-    line.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect()
 }
 
 #[test]
-fn the_live_view_is_redrawn_in_place_on_80_columns() {
+fn a_forwarder_is_shown_on_80_columns() {
     let long = format!("faulty:sim:{}", "long-name-".repeat(6));
-    let printed = on_a_terminal(&["fwd", &long, "sim:1", "--seconds", "3", "--profile"], 80, 24);
-    // The summary is not redrawn and may be longer.
-    let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-    let (lines, redrawn) = shown(&printed[..end], 80);
-    assert!(redrawn > 0 && redrawn % 5 == 0, "each table is in the first one's place: {redrawn}");
-    assert!(lines.len() < 24, "{lines:#?}");
-    assert_eq!(
-        without_numbers(&lines[0]).replace("0.0 s  ", "0 s    "),
-        "0 s                  rx Mpps  Gbit/s    wire  tx Mpps  Gbit/s    wire    dropped",
+    let mut terminal = Terminal::start(&["fwd", &long, "sim:1", "--profile", "--seconds", "600"], 80, 24);
+    terminal.until_shown("cycles/packet: receive ");
+    let lines = terminal.lines();
+    assert!(terminal.screen.screen().alternate_screen());
+    assert!(
+        lines[0].starts_with("linerate fwd faulty:sim:l…-long-name- sim:1 ") && lines[0].ends_with(" of 600 s"),
         "{lines:#?}"
     );
-    assert!(lines[0].starts_with("3"), "the last second is shown: {lines:#?}");
-    assert!(lines[1].starts_with("faulty:si…ong-name-"), "{lines:#?}");
-    assert!(lines[2].starts_with("sim:1   "), "{lines:#?}");
-    assert!(lines[1..3].iter().all(|line| line.chars().count() == 80), "columns do not shift: {lines:#?}");
-    assert!(lines[3].contains(" cycles/packet, on processor"), "{lines:#?}");
-    assert!(lines[4].starts_with("cycles/packet: receive "), "{lines:#?}");
-    assert!(String::from_utf8_lossy(&printed[end..]).contains("\nfwd: "), "the summary follows");
-    assert_eq!(lines.iter().filter(|line| line.contains("rx Mpps")).count(), 1, "no torn copy is left: {lines:#?}");
+    assert!(lines[1].ends_with("rx Mpps  Gbit/s    wire  tx Mpps  Gbit/s    wire    dropped"), "{lines:#?}");
+    assert!(lines[2].starts_with("faulty:si…ong-name-") && lines[3].starts_with("sim:1   "), "{lines:#?}");
+    assert!(lines[2..4].iter().all(|line| line.chars().count() == 80), "columns do not shift: {lines:#?}");
+    assert!(lines.iter().any(|line| line.contains(" cycles/packet, on processor")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("rx sim:1: at most ")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains('█')), "the graph of a rate: {lines:#?}");
+    assert!(lines[23].starts_with("q end  p pause  r reset"), "{lines:#?}");
+
+    terminal.press("v");
+    terminal.until_shown("no descriptor");
+    terminal.until_shown("faulty:sim:l…-long-name- 0 ");
+    terminal.until_shown("sim:1 0 ");
+    terminal.press("?");
+    terminal.until_shown("end the run; its summary follows");
+    terminal.press("?+");
+    terminal.until_shown("fwd has no rate of its own: gen has");
+    terminal.press("p");
+    terminal.until("the pause", |terminal| terminal.lines()[0].ends_with("  paused"));
+    // What was on its way is forwarded; then nothing moves.
+    terminal.until("no rate", |terminal| terminal.lines().iter().any(|line| line.starts_with("no packets")));
+    terminal.press(" ");
+    terminal.until("the end of the pause", |terminal| !terminal.lines()[0].ends_with("paused"));
+    terminal.until_shown(" cycles/packet, on processor");
+    terminal.press("q");
+    let (code, text) = terminal.end();
+    // Wires at full speed wait for the cards.
+    assert_eq!(code, Some(0), "{text}");
+    for part in ["\nfwd: ", "lost 0", "s: paused\n", "s: goes on\n", "fwd has no rate of its own"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 #[test]
-fn the_live_view_fits_a_narrow_terminal() {
-    let printed = on_a_terminal(&["fwd", "sim:0", "sim:1", "--seconds", "2"], 30, 24);
-    // The summary is not redrawn and may be longer.
-    let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-    let (lines, redrawn) = shown(&printed[..end], 30);
-    assert!(redrawn > 0 && redrawn % 4 == 0, "{redrawn}");
-    assert!(lines[0].contains("rx Mpps") && lines[0].contains("tx Mpps"), "{lines:#?}");
+fn a_generator_is_shown_on_200_columns_and_takes_other_rates() {
+    let mut terminal = Terminal::start(&["gen", "sim:0?wire=sink", "--rate", "10k"], 200, 60);
+    terminal.until_shown("0.0100");
+    assert!(terminal.lines()[0].contains("10k packets/s  "), "{:?}", terminal.lines()[0]);
+    terminal.press("+");
+    terminal.until("a rate 10 % higher", |terminal| terminal.lines()[0].contains("11k packets/s  "));
+    terminal.until_shown("0.0110");
+    terminal.press("\x1b[6~\x1b[6~");
+    terminal.until("a quarter", |terminal| terminal.lines()[0].contains("2.75k packets/s  "));
+    terminal.until_shown("0.0027");
+    let lines = terminal.lines();
+    assert!(lines[59].starts_with("q end  p pause  + - rate"), "{lines:#?}");
+    assert!(lines[10..40].iter().any(|line| line.contains('█')), "the graph has the room: {lines:#?}");
+    terminal.press("r");
+    terminal.until_shown("counters begin at zero here");
+    terminal.press("\x03");
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("s: the rate is 11k packets/s\n") && text.contains("\ngen: "), "{text}");
+    assert!(text.contains("lost 0") && !text.contains("were asked for"), "{text}");
 }
 
-/// The cursor cannot move above the screen: a table that is higher than it would leave a torn copy each second.
+/// The title and the rates have the room of a low terminal; of a narrow one no figure is cut.
 #[test]
-fn the_live_view_fits_a_low_terminal() {
-    let printed = on_a_terminal(&["fwd", "sim:0", "sim:1", "--seconds", "2"], 80, 3);
-    let end = printed.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-    let (lines, redrawn) = shown(&printed[..end], 80);
-    assert!(redrawn > 0 && redrawn % 2 == 0, "{redrawn}");
-    assert!(lines.len() <= 3, "two lines and the cursor's: {lines:#?}");
-    assert!(lines[0].contains("rx Mpps") && lines[1].starts_with("sim:0 "), "{lines:#?}");
+fn small_terminals_show_what_fits() {
+    for (columns, rows) in [(80, 3), (30, 24), (5, 2)] {
+        let mut terminal = Terminal::start(&["fwd", "sim:0", "sim:1"], columns, rows);
+        match (columns, rows) {
+            (80, _) => terminal.until("a port", |terminal| terminal.lines()[2].starts_with("sim:0   ")),
+            (30, _) => terminal.until("both rates", |terminal| {
+                let lines = terminal.lines();
+                lines[1].contains("rx Mpps") && lines[1].contains("tx Mpps") && lines[3].starts_with("sim:1")
+            }),
+            _ => terminal.until("the screen", |terminal| terminal.screen.screen().alternate_screen()),
+        }
+        terminal.press("q");
+        let (code, text) = terminal.end();
+        assert_eq!(code, Some(0), "{columns}x{rows}: {text}");
+        assert!(text.contains("\nfwd: "), "{text}");
+    }
+}
+
+/// Ctrl-Z gives the terminal back to the shell, and `fg` takes it again.
+#[test]
+fn a_run_is_suspended_and_goes_on() {
+    let mut terminal = Terminal::shell("PS1='ready> ' exec bash --norc --noprofile -i", 80, 24);
+    terminal.until_shown("ready>");
+    terminal.press(&format!("{}\n", line(&["fwd", "sim:0", "sim:1"]).trim_start_matches("exec ")));
+    terminal.until_shown("rx sim:1: at most ");
+    terminal.press("\x1a");
+    terminal.until("the shell's screen", |terminal| {
+        !terminal.screen.screen().alternate_screen() && terminal.lines().iter().any(|line| line.contains("Stopped"))
+    });
+    terminal.press("fg\n");
+    terminal.until_shown("rx sim:1: at most ");
+    terminal.press("q");
+    terminal.until("the summary", |terminal| {
+        !terminal.screen.screen().alternate_screen() && terminal.lines().iter().any(|line| line.starts_with("fwd: "))
+    });
+    terminal.press("exit\n");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+/// Without keys, or on a terminal that cannot move its cursor, the rates are lines, as for a pipe.
+#[test]
+fn lines_are_printed_where_there_is_no_full_screen() {
+    let run = line(&["fwd", "sim:0", "sim:1", "--seconds", "1.5"]);
+    for line in [format!("{run} --plain"), format!("TERM=dumb; export TERM; {run}"), format!("{run} </dev/null")] {
+        let printed = expect(0, script(&line, 80, 24).stdin(Stdio::null())).stdout;
+        let text = String::from_utf8_lossy(&printed);
+        assert!(text.contains("rx Mpps") && text.contains("\nfwd: ") && !text.contains('\x1b'), "{line}: {text}");
+    }
 }

@@ -21,12 +21,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 
 use crate::fwd::{self, Rules};
+use crate::live::Steering;
 use crate::processors::{Snapshot, Use, allowed};
 use crate::report::{Report, Section};
 use crate::run::{Measured, Run};
 use crate::shortfall::Shortfall;
-use crate::show::{note, print};
+use crate::show::print;
 use crate::signals::interrupts;
+use crate::terminal::note;
 use crate::{BatchSize, Common, Pages, Wait};
 
 /// Options of the measurement and its report.
@@ -105,6 +107,7 @@ impl Plan {
             force: false,
             strict: false,
             metrics: None,
+            steering: Steering::default(),
             json: true,
         }
     }

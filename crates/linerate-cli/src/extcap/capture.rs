@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::names::Interface;
 use crate::explained;
-use crate::show::note;
 use crate::signals::interrupts;
+use crate::terminal::note;
 
 /// Packets that are received at once.
 const BATCH: usize = 256;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::PROGRAM;
-use crate::show::{note, print};
+use crate::show::print;
+use crate::terminal::note;
 
 /// Where a link would be.
 enum There {

@@ -9,24 +9,27 @@ use linerate::memory::Pool;
 use linerate::port::{RxQueue, TxQueue};
 use linerate::traffic::Pacer;
 
+use super::pace::Pace;
 use super::source::Source;
 use crate::limits::End;
+use crate::live::Follower;
 use crate::reply::Responder;
 use crate::run::send;
 
 /// A queue's share of a stream.
 pub struct Lane {
-    pub source: Source,
+    source: Source,
+    pace: Pace,
     /// `None` for frames at full speed.
-    pub pacer: Option<Pacer>,
+    pacer: Option<Pacer>,
     /// Paced frames are made at least this many at a time.
-    pub least: usize,
+    least: usize,
     /// Frames to make.
-    pub left: u64,
+    left: u64,
     /// The frames of the whole stream that were sent.
-    pub sent: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
     /// A frame that is made and did not fit yet, of those that take several buffers.
-    pub made: Vec<u8>,
+    made: Vec<u8>,
 }
 
 /// A receive queue whose requests are answered.
@@ -44,6 +47,8 @@ pub struct Sender {
     pub lanes: Vec<Lane>,
     /// The packets of the batch, from its front: lanes, and how many are of each.
     pub runs: Vec<(usize, usize)>,
+    /// `None` if the rate cannot change.
+    pub speed: Option<Follower>,
     pub responder: Option<Answering>,
     /// How long the thread sleeps when no frame is due: where the other side is a process, it needs the processor.
     pub rest: Option<Duration>,
@@ -63,6 +68,9 @@ impl Sender {
             }
             batch.clear();
             responder.send(&mut self.tx);
+        }
+        if let Some(rate) = self.speed.as_mut().and_then(Follower::changed) {
+            self.lanes.iter_mut().for_each(|lane| lane.set_rate(rate));
         }
         if self.end.has_come() {
             self.batch.clear();
@@ -149,6 +157,22 @@ impl Sender {
 }
 
 impl Lane {
+    /// Makes `left` frames from a source; all streams together are asked for `rate` packets per second, or for full speed.
+    pub fn new(source: Source, pace: Pace, rate: Option<f64>, left: u64, sent: Arc<AtomicU64>) -> Lane {
+        let mut lane = Lane { source, pace, pacer: None, least: 1, left, sent, made: Vec::new() };
+        lane.set_rate(rate);
+        lane
+    }
+
+    /// Changes the rate from now on; `None`: full speed.
+    fn set_rate(&mut self, rate: Option<f64>) {
+        match (rate, &mut self.pacer) {
+            (Some(rate), Some(pacer)) => pacer.set_rate(self.pace.rate(rate), 0.0),
+            (rate, pacer) => *pacer = rate.map(|rate| self.pace.pacer(rate)),
+        }
+        self.least = rate.map_or(1, |rate| self.pace.least(rate));
+    }
+
     /// Makes up to `wanted` frames that take several buffers each, and returns their number.
     fn make_chains(&mut self, batch: &mut Batch, pool: &Arc<Pool>, wanted: usize) -> usize {
         for made in 0..wanted {

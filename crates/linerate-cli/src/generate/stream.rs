@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::source::Source;
-use crate::show::note;
+use crate::terminal::note;
 use crate::{packets, usage, whole};
 
 /// The options of one stream. In a file of streams each is a key of the same name.

@@ -203,6 +203,18 @@ impl Pacer {
         pacer
     }
 
+    /// Changes the rate from now on, of frames of `len` bytes on average; bursts and random gaps stay as they are.
+    pub fn set_rate(&mut self, rate: Rate, len: f64) {
+        self.gap = 1.0 / rate.packets_per_second(len);
+        self.change_at(self.origin.elapsed().as_secs_f64());
+    }
+
+    /// Lets the next frame, or burst, leave one gap after `now`.
+    fn change_at(&mut self, now: f64) {
+        self.now = now;
+        self.due = now + self.next_gap();
+    }
+
     /// Returns whether a frame may leave now, and counts it as sent.
     pub fn take(&mut self) -> bool {
         self.take_some(1, 1) == 1
@@ -363,6 +375,19 @@ mod tests {
         let taken: Vec<usize> = (1..=3000).map(|turn| take_at(&mut pacer, f64::from(turn) * 1e-6 + 1e-9, 32)).collect();
         assert_eq!(taken.iter().sum::<usize>(), 3000);
         assert_eq!(taken.iter().filter(|count| **count == 8).count(), 3, "each burst has 31 full batches and one of 8");
+    }
+
+    /// From a rate of which the next frame is due in an hour, the new one begins at once; frames due before are not made up for.
+    #[test]
+    fn a_rate_that_changes_begins_at_once() {
+        let mut pacer = Pacer::new(Rate::Packets(1.0 / 3600.0), 60.0);
+        assert_eq!(take_at(&mut pacer, 1.0, 1000), 0);
+        pacer.gap = 1e-3;
+        pacer.change_at(1.0);
+        assert_eq!(take_at(&mut pacer, 1.0105, 1000), 10);
+        pacer.gap = 1.0;
+        pacer.change_at(5.0);
+        assert_eq!((take_at(&mut pacer, 5.9, 1000), take_at(&mut pacer, 6.1, 1000)), (0, 1));
     }
 
     /// The gaps of a Poisson process, by a test of Kolmogorov and Smirnov at the level of 0.1 %.

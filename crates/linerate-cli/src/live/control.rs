@@ -1,0 +1,137 @@
+//! The control socket: a program writes a line of JSON, and reads one.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use linerate::Error;
+use rustix::net::sockopt::socket_peercred;
+use serde_json::{Map, Value, json};
+
+use super::{Event, Request};
+use crate::signals::interrupts;
+use crate::terminal::note;
+
+/// The longest line of a request.
+const REQUEST: u64 = 4096;
+/// A client that takes no answer is left after this time.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The most clients at a time: each has a thread.
+const CLIENTS: usize = 16;
+
+/// A socket that a run listens at; it is removed with the run.
+pub struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Socket {
+    /// Listens at `path`, in threads of its own, and sends requests to the run.
+    ///
+    /// # Errors
+    /// [`Error::Serve`]: the path cannot be used.
+    pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
+        let listener = bind(path)?;
+        let socket = Socket(path.to_path_buf());
+        let clients = std::sync::Arc::new(());
+        let accept = move || {
+            for client in listener.incoming().flatten() {
+                // Only the run's own user, and root: the socket's permissions say it, and this says it again.
+                let is_ours = socket_peercred(&client)
+                    .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
+                if !is_ours || std::sync::Arc::strong_count(&clients) > CLIENTS {
+                    let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
+                    continue;
+                }
+                let (events, client_of) = (events.clone(), clients.clone());
+                let work = move || {
+                    let _client = client_of;
+                    drop(answer_all(client, &events));
+                };
+                let _ = std::thread::Builder::new().name("control".to_string()).spawn(work);
+            }
+        };
+        std::thread::Builder::new()
+            .name("control".to_string())
+            .spawn(accept)
+            .map_err(|source| Error::System { call: "starting a thread", source })?;
+        note(&format!("control: {}", path.display()));
+        Ok(socket)
+    }
+}
+
+/// Creates a socket for the run's user; replaces one without a server.
+fn bind(path: &Path) -> Result<UnixListener, Error> {
+    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
+    let is_socket = path.symlink_metadata().is_ok_and(|there| there.file_type().is_socket());
+    if is_socket {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(|error| {
+                    fail(format!("an old socket is there and cannot be removed: {error}"), "remove it")
+                })?;
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(fail("another user's socket is there".to_string(), "choose another path"));
+            }
+            _ => {
+                return Err(fail(
+                    "another run listens there already".to_string(),
+                    "choose another path, or end that run",
+                ));
+            }
+        }
+    }
+    let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => {
+            fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+        }
+        _ => fail(error.to_string(), "choose a path in a folder that exists and that you can write"),
+    })?;
+    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+    Ok(listener)
+}
+
+fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
+    client.set_write_timeout(Some(PATIENCE))?;
+    writeln!(client, "{}", json!({ "error": why }))
+}
+
+/// Answers a client until it closes its end, or sends a line that is too long.
+fn answer_all(client: UnixStream, events: &Sender<Event>) -> std::io::Result<()> {
+    client.set_write_timeout(Some(PATIENCE))?;
+    let (mut reader, mut line) = (BufReader::new(&client), Vec::new());
+    loop {
+        line.clear();
+        if (&mut reader).take(REQUEST).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let is_whole = line.ends_with(b"\n") || (line.len() as u64) < REQUEST;
+        // An array would be taken as the values of an object without keys.
+        let request = serde_json::from_slice::<Map<String, Value>>(&line);
+        let answer = match request.and_then(|object| serde_json::from_value::<Request>(object.into())) {
+            _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
+            Ok(request) => ask(request, events),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        (&client).write_all(format!("{answer}\n").as_bytes())?;
+        if !is_whole {
+            return Ok(());
+        }
+    }
+}
+
+/// Lets the run do what is asked, and returns its answer.
+fn ask(request: Request, events: &Sender<Event>) -> Value {
+    let (sender, answer) = channel();
+    let has_asked = events.send(Event::Asked(request, sender)).is_ok();
+    interrupts().wake();
+    // A run that ends answers no more.
+    answer.recv().ok().filter(|_| has_asked).unwrap_or_else(|| json!({ "error": "the run is at its end" }))
+}

@@ -1,0 +1,291 @@
+//! One interval of a run: the rates of its ports, as JSON and as a table.
+
+use linerate::port::{QueueStatistics, Statistics};
+use serde_json::{Map, Value, json};
+
+use crate::profile::Parts;
+
+/// One port's rates over the last interval.
+pub struct Rates {
+    pub name: String,
+    pub is_up: bool,
+    pub rx: Rate,
+    pub tx: Rate,
+    pub dropped: u64,
+    /// Dropped packets by cause; causes that did not occur are left out.
+    pub drops: Vec<(&'static str, u64)>,
+    pub queues: Queues,
+}
+
+/// The rates of a port's queues.
+#[derive(Default)]
+pub struct Queues {
+    /// Millions of slots per second, by receive queue and by transmit queue.
+    pub rx_mslots: Vec<f64>,
+    pub tx_mslots: Vec<f64>,
+    /// Packets that each receive queue had no descriptor for; empty where the port does not count them by queue.
+    pub no_descriptor: Vec<u64>,
+}
+
+/// A port's counters at a moment.
+#[derive(Clone, Default)]
+pub struct Counters {
+    pub port: Statistics,
+    pub queues: QueueStatistics,
+}
+
+/// One direction.
+pub struct Rate {
+    /// Packets since the counters began at zero.
+    pub packets: u64,
+    pub mpps: f64,
+    /// Frames without CRC.
+    pub gbits: f64,
+    /// With CRC, preamble, start and gap: 24 bytes a frame.
+    pub wire_gbits: f64,
+}
+
+impl Rate {
+    /// Computes the rates from `before` to `now`, both packets and bytes; the packets are those since `zero`.
+    fn new([zero, before, now]: [(u64, u64); 3], seconds: f64) -> Rate {
+        // Frames that a file could not take were counted before its buffer was written, and are not any more.
+        let (packets, bytes) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+        let per_second = |count: u64| count as f64 / seconds;
+        Rate {
+            packets: now.0.saturating_sub(zero.0),
+            mpps: per_second(packets) / 1e6,
+            gbits: per_second(bytes) * 8e-9,
+            wire_gbits: per_second(bytes + packets * 24) * 8e-9,
+        }
+    }
+
+    fn json(&self) -> Value {
+        let round = |value: f64| (value * 1000.0).round() / 1000.0;
+        let (gbits, wire_gbits) = (round(self.gbits), round(self.wire_gbits));
+        json!({"packets": self.packets, "mpps": self.mpps, "gbits": gbits, "wire_gbits": wire_gbits})
+    }
+}
+
+impl Rates {
+    /// Computes the rates from `before` to `now`. Packets and drops are those since `zero`.
+    pub fn new(name: &str, is_up: bool, [zero, before, now]: [&Counters; 3], seconds: f64) -> Rates {
+        let rate = |of: fn(&Statistics) -> (u64, u64)| Rate::new([zero, before, now].map(|all| of(&all.port)), seconds);
+        let drops = now.port.drops.by_cause().into_iter().zip(zero.port.drops.by_cause());
+        let drops = drops.map(|((cause, now), (_, zero))| (cause, now.saturating_sub(zero)));
+        let drops: Vec<_> = drops.filter(|(_, count)| *count > 0).collect();
+        let since = |now: &[u64], before: &[u64]| -> Vec<u64> {
+            let before = before.iter().chain(std::iter::repeat(&0));
+            now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect()
+        };
+        let mslots = |of: fn(&QueueStatistics) -> &Vec<u64>| -> Vec<f64> {
+            let slots = since(of(&now.queues), of(&before.queues));
+            slots.into_iter().map(|slots| slots as f64 / seconds / 1e6).collect()
+        };
+        Rates {
+            name: name.to_string(),
+            is_up,
+            rx: rate(|counters| (counters.rx_packets, counters.rx_bytes)),
+            tx: rate(|counters| (counters.tx_packets, counters.tx_bytes)),
+            dropped: drops.iter().map(|(_, count)| count).sum(),
+            drops,
+            queues: Queues {
+                rx_mslots: mslots(|queues| &queues.rx_slots),
+                tx_mslots: mslots(|queues| &queues.tx_slots),
+                no_descriptor: since(&now.queues.rx_no_descriptor, &zero.queues.rx_no_descriptor),
+            },
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let drops: Map<_, _> = self.drops.iter().map(|(cause, count)| (cause.to_string(), json!(count))).collect();
+        json!({"name": self.name, "rx": self.rx.json(), "tx": self.tx.json(), "dropped": self.dropped, "drops": drops})
+    }
+}
+
+/// One interval of a run.
+pub struct Tick {
+    /// Since the run began.
+    pub seconds: f64,
+    pub ports: Vec<Rates>,
+    /// `None` if nothing moved.
+    pub cycles_per_packet: Option<f64>,
+    pub parts: Option<Parts>,
+    /// The processors that the threads use.
+    pub processors: Vec<u16>,
+}
+
+/// The columns of the live table, without the name: title, width, and the narrowest terminal that shows it.
+type Column = (&'static str, usize, usize, fn(&Rates) -> String);
+
+const COLUMNS: [Column; 7] = [
+    ("rx Mpps", 9, 0, |port| mpps(port.rx.mpps)),
+    ("Gbit/s", 8, 72, |port| format!("{:.3}", port.rx.gbits)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
+    ("tx Mpps", 9, 0, |port| mpps(port.tx.mpps)),
+    ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
+    ("wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
+    ("dropped", 11, 40, |port| port.dropped.to_string()),
+];
+
+impl Tick {
+    pub fn json(&self) -> Value {
+        let ports: Vec<_> = self.ports.iter().map(Rates::json).collect();
+        let tenth = |value: f64| (value * 10.0).round() / 10.0;
+        let mut line = json!({
+            "seconds": tenth(self.seconds), "ports": ports, "cycles_per_packet": self.cycles_per_packet.map(tenth),
+            "processors": self.processors,
+        });
+        if let Some(parts) = self.parts {
+            line["profile"] = parts.json();
+        }
+        line
+    }
+
+    /// Returns the table for a terminal of `width` columns, of which no line is longer: a line for the names of the columns, one
+    /// for each port, and those for cycles.
+    pub fn table(&self, width: usize) -> String {
+        let columns: Vec<&Column> = COLUMNS.iter().filter(|(_, _, least, _)| width >= *least).collect();
+        let numbers: usize = columns.iter().map(|(_, width, ..)| width).sum();
+        let longest = self.ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(10);
+        let room = longest.min(width.saturating_sub(numbers).max(8));
+        let seconds = format!("{} s", (self.seconds * 10.0).round() / 10.0);
+        let titles = columns.iter().map(|(title, width, ..)| format!("{title:>width$}"));
+        let mut lines = vec![fitting(format!("{seconds:<room$}"), titles, width)];
+        for port in &self.ports {
+            let cells = columns.iter().map(|(_, width, _, value)| format!("{:>width$}", value(port)));
+            lines.push(fitting(format!("{:<room$}", shortened(&port.name, room)), cells, width));
+        }
+        let cores: Vec<String> = self.processors.iter().map(ToString::to_string).collect();
+        let cycles =
+            self.cycles_per_packet.map_or("no packets".to_string(), |cycles| format!("{cycles:.0} cycles/packet"));
+        let used = match cores.len() {
+            0 => String::new(),
+            1 => format!(", on processor {}", cores[0]),
+            _ => format!(", on processors {}", cores.join(" ")),
+        };
+        lines.push(cycles + &used);
+        if let Some(Parts { receive, touch, send }) = self.parts {
+            let parts = format!("receive {receive:.1}, touch {touch:.1}, send {send:.1}");
+            // The unit is in the line above, too.
+            let line = format!("cycles/packet: {parts}");
+            lines.push(if line.len() > width { parts } else { line });
+        }
+        lines.iter().map(|line| whole_words(line, width) + "\n").collect()
+    }
+}
+
+/// Returns a line of the cells that fit `width` columns: a figure that is cut is a wrong one.
+fn fitting(name: String, cells: impl Iterator<Item = String>, width: usize) -> String {
+    let mut line = name;
+    for cell in cells {
+        if line.chars().count() + cell.chars().count() > width {
+            break;
+        }
+        line += &cell;
+    }
+    line
+}
+
+/// Returns a line of at most `width` columns; of a longer one the words that fit, and a mark that some are missing.
+fn whole_words(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_string();
+    }
+    const MISSING: &str = " …";
+    let room = width.saturating_sub(MISSING.chars().count());
+    let mut words = String::new();
+    for word in line.split_inclusive(' ') {
+        if words.chars().count() + word.trim_end().chars().count() > room {
+            break;
+        }
+        words += word;
+    }
+    // Not even the first word fits.
+    (words.trim_end().to_string() + if words.is_empty() { MISSING.trim() } else { MISSING })
+        .chars()
+        .take(width)
+        .collect()
+}
+
+/// Returns a name of at most `room` characters; of a longer one the beginning and the end, which distinguish names.
+pub fn shortened(name: &str, room: usize) -> String {
+    let count = name.chars().count();
+    if count <= room {
+        return name.to_string();
+    }
+    let front = room / 2;
+    let end: String = name.chars().skip(count - (room - front).saturating_sub(1)).collect();
+    name.chars().take(front).collect::<String>() + "…" + &end
+}
+
+/// Returns a cause of drops as people say it; docs/wires.md explains each.
+pub fn in_words(cause: &str) -> &str {
+    match cause {
+        "no_descriptor" => "without a free descriptor",
+        "no_buffer" => "times no free buffer",
+        "bad_crc" => "with a wrong checksum",
+        "undersize" => "too short",
+        "oversize" => "too long",
+        "bad_frame" => "damaged",
+        "malformed" => "malformed",
+        "tx_too_long" => "not sent: too long, or not writable",
+        "injected" => "injected faults",
+        other => other,
+    }
+}
+
+/// Returns millions per second: of less than one with more digits, down to one packet per second, and less in full.
+pub fn mpps(value: f64) -> String {
+    match value {
+        _ if value <= 0.0 || value >= 0.9995 => format!("{value:.3}"),
+        0.000001.. => format!("{value:.6}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, mpps: f64, dropped: u64) -> Rates {
+        let rate = || Rate { packets: 0, mpps, gbits: mpps / 2.0, wire_gbits: mpps * 0.672 };
+        let (drops, queues) = (Vec::new(), Queues::default());
+        Rates { name: name.to_string(), is_up: true, rx: rate(), tx: rate(), dropped, drops, queues }
+    }
+
+    #[test]
+    fn the_table_fits_any_width() {
+        let ports =
+            vec![port("sim:0", 14.881, 0), port(&"vfio-user:/run/a/very/long/path".repeat(9), 1e-3, u64::MAX / 7)];
+        let parts = Some(Parts { receive: 1.0, touch: 2.0, send: 3.0 });
+        let tick = Tick { seconds: 1.0, ports, cycles_per_packet: Some(53.0), parts, processors: (0..64).collect() };
+        let wide = tick.table(usize::MAX);
+        let whole: Vec<&str> = wide.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
+        for width in 0..200 {
+            let table = tick.table(width);
+            assert_eq!(table.lines().count(), 5, "{table}");
+            assert!(table.lines().all(|line| line.chars().count() <= width), "{width}:\n{table}");
+            // A figure is there as on a wide terminal, or not at all.
+            let is_whole = |word: &str| word.contains('…') || whole.contains(&word.trim_end_matches(','));
+            assert!(table.lines().skip(1).flat_map(str::split_whitespace).all(is_whole), "{width}:\n{table}");
+            let has_rates = table.lines().nth(1).is_some_and(|line| line.contains("14.881"));
+            assert_eq!(has_rates, width >= 17, "{width}:\n{table}");
+        }
+        let table = tick.table(80);
+        let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };
+        for part in ["1 s", "rx Mpps", "tx Mpps", "Gbit/s    wire", "dropped"] {
+            assert!(title.contains(part), "{part}: {table}");
+        }
+        assert_eq!(title.chars().count(), first.chars().count(), "columns do not shift");
+        assert!(tick.table(47).contains("tx Mpps") && !tick.table(47).contains("Gbit"));
+    }
+
+    #[test]
+    fn rates_have_digits_down_to_one_packet() {
+        for (value, shown) in
+            [(14.8809, "14.881"), (0.0, "0.000"), (1e-5, "0.000010"), (0.5, "0.500000"), (0.9999, "1.000")]
+        {
+            assert_eq!(mpps(value), shown);
+        }
+    }
+}

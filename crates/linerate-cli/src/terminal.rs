@@ -1,0 +1,109 @@
+//! The terminal: notes on standard error, and the full screen, on which they wait for its end.
+
+use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ratatui::DefaultTerminal;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The notes since the full screen was entered; `None` without it.
+static HELD: Mutex<Option<Held>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Held {
+    notes: Vec<String>,
+    /// Notes beyond [`MOST`].
+    others: usize,
+}
+
+/// The most notes that are held.
+const MOST: usize = 1000;
+
+fn held() -> MutexGuard<'static, Option<Held>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Prints a line on standard error; while the full screen is there, when it ends. A standard error that cannot be written has
+/// no place for a message.
+pub fn note(text: &str) {
+    if let Some(held) = &mut *held() {
+        match held.notes.len() < MOST {
+            true => held.notes.push(text.to_string()),
+            false => held.others += 1,
+        }
+        if stderr().is_terminal() {
+            return;
+        }
+    }
+    let _ = writeln!(stderr(), "{text}");
+}
+
+/// Returns the last notes, for the full screen, of at most `lines` lines together.
+pub fn last_notes(lines: usize) -> Vec<String> {
+    let held = held();
+    let notes = held.iter().flat_map(|held| &held.notes).flat_map(|note| note.lines());
+    let all: Vec<String> = notes.map(str::to_string).collect();
+    all[all.len().saturating_sub(lines)..].to_vec()
+}
+
+/// Returns whether a full screen can be shown, and its keys read: this process has the terminal, and the terminal can move
+/// its cursor.
+pub fn is_ours() -> bool {
+    let is_in_front = || rustix::termios::tcgetpgrp(stdin()).ok() == Some(rustix::process::getpgrp());
+    let can_move = || std::env::var("TERM").is_ok_and(|kind| !kind.is_empty() && kind != "dumb");
+    stdin().is_terminal() && stdout().is_terminal() && is_in_front() && can_move()
+}
+
+/// Enters the full screen; a panic leaves it.
+///
+/// # Errors
+/// The terminal cannot be written.
+pub fn enter() -> io::Result<DefaultTerminal> {
+    held().get_or_insert_default();
+    ratatui::try_init().inspect_err(|_| leave())
+}
+
+/// Leaves the full screen, and prints the notes that waited for it.
+pub fn leave() {
+    let Some(Held { notes, others }) = held().take() else { return };
+    let _ = ratatui::try_restore();
+    if stderr().is_terminal() {
+        notes.iter().for_each(|text| note(text));
+        if others > 0 {
+            note(&format!("note: {others} more notes were not kept"));
+        }
+    }
+}
+
+/// Writes messages of `tracing` as notes.
+pub struct Notes;
+
+impl<'a> MakeWriter<'a> for Notes {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line(Vec::new())
+    }
+}
+
+/// A message, which is written when it is complete.
+pub struct Line(Vec<u8>);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            note(String::from_utf8_lossy(&self.0).trim_end());
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `--control`: a program steers a run.
+
+mod kit;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use kit::{Folder, Process, expect, linerate, text};
+use serde_json::{Value, json};
+
+/// A client of a run.
+struct Client(BufReader<UnixStream>);
+
+impl Client {
+    fn connect(path: &str) -> Client {
+        Client(BufReader::new(UnixStream::connect(path).unwrap()))
+    }
+
+    /// Writes a line, and returns the answer.
+    fn ask(&mut self, line: &str) -> Value {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.answer().unwrap_or_else(|| panic!("no answer to {line}"))
+    }
+
+    /// Returns the next answer; `None` at the end of the connection.
+    fn answer(&mut self) -> Option<Value> {
+        let mut answer = String::new();
+        let count = self.0.read_line(&mut answer).unwrap_or(0);
+        (count > 0).then(|| serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{answer}: {why}")))
+    }
+
+    /// Asks for the state until it is as wanted.
+    fn until(&mut self, mut is_so: impl FnMut(&Value) -> bool) -> Value {
+        loop {
+            let state = self.ask("{}");
+            if is_so(&state) {
+                return state;
+            }
+        }
+    }
+}
+
+/// Starts a command with a control socket, and waits until it listens there.
+fn start(words: &[&str], socket: &str) -> Process {
+    let mut run = Process::start(linerate(words).args(["--seconds", "100", "--json", "--control", socket]));
+    run.await_error("control: ");
+    run
+}
+
+fn sent(state: &Value) -> u64 {
+    state["ports"][0]["tx"]["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn a_generator_takes_other_rates_pauses_and_ends() {
+    let folder = Folder::new("control");
+    let socket = folder.path("socket");
+    let mut run = start(&["gen", "sim:0?wire=sink", "--rate", "1000"], &socket);
+    let mut client = Client::connect(&socket);
+    let state = client.ask("{}");
+    assert_eq!((&state["asked_mpps"], &state["paused"]), (&json!(0.001), &json!(false)), "{state}");
+    run.await_output("\"seconds\":");
+
+    // Hundred times as many.
+    let state = client.ask(r#"{"rate":"100k"}"#);
+    assert_eq!(state["asked_mpps"], json!(0.1), "{state}");
+    let before = sent(&state);
+    client.until(|state| sent(state) > before + 20_000);
+
+    let state = client.ask(r#"{"pause":true,"reset":true}"#);
+    assert_eq!(state["paused"], json!(true), "{state}");
+    assert!(sent(&state) < 1000, "the counters began at zero: {state}");
+    // What was in the ring is sent; then the count stays.
+    let mut last = client.ask("{}");
+    run.await_output("\"cycles_per_packet\":null");
+    let still = client.until(|state| {
+        let is_still = sent(state) == sent(&last);
+        last = state.clone();
+        is_still
+    });
+    let mut other = Client::connect(&socket);
+    assert_eq!(sent(&other.ask("{}")), sent(&still), "paused");
+    other.ask(r#"{"pause":false}"#);
+    client.until(|state| sent(state) > sent(&still));
+
+    // At full speed, and from there a rate again.
+    assert_eq!(client.ask(r#"{"rate":"full"}"#)["asked_mpps"], Value::Null);
+    let half = client.ask(r#"{"rate":"50%"}"#)["asked_mpps"].clone();
+    assert!((half.as_f64().unwrap() - 7.440476).abs() < 1e-5, "of 10 Gbit/s: {half}");
+    assert_eq!(client.ask(r#"{"rate":"100Gbit"}"#)["asked_mpps"], Value::Null, "beyond the line");
+
+    for (line, why) in [
+        ("", "EOF"),
+        ("pause", "expected"),
+        ("[]", "expected"),
+        (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),
+        (r#"{"rate":"0"}"#, "a rate is positive"),
+        (r#"{"rate":"1M"} {"rate":"2M"}"#, "trailing characters"),
+    ] {
+        let said = client.ask(line);
+        assert!(said["error"].as_str().is_some_and(|said| said.contains(why)), "{line}: {said}");
+    }
+    assert_eq!(client.ask("{}")["paused"], json!(false), "of a bad request nothing is done");
+    let mut long = Client::connect(&socket);
+    long.0.get_mut().write_all(&[b' '; 5000]).unwrap();
+    assert!(long.answer().unwrap()["error"].as_str().unwrap().contains("at most 4096 bytes"));
+    assert_eq!(long.answer(), None, "and its connection ends");
+
+    client.ask(r#"{"stop":true}"#);
+    let (code, rest) = run.ended();
+    assert_eq!(code, Some(0), "{rest}");
+    let summary = kit::summary(rest.as_bytes());
+    let changes = summary["summary"]["changes"].as_array().or(summary["changes"].as_array()).unwrap();
+    let kinds: Vec<Value> = changes
+        .iter()
+        .map(|change| {
+            let mut change = change.clone();
+            assert!(change["seconds"].is_number());
+            change.as_object_mut().unwrap().remove("seconds");
+            change
+        })
+        .collect();
+    let asked = [
+        json!({"rate_mpps": 0.1}),
+        json!({"pause": true, "reset": true}),
+        json!({"pause": false}),
+        json!({"rate_mpps": "full"}),
+        json!({"rate_mpps": half}),
+        json!({"rate_mpps": "full"}),
+        json!({"stop": true}),
+    ];
+    assert_eq!(kinds, asked);
+    assert_eq!((&summary["unreached"], &summary["interrupted"]), (&json!([]), &json!(false)));
+    assert!(!Path::new(&socket).exists(), "the socket is removed");
+}
+
+/// Streams keep their parts of the rate; other commands have none.
+#[test]
+fn only_senders_have_a_rate() {
+    let folder = Folder::new("control-rate");
+    let (socket, streams) = (folder.path("socket"), folder.path("streams.toml"));
+    std::fs::write(&streams, "[[stream]]\nrate = 1000\n[[stream]]\nrate = 3000\nsize = 128").unwrap();
+    let run = start(&["gen", "null:", "--streams", &streams], &socket);
+    let mut client = Client::connect(&socket);
+    client.ask(r#"{"rate":"10k"}"#);
+    client.until(|state| sent(state) > 5000);
+    let (_, rest) = run.interrupt();
+    let streams = kit::summary(rest.as_bytes())["gen"]["streams"].clone();
+    let [few, many] = [0, 1].map(|n| streams[n]["packets"].as_f64().unwrap());
+    // A thread without a processor gives up more frames of the faster one.
+    assert!((2.0..4.0).contains(&(many / few)), "{streams}");
+
+    let run = start(&["fwd", "sim:0", "sim:1"], &socket);
+    let mut client = Client::connect(&socket);
+    let said = client.ask(r#"{"rate":"1M","pause":true}"#);
+    assert_eq!(said["error"], "fwd has no rate of its own: gen has");
+    assert_eq!(client.ask("{}")["paused"], json!(false), "nothing of a request that is refused is done");
+    // A run that is paused at its end forwards what is on its way, and loses nothing.
+    client.ask(r#"{"pause":true}"#);
+    let (code, rest) = run.interrupt();
+    assert_eq!((code, &kit::summary(rest.as_bytes())["lost"]), (Some(0), &json!(0)), "{rest}");
+}
+
+#[test]
+fn a_socket_belongs_to_one_run_and_its_user() {
+    let folder = Folder::new("control-socket");
+    let socket = folder.path("socket");
+    // One that is left behind is replaced.
+    drop(UnixListener::bind(&socket).unwrap());
+    let run = start(&["sink", "sim:0?rate=1k"], &socket);
+    let second = linerate(&["sink", "sim:1", "--control", &socket]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("another run listens there already"), "{}", text(&second.stderr));
+    let file = folder.path("file");
+    std::fs::write(&file, "kept").unwrap();
+    let refused = text(&expect(2, &mut linerate(&["sink", "sim:1", "--control", &file])).stderr);
+    assert!(refused.contains("no socket is there"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    let nowhere = folder.path("none/socket");
+    let refused = text(&expect(1, &mut linerate(&["sink", "sim:1", "--control", &nowhere])).stderr);
+    assert!(refused.contains("a folder that exists"), "{refused}");
+
+    // Another user is refused, also if the socket's permissions were opened.
+    let ask = format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{socket}'); print(s.makefile().readline())"
+    );
+    let as_other = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c", &ask]);
+        command.output().unwrap()
+    };
+    let output = as_other();
+    assert!(text(&output.stderr).contains("Permission denied"), "{}", text(&output.stderr));
+    for path in [&socket, &folder.path("")] {
+        expect(0, Command::new("chmod").args(["o+rwx", path]));
+    }
+    let output = as_other();
+    assert!(text(&output.stdout).contains("another user's run"), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(Client::connect(&socket).ask("{}")["paused"], json!(false));
+    assert_eq!(run.interrupt().0, Some(0));
+}
