@@ -22,8 +22,9 @@ use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
+use crate::chart::{Line, of_percentiles};
 use crate::fwd::{self, Rules};
-use crate::line_rate::{model, possible};
+use crate::line_rate::{beyond_line, model, possible};
 use crate::processors::Use;
 use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::run::{Measured, Outcome, Run, wire_of};
@@ -49,6 +50,9 @@ pub struct Load {
     /// rates to one file each, with the rate's number in front of the name's last dot
     #[arg(long, value_name = "FILE")]
     pub histogram: Option<PathBuf>,
+    /// Draw the percentiles of all rates into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
     /// Do not print how a rate is understood.
     #[arg(skip)]
     pub is_quiet: bool,
@@ -61,6 +65,8 @@ pub struct Load {
 pub struct Times {
     /// Packets per second that were asked for.
     pub asked: f64,
+    /// Those that the line carries, if more were asked for: a model's can carry more.
+    pub line: Option<f64>,
     /// The measured time, and the packets that were sent and received in it.
     pub seconds: f64,
     pub sent: u64,
@@ -136,11 +142,17 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     for path in &paths {
         files.push(File::create(path).map_err(|source| unwritable(path, source))?);
     }
+    let created = |path| Ok((path, File::create(path).map_err(|source| unwritable(path, source))?));
+    let plot = load.plot.as_deref().map(created).transpose()?;
+    let mut lines = Vec::new();
     for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &common)?;
         if let Some(mut file) = files.get(number) {
             file.write_all(distribution(&times.histogram).as_bytes())
                 .map_err(|source| unwritable(&paths[number], source))?;
+        }
+        if plot.is_some() {
+            lines.push(Line::of_percentiles(rate.to_string(), &times.histogram));
         }
         good &= !times.histogram.is_empty() && times.corrupted == 0;
         good &= !common.strict || times.lost == 0 && times.shortfall.is_none();
@@ -168,6 +180,12 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
         all.push(times.json());
         if interrupts().have_come() {
             break;
+        }
+    }
+    if let Some((path, mut file)) = plot {
+        match of_percentiles(lines).svg() {
+            Some(svg) => file.write_all(svg.as_bytes()).map_err(|source| unwritable(path, source))?,
+            None => note(&format!("note: {} is empty: no frame was timed", path.display())),
         }
     }
     let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
@@ -222,7 +240,7 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
-    let Sample { measured, asked, sent, arrived, total, unstamped } = sample;
+    let Sample { measured, asked, line, sent, arrived, total, unstamped } = sample;
     let Outcome { lost, corrupted, duplicated, .. } = measured.outcome;
     let after = [total[0].saturating_sub(sent), total[1].saturating_sub(arrived)];
     let Measured { seconds, .. } = measured;
@@ -232,6 +250,7 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Re
     let (used, interrupted) = (measured.used, measured.interrupted);
     Ok(Times {
         asked,
+        line,
         seconds,
         sent,
         arrived,
@@ -252,6 +271,7 @@ struct Sample {
     measured: Measured,
     /// Packets per second that were asked for, if the line can carry them.
     asked: Option<f64>,
+    line: Option<f64>,
     /// Packets that were sent and received in the run's time.
     sent: u64,
     arrived: u64,
@@ -295,6 +315,7 @@ fn through_a_forwarder(
     let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
     let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
+    let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
     for device in run.devices() {
         if let Some(card) = model(device) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
@@ -311,7 +332,7 @@ fn through_a_forwarder(
     };
     let measured = run.measure(warmed_up(latency), judge, None)?;
     let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
-    Ok(Sample { measured, asked, sent, arrived, total: total.get(), unstamped: 0 })
+    Ok(Sample { measured, asked, line, sent, arrived, total: total.get(), unstamped: 0 })
 }
 
 fn from_port_to_port(
@@ -334,6 +355,7 @@ fn from_port_to_port(
     let len = f64::from(load.size) - 4.0;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));
+    let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
     let (sent, report) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Report>>::default());
@@ -397,5 +419,5 @@ fn from_port_to_port(
     )?;
     let (total, unstamped) = ([sent.load(Ordering::SeqCst), arrived(report())], report().foreign);
     let [sent, arrived] = in_time.get();
-    Ok(Sample { measured, asked, sent, arrived, total, unstamped })
+    Ok(Sample { measured, asked, line, sent, arrived, total, unstamped })
 }

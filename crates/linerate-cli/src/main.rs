@@ -3,7 +3,7 @@
 //! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
 //!   has `unbind`)
 //! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of what is between two ports; `report`: the
-//!   pages of both
+//!   pages of both, and `chart` their pictures
 //! - `sim`: models as PCI devices, for virtual machines and other programs
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
@@ -22,6 +22,7 @@
 mod bench;
 mod bind;
 mod capture;
+mod chart;
 mod examples;
 mod extcap;
 mod fwd;
@@ -873,6 +874,7 @@ mod tests {
             include_str!("../../../docs/generate.md"),
             include_str!("../../../docs/kernel.md"),
             include_str!("../../../docs/netmap.md"),
+            include_str!("../../../docs/packages.md"),
             include_str!("../../../docs/replay.md"),
             include_str!("../../../docs/wires.md"),
         ];

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use plotters::prelude::*;
 use serde_json::{Value, json};
+
+use crate::chart::{self, Bars, Chart};
 
 /// One experiment's result.
 #[derive(Default)]
@@ -20,7 +21,9 @@ pub struct Section {
     pub rows: Vec<Vec<Cell>>,
     /// Disturbances of the measurement.
     pub warnings: Vec<String>,
-    pub plot: Option<Plot>,
+    pub chart: Option<Chart>,
+    /// Why nothing was measured; the page names it behind the others.
+    pub missing: Option<String>,
 }
 
 /// A cell of a table.
@@ -71,55 +74,6 @@ impl Cell {
     }
 }
 
-/// A picture: lines over an axis of powers of two.
-pub struct Plot {
-    pub x: &'static str,
-    pub y: &'static str,
-    pub lines: Vec<(String, Vec<(f64, f64)>)>,
-}
-
-impl Plot {
-    /// Returns the picture as SVG; `None` if there are no points.
-    fn svg(&self, title: &str) -> Option<String> {
-        let points = || self.lines.iter().flat_map(|(_, points)| points);
-        let (first, last) =
-            (points().map(|point| point.0).reduce(f64::min)?, points().map(|point| point.0).reduce(f64::max)?);
-        let top = points().map(|point| point.1).reduce(f64::max)? * 1.1;
-        let mut svg = String::new();
-        {
-            let root = SVGBackend::with_string(&mut svg, (720, 400)).into_drawing_area();
-            let mut chart = ChartBuilder::on(&root)
-                .caption(title, ("sans-serif", 16))
-                .margin(12)
-                .x_label_area_size(40)
-                .y_label_area_size(56)
-                .build_cartesian_2d((first..last.max(first + 1.0)).log_scale().base(2.0), 0.0..top.max(1e-9))
-                .ok()?;
-            chart
-                .configure_mesh()
-                .x_desc(self.x)
-                .y_desc(self.y)
-                .x_label_formatter(&|x| format!("{x:.0}"))
-                .draw()
-                .ok()?;
-            for (index, (name, points)) in self.lines.iter().enumerate() {
-                let colour = Palette99::pick(index).to_rgba();
-                let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3);
-                chart
-                    .draw_series(line)
-                    .ok()?
-                    .label(name)
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
-            }
-            let mut labels = chart.configure_series_labels();
-            let labels = labels.position(SeriesLabelPosition::LowerRight).background_style(WHITE.mix(0.8));
-            labels.border_style(BLACK.mix(0.3)).draw().ok()?;
-            root.present().ok()?;
-        }
-        Some(svg)
-    }
-}
-
 impl Section {
     /// Returns the section as text for a terminal.
     pub fn text(&self) -> String {
@@ -131,6 +85,9 @@ impl Section {
             })
             .collect();
         let mut text = format!("\n{}\n", self.title);
+        if let Some(why) = &self.missing {
+            return text + &format!("  not measured: {why}\n");
+        }
         let line = |cells: &mut dyn Iterator<Item = &str>| -> String {
             cells.zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect::<String>() + "\n"
         };
@@ -157,17 +114,17 @@ impl Section {
             Value::Object(cells.collect())
         };
         json!({
-            "name": self.name, "title": self.title, "compares": self.compares,
+            "name": self.name, "title": self.title, "compares": self.compares, "missing": self.missing,
             "warnings": self.warnings, "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
 
     fn html(&self) -> String {
-        let mut html = format!("<h2 id=\"{}\">{}</h2>\n", self.name, escaped(self.title));
-        if let Some(svg) = self.plot.as_ref().and_then(|plot| plot.svg(self.title)) {
-            html += &svg;
+        let mut html = format!("<section id=\"{}\">\n<h2>{}</h2>\n", self.name, escaped(self.title));
+        if let Some(svg) = self.chart.as_ref().and_then(Chart::svg) {
+            html += &format!("<figure>{svg}</figure>\n");
         }
-        html += "<table><tr>";
+        html += &format!("<p>{}</p>\n<div class=\"table\"><table><tr>", escaped(&self.compares));
         self.columns.iter().for_each(|column| html += &format!("<th>{}</th>", escaped(column)));
         html += "</tr>\n";
         for row in &self.rows {
@@ -175,11 +132,10 @@ impl Section {
             row.iter().for_each(|cell| html += &format!("<td>{}</td>", escaped(&cell.to_string())));
             html += "</tr>\n";
         }
-        html += "</table>\n";
+        html += "</table></div>\n";
         let warnings = self.warnings.iter();
         warnings.for_each(|warning| html += &format!("<p class=\"warning\">Note: {}.</p>\n", escaped(warning)));
-        html += &format!("<p>{}</p>\n", escaped(&self.compares));
-        html
+        html + "</section>\n"
     }
 }
 
@@ -198,6 +154,8 @@ pub struct Report {
     sections: Vec<Section>,
     /// The part during which Ctrl-C came.
     interrupted: Option<String>,
+    /// The picture that sums the report up.
+    card: Option<String>,
 }
 
 impl Report {
@@ -212,7 +170,15 @@ impl Report {
             ports: ports.clone(),
             sections: Vec::new(),
             interrupted: None,
+            card: None,
         }
+    }
+
+    /// Sums the report up: bars below a title, as a picture that can be shared.
+    pub fn sum_up(&mut self, title: &str, bars: &Bars, about: &str) {
+        let below =
+            [about.to_string(), self.machine.clone(), format!("linerate {}, {}", env!("CARGO_PKG_VERSION"), self.date)];
+        self.card = chart::card(title, bars, &below);
     }
 
     pub fn add(&mut self, section: Section) {
@@ -247,9 +213,12 @@ impl Report {
     /// Writes all files.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let write = |name: String, text: &str| std::fs::write(folder.join(name), text);
-        for section in &self.sections {
+        if let Some(card) = &self.card {
+            write("share.svg".to_string(), card)?;
+        }
+        for section in self.sections.iter().filter(|section| section.missing.is_none()) {
             write(format!("{}.csv", section.name), &section.csv())?;
-            if let Some(svg) = section.plot.as_ref().and_then(|plot| plot.svg(section.title)) {
+            if let Some(svg) = section.chart.as_ref().and_then(Chart::svg) {
                 write(format!("{}.svg", section.name), &svg)?;
             }
         }
@@ -262,18 +231,29 @@ impl Report {
         let interrupted = self.interrupted.as_ref().map_or(String::new(), |part| {
             format!("<p class=\"warning\">Interrupted in {part}: that and what follows are missing.</p>\n")
         });
-        let contents: String = self
-            .sections
+        let (missing, shown): (Vec<_>, Vec<_>) = self.sections.iter().partition(|section| section.missing.is_some());
+        let contents: String = shown
             .iter()
-            .map(|s| format!("<li><a href=\"#{}\">{}</a></li>", s.name, escaped(s.title)))
+            .map(|section| format!("<li><a href=\"#{}\">{}</a></li>", section.name, escaped(section.title)))
             .collect();
-        let sections: String = self.sections.iter().map(Section::html).collect();
+        let sections: String = shown.iter().map(|section| section.html()).collect();
+        let reasons: String = missing
+            .iter()
+            .map(|section| {
+                let why = section.missing.as_deref().unwrap_or_default();
+                format!("<li>{}: {}</li>", escaped(section.title), escaped(why))
+            })
+            .collect();
+        let reasons = match reasons.as_str() {
+            "" => String::new(),
+            _ => format!("<section id=\"missing\">\n<h2>Not measured here</h2>\n<ul>{reasons}</ul>\n</section>\n"),
+        };
+        let card = self.card.as_ref().map_or(String::new(), |card| format!("<figure class=\"card\">{card}</figure>\n"));
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate {command}</title>\n\
-             <style>body {{ font: 16px/1.5 sans-serif; max-width: 760px; margin: 2em auto; padding: 0 1em }}\n\
-             table {{ border-collapse: collapse }} th, td {{ padding: 2px 10px; text-align: right; border-bottom: 1px solid \
-             #ddd }}\n p {{ color: #333 }} .warning {{ color: #a00 }}</style></head>\n<body><h1>linerate {command}</h1>\n\
-             <p>{}, {}; {} and {}; {}</p>\n{interrupted}<ul>{contents}</ul>\n{sections}</body></html>\n",
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>{STYLE}</style></head>\n\
+             <body><h1>linerate {command}</h1>\n<p>{}, {}; {} and {}; {}</p>\n{interrupted}{card}\
+             <nav><ul>{contents}</ul></nav>\n{sections}{reasons}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
             escaped(a),
@@ -282,6 +262,16 @@ impl Report {
         )
     }
 }
+
+/// The page's style: readable on a telephone, where wide tables scroll.
+const STYLE: &str = "\
+    body { font: 16px/1.5 system-ui, sans-serif; max-width: 860px; margin: 2em auto; padding: 0 1em; color: #222 }\n\
+    h1, h2 { line-height: 1.2 } section { margin: 3em 0; border-top: 1px solid #ddd }\n\
+    figure { margin: 1em 0; overflow-x: auto } svg { width: 100%; min-width: 600px; height: auto } .card svg { min-width: 0 }\n\
+    .table { overflow-x: auto } table { border-collapse: collapse } td { white-space: nowrap }\n\
+    th, td { padding: 3px 12px; text-align: right; border-bottom: 1px solid #ddd }\n\
+    th { vertical-align: bottom; color: #555; font-weight: 600 }\n\
+    th:first-child, td:first-child { text-align: left; padding-left: 0 } .warning { color: #a00 }\n";
 
 /// Returns the processor, their number, and the kernel.
 fn machine() -> String {

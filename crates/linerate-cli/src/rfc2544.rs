@@ -10,10 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 use linerate::traffic::Rate;
 
+use crate::chart::{Axis, Chart, Line, Lines, Scale};
 use crate::latency::{Load, Times, measure};
 use crate::processors::Use;
 use crate::quantiles::quantile;
-use crate::report::{Cell, Plot, Report, Section, number};
+use crate::report::{Cell, Report, Section, number};
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
@@ -192,7 +193,7 @@ impl Tester<'_> {
     /// Sends frames for the time of a trial, or `count` of them. Returns nothing of one that was interrupted.
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
-        let load = Load { rate: Vec::new(), histogram: None, size, every: 1, is_quiet: true, count };
+        let load = Load { rate: Vec::new(), histogram: None, plot: None, size, every: 1, is_quiet: true, count };
         let times = measure(self.names, rate, &load, &self.common)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);
@@ -210,7 +211,7 @@ impl Tester<'_> {
         self.progress.inc_length(self.most_trials());
         let Some(first) = self.trial(size, self.what.rate, None, "the highest rate")? else { return Ok(None) };
         // A sender that sends less than it is asked for shows no more than what it sent.
-        let highest = first.rates()[0].min(first.asked);
+        let highest = first.rates()[0].min(first.asked).min(first.line.unwrap_or(f64::INFINITY));
         let mut row = Row { size, offered: highest, ..Row::default() };
         row.bound = first.shortfall.as_ref().map(|shortfall| shortfall.line());
         let is_clean = self.is_clean(&first);
@@ -299,7 +300,7 @@ impl Tester<'_> {
                 name: "throughput",
                 title: "Throughput (RFC 2544, section 26.1)",
                 compares: "The highest rate at which no more than the allowed part was lost.".to_string(),
-                columns: vec!["bytes", "offered Mpps", "Mpps", "Gbit/s", "% of the offered rate"],
+                columns: vec!["bytes", "offered, Mpps", "Mpps", "Gbit/s", "% of the offered rate"],
                 rows: rows
                     .iter()
                     .map(|row| {
@@ -314,14 +315,15 @@ impl Tester<'_> {
                     })
                     .collect(),
                 warnings: notes.collect(),
-                plot: Some(Plot {
-                    x: "bytes of a frame",
-                    y: "Gbit/s",
+                chart: Some(Chart::Lines(Lines {
+                    x: Axis { title: "bytes of a frame", scale: Scale::Linear },
+                    y: Axis { title: "Gbit/s", scale: Scale::Linear },
                     lines: vec![
-                        ("offered".to_string(), of(|row| Some(row.offered))),
-                        ("without loss".to_string(), of(|row| row.throughput)),
+                        Line::ours("without loss", of(|row| row.throughput)),
+                        Line::published("offered", of(|row| Some(row.offered))),
                     ],
-                }),
+                })),
+                missing: None,
             });
         }
         if self.wants(Test::Latency) {
@@ -339,7 +341,16 @@ impl Tester<'_> {
                 title: "Latency at the throughput (section 26.2)",
                 compares: "Of every frame of one trial; the RFC asks for the mean of 20 trials, of one frame each."
                     .to_string(),
-                columns: vec!["bytes", "Mpps", "mean µs", "min µs", "median µs", "99 % µs", "99.9 % µs", "max µs"],
+                columns: vec![
+                    "bytes",
+                    "Mpps",
+                    "mean, µs",
+                    "min, µs",
+                    "median, µs",
+                    "99 %, µs",
+                    "99.9 %, µs",
+                    "max, µs",
+                ],
                 rows: rows.iter().filter_map(row).collect(),
                 warnings: rows
                     .iter()
@@ -357,7 +368,7 @@ impl Tester<'_> {
                 title: "Frame loss rate (section 26.3)",
                 compares: "Lost frames at parts of the offered rate, until two successive ones lose nothing."
                     .to_string(),
-                columns: vec!["bytes", "% of the offered rate", "sent Mpps", "lost %"],
+                columns: vec!["bytes", "% of the offered rate", "sent, Mpps", "lost, %"],
                 rows: rows
                     .iter()
                     .flat_map(|row| {
@@ -376,6 +387,18 @@ impl Tester<'_> {
                     .iter()
                     .flat_map(|row| row.unreached.iter().map(|line| format!("{} bytes, {line}", row.size)))
                     .collect(),
+                chart: Some(Chart::Lines(Lines {
+                    x: Axis { title: "% of the offered rate", scale: Scale::Linear },
+                    y: Axis { title: "lost frames, %", scale: Scale::Linear },
+                    lines: rows
+                        .iter()
+                        .map(|row| {
+                            let losses = row.losses.iter().enumerate();
+                            let points = losses.map(|(step, (_, lost))| (100.0 - 10.0 * step as f64, lost * 100.0));
+                            Line::ours(format!("{} bytes", row.size), points.collect())
+                        })
+                        .collect(),
+                })),
                 ..Section::default()
             });
         }

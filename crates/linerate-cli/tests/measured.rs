@@ -57,10 +57,11 @@ fn latency_of_the_path_between_other_ports_is_measured() {
 
 /// The histogram of each rate is in a file of its own, which is made before anything is measured.
 #[test]
-fn latency_writes_histograms() {
+fn latency_writes_histograms_and_a_plot() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("times.hgrm").display().to_string();
-    let rest = ["--seconds", "0.3", "--json", "--histogram", &file];
+    let plot = folder.path().join("times.svg").display().to_string();
+    let rest = ["--seconds", "0.3", "--json", "--histogram", &file, "--plot", &plot];
     let looked_at = |summary: &Value, n: usize| summary["loads"][n]["looked_at"].as_u64().unwrap();
     for rates in ["20k", "10k,20k"] {
         let arguments = [&["latency", "H{0", "H}0", "--rate", rates][..], &rest].concat();
@@ -72,6 +73,10 @@ fn latency_writes_histograms() {
             let total = text.split("Total count    =").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
             assert_eq!(total.trim().parse::<u64>().unwrap(), looked_at(&summary, n), "{text}");
         }
+        // A line of each rate.
+        let svg = std::fs::read_to_string(&plot).unwrap();
+        assert_eq!(svg.matches("k packets/s").count(), rates.split(',').count(), "{svg}");
+        assert!(svg.contains("99.9 %") && svg.contains("latency, µs"), "{svg}");
     }
     let said = text(&expect(1, &mut linerate(&["latency", "H{0", "H}0", "--histogram", "/nowhere/a.hgrm"])).stderr);
     assert!(said.contains("/nowhere/a.hgrm") && said.contains("No such file"), "{said}");
@@ -99,11 +104,12 @@ fn a_report_has_tables_pictures_and_published_figures() {
     assert_eq!(rows.len(), 9);
     for row in rows {
         positive(&row["Mpps"]);
-        positive(&row["alone"]);
+        positive(&row["one processor, cycles/packet"]);
         positive(&row["cycles/packet"]);
-        positive(&row["ixy 1.2 GHz"]);
+        positive(&row["ixy, cycles/packet"]);
     }
-    assert_eq!(experiments[1]["rows"][0]["Mpps"], Value::Null, "an experiment without a result has no figures");
+    assert_eq!(experiments[1]["rows"], Value::Array(Vec::new()), "an experiment without a result has no figures");
+    assert!(experiments[1]["missing"].as_str().is_some_and(|why| why.contains("models have no IOMMU")));
     for row in experiments[3]["rows"].as_array().unwrap() {
         assert!(positive(&row["ns/packet"]) < 1e6, "packets arrive: {row}");
     }
@@ -111,8 +117,17 @@ fn a_report_has_tables_pictures_and_published_figures() {
     assert_eq!(read("batch.csv").lines().count(), 10);
     assert!(read("batch.svg").starts_with("<svg") && read("bench.json").contains("\"machine\""));
     let page = read("index.html");
-    for part in ["<svg", "figure 6", "table 2", "not measured here", "ixy on two 82599"] {
+    for part in
+        ["<svg", "figure 6", "table 2", "Not measured here", "ixy on two 82599", "ixy, 82599, 1.2 GHz (published)"]
+    {
         assert!(page.contains(part), "{part}");
+    }
+    assert!(!out.join("iommu.csv").exists(), "no file without figures");
+    // The card has the published bars beside ours, the machine, and the date.
+    let card = read("share.svg");
+    for part in ["width=\"1200\" height=\"630\"", "DPDK, 1.2 GHz (published)", "linerate, one processor", "Linux", "T"]
+    {
+        assert!(card.contains(part), "{part}: {card}");
     }
 }
 
@@ -138,6 +153,16 @@ fn a_batch_size_is_found_or_refused() {
     }
 }
 
+/// A model at full speed carries more than a line; the offered rate is that of the line at most.
+#[test]
+fn rfc2544_offers_no_more_than_the_line_carries() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report").display().to_string();
+    let rest = ["--rate", "5M", "--sizes", "1518", "--only", "throughput", "--seconds", "0.3", "--json", "--out", &out];
+    let report = summary(&linerate(&[&["rfc2544", "sim:l0", "sim:l1"][..], &rest].concat()).output().unwrap().stdout);
+    assert!(positive(&report["experiments"][0]["rows"][0]["offered, Mpps"]) <= 0.812_75, "{report}");
+}
+
 /// All benchmarks of RFC 2544 over a cable between two models, which loses nothing at these rates, and over one that leads
 /// nowhere.
 #[test]
@@ -156,10 +181,10 @@ fn rfc2544_measures_what_is_between_two_ports() {
             [n, n, 2 * n, n].iter().zip(experiments).map(|(n, experiment)| &experiment["rows"][*n]).collect::<Vec<_>>();
         assert!(rows.iter().all(|row| row["bytes"] == size), "{report}");
         assert!(positive(&rows[0]["Mpps"]) <= 0.0201 && rows[0]["% of the offered rate"] == 100.0, "{report}");
-        assert!(positive(&rows[1]["min µs"]) <= positive(&rows[1]["max µs"]), "{report}");
-        assert!(rows[2]["% of the offered rate"] == 100 && rows[2]["lost %"] == 0.0, "{report}");
+        assert!(positive(&rows[1]["min, µs"]) <= positive(&rows[1]["max, µs"]), "{report}");
+        assert!(rows[2]["% of the offered rate"] == 100 && rows[2]["lost, %"] == 0.0, "{report}");
         let next = &experiments[2]["rows"][2 * n + 1];
-        assert!(next["% of the offered rate"] == 90 && next["lost %"] == 0.0 && next["bytes"] == size, "{report}");
+        assert!(next["% of the offered rate"] == 90 && next["lost, %"] == 0.0 && next["bytes"] == size, "{report}");
         assert!(rows[3]["frames"] == rows[3]["tried"] && positive(&rows[3]["frames"]) <= 40_200.0, "{report}");
     }
     for file in ["index.html", "rfc2544.json", "throughput.svg", "loss.csv"] {

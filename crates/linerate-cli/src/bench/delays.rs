@@ -5,6 +5,7 @@ use linerate::traffic::Rate;
 
 use super::Plan;
 use super::published::IXY_LATENCY;
+use crate::chart::{Axis, Chart, Line, Lines, Scale, of_percentiles};
 use crate::latency::{self, Load, Times};
 use crate::quantiles::quantile;
 use crate::report::{Cell, Section, number, positive};
@@ -12,11 +13,13 @@ use crate::{Common, Wait};
 
 /// More packets per second than any model delivers, and thus more than any forwarder takes from it.
 const OVERLOAD: f64 = 20e6;
+/// The load whose percentiles are drawn, in millions of packets per second.
+const SHOWN: f64 = 0.5;
 
 fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
     // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
-    let load = Load { rate: Vec::new(), histogram: None, size: 64, every, is_quiet: true, count: None };
+    let load = Load { rate: Vec::new(), histogram: None, plot: None, size: 64, every, is_quiet: true, count: None };
     let times = latency::measure(plan.names(), Rate::Packets(packets), &load, common)?;
     plan.note(&times.used, times.shortfall.as_ref().filter(|_| packets < OVERLOAD));
     plan.step();
@@ -41,7 +44,7 @@ fn of_what(plan: &Plan) -> &'static str {
 
 /// Measures table 1.
 pub fn by_load(plan: &Plan) -> Result<Section, Error> {
-    let mut rows = Vec::new();
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
         for load in [0.05, 0.5, 1.5] {
             let times = measure(plan, load * 1e6, &Common { wait: Some(wait), ..plan.common() })?;
@@ -49,6 +52,9 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
             let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.lost as f64, 0)];
             row.extend(cells(&times));
             rows.push(row);
+            if load == SHOWN {
+                lines.push(Line::of_percentiles(format!("linerate, {name}, {SHOWN} Mpps"), &times.histogram));
+            }
         }
     }
     for (load, [median, p99, p99_9, p99_99]) in IXY_LATENCY {
@@ -57,10 +63,23 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         row.push(Cell::Nothing);
         rows.push(row);
     }
+    let (load, times) = IXY_LATENCY[0];
+    let published = [0.5, 0.99, 0.999, 0.9999].into_iter().zip(times).collect();
+    lines.push(Line::published(format!("ixy, polling, {load} Mpps (published)"), published));
     Ok(Section {
         name: "latency",
-        title: "Latency by load and waiting (table 1)",
-        columns: vec!["waiting", "Mpps asked", "sent", "lost", "median", "99 %", "99.9 %", "99.99 %", "longest"],
+        title: "Latency by load and way of waiting (the paper's table 1)",
+        columns: vec![
+            "waiting",
+            "asked, Mpps",
+            "sent, Mpps",
+            "lost",
+            "median, µs",
+            "99 %, µs",
+            "99.9 %, µs",
+            "99.99 %, µs",
+            "longest, µs",
+        ],
         rows,
         compares: format!(
             "{}Comparable: the cost of waiting relative to polling. ixy's figures are from the authors' later measurements, \
@@ -68,33 +87,48 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
              real card, larger than a model's.",
             of_what(plan)
         ),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(of_percentiles(lines)),
+        ..Section::default()
     })
 }
 
 /// Measures table 3.
 pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
-    let mut rows = Vec::new();
-    for ring in [64, 512, 4096] {
+    let (mut rows, mut lines) = (Vec::new(), [("half a million packets/s", Vec::new()), ("overload", Vec::new())]);
+    for ring in [64u16, 512, 4096] {
         for (name, load) in [("half a million", 0.5e6), ("overload", OVERLOAD)] {
             let times = measure(plan, load, &Common { ring: Some(ring), ..plan.common() })?;
             let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.rates()[1] / 1e6), 2)];
             row.extend(cells(&times));
             rows.push(row);
+            let median = quantile(&times.histogram, 0.5).map(|time| (f64::from(ring), time as f64 / 1e3));
+            lines[usize::from(load == OVERLOAD)].1.extend(median);
         }
     }
     Ok(Section {
         name: "overload",
-        title: "Latency by ring size and overload (table 3)",
-        columns: vec!["ring", "load", "Mpps out", "median", "99 %", "99.9 %", "99.99 %", "longest"],
+        title: "Latency by the size of rings, with and without overload (the paper's table 3)",
+        columns: vec![
+            "descriptors",
+            "load",
+            "arrived, Mpps",
+            "median, µs",
+            "99 %, µs",
+            "99.9 %, µs",
+            "99.99 %, µs",
+            "longest, µs",
+        ],
         rows,
         compares: format!(
             "{}Comparable: as in the paper (section 5.4 of its first version), overload makes latency grow with the ring, since \
              a packet waits behind a full ring; with less load the ring does not matter.",
             of_what(plan)
         ),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(Chart::Lines(Lines {
+            x: Axis { title: "descriptors of each ring", scale: Scale::Doubling },
+            y: Axis { title: "median latency, µs", scale: Scale::Decades },
+            lines: lines.into_iter().map(|(name, points)| Line::ours(format!("linerate, {name}"), points)).collect(),
+        })),
+        ..Section::default()
     })
 }

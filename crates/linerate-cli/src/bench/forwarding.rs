@@ -6,26 +6,13 @@ use linerate::memory::PageSize;
 use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
 use super::{Plan, forward};
-use crate::report::{Cell, Plot, Section, number};
+use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
+use crate::report::{Cell, Section, number, positive};
 use crate::run::Measured;
 use crate::{BatchSize, Common, Pages};
 
 pub const BATCHES: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub const RINGS: [u16; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
-
-/// Describes the conditions of all measurements on models.
-fn of_models(plan: &Plan) -> String {
-    match plan.is_model() {
-        true => "The cards are models: one processor runs them, which limits the rate, and another runs the forwarder. \
-                 Cycles per packet are the forwarder's own, including its waits for cache lines that the models' processor \
-                 wrote last. \"Alone\" is the same with one thread as card and forwarder in turn: every batch is full, and \
-                 no cache line comes from another processor. It is the best of ten tries. "
-            .to_string(),
-        false => "The cards are real: their load and this processor limit the rate. \"Alone\" is measured with a model, \
-                  without a card. "
-            .to_string(),
-    }
-}
 
 /// Measures figure 6.
 pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
@@ -35,96 +22,91 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
         let run = forward(plan, &Common { batch: BatchSize::Fixed(batch), ..plan.common() }, false)?;
         measured.push((f64::from(batch), run, alone));
     }
-    // 1.2 GHz divided by packets per second.
-    let theirs = |(batch, slow, _): &(u32, f64, f64)| (f64::from(*batch), 1200.0 / slow);
-    let ours: Vec<_> = measured.iter().map(|(batch, _, alone)| (*batch, *alone)).collect();
-    let ixy: Vec<_> = IXY_BATCHES.iter().map(theirs).collect();
-    let last = |points: &[(f64, f64)]| points.last().map_or(1.0, |point| point.1);
-    let of_last = |points: &[(f64, f64)]| points.iter().map(|(x, y)| (*x, y / last(points))).collect::<Vec<_>>();
+    let of = |cost: &dyn Fn(&(f64, Measured, f64)) -> Option<f64>| -> Vec<(f64, f64)> {
+        measured.iter().filter_map(|point| Some((point.0, cost(point)?))).collect()
+    };
+    let alone = of(&|(_, _, alone)| positive(*alone));
+    let forwarder = of(&|(_, run, _)| run.cycles_per_packet());
+    let ixy: Vec<_> = IXY_BATCHES.iter().map(|(batch, slow, _)| (f64::from(*batch), IXY_MHZ / slow)).collect();
     let rows = measured.iter().zip(IXY_BATCHES.iter().zip(&ixy)).map(|((batch, run, alone), (their, cycles))| {
         vec![
             Cell::Number(*batch, 0),
             number(run.mpps(), 2),
             number(run.cycles_per_packet(), 1),
             Cell::Number(*alone, 1),
-            Cell::Number(alone / last(&ours), 2),
             Cell::Number(their.1, 2),
-            Cell::Number(their.2, 2),
-            Cell::Number(cycles.1, 0),
-            Cell::Number(cycles.1 / last(&ixy), 2),
+            Cell::Number(cycles.1, 1),
         ]
     });
     Ok(Section {
         name: "batch",
-        title: "Forwarding by batch size (figure 6)",
-        columns: vec![
-            "batch",
-            "Mpps",
-            "cycles/packet",
-            "alone",
-            "of 256's",
-            "ixy 1.2 GHz",
-            "ixy 2.4 GHz",
-            "ixy cycles",
-            "its 256's",
-        ],
+        title: "A packet's cost by the size of batches (the paper's figure 6)",
+        columns: vec!["batch, packets", "Mpps", "cycles/packet", ALONE, "ixy, Mpps", IXY_CYCLES],
         rows: rows.collect(),
         compares: format!(
-            "{}Comparable: the cost of small batches, relative to batches of 256. Beside it: {IXY_RAW}; at 1.2 GHz the \
-             processor limits it.",
-            of_models(plan)
+            "Comparable: how much less a packet costs in larger batches. Beside it: {IXY_RAW}; at 1.2 GHz the processor \
+             limits it."
         ),
-        warnings: Vec::new(),
-        plot: Some(Plot {
-            x: "batch",
-            y: "cycles per packet, relative to batches of 256",
-            lines: vec![
-                ("linerate alone, this machine".to_string(), of_last(&ours)),
-                ("ixy, 82599, 1.2 GHz".to_string(), of_last(&ixy)),
-            ],
-        }),
+        chart: Some(costs("packets of a batch", [alone, forwarder, ixy])),
+        ..Section::default()
+    })
+}
+
+/// The column of the cost with one thread as card and forwarder.
+const ALONE: &str = "one processor, cycles/packet";
+const IXY_CYCLES: &str = "ixy, cycles/packet";
+/// The clock of the machine of ixy's authors: divided by packets per second it is their cycles per packet.
+const IXY_MHZ: f64 = 1200.0;
+
+/// Returns the picture of cycles per packet, of one processor, of a processor each for models and forwarder, and of ixy.
+fn costs(x: &'static str, [alone, forwarder, ixy]: [Vec<(f64, f64)>; 3]) -> Chart {
+    Chart::Lines(Lines {
+        x: Axis { title: x, scale: Scale::Doubling },
+        y: Axis { title: "cycles per packet", scale: Scale::Decades },
+        lines: vec![
+            Line::ours("linerate, one processor", alone),
+            Line::ours("linerate, models on another processor", forwarder),
+            Line::published("ixy, 82599, 1.2 GHz (published)", ixy),
+        ],
     })
 }
 
 /// Measures figure 7.
 pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
-    let (mut rows, mut ours) = (Vec::new(), Vec::new());
+    let (mut rows, mut ours, mut forwarder) = (Vec::new(), Vec::new(), Vec::new());
     let published = |ring: u16| IXY_RINGS.iter().find(|(size, _)| *size == u32::from(ring)).map(|(_, mpps)| *mpps);
     for ring in RINGS {
         let alone = on_one_processor(plan.time, 32, ring.into())?.sum();
         let run = forward(plan, &Common { ring: Some(ring), ..plan.common() }, false)?;
-        ours.push((f64::from(ring), alone));
+        ours.extend(positive(alone).map(|cost| (f64::from(ring), cost)));
+        forwarder.extend(run.cycles_per_packet().map(|cost| (f64::from(ring), cost)));
         rows.push(vec![
             Cell::Number(ring.into(), 0),
             number(run.mpps(), 2),
             number(run.cycles_per_packet(), 1),
             Cell::Number(alone, 1),
-            published(ring).map_or(Cell::Nothing, |mpps| Cell::Number(mpps, 2)),
-            published(ring).map_or(Cell::Nothing, |mpps| Cell::Number(1200.0 / mpps, 0)),
+            number(published(ring), 2),
+            number(published(ring).map(|mpps| IXY_MHZ / mpps), 1),
         ]);
     }
+    let ixy = IXY_RINGS.iter().map(|(ring, mpps)| (f64::from(*ring), IXY_MHZ / mpps)).collect();
     Ok(Section {
         name: "rings",
-        title: "Forwarding by ring size (figure 7)",
-        columns: vec!["descriptors", "Mpps", "cycles/packet", "alone", "ixy 1.2 GHz", "ixy cycles"],
+        title: "A packet's cost by the size of rings (the paper's figure 7)",
+        columns: vec!["descriptors", "Mpps", "cycles/packet", ALONE, "ixy, Mpps", IXY_CYCLES],
         rows,
         compares: format!(
-            "{}Comparable: rings beyond 128 gain nothing. Large rings are slower, as they use more buffers than the caches \
-             hold. Beside it: {IXY_RAW}; both rings have this size.",
-            of_models(plan)
+            "Comparable: rings beyond 128 gain nothing. Large rings are slower, as they use more buffers than the caches \
+             hold. Beside it: {IXY_RAW}; both rings have this size."
         ),
-        warnings: Vec::new(),
-        plot: Some(Plot {
-            x: "descriptors in each ring",
-            y: "cycles per packet",
-            lines: vec![("linerate alone, this machine".to_string(), ours)],
-        }),
+        chart: Some(costs("descriptors of each ring", [ours, forwarder, ixy])),
+        ..Section::default()
     })
 }
 
 /// Measures figure 8.
 pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
-    let mut rows = Vec::new();
+    let (mut rows, mut bars) = (Vec::new(), Vec::new());
     for (name, pages, size) in [
         ("4 KiB", Pages::Ordinary, None),
         ("2 MiB", Pages::Huge2M, Some(PageSize::Huge2M)),
@@ -137,6 +119,11 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             if size.is_none_or(|size| size.free() >= needed) {
                 let measured = forward(plan, &Common { pages, ring: Some(ring), ..plan.common() }, false)?;
                 row.extend([number(measured.mpps(), 2), number(measured.cycles_per_packet(), 1), "".into()]);
+                bars.extend(
+                    measured
+                        .cycles_per_packet()
+                        .map(|cost| Bar::ours(format!("{name}, {ring} descriptors"), vec![cost])),
+                );
             } else {
                 plan.step();
                 let why = format!("not measured: {needed} pages of this size must be free");
@@ -147,16 +134,15 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
     }
     Ok(Section {
         name: "pages",
-        title: "Forwarding by page size (figure 8)",
-        columns: vec!["pages", "ring", "Mpps", "cycles/packet", ""],
+        title: "A packet's cost by the size of pages (the paper's figure 8)",
+        columns: vec!["pages", "descriptors", "Mpps", "cycles/packet", "remark"],
         rows,
-        compares: format!(
-            "{}Comparable: the small effect of the page size on a forwarder. The paper found 1 to 3 % between 4 KiB and \
-             2 MiB at usual ring sizes, 5.5 % with rings of 4,096 (section 5.5 of its first version).",
-            of_models(plan)
-        ),
-        warnings: Vec::new(),
-        plot: None,
+        compares:
+            "Comparable: the small effect of the page size on a forwarder. The paper found 1 to 3 % between 4 KiB and \
+                   2 MiB at usual ring sizes, 5.5 % with rings of 4,096 (section 5.5 of its first version)."
+                .to_string(),
+        chart: Some(Chart::Bars(Bars { unit: "cycles per packet", parts: vec![""], bars })),
+        ..Section::default()
     })
 }
 
@@ -165,23 +151,21 @@ pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
     plan.step();
     Ok(Section {
         name: "iommu",
-        title: "Forwarding through an IOMMU (figure 9)",
-        columns: vec!["", "Mpps"],
-        rows: vec![vec!["not measured here".into(), Cell::Nothing]],
-        compares:
-            "Models have no IOMMU. cargo bench -p linerate-guest --bench iommu measures an emulated one in a guest, by page \
+        title: "A packet's cost through an IOMMU (the paper's figure 9)",
+        missing: Some(
+            "models have no IOMMU. cargo bench -p linerate-guest --bench iommu measures an emulated one in a guest, by page \
              size; its absolute figures mean nothing. The cost of a real IOMMU's translations can be measured only with real \
-             cards."
+             cards"
                 .to_string(),
-        warnings: Vec::new(),
-        plot: None,
+        ),
+        ..Section::default()
     })
 }
 
 /// Measures the scaling with a thread per queue.
 pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut rows, mut first) = (Vec::new(), [None; 2]);
+    let (mut rows, mut first, mut bars) = (Vec::new(), [None; 2], Vec::new());
     for threads in [1, 2, 4] {
         let alone = (threads <= processors).then(|| alone_at_once(plan, threads)).transpose()?;
         // Several flows, so that every queue gets packets.
@@ -203,6 +187,10 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         }
         all.note(&plan.disturbed.take().used, None);
         let costs = [run.as_ref().and_then(Measured::cycles_per_packet), alone];
+        let on = if threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
+        for (cost, what) in costs.into_iter().zip(["models on another processor", "a processor each"]) {
+            bars.extend(cost.map(|cost| Bar::ours(format!("{on}, {what}"), vec![cost])));
+        }
         let mut row = vec![Cell::Number(threads as f64, 0), number(run.and_then(|run| run.mpps()), 2)];
         for (cost, first) in costs.into_iter().zip(&mut first) {
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost, 1)));
@@ -212,17 +200,23 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
     }
     Ok(Section {
         name: "cores",
-        title: "Forwarding by processors: a thread for each queue",
-        columns: vec!["threads", "Mpps", "cycles/packet", "of one's", "alone", "of one's"],
+        title: "A packet's cost by threads, one for each queue",
+        columns: vec![
+            "threads",
+            "Mpps",
+            "cycles/packet",
+            "of one's",
+            "a processor each, cycles/packet",
+            "of one's alone",
+        ],
         rows,
         compares: format!(
-            "{}One processor runs all models, so that their rate does not grow; for \"alone\" each thread has its own cards. \
+            "One processor runs all models, so that their rate does not grow; with a processor each, threads have their own cards. \
              The cycles per packet should not grow with the number of threads, since they share nothing. A row is empty if \
-             the {processors} processors here are too few.",
-            of_models(plan)
+             the {processors} processors here are too few."
         ),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(Chart::Bars(Bars { unit: "cycles per packet", parts: vec![""], bars })),
+        ..Section::default()
     })
 }
 
@@ -246,7 +240,7 @@ fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
 pub fn by_node(plan: &Plan) -> Result<Section, Error> {
     let nodes = (0..8).filter(|node| std::path::Path::new(&format!("/sys/devices/system/node/node{node}")).exists());
     let nodes: Vec<u32> = nodes.collect();
-    let mut rows = Vec::new();
+    let (mut rows, mut missing) = (Vec::new(), None);
     if nodes.len() > 1 {
         for &node in &nodes {
             let measured = forward(plan, &Common { numa: Some(node), ..plan.common() }, false)?;
@@ -258,17 +252,17 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
         }
     } else {
         plan.step();
-        rows.push(vec!["one node only".into(), Cell::Nothing, Cell::Nothing]);
+        missing = Some("this machine has one node".to_string());
     }
     Ok(Section {
         name: "numa",
-        title: "Forwarding by NUMA node of the packets' memory (table 4)",
+        title: "A packet's cost by the NUMA node of its memory (the paper's table 4)",
         columns: vec!["node", "Mpps", "cycles/packet"],
         rows,
         compares: "The paper moves memory, thread and card between two nodes. A model has no node: it consists of memory and a \
                    thread. With real cards this shows the memory's part of that table."
             .to_string(),
-        warnings: Vec::new(),
-        plot: None,
+        missing,
+        ..Section::default()
     })
 }

@@ -11,6 +11,7 @@ use linerate::{Batch, Error, Options};
 
 use super::published::{NETMAP_PIPE, NETMAP_VALE};
 use super::{Plan, goes_on};
+use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
 use crate::report::{Cell, Section};
 
 /// Two connected ports of this process: one sends, the other receives.
@@ -93,24 +94,37 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
         ]
     };
     rows.push(row("pipe", 60, pipe, None, Cell::Number(NETMAP_PIPE, 0)));
+    let (mut switch, mut memcpy) = (Vec::new(), Vec::new());
     for size in [60, 256, 512, 1024, 1500] {
         let copy = copying(size, plan.time / 4);
         let cost = cost(["valebench:a", "valebench:b"], size, plan.time)?;
         let published = if size == 60 { Cell::Number(NETMAP_VALE, 0) } else { Cell::Nothing };
         rows.push(row("switch", size, cost, Some(copy), published));
+        switch.push((size as f64, cost));
+        memcpy.push((size as f64, copy));
         plan.step();
     }
     Ok(Section {
         name: "netmap",
         title: "Cost of a pipe and a switch (netmap's reference figures)",
-        columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns", "netmap, Mpps"],
+        columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns/packet", "netmap, Mpps"],
         rows,
         compares: "One thread sends and receives, 32 packets at a time. Pipes move slots; a switch copies bytes, at the cost of \
                    a memcpy. netmap's figures are from its manual, measured on its authors' machines; it copies once for each \
                    receiver, as this does."
             .to_string(),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(Chart::Lines(Lines {
+            x: Axis { title: "bytes of a packet", scale: Scale::Doubling },
+            y: Axis { title: "nanoseconds per packet", scale: Scale::Linear },
+            lines: vec![
+                Line::ours("linerate, switch", switch),
+                Line::ours("linerate, pipe", vec![(60.0, pipe)]),
+                Line::ours("a memcpy of these bytes", memcpy),
+                Line::published("netmap, switch (published)", vec![(60.0, 1000.0 / NETMAP_VALE)]),
+                Line::published("netmap, pipe (published)", vec![(60.0, 1000.0 / NETMAP_PIPE)]),
+            ],
+        })),
+        ..Section::default()
     })
 }
 
@@ -124,7 +138,7 @@ fn work(nanoseconds: u64) {
 
 /// Measures a producer and a consumer, one slower than the other.
 pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
-    let mut rows = Vec::new();
+    let (mut rows, mut bars) = (Vec::new(), Vec::new());
     for (produces, consumes) in [(0, 0), (0, 100), (100, 0), (100, 100), (100, 1000)] {
         let Ends { mut tx, mut rx, pool, _ports } = Ends::open(["I{0", "I}0"])?;
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
@@ -172,17 +186,19 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
             Cell::Number(packets as f64 / calls.max(1) as f64, 1),
             Cell::Number(empty as f64 / seconds / 1e6, 2),
         ]);
+        let name = format!("produce in {produces} ns, consume in {consumes} ns");
+        bars.push(Bar::ours(name, vec![packets as f64 / seconds / 1e6]));
         plan.step();
     }
     Ok(Section {
         name: "imbalance",
         title: "A producer and a consumer of different speeds (Rizzo's question)",
-        columns: vec!["ns to produce", "ns to consume", "Mpps", "packets per poll", "empty polls, M/s"],
+        columns: vec!["produce, ns", "consume, ns", "Mpps", "packets per poll", "empty polls, M/s"],
         rows,
         compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
                    polling too often. With a slow consumer packets come in full batches, with a slow producer one by one."
             .to_string(),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(Chart::Bars(Bars { unit: "million packets per second", parts: vec![""], bars })),
+        ..Section::default()
     })
 }

@@ -20,6 +20,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 
+use crate::chart::Chart;
 use crate::fwd::{self, Rules};
 use crate::live::Steering;
 use crate::processors::{Snapshot, Use, allowed};
@@ -43,7 +44,7 @@ pub struct Bench {
     /// Run only these experiments, for example batch,rings
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Folder for the report: index.html, bench.json, and a CSV and a picture per experiment
+    /// Folder for the report: index.html, bench.json, share.svg, and a CSV and a picture per experiment
     #[arg(long, default_value = "linerate-bench")]
     out: PathBuf,
     /// End with one line of JSON: the whole report
@@ -163,7 +164,8 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     let how = if bench.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
     let about = format!(
         "{how}. Published figures were measured on other machines: shapes and ratios can be compared, absolute figures cannot. \
-         The paper is Emmerich and others, \"User Space Network Drivers\", ANCS 2019."
+         The paper is Emmerich and others, \"User Space Network Drivers\", ANCS 2019.</p>\n<p>{}",
+        conditions(plan.is_model())
     );
     let mut report = Report::new("bench", &plan.ports, about);
     if let Err(error) = report.prepare(&bench.out) {
@@ -185,6 +187,12 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         if !bench.json {
             plan.progress.suspend(|| print(&section.text()));
         }
+        if let ("parts", Some(Chart::Bars(bars))) = (section.name, &section.chart) {
+            let ours =
+                if plan.is_model() { "models of the 82599, without a card" } else { "the ports named on the page" };
+            let about = format!("linerate: {ours}; ixy and DPDK: published, two 82599, Xeon E5-2620 v3 at 1.2 GHz");
+            report.sum_up("Forwarding a packet in user space: its cycles by part", bars, &about);
+        }
         report.add(section);
     }
     plan.progress.finish_and_clear();
@@ -204,6 +212,22 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the conditions of all measurements.
+fn conditions(is_model: bool) -> &'static str {
+    match is_model {
+        true => {
+            "The cards are models: one processor runs them, which limits the rate, and another runs the forwarder. Cycles per \
+             packet are the forwarder's own, including its waits for cache lines that the models' processor wrote last. \"One \
+             processor\" is the same with one thread as card and forwarder in turn: every batch is full, and no cache line \
+             comes from another processor. It is the best of ten tries."
+        }
+        false => {
+            "The cards are real: their load and this processor limit the rate. \"One processor\" is measured with a model, \
+             without a card."
+        }
+    }
 }
 
 /// Number of measurements of each point. The best one counts, as other programs may have used the processors.

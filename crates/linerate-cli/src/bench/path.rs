@@ -12,6 +12,7 @@ use linerate::{Batch, Error};
 
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::{Plan, forward, goes_on};
+use crate::chart::{Bar, Bars, Chart};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 use crate::report::{Cell, Section};
 
@@ -48,7 +49,7 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let device = if plan.is_model() { "models on another processor" } else { "these cards" };
     let rows = vec![
         row(device, elsewhere, "in the others".into()),
-        row("model on the same processor", here, "in the others".into()),
+        row("one processor", here, "in the others".into()),
         row("difference: cache lines moved between processors", difference, Cell::Nothing),
         vec![
             "allocating and freeing a buffer explicitly".into(),
@@ -61,10 +62,21 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         ixy,
         row("DPDK, 1.2 GHz", dpdk, "in the others".into()),
     ];
+    let of = |Parts { receive, touch, send }: Parts| vec![receive, touch, send];
+    let bars = Bars {
+        unit: "cycles per packet of 64 bytes, in batches of 32",
+        parts: vec!["receive", "forward", "send", "memory"],
+        bars: vec![
+            Bar::published("ixy, 1.2 GHz (published)", IXY_PARTS.to_vec()),
+            Bar::published("DPDK, 1.2 GHz (published)", DPDK_PARTS.to_vec()),
+            Bar::ours(format!("linerate, {device}"), of(elsewhere)),
+            Bar::ours("linerate, one processor", of(here)),
+        ],
+    };
     Ok(Section {
         name: "parts",
-        title: "Cycles per packet by part of the path (table 2)",
-        columns: vec!["", "receive", "forward", "send", "memory", "sum"],
+        title: "A packet's cost by part of its path (the paper's table 2)",
+        columns: vec!["cycles/packet", "receive", "forward", "send", "memory", "sum"],
         rows,
         compares: format!(
             "TSC cycles, batches of 32. A forwarder reuses its batches' buffers, so that memory has no part of its own; the \
@@ -76,8 +88,8 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
             share(here.sum() * BATCH as f64),
             share(singly.sum()),
         ),
-        warnings: Vec::new(),
-        plot: None,
+        chart: Some(Chart::Bars(bars)),
+        ..Section::default()
     })
 }
 

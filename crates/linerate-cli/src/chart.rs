@@ -1,0 +1,393 @@
+//! The pictures of reports, as SVG: lines over two axes, bars of parts, and the card that sums up a report.
+
+use hdrhistogram::Histogram;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::quantiles::quantile;
+
+/// The width of a picture.
+const WIDTH: u32 = 760;
+/// The height of a line of a legend.
+const ROW: u32 = 22;
+const FONT: (&str, u32) = ("sans-serif", 15);
+
+/// A picture.
+pub enum Chart {
+    Lines(Lines),
+    Bars(Bars),
+}
+
+/// How an axis is divided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    Linear,
+    /// Powers of two, as sizes are.
+    Doubling,
+    /// Powers of ten: for values of several orders of magnitude.
+    Decades,
+    /// Percentiles, where each division is a tenth of the one before: 90 %, 99 %, 99.9 %.
+    Nines,
+}
+
+/// An axis with its unit.
+pub struct Axis {
+    pub title: &'static str,
+    pub scale: Scale,
+}
+
+/// Lines through points.
+pub struct Lines {
+    pub x: Axis,
+    pub y: Axis,
+    pub lines: Vec<Line>,
+}
+
+/// A line.
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+    /// Measured by others, on another machine.
+    pub is_published: bool,
+}
+
+/// Bars of parts that are stacked.
+pub struct Bars {
+    pub unit: &'static str,
+    /// The parts' names; one without a name needs no legend.
+    pub parts: Vec<&'static str>,
+    pub bars: Vec<Bar>,
+}
+
+/// A bar.
+pub struct Bar {
+    pub name: String,
+    pub parts: Vec<f64>,
+    /// Measured by others, on another machine.
+    pub is_published: bool,
+}
+
+impl Bar {
+    pub fn ours(name: impl Into<String>, parts: Vec<f64>) -> Bar {
+        Bar { name: name.into(), parts, is_published: false }
+    }
+
+    pub fn published(name: impl Into<String>, parts: Vec<f64>) -> Bar {
+        Bar { name: name.into(), parts, is_published: true }
+    }
+}
+
+impl Line {
+    pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.into(), points, is_published: false }
+    }
+
+    pub fn published(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.into(), points, is_published: true }
+    }
+
+    /// Returns the line of a histogram's percentiles, of nanoseconds as microseconds.
+    pub fn of_percentiles(name: impl Into<String>, histogram: &Histogram<u64>) -> Line {
+        // Beyond these one time decides.
+        let parts = [0.01, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999];
+        let enough = |part: &f64| (1.0 - part) * histogram.len() as f64 >= 1.0;
+        let points = parts.into_iter().filter(enough);
+        Line::ours(name, points.filter_map(|part| Some((part, quantile(histogram, part)? as f64 / 1e3))).collect())
+    }
+}
+
+/// Returns the picture of percentiles of times.
+pub fn of_percentiles(lines: Vec<Line>) -> Chart {
+    Chart::Lines(Lines {
+        x: Axis { title: "part of the packets", scale: Scale::Nines },
+        y: Axis { title: "latency, µs", scale: Scale::Decades },
+        lines,
+    })
+}
+
+/// Returns a line's or a part's colour: blues and greens for ours, warm ones for published figures.
+fn colour(index: usize, is_published: bool) -> RGBColor {
+    const OURS: [RGBColor; 4] =
+        [RGBColor(31, 111, 235), RGBColor(12, 155, 130), RGBColor(110, 64, 201), RGBColor(80, 90, 105)];
+    const PUBLISHED: [RGBColor; 2] = [RGBColor(217, 119, 6), RGBColor(190, 60, 60)];
+    if is_published { PUBLISHED[index % PUBLISHED.len()] } else { OURS[index % OURS.len()] }
+}
+
+/// Returns the colour of a part of a bar: pale for published figures.
+fn shade(part: usize, is_published: bool) -> RGBColor {
+    const PARTS: [RGBColor; 4] =
+        [RGBColor(31, 111, 235), RGBColor(96, 185, 250), RGBColor(12, 155, 130), RGBColor(147, 97, 230)];
+    let RGBColor(red, green, blue) = PARTS[part % PARTS.len()];
+    let pale = |value: u8| (u32::from(value) * 4 / 10 + 255 * 6 / 10) as u8;
+    if is_published { RGBColor(pale(red), pale(green), pale(blue)) } else { RGBColor(red, green, blue) }
+}
+
+impl Scale {
+    /// Returns where a value is on the axis.
+    fn place(self, value: f64) -> f64 {
+        match self {
+            Scale::Linear => value,
+            Scale::Doubling => value.max(f64::MIN_POSITIVE).log2(),
+            Scale::Decades => value.max(f64::MIN_POSITIVE).log10(),
+            Scale::Nines => -(1.0 - value).max(1e-9).log10(),
+        }
+    }
+
+    /// Returns the axis' ends for values between these two.
+    fn ends(self, least: f64, most: f64) -> (f64, f64) {
+        match self {
+            Scale::Linear => (0.0, (most * 1.08).max(1e-9)),
+            Scale::Doubling => (least, most.max(least + 1.0)),
+            Scale::Decades => (least.floor(), most.ceil().max(least.floor() + 1.0)),
+            Scale::Nines => (0.0, most.max(1.0)),
+        }
+    }
+
+    /// Returns the places with a number.
+    fn marks(self, (first, last): (f64, f64)) -> Vec<f64> {
+        match self {
+            Scale::Linear => {
+                let step = nice((last - first) / 6.0);
+                (0..).map(|n| f64::from(n) * step).take_while(|mark| *mark <= last).collect()
+            }
+            Scale::Doubling => {
+                let step = ((last - first) / 10.0).ceil().max(1.0);
+                (0..).map(|n| first.ceil() + f64::from(n) * step).take_while(|mark| *mark <= last).collect()
+            }
+            // 1, 2 and 5 of each decade.
+            Scale::Decades => {
+                let decades = first.floor() as i32..=last.ceil() as i32;
+                let marks = decades.flat_map(|decade| [1.0f64, 2.0, 5.0].map(|mark| f64::from(decade) + mark.log10()));
+                marks.filter(|mark| (first..=last).contains(mark)).collect()
+            }
+            Scale::Nines => (0..).map(f64::from).take_while(|mark| *mark <= last).collect(),
+        }
+    }
+
+    /// Returns the number at a place.
+    fn number(self, place: f64) -> String {
+        let value = match self {
+            Scale::Linear => place,
+            Scale::Doubling => place.exp2(),
+            Scale::Decades => 10f64.powf(place),
+            Scale::Nines => {
+                let percent = 100.0 - 100.0 * 10f64.powf(-place);
+                return format!("{:.*} %", (place - 2.0).max(0.0) as usize, percent);
+            }
+        };
+        match value.abs() {
+            _ if (value - value.round()).abs() < 1e-6 * value.abs().max(1.0) => format!("{value:.0}"),
+            0.1.. => format!("{value:.1}"),
+            _ => format!("{value:.3}"),
+        }
+    }
+}
+
+/// Returns the next step of 1, 2, 5, 10 and so on.
+fn nice(step: f64) -> f64 {
+    let decade = 10f64.powf(step.max(1e-12).log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|nice| *nice >= step).unwrap_or(step)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Drawing into a string fails only if plotters refuses the picture.
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+impl Chart {
+    /// Returns the picture as SVG; `None` if it has no figures.
+    pub fn svg(&self) -> Option<String> {
+        let mut svg = String::new();
+        let height = match self {
+            Chart::Lines(Lines { lines, .. }) => 400 + ROW * (lines.len() as u32).div_ceil(2),
+            Chart::Bars(bars) => bars.legend() as u32 + 40 * bars.bars.len() as u32 + 44,
+        };
+        {
+            let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+            area.fill(&WHITE).ok()?;
+            match self {
+                Chart::Lines(lines) => lines.draw(&area).ok()?,
+                Chart::Bars(bars) if bars.most()? > 0.0 => bars.draw(&area).ok()?,
+                Chart::Bars(_) => return None,
+            }
+            area.present().ok()?;
+        }
+        Some(svg)
+    }
+}
+
+impl Lines {
+    fn draw(&self, area: &Area) -> Drawn {
+        let placed: Vec<Vec<(f64, f64)>> = self
+            .lines
+            .iter()
+            .map(|line| line.points.iter().map(|(x, y)| (self.x.scale.place(*x), self.y.scale.place(*y))).collect())
+            .collect();
+        let all = || placed.iter().flatten().copied();
+        let ends = |values: &mut dyn Iterator<Item = f64>, scale: Scale| -> Option<(f64, f64)> {
+            let (least, most) = values.fold(None, |ends: Option<(f64, f64)>, value| {
+                Some(ends.map_or((value, value), |(least, most)| (least.min(value), most.max(value))))
+            })?;
+            Some(scale.ends(least, most))
+        };
+        let x = ends(&mut all().map(|point| point.0), self.x.scale).ok_or("no points")?;
+        let y = ends(&mut all().map(|point| point.1), self.y.scale).ok_or("no points")?;
+        let (upper, legend) = area.split_vertically(400);
+        let grey = RGBColor(120, 120, 120);
+        let mut chart = ChartBuilder::on(&upper)
+            .margin(14)
+            .margin_top(34)
+            .margin_right(36)
+            .x_label_area_size(46)
+            .y_label_area_size(60)
+            .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
+        // The marks of both axes are ours: plotters' own are not at powers.
+        let text =
+            |horizontal, vertical| FONT.into_font().color(&RGBColor(60, 60, 60)).pos(Pos::new(horizontal, vertical));
+        for mark in self.x.scale.marks(x) {
+            chart.draw_series(LineSeries::new([(mark, y.0), (mark, y.1)], grey.mix(0.15)))?;
+            let (left, bottom) = chart.backend_coord(&(mark, y.0));
+            upper.draw_text(&self.x.scale.number(mark), &text(HPos::Center, VPos::Top), (left, bottom + 6))?;
+        }
+        for mark in self.y.scale.marks(y) {
+            chart.draw_series(LineSeries::new([(x.0, mark), (x.1, mark)], grey.mix(0.15)))?;
+            let (left, bottom) = chart.backend_coord(&(x.0, mark));
+            upper.draw_text(&self.y.scale.number(mark), &text(HPos::Right, VPos::Center), (left - 8, bottom))?;
+        }
+        chart.configure_mesh().disable_mesh().x_labels(0).y_labels(0).draw()?;
+        let (top, right) = (chart.backend_coord(&(x.0, y.1)), chart.backend_coord(&(x.1, y.0)));
+        let middle = (top.0 + right.0) / 2;
+        upper.draw_text(self.x.title, &text(HPos::Center, VPos::Bottom), (middle, 396))?;
+        upper.draw_text(self.y.title, &text(HPos::Left, VPos::Bottom), (10, top.1 - 8))?;
+        let (mut ours, mut published) = (0, 0);
+        for (number, (line, points)) in self.lines.iter().zip(&placed).enumerate() {
+            let of_kind = if line.is_published { &mut published } else { &mut ours };
+            let colour = colour(*of_kind, line.is_published);
+            *of_kind += 1;
+            let stroke = colour.stroke_width(2);
+            match line.is_published {
+                true => drop(chart.draw_series(DashedLineSeries::new(points.iter().copied(), 7, 4, stroke))?),
+                false => drop(chart.draw_series(LineSeries::new(points.iter().copied(), stroke))?),
+            }
+            chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
+            // Two names in a row.
+            let (left, top) = (64 + 340 * (number % 2) as i32, (ROW as usize * (number / 2)) as i32 + 8);
+            legend.draw(&PathElement::new([(left, top), (left + 22, top)], colour.stroke_width(3)))?;
+            legend.draw_text(&line.name, &text(HPos::Left, VPos::Center), (left + 30, top))?;
+        }
+        Ok(())
+    }
+}
+
+impl Bars {
+    /// Returns the longest bar.
+    fn most(&self) -> Option<f64> {
+        self.bars.iter().map(|bar| bar.parts.iter().sum()).reduce(f64::max)
+    }
+
+    /// Returns the height of the legend.
+    fn legend(&self) -> i32 {
+        if self.parts.iter().all(|part| part.is_empty()) { 4 } else { 40 }
+    }
+
+    fn draw(&self, area: &Area) -> Drawn {
+        let (width, _) = area.dim_in_pixel();
+        self.draw_at(area, (14, self.legend()), width as i32 - 28, 40, 15)
+    }
+
+    /// Draws the legend above `top`, and the bars below it, each `row` pixels high.
+    fn draw_at(&self, area: &Area, (left, top): (i32, i32), width: i32, row: i32, font: u32) -> Drawn {
+        let text = |horizontal| {
+            ("sans-serif", font).into_font().color(&RGBColor(40, 40, 40)).pos(Pos::new(horizontal, VPos::Center))
+        };
+        let names = width * 2 / 5;
+        let room = width - names - 5 * font as i32;
+        let most = self.most().unwrap_or(1.0).max(1e-9);
+        let mut at = left + names;
+        for (part, name) in self.parts.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            let side = font as i32 - 2;
+            area.draw(&Rectangle::new([(at, top - 26), (at + side, top - 26 + side)], shade(part, false).filled()))?;
+            area.draw_text(name, &text(HPos::Left), (at + side + 6, top - 26 + side / 2))?;
+            at += side + 6 + (name.chars().count() as i32 + 2) * font as i32 * 6 / 10;
+        }
+        for (number, bar) in self.bars.iter().enumerate() {
+            let middle = top + row * number as i32 + row / 2;
+            area.draw_text(&bar.name, &text(HPos::Right), (left + names - 10, middle))?;
+            let mut from = f64::from(left + names);
+            for (part, value) in bar.parts.iter().enumerate() {
+                let to = from + value / most * f64::from(room);
+                let corners = [(from as i32, middle - row * 3 / 10), (to as i32, middle + row * 3 / 10)];
+                area.draw(&Rectangle::new(corners, shade(part, bar.is_published).filled()))?;
+                from = to;
+            }
+            let sum: f64 = bar.parts.iter().sum();
+            let digits = usize::from(sum < 99.95);
+            area.draw_text(&format!("{sum:.digits$}"), &text(HPos::Left), (from as i32 + 8, middle))?;
+        }
+        let below = top + row * self.bars.len() as i32 + row / 2;
+        area.draw_text(self.unit, &text(HPos::Left), (left + names, below))?;
+        Ok(())
+    }
+}
+
+/// Returns the card of a report, 1200 by 630 pixels: a title, bars, and lines of text below them.
+pub fn card(title: &str, bars: &Bars, below: &[String]) -> Option<String> {
+    let mut svg = String::new();
+    let mut draw = || -> Drawn {
+        let area = SVGBackend::with_string(&mut svg, (1200, 630)).into_drawing_area();
+        area.fill(&WHITE)?;
+        area.draw(&Rectangle::new([(0, 0), (1200, 12)], colour(0, false).filled()))?;
+        area.draw_text("linerate", &("sans-serif", 60).into_font().color(&colour(0, false)), (60, 50))?;
+        area.draw_text(title, &("sans-serif", 30).into_font().color(&RGBColor(40, 40, 40)), (60, 126))?;
+        bars.draw_at(&area, (60, 210), 1080, 60, 24)?;
+        for (number, line) in below.iter().enumerate() {
+            let at = 630 - 34 * (below.len() - number) as i32;
+            area.draw_text(line, &("sans-serif", 22).into_font().color(&RGBColor(90, 90, 90)), (60, at - 10))?;
+        }
+        Ok(area.present()?)
+    };
+    draw().is_ok().then_some(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_numbers_at_their_powers() {
+        let numbers = |scale: Scale, least: f64, most: f64| {
+            let ends = scale.ends(scale.place(least), scale.place(most));
+            scale.marks(ends).into_iter().map(|mark| scale.number(mark)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(numbers(Scale::Linear, 3.0, 88.0), "0 20 40 60 80");
+        assert_eq!(numbers(Scale::Doubling, 1.0, 256.0), "1 2 4 8 16 32 64 128 256");
+        assert_eq!(numbers(Scale::Decades, 5.3, 441.0), "1 2 5 10 20 50 100 200 500 1000");
+        assert_eq!(numbers(Scale::Nines, 0.5, 0.9999), "0 % 90 % 99 % 99.9 % 99.99 %");
+        // The same value twice, and none.
+        assert_eq!(numbers(Scale::Doubling, 64.0, 64.0), "64 128");
+        assert!(!numbers(Scale::Linear, 0.0, 0.0).is_empty());
+    }
+
+    #[test]
+    fn pictures_have_their_names_and_none_without_figures() {
+        let line = |points: Vec<(f64, f64)>| Lines {
+            x: Axis { title: "batch", scale: Scale::Doubling },
+            y: Axis { title: "cycles/packet", scale: Scale::Decades },
+            lines: vec![Line::ours("ours", points.clone()), Line::published("theirs", points)],
+        };
+        let svg = Chart::Lines(line(vec![(1.0, 441.0), (256.0, 102.0)])).svg().unwrap();
+        for part in ["<svg", "ours", "theirs", "batch", "cycles/packet", "256", "200"] {
+            assert!(svg.contains(part), "{part}: {svg}");
+        }
+        assert!(Chart::Lines(line(Vec::new())).svg().is_none());
+        let bars = |parts: Vec<f64>| Bars {
+            unit: "cycles/packet",
+            parts: vec!["receive", "send"],
+            bars: vec![Bar::ours("ours", parts)],
+        };
+        let svg = Chart::Bars(bars(vec![1.5, 2.0])).svg().unwrap();
+        assert!(svg.contains("receive") && svg.contains("3.5") && svg.contains("ours"), "{svg}");
+        assert!(Chart::Bars(bars(Vec::new())).svg().is_none());
+        assert!(card("a title", &bars(vec![1.0]), &["a machine".to_string()]).unwrap().contains("a machine"));
+    }
+}
