@@ -22,11 +22,8 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
         let run = forward(plan, &Common { batch: BatchSize::Fixed(batch), ..plan.common() }, false)?;
         measured.push((f64::from(batch), run, alone));
     }
-    let of = |cost: &dyn Fn(&(f64, Measured, f64)) -> Option<f64>| -> Vec<(f64, f64)> {
-        measured.iter().filter_map(|point| Some((point.0, cost(point)?))).collect()
-    };
-    let alone = of(&|(_, _, alone)| positive(*alone));
-    let forwarder = of(&|(_, run, _)| run.cycles_per_packet());
+    let alone = measured.iter().filter_map(|(batch, _, alone)| Some((*batch, positive(*alone)?))).collect();
+    let forwarder = measured.iter().filter_map(|(batch, run, _)| Some((*batch, run.cycles_per_packet()?))).collect();
     let ixy: Vec<_> = IXY_BATCHES.iter().map(|(batch, slow, _)| (f64::from(*batch), IXY_MHZ / slow)).collect();
     let rows = measured.iter().zip(IXY_BATCHES.iter().zip(&ixy)).map(|((batch, run, alone), (their, cycles))| {
         vec![
