@@ -3,7 +3,9 @@
 //! sent into a port that takes everything (`null:`), as `linerate gen` does.
 //!
 //! Beside them DPDK's generator, `testpmd --forward-mode=txonly`, into its port that takes everything (`net_null`), for as long;
-//! its frames have one flow, and are built field by field in each packet (Debian's package dpdk).
+//! its frames have one flow, and are built field by field in each packet (Debian's package dpdk). With `PKT_GEN=/path/to/pkt-gen`
+//! also netmap's generator, which repeats one frame, into a port of a switch of its own, under our object (`cargo build --release -p
+//! linerate-netmap`); and our generator into such a port.
 //!
 //! `cargo bench -p linerate --bench generator_cost`
 
@@ -57,7 +59,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let [mut port] = Options::default().open(["null:"]).unwrap();
+    let [mut port, mut of_switch] = Options { local: true, ..Options::default() }.open(["null:", "valeg:a"]).unwrap();
     let mut sink = Sink { tx: port.tx(0).unwrap(), pool: port.pool().clone(), batch: Batch::with_capacity(BATCH) };
     let mut flows = Generator::new(64, 1);
     let mut templates: Vec<Frames> =
@@ -84,6 +86,41 @@ fn main() {
         Ok(nanoseconds) => println!("| DPDK's testpmd, txonly into net_null | {nanoseconds:.1} | |"),
         Err(why) => println!("DPDK's testpmd did not run: {why}"),
     }
+    if let Ok(program) = std::env::var("PKT_GEN") {
+        let (tx, pool) = (of_switch.tx(0).unwrap(), of_switch.pool().clone());
+        let mut switch = Sink { tx, pool, batch: Batch::with_capacity(BATCH) };
+        let two_ranges = &mut templates[2];
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let rounds = (0..ROUNDS).map(|_| switch.round(60, |frame| two_ranges.fill(frame)));
+            ours.push(median(rounds.collect()));
+            match pkt_gen(&program) {
+                Ok(nanoseconds) => theirs.push(nanoseconds),
+                Err(why) => return println!("netmap's pkt-gen did not run: {why}"),
+            }
+        }
+        println!("| template, two ranges, into a switch | {:.1} | |", median(ours));
+        println!("| netmap's pkt-gen into a switch under our object | {:.1} | |", median(theirs));
+    }
+}
+
+/// Returns the nanoseconds of a frame that netmap's pkt-gen sends, of ten million.
+fn pkt_gen(program: &str) -> Result<f64, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let object = this.ancestors().nth(2).ok_or("no folder")?.join("liblinerate_netmap.so");
+    let mut command = Command::new(program);
+    command.args(["-i", "valeg:a", "-f", "tx", "-n", "10000000", "-l", "60"]).env("LD_PRELOAD", &object);
+    let output = command.output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    // "Speed: 26.176 Mpps"
+    let mut words = text.split("Speed: ").nth(1).unwrap_or_default().split_whitespace();
+    let rate = words.next().and_then(|rate| rate.parse::<f64>().ok());
+    let factor = match words.next() {
+        Some("Mpps") => 1e6,
+        Some("Kpps") => 1e3,
+        _ => 1.0,
+    };
+    rate.map(|rate| 1e9 / (rate * factor)).ok_or_else(|| text.lines().last().unwrap_or("no output").to_string())
 }
 
 /// Returns the nanoseconds of a frame that DPDK's testpmd makes, over two seconds.
