@@ -2,11 +2,12 @@
 
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
 use crate::chart::{self, Bars, Chart};
+use crate::profile::cycles_in;
 
 /// One experiment's result.
 #[derive(Default)]
@@ -273,12 +274,13 @@ const STYLE: &str = "\
     th { vertical-align: bottom; color: #555; font-weight: 600 }\n\
     th:first-child, td:first-child { text-align: left; padding-left: 0 } .warning { color: #a00 }\n";
 
-/// Returns the processor, their number, and the kernel.
+/// Returns the processor, their number, the rate of the cycles, and the kernel.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let model = model.map_or("an unknown processor", |(_, model)| model);
-    format!("{model}, {processors} processors, Linux {}", kernel.trim())
+    let ghz = cycles_in(Duration::from_secs(1)) as f64 / 1e9;
+    format!("{model}, {processors} processors, {ghz:.2} GHz (TSC), Linux {}", kernel.trim())
 }

@@ -451,7 +451,9 @@ impl Run {
         let is_wanted = self.shown == Shown::All && !self.common.json && !self.common.steering.plain;
         let names: Vec<String> = self.devices.iter().map(|device| shortened(device.name(), 24)).collect();
         let title = format!("linerate {} {}", self.command, names.join(" "));
-        (is_wanted && is_ours()).then(|| Screen::enter(title, self.live.has_rate(), self.live.sender())).flatten()
+        (is_wanted && is_ours())
+            .then(|| Screen::enter(title, self.live.has_rate(), self.live.can_pause(), self.live.sender()))
+            .flatten()
     }
 
     /// As [`finish`](Run::finish); `part` completes the measurements once the threads have ended, and returns the command's own
@@ -524,7 +526,8 @@ impl Run {
         if let Some(seconds) = self.common.seconds {
             self.end.set(cycles().saturating_add(cycles_in(seconds)));
         }
-        let threads = turns.len();
+        // The models have a thread of their own.
+        let threads = turns.len() + usize::from(!models(&self.devices).is_empty());
         let started = turns.into_iter().try_for_each(|turn| self.start(turn, threads));
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
@@ -585,6 +588,7 @@ impl Run {
         let time = most_seconds.is_some_and(|most| seconds >= most.as_secs_f64());
         let ended_by = || match (is_ended, interrupted) {
             (true, true) => Some("an interrupt".to_string()),
+            (true, false) if live.is_stopped() => Some("a request to stop".to_string()),
             (true, false) => Some("standard output, which takes nothing more".to_string()),
             (false, _) => time.then(|| "the end of --seconds".to_string()),
         };

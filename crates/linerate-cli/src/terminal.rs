@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The notes since the full screen was entered; `None` without it.
@@ -28,6 +30,8 @@ fn held() -> MutexGuard<'static, Option<Held>> {
 pub fn note(text: &str) {
     if let Some(held) = &mut *held() {
         match held.notes.len() < MOST {
+            // A key that is held down.
+            _ if held.notes.last().is_some_and(|last| last == text) => {}
             true => held.notes.push(text.to_string()),
             false => held.others += 1,
         }
@@ -67,6 +71,7 @@ pub fn enter() -> io::Result<DefaultTerminal> {
 pub fn leave() {
     let Some(Held { notes, others }) = held().take() else { return };
     let _ = ratatui::try_restore();
+    let _ = execute!(stdout(), Show);
     if stderr().is_terminal() {
         notes.iter().for_each(|text| note(text));
         if others > 0 {

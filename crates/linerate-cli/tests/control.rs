@@ -152,6 +152,15 @@ fn only_senders_have_a_rate() {
     // A thread without a processor gives up more frames of the faster one.
     assert!((2.0..4.0).contains(&(many / few)), "{streams}");
 
+    // A request that changes nothing excuses nothing.
+    let run = start(&["gen", "sim:0?wire=none", "--rate", "100k"], &socket);
+    let mut client = Client::connect(&socket);
+    client.ask(r#"{"rate":"100k","pause":false}"#);
+    // Beyond the descriptors of a card without a link.
+    client.until(|state| state["seconds"].as_f64() > Some(1.0));
+    let (_, rest) = run.interrupt();
+    assert_eq!(kit::summary(rest.as_bytes())["unreached"].as_array().unwrap().len(), 1, "{rest}");
+
     let run = start(&["fwd", "sim:0", "sim:1"], &socket);
     let mut client = Client::connect(&socket);
     let said = client.ask(r#"{"rate":"1M","pause":true}"#);
@@ -199,5 +208,9 @@ fn a_socket_belongs_to_one_run_and_its_user() {
     let output = as_other();
     assert!(text(&output.stdout).contains("another user's run"), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(Client::connect(&socket).ask("{}")["paused"], json!(false));
+    // A file that takes the socket's place stays.
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "kept").unwrap();
     assert_eq!(run.interrupt().0, Some(0));
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "kept");
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use kit::expect;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+
 /// A terminal with a command on it.
 struct Terminal {
     script: Child,
@@ -66,7 +68,7 @@ impl Terminal {
         let begin = Instant::now();
         let mut bytes = [0; 4096];
         while !is_so(self) {
-            let count = if self.has_output() { self.output.read(&mut bytes).unwrap() } else { 0 };
+            let count = if self.has_output(MINUTE) { self.output.read(&mut bytes).unwrap() } else { 0 };
             let is_over = count == 0 || begin.elapsed() > Duration::from_secs(60);
             assert!(!is_over, "{what} is not shown:\n{}", self.lines().join("\n"));
             self.screen.process(&bytes[..count]);
@@ -74,10 +76,9 @@ impl Terminal {
         println!("{what}:\n{}\n", self.lines().join("\n"));
     }
 
-    /// Waits for output; false after a minute without any.
-    fn has_output(&self) -> bool {
-        let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&minute)).unwrap() > 0
+    /// Waits for output; false if there is none in this time.
+    fn has_output(&self, time: Timespec) -> bool {
+        poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&time)).unwrap() > 0
     }
 
     fn until_shown(&mut self, text: &str) {
@@ -88,7 +89,7 @@ impl Terminal {
     fn end(mut self) -> (Option<i32>, String) {
         let (mut rest, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
-            assert!(self.has_output(), "it does not end:\n{}", String::from_utf8_lossy(&rest));
+            assert!(self.has_output(MINUTE), "it does not end:\n{}", String::from_utf8_lossy(&rest));
             match self.output.read(&mut bytes).unwrap() {
                 0 => break,
                 count => rest.extend_from_slice(&bytes[..count]),
@@ -120,7 +121,7 @@ fn a_forwarder_is_shown_on_80_columns() {
     assert!(lines.iter().any(|line| line.contains(" cycles/packet, on processor")), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains("rx sim:1: at most ")), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains('█')), "the graph of a rate: {lines:#?}");
-    assert!(lines[23].starts_with("q end  p pause  r reset"), "{lines:#?}");
+    assert!(lines[23].starts_with("q end  ? keys  p pause  r reset"), "{lines:#?}");
 
     terminal.press("v");
     terminal.until_shown("no descriptor");
@@ -158,7 +159,7 @@ fn a_generator_is_shown_on_200_columns_and_takes_other_rates() {
     terminal.until("a quarter", |terminal| terminal.lines()[0].contains("2.75k packets/s  "));
     terminal.until_shown("0.0027");
     let lines = terminal.lines();
-    assert!(lines[59].starts_with("q end  p pause  + - rate"), "{lines:#?}");
+    assert!(lines[59].starts_with("q end  ? keys  p pause  + - rate"), "{lines:#?}");
     assert!(lines[10..40].iter().any(|line| line.contains('█')), "the graph has the room: {lines:#?}");
     terminal.press("r");
     terminal.until_shown("counters begin at zero here");
@@ -186,6 +187,44 @@ fn small_terminals_show_what_fits() {
         let (code, text) = terminal.end();
         assert_eq!(code, Some(0), "{columns}x{rows}: {text}");
         assert!(text.contains("\nfwd: "), "{text}");
+    }
+}
+
+/// The second Ctrl-C ends the process at once, also while the first one's end is awaited, and the terminal is as it was.
+#[test]
+fn the_second_interrupt_ends_at_once() {
+    let mut terminal = Terminal::start(&["gen", "sim:0?wire=none", "--rate", "10k"], 80, 24);
+    terminal.until_shown("tx sim:0: ");
+    let (mut pressed, mut bytes) = (None::<Instant>, [0; 4096]);
+    while terminal.screen.screen().alternate_screen() {
+        // Within a tenth of a second the next one is the same.
+        if pressed.is_none_or(|time| time.elapsed() > Duration::from_millis(150)) {
+            terminal.press("\x03");
+            pressed = Some(Instant::now());
+        }
+        if terminal.has_output(Timespec { tv_sec: 0, tv_nsec: 50_000_000 }) {
+            let count = terminal.output.read(&mut bytes).unwrap();
+            terminal.screen.process(&bytes[..count]);
+        }
+    }
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(130), "{text}");
+}
+
+/// A terminal that is closed ends its run.
+#[test]
+fn a_run_ends_with_its_terminal() {
+    let mut terminal = Terminal::start(&["gen", "sim:0?wire=sink", "--rate", "10k"], 80, 24);
+    terminal.until_shown("tx sim:0: ");
+    let script = terminal.script.id();
+    let children = std::fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
+    let run = format!("/proc/{}", children.trim());
+    assert!(std::fs::read_to_string(format!("{run}/comm")).unwrap().starts_with("linerate"));
+    drop(terminal);
+    let begin = Instant::now();
+    while std::path::Path::new(&run).exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{run} is still there");
+        std::thread::yield_now();
     }
 }
 

@@ -202,9 +202,9 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
             "threads",
             "Mpps",
             "cycles/packet",
-            "of one's",
+            "beside 1 thread",
             "a processor each, cycles/packet",
-            "of one's alone",
+            "beside 1 thread, each",
         ],
         rows,
         compares: format!(

@@ -196,7 +196,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["produce, ns", "consume, ns", "Mpps", "packets per poll", "empty polls, M/s"],
         rows,
         compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
-                   polling too often. With a slow consumer packets come in full batches, with a slow producer one by one."
+                   polling too often. With a slow consumer packets come in full batches of 256, with a slow producer as it makes them."
             .to_string(),
         chart: Some(Chart::Bars(Bars { unit: "million packets per second", parts: vec![""], bars })),
         ..Section::default()

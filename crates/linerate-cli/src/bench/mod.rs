@@ -191,6 +191,9 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
             let ours =
                 if plan.is_model() { "models of the 82599, without a card" } else { "the ports named on the page" };
             let about = format!("linerate: {ours}; ixy and DPDK: published, two 82599, Xeon E5-2620 v3 at 1.2 GHz");
+            let quick = if bench.quick { "; a quick run" } else { "" };
+            let busy = if section.warnings.is_empty() { "" } else { "; on a busy machine, which disturbs ours" };
+            let about = about + quick + busy;
             report.sum_up("Forwarding a packet in user space: its cycles by part", bars, &about);
         }
         report.add(section);
@@ -221,7 +224,8 @@ fn conditions(is_model: bool) -> &'static str {
             "The cards are models: one processor runs them, which limits the rate, and another runs the forwarder. Cycles per \
              packet are the forwarder's own, including its waits for cache lines that the models' processor wrote last. \"One \
              processor\" is the same with one thread as card and forwarder in turn: every batch is full, and no cache line \
-             comes from another processor. It is the best of ten tries."
+             comes from another processor. It is the best of ten tries; rates, and cycles beside them, are those of the best of \
+             three."
         }
         false => {
             "The cards are real: their load and this processor limit the rate. \"One processor\" is measured with a model, \

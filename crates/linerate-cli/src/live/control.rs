@@ -1,7 +1,7 @@
 //! The control socket: a program writes a line of JSON, and reads one.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -23,12 +23,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 16;
 
 /// A socket that a run listens at; it is removed with the run.
-pub struct Socket(PathBuf);
+pub struct Socket {
+    path: PathBuf,
+    /// Its device and number: another file may be there at the end.
+    identity: Option<(u64, u64)>,
+}
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Returns the device and the number of the file at a path.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl Socket {
@@ -38,7 +49,7 @@ impl Socket {
     /// [`Error::Serve`]: the path cannot be used.
     pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
         let listener = bind(path)?;
-        let socket = Socket(path.to_path_buf());
+        let socket = Socket { path: path.to_path_buf(), identity: identity(path) };
         let clients = std::sync::Arc::new(());
         let accept = move || {
             for client in listener.incoming().flatten() {
@@ -91,6 +102,10 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
             fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+        }
+        // unix(7): `sun_path` has 108 bytes, of which the last is 0.
+        _ if path.as_os_str().len() > 107 => {
+            fail("its path has more than 107 bytes".to_string(), "choose a shorter path")
         }
         _ => fail(error.to_string(), "choose a path in a folder that exists and that you can write"),
     })?;

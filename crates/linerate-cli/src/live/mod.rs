@@ -55,6 +55,9 @@ pub struct Request {
     /// End the run, as Ctrl-C does.
     #[serde(default)]
     pub stop: bool,
+    /// The process was stopped for a time, as the shell does with Ctrl-Z.
+    #[serde(skip)]
+    pub was_suspended: bool,
 }
 
 /// A rate that is asked for.
@@ -72,6 +75,11 @@ fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::E
         text => text.parse().map(|rate| Some(NewRate::Exactly(rate))).map_err(D::Error::custom),
     }
 }
+
+/// The most changes that a summary has.
+const MOST: usize = 1000;
+/// The lowest rate to which keys go, in packets per second.
+const LEAST: f64 = 1.0;
 
 /// What the thread that watches a run is told.
 pub enum Event {
@@ -92,6 +100,7 @@ pub struct Live {
     speed: Option<(Arc<Speed>, f64)>,
     /// A pause, or another rate: what was asked at the beginning is not reached.
     is_steered: Cell<bool>,
+    is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
     /// Removes the socket at the end.
     _control: Option<control::Socket>,
@@ -112,6 +121,7 @@ impl Live {
             is_paused: Arc::default(),
             speed: None,
             is_steered: Cell::default(),
+            is_stopped: Cell::default(),
             changes: RefCell::default(),
             _control: control,
         })
@@ -164,7 +174,17 @@ impl Live {
         self.is_steered.get()
     }
 
-    /// Returns what was asked, with the time of each.
+    /// Returns whether the run was asked to end.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.get()
+    }
+
+    /// Returns whether the run can pause: a capture's own times do not.
+    pub fn can_pause(&self) -> bool {
+        self.command != "replay"
+    }
+
+    /// Returns what was asked, with the time of each, the first [`MOST`].
     pub fn changes(&self) -> Vec<Value> {
         self.changes.borrow().clone()
     }
@@ -176,21 +196,21 @@ impl Live {
     /// Why it cannot be done.
     pub fn apply(&self, request: &Request, seconds: f64, port: &Port, measured: f64) -> Result<Vec<String>, String> {
         let rate = request.rate.map(|rate| self.checked(rate, port, measured)).transpose()?;
-        if request.pause.is_some() && self.command == "replay" {
-            return Err("replay keeps the times of its file".to_string());
+        if request.pause.is_some() && !self.can_pause() {
+            return Err("replay does not pause: its frames have times".to_string());
         }
         let (mut done, mut change) = (Vec::new(), json!({}));
         if let Some(rate) = rate
             && let Some((speed, _)) = &self.speed
         {
+            self.is_steered.set(self.is_steered() || speed.get() != rate);
             speed.set(rate);
-            self.is_steered.set(true);
             change["rate_mpps"] = rate.map_or(json!("full"), |rate| json!(rate / 1e6));
             done.push(rate.map_or("full speed".to_string(), |rate| format!("the rate is {}", Rate::Packets(rate))));
         }
         if let Some(pause) = request.pause {
-            self.is_paused.store(pause, Ordering::Relaxed);
-            self.is_steered.set(true);
+            let was_paused = self.is_paused.swap(pause, Ordering::Relaxed);
+            self.is_steered.set(self.is_steered() || was_paused != pause);
             change["pause"] = pause.into();
             done.push(if pause { "paused" } else { "goes on" }.to_string());
         }
@@ -200,9 +220,15 @@ impl Live {
         }
         if request.stop {
             change["stop"] = true.into();
+            self.is_stopped.set(true);
             interrupts().end();
         }
-        if change != json!({}) {
+        if request.was_suspended {
+            self.is_steered.set(true);
+            change["suspended"] = true.into();
+            done.push("was suspended: nothing moved".to_string());
+        }
+        if change != json!({}) && self.changes.borrow().len() < MOST {
             change["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
             self.changes.borrow_mut().push(change);
         }
@@ -220,6 +246,9 @@ impl Live {
         let rate = match (rate, speed.get()) {
             (NewRate::Full, _) => return Ok(None),
             (NewRate::Exactly(rate), _) => rate,
+            (NewRate::Times(factor), Some(present)) if present * factor < LEAST && factor < 1.0 => {
+                return Err(format!("the rate has no less than {LEAST} packet/s by keys"));
+            }
             (NewRate::Times(factor), Some(present)) => Rate::Packets(present * factor),
             (NewRate::Times(factor), None) if factor > 1.0 => return Err("it is at full speed".to_string()),
             (NewRate::Times(_), None) if measured <= 0.0 => return Err("nothing is sent yet".to_string()),
@@ -239,7 +268,7 @@ mod tests {
     fn requests_are_objects_with_known_keys() {
         let read = |text: &str| serde_json::from_str::<Request>(text).map_err(|error| error.to_string());
         assert_eq!(read("{}"), Ok(Request::default()));
-        let asked = Request { pause: Some(false), rate: Some(NewRate::Full), reset: true, stop: false };
+        let asked = Request { pause: Some(false), rate: Some(NewRate::Full), reset: true, ..Request::default() };
         assert_eq!(read(r#"{"pause":false,"rate":"full","reset":true}"#), Ok(asked));
         let rate = read(r#"{"rate":"10Gbit"}"#).unwrap().rate;
         assert_eq!(rate, Some(NewRate::Exactly(Rate::Bits(10e9))));

@@ -1,13 +1,16 @@
 //! The full screen while a run lasts: entered, drawn, and left; and its keys.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::view::{Shown, State, View};
 use super::{Event, NewRate, Request};
@@ -31,27 +34,55 @@ pub struct Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // The next keys are the shell's.
-        let _ = self.keys.take().map(JoinHandle::join);
+        // The next keys are the shell's. A thread that is stuck in a terminal that is gone ends with the process.
+        let begin = Instant::now();
+        while self.keys.as_ref().is_some_and(|keys| !keys.is_finished()) && begin.elapsed() < 4 * LOOK {
+            std::thread::sleep(LOOK / 10);
+        }
         terminal::leave();
+    }
+}
+
+/// Returns whether a key is this letter with Ctrl.
+fn is_control(key: &KeyEvent, letter: char) -> bool {
+    key.code == KeyCode::Char(letter) && key.modifiers.contains(KeyModifiers::CONTROL)
+}
+
+/// Waits for an event; an error if the terminal is gone, in which crossterm would wait without a pause.
+fn has_event() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+    match poll(&mut polled, Some(&time)) {
+        Ok(_) if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        // Another size is no input: crossterm has it from a signal.
+        Ok(_) | Err(Errno::INTR) => event::poll(Duration::ZERO),
+        Err(error) => Err(error.into()),
     }
 }
 
 impl Screen {
     /// Enters the full screen of a command, and sends its keys; `None` if the terminal cannot show it.
-    pub fn enter(title: String, has_rate: bool, keys: Sender<Event>) -> Option<Screen> {
+    pub fn enter(title: String, has_rate: bool, can_pause: bool, keys: Sender<Event>) -> Option<Screen> {
         let terminal = terminal::enter().ok()?;
         let is_over = Arc::<AtomicBool>::default();
         let end = is_over.clone();
         let read = move || {
             while !end.load(Ordering::Relaxed) {
-                let event = match event::poll(LOOK) {
+                let event = match has_event() {
                     Ok(true) => event::read(),
                     Ok(false) => continue,
                     // The terminal is gone, and a signal says so.
                     Err(_) => return,
                 };
                 let event = match event {
+                    // At once, also while the run ends: the second one ends the process.
+                    Ok(event::Event::Key(key)) if is_control(&key, 'c') => {
+                        interrupts().signal();
+                        continue;
+                    }
                     Ok(event::Event::Key(key)) if key.kind == KeyEventKind::Press => Event::Key(key),
                     Ok(event::Event::Resize(..)) => Event::Resized,
                     Ok(_) => continue,
@@ -65,7 +96,7 @@ impl Screen {
         };
         // Without a thread there are no keys, and signals end the run.
         let keys = std::thread::Builder::new().name("keys".to_string()).spawn(read).ok();
-        Some(Screen { terminal, view: View::new(title, has_rate), is_over, keys })
+        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys })
     }
 
     /// Takes the rates of an interval, which the next drawing shows.
@@ -83,18 +114,13 @@ impl Screen {
     /// Takes a key, and returns what it asks of the run.
     pub fn key(&mut self, key: KeyEvent, is_paused: bool) -> Option<Request> {
         let with = |rate: f64| Some(Request { rate: Some(NewRate::Times(rate)), ..Request::default() });
-        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if is_control => {
-                interrupts().signal();
-                None
-            }
-            KeyCode::Char('z') if is_control => {
+            _ if is_control(&key, 'z') => {
                 self.suspend();
-                None
+                Some(Request { was_suspended: true, ..Request::default() })
             }
-            _ if is_control => None,
-            KeyCode::Char('q') | KeyCode::Esc => Some(Request { stop: true, ..Request::default() }),
+            _ if key.modifiers.contains(KeyModifiers::CONTROL) => None,
+            KeyCode::Char('q') => Some(Request { stop: true, ..Request::default() }),
             KeyCode::Char('p' | ' ') => Some(Request { pause: Some(!is_paused), ..Request::default() }),
             KeyCode::Char('r') => Some(Request { reset: true, ..Request::default() }),
             KeyCode::Char('+' | '=') | KeyCode::Up => with(STEP),

@@ -42,6 +42,7 @@ pub struct State {
 pub struct View {
     title: String,
     has_rate: bool,
+    can_pause: bool,
     pub shown: Shown,
     last: Option<Tick>,
     /// Packets per second, received and sent, of each port, from the present to the past.
@@ -49,8 +50,8 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(title: String, has_rate: bool) -> View {
-        View { title, has_rate, shown: Shown::Graphs, last: None, history: Vec::new() }
+    pub fn new(title: String, has_rate: bool, can_pause: bool) -> View {
+        View { title, has_rate, can_pause, shown: Shown::Graphs, last: None, history: Vec::new() }
     }
 
     /// Takes the rates of an interval.
@@ -103,11 +104,11 @@ impl View {
             Shown::Keys => frame.render_widget(Text::from(self.keys()), middle),
         }
         frame.render_widget(Paragraph::new(notes.join("\n")).yellow(), notes_area);
-        let keys = if self.has_rate {
-            "q end  p pause  + - rate  r reset  v queues  ? keys"
-        } else {
-            "q end  p pause  r reset  v queues  ? keys"
-        };
+        let keys = format!(
+            "q end  ? keys  {}{}r reset  v queues",
+            if self.can_pause { "p pause  " } else { "" },
+            if self.has_rate { "+ - rate  " } else { "" },
+        );
         frame.render_widget(Line::from(keys).dim(), keys_area);
     }
 
@@ -185,15 +186,17 @@ impl View {
     /// Returns the keys with their meaning.
     fn keys(&self) -> Vec<Line<'static>> {
         let mut keys = vec![
-            ("q  Esc  Ctrl-C", "end the run; its summary follows"),
-            ("p  Space", "pause: nothing moves; again: go on"),
+            ("q  Ctrl-C", "end the run; its summary follows"),
             ("r", "begin the counters here at zero; the summary has all"),
             ("v", "the queues' rates; again: the graphs, a column for each second"),
             ("Ctrl-Z", "suspend, as the shell does; fg continues"),
         ];
         if self.has_rate {
-            keys.insert(2, ("+  -  Up  Down", "a rate 10 % higher or lower"));
-            keys.insert(3, ("PageUp  PageDown", "a rate twice or half as high"));
+            keys.insert(1, ("PageUp  PageDown", "a rate twice or half as high"));
+            keys.insert(1, ("+  -  Up  Down", "a rate 10 % higher or lower"));
+        }
+        if self.can_pause {
+            keys.insert(1, ("p  Space", "pause: nothing moves; again: go on"));
         }
         keys.into_iter().map(|(key, meaning)| Line::from(vec![format!("{key:<18}").bold(), meaning.into()])).collect()
     }
