@@ -154,21 +154,6 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Returns a count per second with three significant digits: `14.9M`.
-pub fn per_second(value: f64) -> String {
-    let (value, prefix) = match value {
-        ..999.5 => (value, ""),
-        ..999.5e3 => (value / 1e3, "k"),
-        ..999.5e6 => (value / 1e6, "M"),
-        _ => (value / 1e9, "G"),
-    };
-    match value {
-        ..9.995 => format!("{value:.2}{prefix}"),
-        ..99.95 => format!("{value:.1}{prefix}"),
-        _ => format!("{value:.0}{prefix}"),
-    }
-}
-
 /// Standard output was closed when the process began (`>&-`).
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
@@ -237,9 +222,6 @@ mod tests {
             (5e-8, "50.0 ns"),
         ] {
             assert_eq!(time(seconds), shown);
-        }
-        for (value, shown) in [(14_880_952.0, "14.9M"), (100e3, "100k"), (0.0, "0.00"), (20.0, "20.0")] {
-            assert_eq!(per_second(value), shown);
         }
     }
 

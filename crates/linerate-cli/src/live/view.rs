@@ -9,8 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
-use crate::rates::{Rates, Tick, in_words, shortened};
-use crate::show::per_second;
+use crate::rates::{Rates, Tick, in_words, per_second, shortened};
 use crate::terminal::last_notes;
 
 /// The seconds that graphs have at most: the columns of a wide terminal.
