@@ -48,8 +48,8 @@ pub struct Lines {
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Measured by others, on another machine.
-    pub is_published: bool,
+    /// To compare with: published by others, or asked for.
+    pub is_reference: bool,
 }
 
 /// Bars of parts that are stacked.
@@ -64,27 +64,27 @@ pub struct Bars {
 pub struct Bar {
     pub name: String,
     pub parts: Vec<f64>,
-    /// Measured by others, on another machine.
-    pub is_published: bool,
+    /// To compare with: published by others, or asked for.
+    pub is_reference: bool,
 }
 
 impl Bar {
     pub fn ours(name: impl Into<String>, parts: Vec<f64>) -> Bar {
-        Bar { name: name.into(), parts, is_published: false }
+        Bar { name: name.into(), parts, is_reference: false }
     }
 
-    pub fn published(name: impl Into<String>, parts: Vec<f64>) -> Bar {
-        Bar { name: name.into(), parts, is_published: true }
+    pub fn reference(name: impl Into<String>, parts: Vec<f64>) -> Bar {
+        Bar { name: name.into(), parts, is_reference: true }
     }
 }
 
 impl Line {
     pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
-        Line { name: name.into(), points, is_published: false }
+        Line { name: name.into(), points, is_reference: false }
     }
 
-    pub fn published(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
-        Line { name: name.into(), points, is_published: true }
+    pub fn reference(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.into(), points, is_reference: true }
     }
 
     /// Returns the line of a histogram's percentiles, of nanoseconds as microseconds.
@@ -106,21 +106,21 @@ pub fn of_percentiles(lines: Vec<Line>) -> Chart {
     })
 }
 
-/// Returns a line's or a part's colour: blues and greens for ours, warm ones for published figures.
-fn colour(index: usize, is_published: bool) -> RGBColor {
+/// Returns a line's or a part's colour: blues and greens for ours, warm ones to compare with.
+fn colour(index: usize, is_reference: bool) -> RGBColor {
     const OURS: [RGBColor; 4] =
         [RGBColor(31, 111, 235), RGBColor(12, 155, 130), RGBColor(110, 64, 201), RGBColor(80, 90, 105)];
-    const PUBLISHED: [RGBColor; 2] = [RGBColor(217, 119, 6), RGBColor(190, 60, 60)];
-    if is_published { PUBLISHED[index % PUBLISHED.len()] } else { OURS[index % OURS.len()] }
+    const REFERENCES: [RGBColor; 2] = [RGBColor(217, 119, 6), RGBColor(190, 60, 60)];
+    if is_reference { REFERENCES[index % REFERENCES.len()] } else { OURS[index % OURS.len()] }
 }
 
-/// Returns the colour of a part of a bar: pale for published figures.
-fn shade(part: usize, is_published: bool) -> RGBColor {
+/// Returns the colour of a part of a bar: pale to compare with.
+fn shade(part: usize, is_reference: bool) -> RGBColor {
     const PARTS: [RGBColor; 4] =
         [RGBColor(31, 111, 235), RGBColor(96, 185, 250), RGBColor(12, 155, 130), RGBColor(147, 97, 230)];
     let RGBColor(red, green, blue) = PARTS[part % PARTS.len()];
     let pale = |value: u8| (u32::from(value) * 4 / 10 + 255 * 6 / 10) as u8;
-    if is_published { RGBColor(pale(red), pale(green), pale(blue)) } else { RGBColor(red, green, blue) }
+    if is_reference { RGBColor(pale(red), pale(green), pale(blue)) } else { RGBColor(red, green, blue) }
 }
 
 impl Scale {
@@ -259,13 +259,13 @@ impl Lines {
         let middle = (top.0 + right.0) / 2;
         upper.draw_text(self.x.title, &text(HPos::Center, VPos::Bottom), (middle, 396))?;
         upper.draw_text(self.y.title, &text(HPos::Left, VPos::Bottom), (10, top.1 - 8))?;
-        let (mut ours, mut published) = (0, 0);
+        let (mut ours, mut references) = (0, 0);
         for (number, (line, points)) in self.lines.iter().zip(&placed).enumerate() {
-            let of_kind = if line.is_published { &mut published } else { &mut ours };
-            let colour = colour(*of_kind, line.is_published);
+            let of_kind = if line.is_reference { &mut references } else { &mut ours };
+            let colour = colour(*of_kind, line.is_reference);
             *of_kind += 1;
             let stroke = colour.stroke_width(2);
-            match line.is_published {
+            match line.is_reference {
                 true => drop(chart.draw_series(DashedLineSeries::new(points.iter().copied(), 7, 4, stroke))?),
                 false => drop(chart.draw_series(LineSeries::new(points.iter().copied(), stroke))?),
             }
@@ -317,7 +317,7 @@ impl Bars {
             for (part, value) in bar.parts.iter().enumerate() {
                 let to = from + value / most * f64::from(room);
                 let corners = [(from as i32, middle - row * 3 / 10), (to as i32, middle + row * 3 / 10)];
-                area.draw(&Rectangle::new(corners, shade(part, bar.is_published).filled()))?;
+                area.draw(&Rectangle::new(corners, shade(part, bar.is_reference).filled()))?;
                 from = to;
             }
             let sum: f64 = bar.parts.iter().sum();
@@ -373,7 +373,7 @@ mod tests {
         let line = |points: Vec<(f64, f64)>| Lines {
             x: Axis { title: "batch", scale: Scale::Doubling },
             y: Axis { title: "cycles/packet", scale: Scale::Decades },
-            lines: vec![Line::ours("ours", points.clone()), Line::published("theirs", points)],
+            lines: vec![Line::ours("ours", points.clone()), Line::reference("theirs", points)],
         };
         let svg = Chart::Lines(line(vec![(1.0, 441.0), (256.0, 102.0)])).svg().unwrap();
         for part in ["<svg", "ours", "theirs", "batch", "cycles/packet", "256", "200"] {

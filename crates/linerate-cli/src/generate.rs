@@ -126,12 +126,12 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             lanes.push(Lane::new(source, pace, sum.asked.map(|_| all), left, sum.sent.clone()));
         }
     }
+    // Known while all of them send.
+    let total = sums.iter().all(|sum| sum.asked.is_some()).then_some(all);
     let speed = match &sums[..] {
-        [one] => Some(run.paces(one.asked, one.mean_len)),
-        several => several.iter().all(|sum| sum.asked.is_some()).then(|| run.paces(Some(all), mean_len)),
+        [one] => Some(run.paces(total, one.mean_len)),
+        _ => total.map(|all| run.paces(Some(all), mean_len)),
     };
-    // The rate of all streams is known while all of them send.
-    let total = sums.iter().map(|sum| sum.asked).sum::<Option<f64>>();
     let held_back = run.ask(total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none())));
     let (is_served, answered) = (run.is_served(), run.answered());
     for (queue, lanes) in (0..queues).zip(lanes) {

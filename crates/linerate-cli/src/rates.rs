@@ -218,6 +218,12 @@ pub fn shortened(name: &str, room: usize) -> String {
     name.chars().take(front).collect::<String>() + "…" + &end
 }
 
+/// Returns counts by cause as people say them; `None` without any.
+pub fn causes_in_words<'a>(causes: impl Iterator<Item = (&'a str, u64)>) -> Option<String> {
+    let causes: Vec<String> = causes.map(|(cause, count)| format!("{count} {}", in_words(cause))).collect();
+    (!causes.is_empty()).then(|| causes.join(", "))
+}
+
 /// Returns a cause of drops as people say it; docs/wires.md explains each.
 pub fn in_words(cause: &str) -> &str {
     match cause {

@@ -320,7 +320,7 @@ impl Tester<'_> {
                     y: Axis { title: "Gbit/s", scale: Scale::Linear },
                     lines: vec![
                         Line::ours("without loss", of(|row| row.throughput)),
-                        Line::published("offered", of(|row| Some(row.offered))),
+                        Line::reference("offered", of(|row| Some(row.offered))),
                     ],
                 })),
                 missing: None,

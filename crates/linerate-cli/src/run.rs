@@ -117,7 +117,7 @@ pub struct Measured {
     pub has_cut_capture: bool,
     /// Paused for a time, or given another rate.
     pub is_steered: bool,
-    /// What was asked while the run lasted, with the time of each.
+    /// Requests that came while the run lasted, with the time of each.
     pub changes: Vec<Value>,
 }
 

@@ -8,7 +8,7 @@ use linerate::port::Drops;
 use serde_json::{Map, Value, json};
 
 use crate::live::Screen;
-use crate::rates::{Tick, in_words, mpps, shortened};
+use crate::rates::{Tick, causes_in_words, mpps, shortened};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
@@ -85,14 +85,10 @@ fn summary_table(summary: &Value) -> String {
             let bytes = bytes.map_or("unknown".to_string(), |bytes| bytes.to_string());
             text += &format!("{name:<room$} {direction:<8}{packets:>13}{bytes:>17}\n");
         }
-        let drops: Vec<String> = port["drops"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(cause, count)| format!("{count} {}", in_words(cause)))
-            .collect();
-        if !drops.is_empty() {
-            text += &format!("{:<room$} dropped  {}\n", "", drops.join(", "));
+        let drops = port["drops"].as_object().into_iter().flatten();
+        if let Some(causes) = causes_in_words(drops.map(|(cause, count)| (cause.as_str(), count.as_u64().unwrap_or(0))))
+        {
+            text += &format!("{:<room$} dropped  {causes}\n", "");
         }
     }
     let number = |key: &str| &summary[key];
@@ -210,6 +206,7 @@ pub fn occurred<const N: usize>(causes: [(&'static str, u64); N]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rates::in_words;
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {

@@ -45,9 +45,10 @@ pub fn note(text: &str) {
 /// Returns the last notes, for the full screen, of at most `lines` lines together.
 pub fn last_notes(lines: usize) -> Vec<String> {
     let held = held();
-    let notes = held.iter().flat_map(|held| &held.notes).flat_map(|note| note.lines());
-    let all: Vec<String> = notes.map(str::to_string).collect();
-    all[all.len().saturating_sub(lines)..].to_vec()
+    let notes = held.iter().flat_map(|held| held.notes.iter().rev()).flat_map(|note| note.lines().rev());
+    let mut last: Vec<String> = notes.take(lines).map(str::to_string).collect();
+    last.reverse();
+    last
 }
 
 /// Returns whether a full screen can be shown, and its keys read: this process has the terminal, and the terminal can move

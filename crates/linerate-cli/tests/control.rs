@@ -72,7 +72,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     let state = client.ask(r#"{"pause":true,"reset":true}"#);
     assert_eq!(state["paused"], json!(true), "{state}");
     assert!(sent(&state) < 1000, "the counters began at zero: {state}");
-    // What was in the ring is sent; then the count stays.
+    // Frames in the ring are still sent; then the count stays.
     let mut last = client.ask("{}");
     run.await_output("\"cycles_per_packet\":null");
     let still = client.until(|state| {

@@ -133,7 +133,7 @@ fn a_forwarder_is_shown_on_80_columns() {
     terminal.until_shown("fwd has no rate of its own: gen has");
     terminal.press("p");
     terminal.until("the pause", |terminal| terminal.lines()[0].ends_with("  paused"));
-    // What was on its way is forwarded; then nothing moves.
+    // Frames on their way are still forwarded; then nothing moves.
     terminal.until("no rate", |terminal| terminal.lines().iter().any(|line| line.starts_with("no packets")));
     terminal.press(" ");
     terminal.until("the end of the pause", |terminal| !terminal.lines()[0].ends_with("paused"));

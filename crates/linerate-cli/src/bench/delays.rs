@@ -65,7 +65,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     }
     let (load, times) = IXY_LATENCY[0];
     let published = [0.5, 0.99, 0.999, 0.9999].into_iter().zip(times).collect();
-    lines.push(Line::published(format!("ixy, polling, {load} Mpps (published)"), published));
+    lines.push(Line::reference(format!("ixy, polling, {load} Mpps (published)"), published));
     Ok(Section {
         name: "latency",
         title: "Latency by load and way of waiting (the paper's table 1)",

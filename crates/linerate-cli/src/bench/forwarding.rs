@@ -63,7 +63,7 @@ fn costs(x: &'static str, [alone, forwarder, ixy]: [Vec<(f64, f64)>; 3]) -> Char
         lines: vec![
             Line::ours("linerate, one processor", alone),
             Line::ours("linerate, models on another processor", forwarder),
-            Line::published("ixy, 82599, 1.2 GHz (published)", ixy),
+            Line::reference("ixy, 82599, 1.2 GHz (published)", ixy),
         ],
     })
 }

@@ -67,8 +67,8 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         unit: "cycles per packet of 64 bytes, in batches of 32",
         parts: vec!["receive", "forward", "send", "memory"],
         bars: vec![
-            Bar::published("ixy, 1.2 GHz (published)", IXY_PARTS.to_vec()),
-            Bar::published("DPDK, 1.2 GHz (published)", DPDK_PARTS.to_vec()),
+            Bar::reference("ixy, 1.2 GHz (published)", IXY_PARTS.to_vec()),
+            Bar::reference("DPDK, 1.2 GHz (published)", DPDK_PARTS.to_vec()),
             Bar::ours(format!("linerate, {device}"), of(elsewhere)),
             Bar::ours("linerate, one processor", of(here)),
         ],

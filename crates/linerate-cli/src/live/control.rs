@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -50,13 +51,13 @@ impl Socket {
     pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
         let listener = bind(path)?;
         let socket = Socket { path: path.to_path_buf(), identity: identity(path) };
-        let clients = std::sync::Arc::new(());
+        let clients = Arc::new(());
         let accept = move || {
             for client in listener.incoming().flatten() {
                 // Only the run's own user, and root: the socket's permissions say it, and this says it again.
                 let is_ours = socket_peercred(&client)
                     .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
-                if !is_ours || std::sync::Arc::strong_count(&clients) > CLIENTS {
+                if !is_ours || Arc::strong_count(&clients) > CLIENTS {
                     let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
                     continue;
                 }
@@ -145,8 +146,8 @@ fn answer_all(client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
 /// Lets the run do what is asked, and returns its answer.
 fn ask(request: Request, events: &Sender<Event>) -> Value {
     let (sender, answer) = channel();
-    let has_asked = events.send(Event::Asked(request, sender)).is_ok();
+    // A run that ends answers no more, and drops the sender of an answer.
+    let _ = events.send(Event::Asked(request, sender));
     interrupts().wake();
-    // A run that ends answers no more.
-    answer.recv().ok().filter(|_| has_asked).unwrap_or_else(|| json!({ "error": "the run is at its end" }))
+    answer.recv().unwrap_or_else(|_| json!({ "error": "the run is at its end" }))
 }

@@ -40,7 +40,7 @@ pub struct Steering {
     pub plain: bool,
 }
 
-/// What is asked of a run. A request without anything asks for the state only.
+/// A request to a run, by a key or from a program; without anything it asks for the state only.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -81,7 +81,7 @@ const MOST: usize = 1000;
 /// The lowest rate to which keys go, in packets per second.
 const LEAST: f64 = 1.0;
 
-/// What the thread that watches a run is told.
+/// Events for the thread that watches a run.
 pub enum Event {
     Key(KeyEvent),
     /// The terminal has another size.
@@ -190,11 +190,17 @@ impl Live {
     }
 
     /// Does what is asked `seconds` after the beginning, or nothing of it, and returns what was done in words. The run's `port`
-    /// sends `measured` packets per second at present.
+    /// sends `measured()` packets per second at present.
     ///
     /// # Errors
     /// Why it cannot be done.
-    pub fn apply(&self, request: &Request, seconds: f64, port: &Port, measured: f64) -> Result<Vec<String>, String> {
+    pub fn apply(
+        &self,
+        request: &Request,
+        seconds: f64,
+        port: &Port,
+        measured: impl FnOnce() -> f64,
+    ) -> Result<Vec<String>, String> {
         let rate = request.rate.map(|rate| self.checked(rate, port, measured)).transpose()?;
         if request.pause.is_some() && !self.can_pause() {
             return Err("replay does not pause: its frames have times".to_string());
@@ -236,7 +242,7 @@ impl Live {
     }
 
     /// Returns the packets per second of a rate that is asked for; `None`: full speed.
-    fn checked(&self, rate: NewRate, port: &Port, measured: f64) -> Result<Option<f64>, String> {
+    fn checked(&self, rate: NewRate, port: &Port, measured: impl FnOnce() -> f64) -> Result<Option<f64>, String> {
         let Some((speed, mean_len)) = &self.speed else {
             return Err(match self.command {
                 "gen" => "streams at full speed beside others have no rate that can change".to_string(),
@@ -251,8 +257,10 @@ impl Live {
             }
             (NewRate::Times(factor), Some(present)) => Rate::Packets(present * factor),
             (NewRate::Times(factor), None) if factor > 1.0 => return Err("it is at full speed".to_string()),
-            (NewRate::Times(_), None) if measured <= 0.0 => return Err("nothing is sent yet".to_string()),
-            (NewRate::Times(factor), None) => Rate::Packets(measured * factor),
+            (NewRate::Times(factor), None) => match measured() {
+                0.0 => return Err("nothing is sent yet".to_string()),
+                measured => Rate::Packets(measured * factor),
+            },
         };
         let rate = on_line(rate, port)?;
         // Beyond the line it is as fast as it goes.

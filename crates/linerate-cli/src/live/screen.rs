@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -28,17 +27,15 @@ pub struct Screen {
     terminal: DefaultTerminal,
     view: View,
     is_over: Arc<AtomicBool>,
-    keys: Option<JoinHandle<()>>,
+    /// Hangs up when the thread that reads keys ends.
+    keys: Receiver<()>,
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         // The next keys are the shell's. A thread that is stuck in a terminal that is gone ends with the process.
-        let begin = Instant::now();
-        while self.keys.as_ref().is_some_and(|keys| !keys.is_finished()) && begin.elapsed() < 4 * LOOK {
-            std::thread::sleep(LOOK / 10);
-        }
+        let _ = self.keys.recv_timeout(4 * LOOK);
         terminal::leave();
     }
 }
@@ -69,7 +66,9 @@ impl Screen {
         let terminal = terminal::enter().ok()?;
         let is_over = Arc::<AtomicBool>::default();
         let end = is_over.clone();
+        let (reads, ended) = channel();
         let read = move || {
+            let _reads: Sender<()> = reads;
             while !end.load(Ordering::Relaxed) {
                 let event = match has_event() {
                     Ok(true) => event::read(),
@@ -95,8 +94,8 @@ impl Screen {
             }
         };
         // Without a thread there are no keys, and signals end the run.
-        let keys = std::thread::Builder::new().name("keys".to_string()).spawn(read).ok();
-        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys })
+        let _ = std::thread::Builder::new().name("keys".to_string()).spawn(read);
+        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys: ended })
     }
 
     /// Takes the rates of an interval, which the next drawing shows.

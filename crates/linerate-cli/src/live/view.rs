@@ -1,4 +1,4 @@
-//! What the full screen shows: rates, graphs of them, drops by cause, cycles, queues, and notes.
+//! The parts of the full screen: rates, graphs of them, drops by cause, cycles, queues, and notes.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
-use crate::rates::{Rates, Tick, in_words, per_second, shortened};
+use crate::rates::{Rates, Tick, causes_in_words, per_second, shortened};
 use crate::terminal::last_notes;
 
 /// The seconds that graphs have at most: the columns of a wide terminal.
@@ -26,7 +26,6 @@ pub enum Shown {
 }
 
 /// The run's state at a moment.
-#[derive(Default)]
 pub struct State {
     /// Since the beginning.
     pub seconds: f64,
@@ -203,6 +202,6 @@ impl View {
 
 /// Returns a line with a port's drops by cause, if it has dropped some.
 fn drops(port: &Rates) -> Option<Line<'static>> {
-    let causes: Vec<String> = port.drops.iter().map(|(cause, count)| format!("{count} {}", in_words(cause))).collect();
-    (!causes.is_empty()).then(|| Line::from(format!("{} dropped: {}", port.name, causes.join(", "))).fg(Color::Red))
+    let causes = causes_in_words(port.drops.iter().copied())?;
+    Some(Line::from(format!("{} dropped: {causes}", port.name)).fg(Color::Red))
 }
