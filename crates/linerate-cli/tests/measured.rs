@@ -235,9 +235,16 @@ fn rfc2544_finds_a_known_limit() {
     let words = format!(
         "rfc2544 packet:a0 packet:b0 --only throughput --sizes 64 --rate 25k --resolution 0.5% --seconds 2 --json --out {out}"
     );
-    let report = summary(&expect(0, &mut inside(&namespace, &words)).stdout);
-    let found = positive(&report["experiments"][0]["rows"][0]["Mpps"]);
     let known = 10.0 / 480.0;
-    println!("found {found} of {known}: {:+.2} %", (found / known - 1.0) * 100.0);
-    assert!((found / known - 1.0).abs() < 0.03, "{found} of {known}: {report}");
+    // A bucket never passes more. It passes less if frames come late, and then too many at a time: on a busy machine.
+    for _ in 0..5 {
+        let report = summary(&expect(0, &mut inside(&namespace, &words)).stdout);
+        let found = positive(&report["experiments"][0]["rows"][0]["Mpps"]);
+        println!("found {found} of {known}: {:+.2} %", (found / known - 1.0) * 100.0);
+        assert!(found < known * 1.03, "{found} of {known}: {report}");
+        if found > known * 0.97 {
+            return;
+        }
+    }
+    panic!("never within 3 % of the limit");
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use linerate::Error;
@@ -28,13 +28,40 @@ pub struct Socket {
     path: PathBuf,
     /// Its device and number: another file may be there at the end.
     identity: Option<(u64, u64)>,
+    unanswered: Arc<Unanswered>,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // The threads end with the process: the program that asked the run to end has its answer first.
+        self.unanswered.wait();
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// The requests that were read and whose answers are not written yet.
+#[derive(Default)]
+struct Unanswered {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Unanswered {
+    /// Answers a request: `work` asks the run, and writes.
+    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let done = work();
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.none.notify_all();
+        done
+    }
+
+    /// Waits until all answers are written, or for [`PATIENCE`].
+    fn wait(&self) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.none.wait_timeout_while(count, PATIENCE, |count| *count > 0));
     }
 }
 
@@ -50,7 +77,8 @@ impl Socket {
     /// [`Error::Serve`]: the path cannot be used.
     pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
         let listener = bind(path)?;
-        let socket = Socket { path: path.to_path_buf(), identity: identity(path) };
+        let unanswered = Arc::new(Unanswered::default());
+        let socket = Socket { path: path.to_path_buf(), identity: identity(path), unanswered: unanswered.clone() };
         let clients = Arc::new(());
         let accept = move || {
             for client in listener.incoming().flatten() {
@@ -61,10 +89,10 @@ impl Socket {
                     let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
                     continue;
                 }
-                let (events, client_of) = (events.clone(), clients.clone());
+                let (events, client_of, unanswered) = (events.clone(), clients.clone(), unanswered.clone());
                 let work = move || {
                     let _client = client_of;
-                    drop(answer_all(client, &events));
+                    drop(answer_all(client, &events, &unanswered));
                 };
                 let _ = std::thread::Builder::new().name("control".to_string()).spawn(work);
             }
@@ -120,7 +148,7 @@ fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
 }
 
 /// Answers a client until it closes its end, or sends a line that is too long.
-fn answer_all(client: UnixStream, events: &Sender<Event>) -> std::io::Result<()> {
+fn answer_all(client: UnixStream, events: &Sender<Event>, unanswered: &Unanswered) -> std::io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let (mut reader, mut line) = (BufReader::new(&client), Vec::new());
     loop {
@@ -129,14 +157,16 @@ fn answer_all(client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
             return Ok(());
         }
         let is_whole = line.ends_with(b"\n") || (line.len() as u64) < REQUEST;
-        // An array would be taken as the values of an object without keys.
-        let request = serde_json::from_slice::<Map<String, Value>>(&line);
-        let answer = match request.and_then(|object| serde_json::from_value::<Request>(object.into())) {
-            _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-            Ok(request) => ask(request, events),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        (&client).write_all(format!("{answer}\n").as_bytes())?;
+        unanswered.during(|| {
+            // An array would be taken as the values of an object without keys.
+            let request = serde_json::from_slice::<Map<String, Value>>(&line);
+            let answer = match request.and_then(|object| serde_json::from_value::<Request>(object.into())) {
+                _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
+                Ok(request) => ask(request, events),
+                Err(error) => json!({ "error": error.to_string() }),
+            };
+            (&client).write_all(format!("{answer}\n").as_bytes())
+        })?;
         if !is_whole {
             return Ok(());
         }
