@@ -24,25 +24,28 @@ const MODULES: [&str; 12] = [
 ];
 
 /// Packs the root folder. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to `/bin`,
-/// and so do `others`, programs of this machine, with their libraries.
+/// and so do `others`, programs of this machine; all with their libraries.
 pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     let mut archive = Archive { bytes: Vec::new(), folders: BTreeSet::new(), count: 0 };
     archive.file("init", &fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/init")).expect("guest/init"));
     archive.file("bin/busybox", &fs::read(find("busybox")).expect("busybox-static is installed by guest/prepare"));
-    for program in programs {
-        let name = program.file_name().expect("a file").to_string_lossy();
-        archive.file(&format!("bin/{name}"), &fs::read(program).expect("a program that was built"));
-    }
     let mut libraries = BTreeSet::new();
-    for name in others {
-        // A path keeps its folder.
-        let is_path = name.starts_with('/');
-        let file = if is_path { PathBuf::from(name) } else { find(name) };
-        let place = if is_path { name.trim_start_matches('/').to_string() } else { format!("bin/{name}") };
-        archive.file(&place, &fs::read(&file).unwrap_or_else(|error| panic!("{name}: {error}")));
-        let output = Command::new("ldd").arg(&file).output().expect("ldd");
+    let mut add = |archive: &mut Archive, place: &str, file: &Path| {
+        archive.file(place, &fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())));
+        let output = Command::new("ldd").arg(file).output().expect("ldd");
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         libraries.extend(output.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_string));
+    };
+    for program in programs {
+        let name = program.file_name().expect("a file").to_string_lossy();
+        add(&mut archive, &format!("bin/{name}"), program);
+    }
+    for name in others {
+        // A path keeps its folder.
+        match name.strip_prefix('/') {
+            Some(place) => add(&mut archive, place, Path::new(name)),
+            None => add(&mut archive, &format!("bin/{name}"), &find(name)),
+        }
     }
     // The C library opens this one by itself, to end a thread; a program's list of libraries lacks it.
     let folders: BTreeSet<_> = libraries.iter().filter_map(|library| Path::new(library).parent()).collect();

@@ -335,23 +335,26 @@ pub fn linerate() -> Command {
     command
 }
 
-/// Returns the programs under test, linked statically so that the guest needs nothing else; built once.
+/// Returns the programs under test, without their symbols; built once, as README's first command builds them.
 fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        const TARGET: &str = "x86_64-unknown-linux-gnu";
-        let folder = root().join("target/guest/build");
-        let built = Command::new(env!("CARGO"))
-            .current_dir(root())
-            // In one command, so that the library is compiled once for both.
-            .args(["build", "--quiet", "--release", "--package", "linerate-cli", "--package", "linerate-guest"])
-            .args(["--bins", "--examples", "--target", TARGET, "--target-dir"])
-            .arg(&folder)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
-            .status();
-        assert!(built.is_ok_and(|status| status.success()), "the programs cannot be built for the guest");
-        ["linerate", "examples/stray", "examples/control"]
-            .map(|program| folder.join(TARGET).join("release").join(program))
-            .to_vec()
+        // Each package for itself: together they would have other features.
+        for package in [["linerate-cli", "--bins"], ["linerate-guest", "--examples"]] {
+            let mut build = Command::new(env!("CARGO"));
+            build.current_dir(root()).args(["build", "--quiet", "--release", "--package"]).args(package);
+            let built = build.env("CARGO_TARGET_DIR", root().join("target")).status();
+            assert!(built.is_ok_and(|status| status.success()), "the programs cannot be built for the guest");
+        }
+        let folder = root().join("target/guest/programs");
+        fs::create_dir_all(&folder).expect("a folder");
+        let strip = |program: &str| {
+            let built = root().join("target/release").join(program);
+            let stripped = folder.join(built.file_name().expect("a file"));
+            let status = Command::new("strip").arg("-o").arg(&stripped).arg(&built).status();
+            assert!(status.is_ok_and(|status| status.success()), "{program} cannot be stripped: gcc's binutils do it");
+            stripped
+        };
+        ["linerate", "examples/stray", "examples/control"].map(strip).to_vec()
     })
 }
