@@ -3,10 +3,10 @@
 //! The wire of a model is a capture file, which has the time of each frame as the model takes it from the card's ring, in another
 //! thread: its times are those of a wire that looks at the card when it has a processor. Even gaps and bursts have a mean, and
 //! the part of the time that pauses take beyond 64 frames: a sender without a processor does not make up for more
-//! (`traffic::Pacer::SLACK`), and a wire without one finds them in the ring. Of random gaps the distance of Kolmogorov and Smirnov to an exponential distribution is printed beside
-//! the one that 1 % of true samples exceed. Frames that are due while one of the two threads does something else leave together: the
-//! distance is at least the part of the time in which that happens. Seed 2, because the first 5,000 gaps of seed 1 are 2.8 % short
-//! by chance.
+//! (`traffic::Pacer::SLACK`), and a wire without one finds them in the ring. Of random gaps the distance of Kolmogorov and
+//! Smirnov to an exponential distribution is printed beside the one that 1 % of true samples exceed. Frames that are due while
+//! one of the two threads does something else leave together: the distance is at least the part of the time in which that
+//! happens. Seed 2, because the first 5,000 gaps of seed 1 are 2.8 % short by chance.
 //!
 //! `cargo bench -p linerate-cli --bench rates`
 

@@ -93,8 +93,8 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
 
     for (line, why) in [
         ("", "EOF"),
-        ("pause", "expected"),
-        ("[]", "expected"),
+        ("pause", "an object of JSON"),
+        ("[]", "an object of JSON"),
         (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),
         (r#"{"rate":"0"}"#, "a rate is positive"),
         (r#"{"rate":"1M"} {"rate":"2M"}"#, "trailing characters"),

@@ -159,11 +159,14 @@ fn answer_all(client: UnixStream, events: &Sender<Event>, unanswered: &Unanswere
         let is_whole = line.ends_with(b"\n") || (line.len() as u64) < REQUEST;
         unanswered.during(|| {
             // An array would be taken as the values of an object without keys.
-            let request = serde_json::from_slice::<Map<String, Value>>(&line);
-            let answer = match request.and_then(|object| serde_json::from_value::<Request>(object.into())) {
+            let object = serde_json::from_slice::<Map<String, Value>>(&line);
+            let answer = match object.map(|object| serde_json::from_value::<Request>(object.into())) {
                 _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-                Ok(request) => ask(request, events),
-                Err(error) => json!({ "error": error.to_string() }),
+                Ok(Ok(request)) => ask(request, events),
+                Ok(Err(error)) => json!({ "error": error.to_string() }),
+                Err(error) => {
+                    json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}: {error}") })
+                }
             };
             (&client).write_all(format!("{answer}\n").as_bytes())
         })?;

@@ -1,5 +1,6 @@
 //! The peers of a protocol, one after the other.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -80,12 +81,25 @@ impl Peers {
 
     /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
     pub fn next(&self, stop: &impl AsFd) -> Option<UnixStream> {
-        let mut accepts = true;
+        let (mut accepts, mut reported) = (true, None);
         loop {
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
             let found = match self {
                 Peers::Listener { .. } => None,
-                Peers::Server { kind, path, .. } => connect_as(*kind, path).ok().filter(|socket| self.admits(socket)),
+                Peers::Server { kind, path, .. } => {
+                    let connected = connect_as(*kind, path);
+                    // A server that is not there yet is waited for. Other reasons last until they are mended.
+                    let failed = connected.as_ref().err().filter(|error| {
+                        let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
+                        !waits.contains(&error.kind())
+                    });
+                    if let Some(error) = failed
+                        && reported.replace(error.kind()) != Some(error.kind())
+                    {
+                        tracing::warn!("{}: {error}; tries again", path.display());
+                    }
+                    connected.ok().filter(|socket| self.admits(socket))
+                }
             };
             let pause = match self {
                 Peers::Listener { listener, .. } if accepts => {
