@@ -33,6 +33,7 @@ mod limits;
 mod line_rate;
 mod live;
 mod manual;
+mod messages;
 mod metrics;
 mod moved;
 mod notes;
@@ -69,7 +70,6 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::{Error, Remedy, port};
 use live::Steering;
-use tracing::Level;
 use tune::Tuner;
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
@@ -496,20 +496,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "it must be a number of seconds, such as 2 or 0.5".to_string())
 }
 
-/// Shows the library's messages on standard error: warnings, or as many as LINERATE_LOG says (error to trace).
-fn show_messages() {
-    let level = std::env::var("LINERATE_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(Level::WARN);
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(terminal::Notes)
-        .with_target(false)
-        .without_time()
-        .with_ansi(false)
-        // It would print its own failures, where nothing can be printed.
-        .log_internal_errors(false)
-        .init();
-}
-
 /// Returns the command line's grammar. Negative numbers are values, which each option refuses in its own words.
 fn grammar() -> clap::Command {
     let with_numbers = |arg: clap::Arg| match arg.get_action() {
@@ -598,7 +584,7 @@ fn explained(error: &Error) -> String {
 }
 
 fn main() -> ExitCode {
-    show_messages();
+    messages::show();
     let matches = grammar().try_get_matches_from(extcap::arguments());
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,

@@ -1,9 +1,12 @@
 //! Other users, and programs that start, end and stop, beside `linerate serve`.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use kit::{Process, expect, linerate, text};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
@@ -13,6 +16,15 @@ mod kit;
 /// An unprivileged user, and another.
 const NOBODY: u32 = 65_534;
 const STRANGER: u32 = 65_533;
+
+/// Waits for what another process does.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed().as_secs() < 20, "never: {what}");
+        std::thread::yield_now();
+    }
+}
 
 /// A folder for sockets that all users may enter, and the command where all may run it.
 struct Place {
@@ -244,11 +256,7 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
         let client = client.replace('@', &path("pod").join(socket).display().to_string());
         let sink = format!("sink {server} --count 1000 --seconds 60");
         let sink = Process::start(&mut container(NOBODY, GROUP, "host", &sink));
-        let begin = std::time::Instant::now();
-        while !path("shared").join(socket).exists() {
-            assert!(begin.elapsed().as_secs() < 20, "{server} does not listen");
-            std::thread::yield_now();
-        }
+        until(&format!("{server} listens"), || path("shared").join(socket).exists());
         let generate = format!("gen {client} --seconds 60");
         // A memif client waits for a server that it may connect to, and says that it may not.
         if client.starts_with("virtio-user") {
@@ -268,4 +276,27 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
         generator.interrupt();
         assert!(!path("pod").join(socket).exists(), "the mount is the container's own");
     }
+}
+
+/// A front end that lies again and again does not fill the log.
+#[test]
+fn warnings_of_one_kind_are_bounded() {
+    let place = Place::new();
+    let socket = place.folder.path().join("vhost");
+    let log = place.folder.path().join("log");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" sink \"vhost:$1\" --seconds 60 2>\"$2\""]);
+    let sink = Process::start(command.arg(&place.program).args([&socket, &log]));
+    until("the port listens", || socket.exists());
+    for _ in 0..30 {
+        let mut front = UnixStream::connect(&socket).unwrap();
+        // Request 99, version 1, without a payload.
+        front.write_all(&[99, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(front.read(&mut [0]).unwrap(), 0, "the connection ends");
+    }
+    sink.interrupt();
+    let said = std::fs::read_to_string(&log).unwrap();
+    let lines =
+        ["ends its connection", "more messages of the last kind are not shown"].map(|line| said.matches(line).count());
+    assert_eq!(lines, [20, 1], "{said}");
 }
