@@ -34,9 +34,9 @@ pub enum Kernel {
     /// The distribution's own.
     #[default]
     Default,
-    /// Debian 13's (Linux 6.12).
+    /// Linux 6.12, of Debian 13 or of Debian 12's backports.
     Newer,
-    /// A small one with iommufd, vfio and nothing else: no modules, no network.
+    /// The same, with iommufd.
     Iommufd,
 }
 

@@ -9,6 +9,7 @@ fn cards_are_used_over_their_device_files() {
     let virtio = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
     let (a, b) = (machine.card("igb"), machine.card(virtio));
     let mut guest = machine.boot();
+    guest.run("modprobe vfio-pci");
     guest.run(&format!("linerate bind {A} {B}"));
     let files = guest.run("ls /dev/vfio/devices");
     assert_eq!(files.split_whitespace().count(), 2, "{files}");
