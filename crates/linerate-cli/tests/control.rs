@@ -172,6 +172,26 @@ fn only_senders_have_a_rate() {
     assert_eq!((code, &kit::summary(rest.as_bytes())["lost"]), (Some(0), &json!(0)), "{rest}");
 }
 
+/// Requests at the end of a run have answers, too.
+#[test]
+fn all_requests_to_end_are_answered() {
+    let folder = Folder::new("control-ends");
+    let socket = folder.path("socket");
+    for _ in 0..20 {
+        let run = start(&["gen", "null:", "--rate", "1k"], &socket);
+        let mut clients = [(); 4].map(|()| Client::connect(&socket));
+        clients.iter_mut().for_each(|client| drop(client.ask("{}")));
+        // One that comes after the end does not arrive.
+        let has_come = clients.each_mut().map(|client| client.0.get_mut().write_all(b"{\"stop\":true}\n").is_ok());
+        for (client, _) in clients.iter_mut().zip(has_come).filter(|(_, has_come)| *has_come) {
+            let answer = client.answer().expect("an answer");
+            let is_late = answer["error"] == json!("the run is at its end");
+            assert!(is_late || answer["ports"].is_array(), "{answer}");
+        }
+        assert_eq!(run.ended().0, Some(0));
+    }
+}
+
 #[test]
 fn a_socket_belongs_to_one_run_and_its_user() {
     let folder = Folder::new("control-socket");

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::expect;
+use kit::{Folder, expect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -211,21 +211,26 @@ fn the_second_interrupt_ends_at_once() {
     assert_eq!(code, Some(130), "{text}");
 }
 
-/// A terminal that is closed ends its run.
+/// A terminal that is closed ends its run, as an output that cannot be written.
 #[test]
 fn a_run_ends_with_its_terminal() {
-    let mut terminal = Terminal::start(&["gen", "sim:0?wire=sink", "--rate", "10k"], 80, 24);
+    let folder = Folder::new("closed");
+    let status = folder.path("status");
+    let run = line(&["gen", "sim:0?wire=sink", "--rate", "10k"]);
+    let run = run.trim_start_matches("exec ");
+    let mut terminal = Terminal::shell(&format!("trap : HUP; {run}; echo $? >'{status}'"), 80, 24);
     terminal.until_shown("tx sim:0: ");
-    let script = terminal.script.id();
-    let children = std::fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap();
-    let run = format!("/proc/{}", children.trim());
-    assert!(std::fs::read_to_string(format!("{run}/comm")).unwrap().starts_with("linerate"));
     drop(terminal);
     let begin = Instant::now();
-    while std::path::Path::new(&run).exists() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{run} is still there");
+    let ended = || std::fs::read_to_string(&status).ok().filter(|status| status.ends_with('\n'));
+    let status = loop {
+        match ended() {
+            Some(status) => break status,
+            None => assert!(begin.elapsed() < Duration::from_secs(60), "it is still there"),
+        }
         std::thread::yield_now();
-    }
+    };
+    assert_eq!(status, "1\n");
 }
 
 /// Ctrl-Z gives the terminal back to the shell, and `fg` takes it again.

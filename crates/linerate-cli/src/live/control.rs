@@ -1,11 +1,14 @@
 //! The control socket: a program writes a line of JSON, and reads one.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linerate::Error;
@@ -16,11 +19,11 @@ use super::{Event, Request};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
-/// The longest line of a request.
+/// The longest request, without the end of its line.
 const REQUEST: u64 = 4096;
 /// A client that takes no answer is left after this time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most clients at a time: each has a thread.
+/// The most clients at a time.
 const CLIENTS: usize = 16;
 
 /// A socket that a run listens at; it is removed with the run.
@@ -28,40 +31,48 @@ pub struct Socket {
     path: PathBuf,
     /// Its device and number: another file may be there at the end.
     identity: Option<(u64, u64)>,
-    unanswered: Arc<Unanswered>,
+    clients: Arc<Clients>,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The threads end with the process: the program that asked the run to end has its answer first.
-        self.unanswered.wait();
+        // The threads end with the process: programs that asked have their answers first.
+        self.clients.close();
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The requests that were read and whose answers are not written yet.
+/// The connected clients, each of which has a thread.
 #[derive(Default)]
-struct Unanswered {
-    count: Mutex<usize>,
-    none: Condvar,
+struct Clients {
+    streams: Mutex<HashMap<RawFd, UnixStream>>,
+    one_less: Condvar,
 }
 
-impl Unanswered {
-    /// Answers a request: `work` asks the run, and writes.
-    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        let done = work();
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.none.notify_all();
-        done
+impl Clients {
+    fn streams(&self) -> MutexGuard<'_, HashMap<RawFd, UnixStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all answers are written, or for [`PATIENCE`].
-    fn wait(&self) {
-        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.none.wait_timeout_while(count, PATIENCE, |count| *count > 0));
+    /// Adds a client, until [`remove`](Clients::remove); false if there are too many.
+    fn add(&self, client: &UnixStream) -> bool {
+        let mut streams = self.streams();
+        let clone = client.try_clone().ok().filter(|_| streams.len() < CLIENTS);
+        clone.map(|clone| streams.insert(client.as_raw_fd(), clone)).is_some()
+    }
+
+    fn remove(&self, client: &UnixStream) {
+        self.streams().remove(&client.as_raw_fd());
+        self.one_less.notify_all();
+    }
+
+    /// Takes no more requests than have come, and waits until they are answered, or for [`PATIENCE`].
+    fn close(&self) {
+        let streams = self.streams();
+        streams.values().for_each(|client| drop(client.shutdown(Shutdown::Read)));
+        drop(self.one_less.wait_timeout_while(streams, PATIENCE, |streams| !streams.is_empty()));
     }
 }
 
@@ -77,24 +88,26 @@ impl Socket {
     /// [`Error::Serve`]: the path cannot be used.
     pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
         let listener = bind(path)?;
-        let unanswered = Arc::new(Unanswered::default());
-        let socket = Socket { path: path.to_path_buf(), identity: identity(path), unanswered: unanswered.clone() };
-        let clients = Arc::new(());
+        let clients = Arc::<Clients>::default();
+        let socket = Socket { path: path.to_path_buf(), identity: identity(path), clients: clients.clone() };
         let accept = move || {
             for client in listener.incoming().flatten() {
                 // Only the run's own user, and root: the socket's permissions say it, and this says it again.
                 let is_ours = socket_peercred(&client)
                     .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
-                if !is_ours || Arc::strong_count(&clients) > CLIENTS {
+                if !is_ours || !clients.add(&client) {
                     let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
                     continue;
                 }
-                let (events, client_of, unanswered) = (events.clone(), clients.clone(), unanswered.clone());
+                let (events, clients_of, client) = (events.clone(), clients.clone(), Arc::new(client));
+                let served = client.clone();
                 let work = move || {
-                    let _client = client_of;
-                    drop(answer_all(client, &events, &unanswered));
+                    let _ = answer_all(&served, &events);
+                    clients_of.remove(&served);
                 };
-                let _ = std::thread::Builder::new().name("control".to_string()).spawn(work);
+                if std::thread::Builder::new().name("control".to_string()).spawn(work).is_err() {
+                    clients.remove(&client);
+                }
             }
         };
         std::thread::Builder::new()
@@ -148,28 +161,26 @@ fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
 }
 
 /// Answers a client until it closes its end, or sends a line that is too long.
-fn answer_all(client: UnixStream, events: &Sender<Event>, unanswered: &Unanswered) -> std::io::Result<()> {
+fn answer_all(mut client: &UnixStream, events: &Sender<Event>) -> std::io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
-    let (mut reader, mut line) = (BufReader::new(&client), Vec::new());
+    let (mut reader, mut line) = (BufReader::new(client), Vec::new());
     loop {
         line.clear();
-        if (&mut reader).take(REQUEST).read_until(b'\n', &mut line)? == 0 {
+        if (&mut reader).take(REQUEST + 1).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        let is_whole = line.ends_with(b"\n") || (line.len() as u64) < REQUEST;
-        unanswered.during(|| {
-            // An array would be taken as the values of an object without keys.
-            let object = serde_json::from_slice::<Map<String, Value>>(&line);
-            let answer = match object.map(|object| serde_json::from_value::<Request>(object.into())) {
-                _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-                Ok(Ok(request)) => ask(request, events),
-                Ok(Err(error)) => json!({ "error": error.to_string() }),
-                Err(error) => {
-                    json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}: {error}") })
-                }
-            };
-            (&client).write_all(format!("{answer}\n").as_bytes())
-        })?;
+        let is_whole = line.ends_with(b"\n") || line.len() as u64 <= REQUEST;
+        // An array would be taken as the values of an object without keys.
+        let object = serde_json::from_slice::<Map<String, Value>>(&line);
+        let answer = match object.map(|object| serde_json::from_value::<Request>(object.into())) {
+            _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
+            Ok(Ok(request)) => ask(request, events),
+            Ok(Err(error)) => json!({ "error": error.to_string() }),
+            Err(error) => {
+                json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}: {error}") })
+            }
+        };
+        client.write_all(format!("{answer}\n").as_bytes())?;
         if !is_whole {
             return Ok(());
         }

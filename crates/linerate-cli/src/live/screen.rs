@@ -1,6 +1,7 @@
 //! The full screen while a run lasts: entered, drawn, and left; and its keys.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,7 +25,9 @@ const STEP: f64 = 1.1;
 
 /// The full screen of a run. It is left when this is dropped.
 pub struct Screen {
-    terminal: DefaultTerminal,
+    /// [`terminal::leave`] shows the cursor. Its destructor would, too, and prints its failure, which panics if the terminal is
+    /// gone.
+    terminal: ManuallyDrop<DefaultTerminal>,
     view: View,
     is_over: Arc<AtomicBool>,
     /// Hangs up when the thread that reads keys ends.
@@ -63,7 +66,7 @@ fn has_event() -> io::Result<bool> {
 impl Screen {
     /// Enters the full screen of a command, and sends its keys; `None` if the terminal cannot show it.
     pub fn enter(title: String, has_rate: bool, can_pause: bool, keys: Sender<Event>) -> Option<Screen> {
-        let terminal = terminal::enter().ok()?;
+        let terminal = ManuallyDrop::new(terminal::enter().ok()?);
         let is_over = Arc::<AtomicBool>::default();
         let end = is_over.clone();
         let (reads, ended) = channel();
@@ -145,7 +148,7 @@ impl Screen {
         // SAFETY: the signal's action is the default one, which stops the process; no handler runs.
         unsafe { libc::raise(libc::SIGTSTP) };
         match terminal::enter() {
-            Ok(terminal) => self.terminal = terminal,
+            Ok(terminal) => self.terminal = ManuallyDrop::new(terminal),
             Err(_) => interrupts().end(),
         }
     }
