@@ -102,6 +102,15 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         is_stamped &= of_stream[0].is_stamped();
         let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.devices()[0], false));
         let asked = rate.map(|rate| rate.packets_per_second(mean_len));
+        if let (Some(asked), Some(burst), Some(seconds)) = (asked, stream.burst, common.seconds) {
+            let period = f64::from(burst) / asked;
+            if period > seconds.as_secs_f64() {
+                let place = place(number);
+                usage(&format!(
+                    "{place}a burst of {burst} frames comes every {period:.3} s at this rate: --seconds is shorter"
+                ));
+            }
+        }
         sums.push(Sum { asked, mean_len, sent: Arc::default(), count: stream.count });
         sources.push(of_stream);
     }

@@ -24,7 +24,7 @@ fn files_of_streams_say_where_they_are_wrong() {
     for (text, parts) in [
         ("", &["it has no stream: each is a table [[stream]]"][..]),
         ("stream = []", &["it has no stream"]),
-        ("[stream]", &["line 1", "expected a sequence"]),
+        ("[stream]", &["line 1", "expected a sequence", "each stream is a table [[stream]]"]),
         ("[[stream]]\nrate = true", &["line 2", "expected a number, or a text such as '1M'"]),
         ("[[stream]]\nname = \"\\u001b[31m\"\nburst = 2", &["\\u{1b}[31m: bursts need a rate"]),
         ("[[stream]]\nname = ''", &["a name has at least one character"]),
@@ -60,6 +60,7 @@ fn wrong_names_and_options_are_usage() {
     );
     says(2, &["gen", "null:", "--size", "60"], &["64 to 9732, CRC included (60 + 4 = 64)"]);
     says(2, &["gen", "null:", "--size", "9733"], &["64 to 9732, CRC included"]);
+    says(2, &["gen", "null:", "--size", "64-63"], &["'64-63' ends before it begins"]);
     says(
         2,
         &["sink", "sim:0", "--rate", "5"],
@@ -81,6 +82,11 @@ fn wrong_names_and_options_are_usage() {
     says(2, &["gen", "null:", "--packet", "eth", "--flows", "2"], &["cannot be used with"]);
     says(2, &["gen", "null:", "--size", "64,128", "--flows", "65000"], &["at most 64512 flows"]);
     says(2, &["gen", "null:", "--burst", "8"], &["required arguments", "--rate <RATE>"]);
+    says(
+        2,
+        &["gen", "null:", "--burst", "1000", "--rate", "100", "--seconds", "2"],
+        &["a burst of 1000 frames comes every 10.000 s at this rate: --seconds is shorter"],
+    );
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
     says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);
     says(

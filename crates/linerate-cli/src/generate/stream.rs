@@ -99,7 +99,11 @@ impl Stream {
     pub fn read_all(path: &Path) -> Vec<Stream> {
         let bad = |why: &str| -> ! { usage(&format!("{}: {}", path.display(), why.trim_end())) };
         let text = read(path).unwrap_or_else(|why| bad(&why));
-        let mut streams = toml::from_str::<File>(&text).unwrap_or_else(|error| bad(&error.to_string())).stream;
+        let streams = toml::from_str::<File>(&text).unwrap_or_else(|error| match error.to_string() {
+            text if text.contains("expected a sequence") => bad(&format!("{text}each stream is a table [[stream]]")),
+            text => bad(&text),
+        });
+        let mut streams = streams.stream;
         for (n, stream) in streams.iter_mut().enumerate() {
             if let Some(why) = stream.contradiction() {
                 bad(&format!("{}: {why}", stream.label(n)));

@@ -143,12 +143,12 @@ pub enum Gaps {
 }
 
 /// Decides when the next frame may leave. It makes up for short pauses only, up to [`Pacer::SLACK`] frames, since a
-/// wire cannot go faster after a delay.
+/// wire cannot go faster after a delay. Its time begins when it is asked for the first frame.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     /// Seconds from frame to frame, on average.
     gap: f64,
-    origin: Instant,
+    origin: Option<Instant>,
     /// The present time, when it was last read, and the time when the next frame is due, in seconds since the origin.
     now: f64,
     due: f64,
@@ -169,7 +169,7 @@ impl Pacer {
     pub fn new(rate: Rate, len: f64) -> Pacer {
         let gap = 1.0 / rate.packets_per_second(len);
         let slack = Pacer::SLACK;
-        Pacer { gap, origin: Instant::now(), now: 0.0, due: gap, slack, burst: 1, left: 1, random: None }
+        Pacer { gap, origin: None, now: 0.0, due: gap, slack, burst: 1, left: 1, random: None }
     }
 
     /// Makes up for pauses of up to `frames` frames, for ports that are not wires.
@@ -206,7 +206,7 @@ impl Pacer {
     /// Changes the rate from now on, of frames of `len` bytes on average; bursts and random gaps stay as they are.
     pub fn set_rate(&mut self, rate: Rate, len: f64) {
         self.gap = 1.0 / rate.packets_per_second(len);
-        self.change_at(self.origin.elapsed().as_secs_f64());
+        self.change_at(self.origin.map_or(0.0, |origin| origin.elapsed().as_secs_f64()));
     }
 
     /// Lets the next frame, or burst, leave one gap after `now`.
@@ -261,7 +261,7 @@ impl Pacer {
 
     /// Reads the clock, and gives up frames that would leave too late.
     fn look(&mut self, clock: impl Fn(Instant) -> f64) {
-        self.now = clock(self.origin);
+        self.now = clock(*self.origin.get_or_insert_with(Instant::now));
         self.due = self.due.max(self.now - (self.slack - 0.5) * self.gap);
     }
 

@@ -71,10 +71,12 @@ impl FromStr for Sizes {
             return IMIX.parse();
         }
         if let Some((first, last)) = text.split_once('-').filter(|_| !text.contains(':')) {
-            let (first, last) = (size(first)?, size(last)?);
-            if first > last {
+            if let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>())
+                && first > last
+            {
                 return Err(format!("'{text}' ends before it begins"));
             }
+            let (first, last) = (size(first)?, size(last)?);
             return Ok(Sizes { mix: (first..=last).map(|size| (size, 1)).collect() });
         }
         if !text.contains(':') && !text.contains(',') {

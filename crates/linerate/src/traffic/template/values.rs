@@ -66,6 +66,9 @@ impl Values {
             Some((values, times)) => (values.trim(), whole(times, u64::MAX, "a number of times")?),
             None => (text, 1),
         };
+        if values.starts_with("random") {
+            return Err(format!("random values are not repeated: write '{values}'"));
+        }
         if values.contains('|') {
             let values = values.split('|').map(|value| number(value, notation, most));
             return Ok(Values::List { values: values.collect::<Result<_, _>>()?, times });
@@ -237,6 +240,8 @@ mod tests {
             ("1-9+0", Notation::Number, 16, "a step is at least 1"),
             ("1-9*0", Notation::Number, 16, "a number of times is at least 1"),
             ("1|x", Notation::Number, 16, "'x' is not a number"),
+            ("random(1-3)*2", Notation::Number, 16, "random values are not repeated: write 'random(1-3)'"),
+            ("random*2", Notation::Number, 16, "random values are not repeated: write 'random'"),
             ("80/8", Notation::Number, 16, "only IP addresses have a prefix"),
             ("random(53)", Notation::Number, 16, "is not a range"),
             ("random(1-9+2)", Notation::Number, 16, "is not a range"),
