@@ -153,7 +153,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
         let rest = is_served.then_some(REST);
         let speed = speed.clone().map(Follower::new);
-        let mut sender = Sender { tx, pool, batch, lanes, runs: Vec::new(), speed, responder, rest, end, held_back };
+        let mut sender =
+            Sender { tx, pool, batch, lanes, first: 0, runs: Vec::new(), speed, responder, rest, end, held_back };
         run.spawn(move || sender.turn());
     }
     let is_checked = is_checked(port);

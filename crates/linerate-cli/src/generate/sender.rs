@@ -45,6 +45,8 @@ pub struct Sender {
     pub pool: Arc<Pool>,
     pub batch: Batch,
     pub lanes: Vec<Lane>,
+    /// The paced lane that is asked first: in turn, so that a port without room for all holds back each.
+    pub first: usize,
     /// The packets of the batch, from its front: lanes, and how many are of each.
     pub runs: Vec<(usize, usize)>,
     /// `None` if the rate cannot change.
@@ -93,7 +95,9 @@ impl Sender {
     /// Fills the batch: with the frames that are due, and behind them with those of streams at full speed.
     fn fill(&mut self) {
         let capacity = self.batch.capacity();
-        for number in 0..self.lanes.len() {
+        let (first, lanes) = (self.first, self.lanes.len());
+        self.first = if first + 1 < lanes { first + 1 } else { 0 };
+        for number in (first..lanes).chain(0..first) {
             let lane = &mut self.lanes[number];
             let most = ((capacity - self.batch.len()) as u64).min(lane.left) as usize;
             if let Some(pacer) = lane.pacer.as_mut().filter(|_| most > 0) {
