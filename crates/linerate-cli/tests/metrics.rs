@@ -6,9 +6,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use kit::{Folder, Process, expect, linerate, summary, text};
+use kit::{Folder, Process, expect, linerate, summary, text, until};
 
 /// Returns one of prometheus' programs, which `./test` unpacks.
 fn program(name: &str) -> PathBuf {
@@ -42,16 +41,6 @@ fn scrape(address: &str) -> String {
 /// Returns the value of a sample.
 fn value(text: &str, sample: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok())
-}
-
-/// Waits until a condition holds, at most 60 s.
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::{Folder, expect};
+use kit::{Folder, expect, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -221,16 +221,9 @@ fn a_run_ends_with_its_terminal() {
     let mut terminal = Terminal::shell(&format!("trap : HUP; {run}; echo $? >'{status}'"), 80, 24);
     terminal.until_shown("tx sim:0: ");
     drop(terminal);
-    let begin = Instant::now();
-    let ended = || std::fs::read_to_string(&status).ok().filter(|status| status.ends_with('\n'));
-    let status = loop {
-        match ended() {
-            Some(status) => break status,
-            None => assert!(begin.elapsed() < Duration::from_secs(60), "it is still there"),
-        }
-        std::thread::yield_now();
-    };
-    assert_eq!(status, "1\n");
+    let ended = || std::fs::read_to_string(&status).unwrap_or_default();
+    until("the run ends", || ended().ends_with('\n'));
+    assert_eq!(ended(), "1\n");
 }
 
 /// Ctrl-Z gives the terminal back to the shell, and `fg` takes it again.

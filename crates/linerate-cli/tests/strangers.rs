@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use kit::{Process, expect, linerate, text};
+use kit::{Process, expect, linerate, text, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
@@ -16,15 +15,6 @@ mod kit;
 /// An unprivileged user, and another.
 const NOBODY: u32 = 65_534;
 const STRANGER: u32 = 65_533;
-
-/// Waits for what another process does.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed().as_secs() < 20, "never: {what}");
-        std::thread::yield_now();
-    }
-}
 
 /// A folder for sockets that all users may enter, and the command where all may run it.
 struct Place {
@@ -287,7 +277,7 @@ fn warnings_of_one_kind_are_bounded() {
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" sink \"vhost:$1\" --seconds 60 2>\"$2\""]);
     let sink = Process::start(command.arg(&place.program).args([&socket, &log]));
-    until("the port listens", || socket.exists());
+    until("the port listens", || UnixStream::connect(&socket).is_ok());
     for _ in 0..30 {
         let mut front = UnixStream::connect(&socket).unwrap();
         // Request 99, version 1, without a payload.
