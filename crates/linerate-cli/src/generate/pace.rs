@@ -2,7 +2,7 @@
 
 use linerate::traffic::{Gaps, Pacer, Rate};
 
-/// Frames that a paced sender to another process may catch up after time without a processor: a ring.
+/// Frames that a paced sender to another process may catch up at once, after time without a processor: a ring.
 const RING: usize = 512;
 
 /// How a queue's share of a stream is paced, whatever the rate.
