@@ -170,6 +170,18 @@ fn a_generator_is_shown_on_200_columns_and_takes_other_rates() {
     assert!(text.contains("lost 0") && !text.contains("were asked for"), "{text}");
 }
 
+#[test]
+fn keys_go_up_to_full_speed() {
+    let mut terminal = Terminal::start(&["gen", "null:", "--rate", "600M"], 80, 24);
+    terminal.until("the rate", |terminal| terminal.lines()[0].contains("600M packets/s  "));
+    terminal.press("\x1b[5~");
+    terminal.until("no rate", |terminal| !terminal.lines()[0].contains("packets/s"));
+    terminal.press("q");
+    let (code, text) = terminal.end();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("s: full speed\n"), "{text}");
+}
+
 /// The title and the rates have the room of a low terminal; of a narrow one no figure is cut.
 #[test]
 fn small_terminals_show_what_fits() {

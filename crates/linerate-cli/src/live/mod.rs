@@ -78,8 +78,9 @@ fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::E
 
 /// The most changes that a summary has.
 const MOST: usize = 1000;
-/// The lowest rate to which keys go, in packets per second.
+/// The lowest rate to which keys go, and the highest one below full speed, in packets per second.
 const LEAST: f64 = 1.0;
+const HIGHEST: f64 = 1e9;
 
 /// Events for the thread that watches a run.
 pub enum Event {
@@ -255,6 +256,7 @@ impl Live {
             (NewRate::Times(factor), Some(present)) if present * factor < LEAST && factor < 1.0 => {
                 return Err(format!("the rate has no less than {LEAST} packet/s by keys"));
             }
+            (NewRate::Times(factor), Some(present)) if present * factor > HIGHEST && factor > 1.0 => return Ok(None),
             (NewRate::Times(factor), Some(present)) => Rate::Packets(present * factor),
             (NewRate::Times(factor), None) if factor > 1.0 => return Err("it is at full speed".to_string()),
             (NewRate::Times(factor), None) => match measured() {

@@ -92,7 +92,9 @@ impl FromStr for Rate {
             _ => return Err(bad()),
         };
         match value {
-            f64::INFINITY => Err(format!("'{text}' is too large a number for a rate; full speed is without a rate")),
+            _ if value > 1e13 => {
+                Err(format!("'{text}' is too large a number for a rate; full speed is without a rate"))
+            }
             _ if value > 0.0 => Ok(rate),
             _ => Err(format!("'{text}' is not above 0: a rate is positive")),
         }
@@ -327,6 +329,7 @@ mod tests {
             ("-1e400", "a rate is positive"),
             ("1e400", "'1e400' is too large a number for a rate"),
             ("1e308M", "too large a number for a rate"),
+            ("10001Gbit", "too large a number for a rate"),
             ("1e400Gbit", "too large a number for a rate"),
             ("inf", "not a rate"),
             ("nan", "not a rate"),
