@@ -46,7 +46,8 @@ fn work(card: &str, batch_size: usize) {
         "ixgbe" | "pages" => {
             let page = (card == "pages").then_some(2 << 20);
             let mut fake = Fake::seeing(Vectors::Avx512, &RegionOptions::default(), page);
-            rounds(batch_size, &mut fake, Fake::complete_receive, Fake::complete_transmit, Fake::forward);
+            let receive = |fake: &mut Fake, count| fake.card.complete_receive(count);
+            rounds(batch_size, &mut fake, receive, |fake| fake.card.complete_transmit(), Fake::forward);
         }
         _ => {
             let features = if card == "split" { SPLIT } else { PACKED };

@@ -1,17 +1,29 @@
-//! The driver's cost per packet: receive, touch one byte, send, on descriptors completed by a bare loop in the same
-//! thread (64-byte packets, rings of 512, hot caches). TSC cycles per packet, the best and the median of many rounds,
-//! next to the cheapest loop without vectors that reads and writes the same descriptors. Lines with `polls=1`: packets
-//! come one by one, and each poll has room for a batch; what the card's loop takes alone is subtracted. Parts of small
-//! batches contain what the fences of the stamps wait for.
+//! The driver's cost per packet: receive, touch one byte, send, on descriptors completed by a bare loop (64-byte packets, rings
+//! of 512). TSC cycles per packet, the best and the median of many rounds, between fenced stamps.
+//!
+//! - `polls=1`: packets come one by one, and each poll has room for a batch; what the card's loop takes alone is subtracted.
+//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers in
+//!   the order that they have after long use. `round_trip` is there and back to the other thread's processor: a machine may
+//!   move it between near and far.
+//! - `buffers=`: threads with a card each share a pool, beside one thread alone with that pool. `mean` is all time of a processor,
+//!   also that in which threads wait for one.
+//! - `batch=`: instructions on hot caches. In the same thread, with parts, next to a bound: the cheapest loop that reads and writes
+//!   the same descriptors, with the vectors that the path has, and that touches the packets. Parts of small batches contain what
+//!   the fences of the stamps wait for.
+//!
 //! `cargo bench --bench driver_cost`
+#![allow(unsafe_code)]
 
 mod fake;
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Barrier};
+use std::thread;
 
-use fake::{Fake, RING, stamp, touch, words};
+use fake::{Card, Fake, RING, Writes, stamp, touch, words};
 use linerate::Batch;
-use linerate::memory::{Mapping, RegionOptions};
+use linerate::memory::{Mapping, Pool, Region, RegionOptions};
 use linerate::port::Vectors;
 use linerate::spec::descriptor::{receive, transmit};
 
@@ -24,6 +36,14 @@ fn main() {
     let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
     let there = paths.into_iter().filter(|(_, path)| path.is_there());
     there.clone().for_each(|path| [1, 32].into_iter().for_each(|room| singly(path, room)));
+    for path in there.clone() {
+        for (card, writes) in [("near", Writes::Packets), ("far", Writes::Packets), ("memory", Writes::Memory)] {
+            from_elsewhere(path, card, writes);
+        }
+    }
+    for path in there.clone() {
+        [(2, 2048), (4, 4096)].into_iter().for_each(|(threads, buffers)| sharing(path, threads, buffers));
+    }
     let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
     // Behind an IOMMU packets are contiguous for the card; over uio they are in hugepages.
     let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
@@ -36,11 +56,11 @@ fn main() {
         // The total, with two stamps a round.
         let mut totals: Vec<f64> = (0..ROUNDS)
             .map(|_| {
-                fake.complete_receive(ROUND);
+                fake.card.complete_receive(ROUND);
                 let start = stamp();
                 (0..calls).for_each(|_| fake.forward(&mut batch));
                 let cycles = (stamp() - start) as f64 - overhead;
-                assert_eq!(fake.complete_transmit(), ROUND);
+                assert_eq!(fake.card.complete_transmit(), ROUND);
                 cycles / ROUND as f64
             })
             .collect();
@@ -49,7 +69,7 @@ fn main() {
         // The parts, with four stamps a batch; the cost of the stamps is subtracted.
         let mut parts = [f64::MAX; 3];
         for _ in 0..ROUNDS {
-            fake.complete_receive(ROUND);
+            fake.card.complete_receive(ROUND);
             let mut sums = [0; 3];
             for _ in 0..calls {
                 let stamps = [
@@ -69,14 +89,14 @@ fn main() {
                 ];
                 (0..3).for_each(|part| sums[part] += stamps[part + 1] - stamps[part]);
             }
-            fake.complete_transmit();
+            fake.card.complete_transmit();
             for (best, sum) in parts.iter_mut().zip(sums) {
                 *best = best.min((sum as f64 - overhead * calls as f64).max(0.0) / ROUND as f64);
             }
         }
 
         // The bounds, with and without the touch.
-        let (rings, packets) = fake.memory();
+        let (rings, packets) = fake.card.memory();
         let mut bounds = [f64::MAX; 2];
         for round in 0..ROUNDS * 2 {
             let position = round / 2 * ROUND % RING;
@@ -84,7 +104,7 @@ fn main() {
             let touched = if round % 2 == 0 { Some(packets) } else { None };
             let start = stamp();
             for call in 0..calls {
-                cheapest(rings, touched, position + call * batch_size, batch_size);
+                cheapest(vectors, rings, touched, position + call * batch_size, batch_size);
             }
             let cycles = (stamp() - start) as f64 - overhead;
             bounds[round % 2] = bounds[round % 2].min(cycles / ROUND as f64);
@@ -108,19 +128,150 @@ fn singly((name, vectors): (&str, Vectors), room: usize) {
     let mut round = |is_forwarding: bool| {
         let start = stamp();
         for _ in 0..ROUND {
-            fake.complete_receive(1);
+            fake.card.complete_receive(1);
             if is_forwarding {
                 fake.forward(&mut batch);
             }
         }
         let cycles = (stamp() - start) as f64;
         (0..ROUND).for_each(|_| fake.forward(&mut batch));
-        assert_eq!(fake.complete_transmit(), ROUND);
+        assert_eq!(fake.card.complete_transmit(), ROUND);
         cycles / ROUND as f64
     };
     let (mut with, mut without): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (round(true), round(false))).unzip();
     let ((best, median), alone) = (best_and_median(&mut with), best_and_median(&mut without));
     println!("path={name} room={room} polls=1 total={:.1} median={:.1}", best - alone.0, median - alone.1);
+}
+
+/// Measures a card whose lines come from this processor's caches, another one's, or memory.
+fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes) {
+    const IDLE: u8 = 0;
+    const WORK: u8 = 1;
+    const ANSWER: u8 = 2;
+    const END: u8 = 3;
+    let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+    age(&pool);
+    let mut fake = Fake::sharing(vectors, pool, None);
+    fake.card.writes = writes;
+    let Fake { rx, tx, card, .. } = &mut fake;
+    let mut batch = Batch::with_capacity(32);
+    let complete = |card: &mut Card| {
+        card.complete_transmit();
+        card.complete_receive(ROUND);
+    };
+    let mut measure = |complete: &mut dyn FnMut()| {
+        let rounds = (0..ROUNDS / 10).map(|_| {
+            complete();
+            let start = stamp();
+            for _ in 0..ROUND / 32 {
+                rx.recv(&mut batch);
+                touch(&mut batch);
+                tx.send(&mut batch);
+            }
+            (stamp() - start) as f64 / ROUND as f64
+        });
+        best_and_median(&mut rounds.collect::<Vec<_>>())
+    };
+    let (mut trips, turn) = (vec![f64::NAN], AtomicU8::new(IDLE));
+    let (best, median) = if place == "far" {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    match turn.load(Acquire) {
+                        IDLE => continue,
+                        END => return,
+                        WORK => complete(card),
+                        _ => {}
+                    }
+                    turn.store(IDLE, Release);
+                }
+            });
+            let ask = |what| {
+                turn.store(what, Release);
+                while turn.load(Acquire) != IDLE {}
+            };
+            let trip = |_| {
+                let start = stamp();
+                ask(ANSWER);
+                (stamp() - start) as f64
+            };
+            trips = (0..ROUNDS).map(trip).collect();
+            let measured = measure(&mut || ask(WORK));
+            turn.store(END, Release);
+            measured
+        })
+    } else {
+        measure(&mut || complete(card))
+    };
+    let trip = match best_and_median(&mut trips) {
+        (_, median) if median.is_finite() => format!(" round_trip={median:.0}"),
+        _ => String::new(),
+    };
+    println!("path={name} card={place} batch=32 total={best:.1} median={median:.1}{trip}");
+}
+
+/// Lets a pool's buffers have an order as after long use.
+fn age(pool: &Arc<Pool>) {
+    let buffers = pool.available();
+    let mut batch = Batch::with_capacity(buffers);
+    batch.alloc(pool, buffers, 60);
+    let mut state = 1u64;
+    while !batch.is_empty() {
+        batch.retain(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state >> 58 != 0
+        });
+    }
+}
+
+/// Measures threads, with a card each, that share a pool.
+fn sharing((name, vectors): (&str, Vectors), threads: usize, buffers: usize) {
+    let processors = thread::available_parallelism().map_or(1, |count| count.get()).min(threads);
+    let alone = shared_by(vectors, 1, 1, buffers);
+    let all = shared_by(vectors, threads, processors, buffers);
+    println!(
+        "path={name} buffers={buffers} threads={threads} processors={processors} batch=32 total={:.1} median={:.1} mean={:.1} \
+         alone={:.1} median={:.1} mean={:.1} ratio={:.2} median={:.2} mean={:.2}",
+        all[0],
+        all[1],
+        all[2],
+        alone[0],
+        alone[1],
+        alone[2],
+        all[0] / alone[0],
+        all[1] / alone[1],
+        all[2] / alone[2],
+    );
+}
+
+/// Returns the best and median cycles per packet of threads that share a pool, and the mean of all time of a processor.
+fn shared_by(vectors: Vectors, threads: usize, processors: usize, buffers: usize) -> [f64; 3] {
+    const ROUNDS: usize = 60_000;
+    let pool = Pool::new(Region::new(&RegionOptions { buffers, ..RegionOptions::default() }).unwrap());
+    let barrier = Barrier::new(threads);
+    let thread = || {
+        let mut fake = Fake::sharing(vectors, pool.clone(), None);
+        let mut batch = Batch::with_capacity(32);
+        barrier.wait();
+        let begin = stamp();
+        let round = |_| {
+            fake.card.complete_receive(ROUND);
+            let start = stamp();
+            (0..ROUND / 32).for_each(|_| fake.forward(&mut batch));
+            let cycles = stamp() - start;
+            assert_eq!(fake.card.complete_transmit(), ROUND);
+            cycles as f64 / ROUND as f64
+        };
+        ((0..ROUNDS).map(round).collect::<Vec<_>>(), begin, stamp())
+    };
+    let measured: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let begin = measured.iter().map(|(_, begin, _)| *begin).min().unwrap_or(0);
+    let end = measured.iter().map(|(_, _, end)| *end).max().unwrap_or(0);
+    let (best, median) = best_and_median(&mut measured.into_iter().flat_map(|(rounds, ..)| rounds).collect::<Vec<_>>());
+    [best, median, (end - begin) as f64 * processors as f64 / (threads * ROUNDS * ROUND) as f64]
 }
 
 /// Returns the best and the median.
@@ -139,34 +290,61 @@ fn complete(rings: &Mapping, position: usize) {
 }
 
 /// Does what no driver can omit. It reads each receive descriptor's status, writes a new buffer's address, and
-/// clears the status. It writes each transmit descriptor, and reads the status of one per batch. It stores the
-/// lengths, and as all forwarders here, touches a byte of each packet. Addresses are computed, not looked up.
+/// clears the status. It writes each transmit descriptor, and reads the status of one per batch. As all forwarders here, it
+/// touches a byte of each packet. Addresses are computed, not looked up, and no length is stored for the program.
 #[inline(never)]
-fn cheapest(rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
+fn cheapest(vectors: Vectors, rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
     let first = position % RING;
-    let receive_ring = words(rings, first * 16, count * 2);
     let transmit_ring = words(rings, RING * 16 + first * 16, count * 2);
     if transmit_ring[count * 2 - 1].load(Acquire) & transmit::DD == 0 {
         return;
     }
-    let command = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
-    let mut address = 0;
     if let Some(packets) = packets {
         let words = fake::words(packets, 0, RING * 2048 / 8);
         for packet in words[first * 256..].chunks_exact(256).take(count) {
             packet[22].store(packet[22].load(Relaxed) + 1, Relaxed);
         }
     }
-    for (from, to) in receive_ring.chunks_exact(2).zip(transmit_ring.chunks_exact(2)) {
-        let word = from[1].load(Acquire);
-        if word & receive::DD == 0 {
-            break;
-        }
+    let [from, to] =
+        [words(rings, first * 16, count * 2), transmit_ring].map(|ring| ring.as_ptr().cast::<[u64; 2]>().cast_mut());
+    // SAFETY: the rings do not overlap, and only this thread uses them, through no other reference meanwhile.
+    let [from, to] = unsafe { [from, to].map(|ring| std::slice::from_raw_parts_mut(ring, count)) };
+    match vectors {
+        // SAFETY: the processor has the vectors of a path that is measured.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx512 => unsafe { exchange_avx512(from, to) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx2 => unsafe { exchange_avx2(from, to) },
+        _ => exchange(from, to),
+    };
+}
+
+/// As [`exchange`], with the compiler's vectors of 512 bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+fn exchange_avx512(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
+    exchange(from, to)
+}
+
+/// As [`exchange`], with the compiler's vectors of 256 bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn exchange_avx2(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
+    exchange(from, to)
+}
+
+/// Receives packets, sends them, and gives the card other buffers; returns whether all were there.
+#[inline(always)]
+fn exchange(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
+    let command = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
+    let mut done = receive::DD;
+    for (n, (from, to)) in from.iter_mut().zip(to).enumerate() {
+        let (word, address) = (from[1], n as u64 * 2048);
         let length = word >> receive::LENGTH_SHIFT & 0xFFFF;
-        from[0].store(address, Relaxed);
-        from[1].store(0, Relaxed);
-        to[0].store(address, Relaxed);
-        to[1].store(command | length | length << transmit::PAYLEN_SHIFT, Relaxed);
-        address += 2048;
+        done &= word;
+        *from = [address, 0];
+        *to = [address, command | length | length << transmit::PAYLEN_SHIFT];
     }
+    done != 0
 }

@@ -35,13 +35,13 @@ fn waiting_in(page: Option<usize>, vectors: Vectors, batch_size: usize) -> (Fake
     let mut fake = Fake::seeing(vectors, &RegionOptions::default(), page);
     let mut batch = Batch::with_capacity(batch_size);
     for _ in 0..3 {
-        fake.complete_receive(PACKETS);
+        fake.card.complete_receive(PACKETS);
         for _ in 0..PACKETS / batch_size {
             fake.forward(&mut batch);
         }
-        fake.complete_transmit();
+        fake.card.complete_transmit();
     }
-    fake.complete_receive(PACKETS);
+    fake.card.complete_receive(PACKETS);
     (fake, batch)
 }
 
@@ -58,7 +58,7 @@ fn forward((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
 /// Packets come one by one; each poll has room for a batch.
 fn forward_singly((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
     for _ in 0..PACKETS {
-        fake.complete_receive(1);
+        fake.card.complete_receive(1);
         fake.rx.recv(&mut batch);
         touch(&mut batch);
         fake.tx.send(&mut batch);
@@ -71,7 +71,7 @@ fn forward_singly((mut fake, mut batch): (Fake, Batch)) -> (Fake, Batch) {
 fn idle(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
     let (mut fake, mut batch) = waiting(vectors, batch_size);
     (0..PACKETS / batch_size).for_each(|_| fake.forward(&mut batch));
-    fake.complete_transmit();
+    fake.card.complete_transmit();
     (fake, batch)
 }
 

@@ -188,7 +188,7 @@ impl Batch {
     fn adopt(&mut self, pool: &Arc<Pool>) -> bool {
         let own = self.is_already_of(pool);
         if !own && self.is_empty() {
-            self.cache = Some(Cache::new(pool));
+            self.cache = Some(Cache::new(pool, self.capacity()));
             return true;
         }
         own
@@ -350,6 +350,12 @@ impl Batch {
         if let Some(cache) = &mut self.cache {
             cache.put(bufs);
         }
+    }
+
+    /// Returns whether the cache would return buffers to the pool if it got `more`, and the pool does not need them.
+    #[inline(always)]
+    pub(crate) fn is_stocked(&self, more: usize) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.is_stocked(more))
     }
 
     /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should

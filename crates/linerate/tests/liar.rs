@@ -52,7 +52,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Write(rx, at, count, word) => {
-                    let ring = fake::words(fake.memory().0, if rx { 0 } else { RING * 16 }, RING * 2);
+                    let ring = fake::words(fake.card.memory().0, if rx { 0 } else { RING * 16 }, RING * 2);
                     for n in 0..count {
                         ring[(at + n) % RING * 2 + 1].store(word, Relaxed);
                     }

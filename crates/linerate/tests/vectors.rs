@@ -71,7 +71,7 @@ fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) 
     let mut batch = Batch::with_capacity(32);
     let look = |fake: &Fake, batch: &mut Batch| {
         let mut hash = DefaultHasher::new();
-        let (rings, packets) = fake.memory();
+        let (rings, packets) = fake.card.memory();
         let mix = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         words(rings, 0, RING * 4).iter().fold(0, |sum, word| mix(sum, word.load(Relaxed))).hash(&mut hash);
         let first = words(packets, 0, 1).as_ptr().addr();
@@ -87,8 +87,8 @@ fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) 
     let mut seen = Vec::new();
     for step in steps {
         match step {
-            Step::Receive(words) => fake.receive_words(words),
-            Step::Sent => drop(fake.complete_transmit()),
+            Step::Receive(words) => fake.card.receive_words(words),
+            Step::Sent => drop(fake.card.complete_transmit()),
             Step::Recv => drop(fake.rx.recv(&mut batch)),
             Step::Send => drop(fake.tx.send(&mut batch)),
             Step::Clear => batch.clear(),
@@ -116,18 +116,22 @@ fn small_batches_share_a_doorbell_and_none_is_left_out() {
         for size in [1, 5, 16, 32] {
             let mut fake = Fake::with(vectors, &RegionOptions::default());
             let mut batch = Batch::with_capacity(size);
-            fake.complete_receive(100);
-            let (mut rung, mut tail, mut received) = (0, fake.receive_tail(), 0);
+            fake.card.complete_receive(100);
+            let (mut rung, mut tail, mut received) = (0, fake.card.receive_tail(), 0);
             assert_eq!(tail as usize, RING - 1);
             while fake.rx.recv(&mut batch) > 0 {
                 received += batch.len();
                 batch.clear();
-                rung += usize::from(fake.receive_tail() != tail);
-                tail = fake.receive_tail();
+                rung += usize::from(fake.card.receive_tail() != tail);
+                tail = fake.card.receive_tail();
                 let given = (tail as usize + 1) % RING;
                 assert!(given <= received && received - given < 16 + size, "{given} of {received}");
             }
-            assert_eq!((received, fake.receive_tail() as usize), (100, 99), "the rest is given once no packet comes");
+            assert_eq!(
+                (received, fake.card.receive_tail() as usize),
+                (100, 99),
+                "the rest is given once no packet comes"
+            );
             assert_eq!(rung, 100 / size / 16usize.div_ceil(size), "batches of {size}");
         }
     }

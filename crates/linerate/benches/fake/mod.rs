@@ -112,17 +112,35 @@ pub fn pages(base: DeviceAddress, len: usize, page: usize) -> Paged {
 }
 
 pub const RING: usize = 512;
+/// The device address of the packets.
+const PACKETS: DeviceAddress = 2 << 40;
 
 /// The driver on such a card.
 pub struct Fake {
     pub rx: Box<dyn Receive>,
     pub tx: Box<dyn Transmit>,
+    pub card: Card,
+    device: Ixgbe<FakeBar>,
+}
+
+/// The card's side.
+pub struct Card {
     bar: MappedBar,
     rings: Arc<Mapping>,
     packets: Arc<Mapping>,
     rx_head: usize,
     tx_head: usize,
-    device: Ixgbe<FakeBar>,
+    pub writes: Writes,
+}
+
+/// What a card writes of what it receives.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Writes {
+    Descriptors,
+    /// And the first line of each packet.
+    Packets,
+    /// And all lines that it has written, also those of transmit descriptors, leave the processor's caches.
+    Memory,
 }
 
 impl Fake {
@@ -140,11 +158,15 @@ impl Fake {
 
     /// Makes a card that sees packets in pages of this size.
     pub fn seeing(vectors: Vectors, region: &RegionOptions, page: Option<usize>) -> Fake {
+        Fake::sharing(vectors, Pool::new(Region::new(region).unwrap()), page)
+    }
+
+    /// Makes a card with buffers of this pool.
+    pub fn sharing(vectors: Vectors, pool: Arc<Pool>, page: Option<usize>) -> Fake {
         let bar = Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap());
         // SAFETY: no other device is behind it, and no slice of it is lent.
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
-        let pool = Pool::new(Region::new(region).unwrap());
         // A backplane has no module to be read.
         let config = Config {
             device: 0x10F7,
@@ -153,17 +175,54 @@ impl Fake {
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.maps.lock().unwrap()[n].clone());
-        Fake { rx, tx, bar, rings, packets, rx_head: 0, tx_head: 0, device }
+        let card = Card { bar, rings, packets, rx_head: 0, tx_head: 0, writes: Writes::Descriptors };
+        Fake { rx, tx, card, device }
     }
 
+    /// Forwards a batch: receives it, touches a byte of each packet, and sends it.
+    #[inline(never)]
+    pub fn forward(&mut self, batch: &mut Batch) {
+        self.rx.recv(batch);
+        touch(batch);
+        self.tx.send(batch);
+        batch.clear();
+    }
+
+    pub fn pool(&self) -> Arc<Pool> {
+        self.device.pool().clone()
+    }
+
+    pub fn statistics(&self) -> QueueStatistics {
+        self.device.queue_statistics()
+    }
+}
+
+impl Card {
     /// Receives `count` frames of 60 bytes into descriptors that the card owns.
+    #[inline(always)]
     pub fn complete_receive(&mut self, count: usize) {
-        let words = words(&self.rings, 0, RING * 2);
+        let ring = words(&self.rings, 0, RING * 2);
         for _ in 0..count {
-            let descriptor = &words[self.rx_head * 2..][..2];
+            let descriptor = &ring[self.rx_head * 2..][..2];
+            if self.writes != Writes::Descriptors {
+                self.write_packet((descriptor[0].load(Relaxed) - PACKETS) as usize);
+            }
             descriptor[0].store(0, Relaxed);
             descriptor[1].store(receive::DD | receive::EOP | 60 << receive::LENGTH_SHIFT, Relaxed);
+            if self.writes == Writes::Memory {
+                flush(descriptor);
+            }
             self.rx_head = (self.rx_head + 1) % RING;
+        }
+    }
+
+    /// Writes the first line of a packet.
+    #[cold]
+    fn write_packet(&self, buffer: usize) {
+        let line = words(&self.packets, buffer & !63, 8);
+        line.iter().for_each(|word| word.store(1, Relaxed));
+        if self.writes == Writes::Memory {
+            flush(line);
         }
     }
 
@@ -187,19 +246,18 @@ impl Fake {
         self.bar.read(RDT::at(0))
     }
 
-    pub fn statistics(&self) -> QueueStatistics {
-        self.device.queue_statistics()
-    }
-
     /// Sends all packets given to the card, and returns their number.
     pub fn complete_transmit(&mut self) -> usize {
         let words = words(&self.rings, RING * 16, RING * 2);
         let tail = self.bar.read(TDT::at(0)) as usize;
         let mut sent = 0;
         while self.tx_head != tail {
-            let word = &words[self.tx_head * 2 + 1];
-            if word.load(Relaxed) & transmit::RS != 0 {
-                word.store(transmit::DD, Relaxed);
+            let descriptor = &words[self.tx_head * 2..][..2];
+            if descriptor[1].load(Relaxed) & transmit::RS != 0 {
+                descriptor[1].store(transmit::DD, Relaxed);
+            }
+            if self.writes == Writes::Memory {
+                flush(descriptor);
             }
             self.tx_head = (self.tx_head + 1) % RING;
             sent += 1;
@@ -207,23 +265,22 @@ impl Fake {
         sent
     }
 
-    /// Forwards a batch: receives it, touches a byte of each packet, and sends it.
-    #[inline(never)]
-    pub fn forward(&mut self, batch: &mut Batch) {
-        self.rx.recv(batch);
-        touch(batch);
-        self.tx.send(batch);
-        batch.clear();
-    }
-
-    pub fn pool(&self) -> Arc<Pool> {
-        self.device.pool().clone()
-    }
-
     /// Returns the descriptor rings, and the packets' buffers: the cheapest loop runs over these.
     pub fn memory(&self) -> (&Mapping, &Mapping) {
         (&self.rings, &self.packets)
     }
+}
+
+/// Lets a line leave the processor's caches.
+#[cold]
+fn flush(line: &[AtomicU64]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all x86-64 processors have it, and the address is that of a reference.
+    unsafe {
+        std::arch::x86_64::_mm_clflush(line.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 #[inline(always)]

@@ -22,6 +22,8 @@ pub struct Pool {
     loose: Mutex<Vec<u32>>,
     loose_count: AtomicUsize,
     reserved: AtomicUsize,
+    /// The most that all queues with a reservation can hold.
+    held_at_most: AtomicUsize,
 }
 
 impl Pool {
@@ -34,6 +36,7 @@ impl Pool {
             loose: Mutex::new(Vec::new()),
             loose_count: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
+            held_at_most: AtomicUsize::new(0),
             region,
         };
         pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>());
@@ -57,17 +60,36 @@ impl Pool {
     /// # Errors
     /// [`Error::PoolTooSmall`].
     pub(crate) fn reserve(self: &Arc<Pool>, count: usize) -> Result<Reservation> {
+        self.reserve_of(count, count)
+    }
+
+    /// As [`reserve`](Pool::reserve), for a queue that can hold `most` buffers and needs `count`.
+    ///
+    /// # Errors
+    /// [`Error::PoolTooSmall`].
+    pub(crate) fn reserve_of(self: &Arc<Pool>, count: usize, most: usize) -> Result<Reservation> {
         let buffers = self.region.buffers();
         let fits = |reserved: usize| (reserved + count < buffers).then_some(reserved + count);
         match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => Ok(Reservation { pool: self.clone(), count }),
+            Ok(_) => {
+                self.held_at_most.fetch_add(most, Ordering::Relaxed);
+                Ok(Reservation { pool: self.clone(), count, most })
+            }
             Err(reserved) => Err(Error::PoolTooSmall { buffers, needed: reserved + count + 1 }),
         }
     }
 
-    /// Returns the most buffers that a cache keeps.
-    pub(crate) fn most_cached(&self) -> usize {
-        2 * self.depot.magazine()
+    /// Returns whether queues may keep buffers that they no longer need: all of them have room for that, and some are free.
+    #[inline(always)]
+    fn is_ample(&self) -> bool {
+        self.held_at_most.load(Ordering::Relaxed) <= self.region.buffers() && self.depot.stored() > 0
+    }
+
+    /// Returns the most buffers that the cache of a batch keeps: what a receive takes, and a magazine that a send gives back; of a
+    /// small pool an eighth and a magazine, since others need its buffers, too.
+    pub(crate) fn most_cached(&self, capacity: usize) -> usize {
+        let magazine = self.depot.magazine();
+        capacity.min(self.region.buffers() / 8).max(magazine) + magazine
     }
 
     /// Takes `count` free buffers at once, for a ring; returns `None` if there are fewer.
@@ -127,10 +149,12 @@ impl Pool {
 pub(crate) struct Reservation {
     pool: Arc<Pool>,
     count: usize,
+    most: usize,
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        self.pool.held_at_most.fetch_sub(self.most, Ordering::Relaxed);
         self.pool.reserved.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
@@ -139,11 +163,15 @@ impl Drop for Reservation {
 pub(crate) struct Cache {
     pool: Arc<Pool>,
     free: Vec<u32>,
+    /// Buffers beyond these return to the pool.
+    most: usize,
 }
 
 impl Cache {
-    pub(crate) fn new(pool: &Arc<Pool>) -> Cache {
-        Cache { pool: pool.clone(), free: Vec::with_capacity(4 * pool.depot.magazine()) }
+    /// Creates an empty cache, for a batch of this capacity.
+    pub(crate) fn new(pool: &Arc<Pool>, capacity: usize) -> Cache {
+        let most = pool.most_cached(capacity);
+        Cache { pool: pool.clone(), free: Vec::with_capacity(2 * most), most }
     }
 
     #[inline(always)]
@@ -184,11 +212,17 @@ impl Cache {
         self.free.pop()
     }
 
-    /// Adds free buffers; beyond two magazines, whole ones go on to the pool.
+    /// Returns whether `more` buffers would go on to the pool, which does not need them.
+    #[inline(always)]
+    pub(crate) fn is_stocked(&self, more: usize) -> bool {
+        self.free.len() + more > self.most && self.pool.is_ample()
+    }
+
+    /// Adds free buffers; if there are too many, whole magazines go on to the pool.
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
-        if self.free.len() > self.pool.most_cached() {
+        if self.free.len() > self.most {
             self.trim();
         }
     }
@@ -197,7 +231,7 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
         self.free.extend(bufs);
-        if self.free.len() > self.pool.most_cached() {
+        if self.free.len() > self.most {
             self.trim();
         }
     }
@@ -210,11 +244,11 @@ impl Cache {
         self.free.drain(..excess);
     }
 
-    /// Keeps at least one magazine, the warmest buffers, and returns whole ones to the pool.
+    /// Keeps at least half of the most, the warmest buffers, and returns whole magazines to the pool.
     #[cold]
     fn trim(&mut self) {
         let magazine = self.pool.depot.magazine();
-        let excess = (self.free.len() - magazine) / magazine * magazine;
+        let excess = (self.free.len() - self.most / 2) / magazine * magazine;
         self.pool.give(&self.free[..excess]);
         self.free.drain(..excess);
     }
@@ -248,7 +282,7 @@ mod tests {
         for buffers in [1, 7, 8, 9, 100, 1000] {
             let pool = pool(buffers);
             assert_eq!(pool.available(), buffers);
-            let mut cache = Cache::new(&pool);
+            let mut cache = Cache::new(&pool, 32);
             let mut bufs = take(&mut cache, buffers + 5);
             assert_eq!((bufs.len(), pool.available()), (buffers, 0));
             assert!(take(&mut cache, 1).is_empty());
@@ -263,7 +297,7 @@ mod tests {
     #[test]
     fn the_last_buffer_put_is_the_first_taken() {
         let pool = pool(100);
-        let mut cache = Cache::new(&pool);
+        let mut cache = Cache::new(&pool, 32);
         let bufs = take(&mut cache, 3);
         cache.put(&bufs);
         assert_eq!(take(&mut cache, 1), bufs[2..]);
@@ -280,7 +314,7 @@ mod tests {
     fn an_offer_used_in_part_leaves_the_other_buffers() {
         let pool = pool(100);
         for (offered, used) in (0..=9).flat_map(|offered| (0..=offered).map(move |used| (offered, used))) {
-            let mut cache = Cache::new(&pool);
+            let mut cache = Cache::new(&pool, 32);
             let taken = cache.offer(offered)[..used].to_vec();
             cache.used(offered, used);
             let mut all = [cache.free.as_slice(), &taken].concat();
@@ -293,16 +327,20 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_keeps_at_most_two_magazines() {
-        let pool = pool(1024);
-        let magazine = pool.depot.magazine();
-        let mut cache = Cache::new(&pool);
-        let bufs = take(&mut cache, 1024);
-        for buf in bufs {
-            cache.put(&[buf]);
-            assert!(cache.len() <= 2 * magazine);
+    fn a_cache_keeps_what_a_receive_takes_and_little_more() {
+        // A magazine has 16 buffers.
+        for (capacity, most) in [(1, 32), (32, 48), (256, 144)] {
+            let pool = pool(1024);
+            let mut cache = Cache::new(&pool, capacity);
+            let bufs = take(&mut cache, 1024);
+            for buf in bufs {
+                assert!(!cache.is_stocked(1) || cache.len() == most);
+                cache.put(&[buf]);
+                assert!(cache.len() <= most);
+            }
+            assert_eq!(cache.len() + pool.available(), 1024);
+            assert!(cache.len() >= most / 2);
         }
-        assert_eq!(cache.len() + pool.available(), 1024);
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl Cluster {
             lanes.push(Lane { sender, packets: batch(), is_open: false });
         }
         let distributor = Distributor { queues: Vec::new(), batch: batch(), lanes, next: 0, sleepers: 0 };
-        let most_cached = pool.most_cached().min(buffers / 4 / consumers);
+        let most_cached = pool.most_cached(TURN).min(buffers / 4 / consumers);
         let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
         let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
         Ok(Cluster { name, inner, ring, sleeps, shared: Arc::new(shared) })

@@ -528,10 +528,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.reports[self.oldest_report as usize & 127].into()
     }
 
-    /// Takes back the buffers of all packets up to the last descriptor written back.
+    /// Takes back the buffers of packets whose descriptors are written back, the oldest first, at most up to the last report. What
+    /// the batch does not need for its next receive stays, up to half a ring, if all rings may be full of such buffers: this costs
+    /// less than an exchange with the pool, and each thread keeps the buffers that it has in its caches.
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.is_reported() {
+            if self.free() >= batch.len().max(self.bufs.len() / 2) && batch.is_stocked(REPORT_EVERY) {
+                return;
+            }
             let end = self.oldest_report() + 1;
             if self.clean < end {
                 batch.put(&self.bufs[self.clean..end]);

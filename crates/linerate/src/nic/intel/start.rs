@@ -109,7 +109,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     ) -> Result<IntelTx<B, C, L>> {
         let pool = &hardware.config.pool;
         // Descriptors without RS must not hold all buffers of the pool.
-        let reservation = pool.reserve(REPORT_EVERY)?;
+        let reservation = pool.reserve_of(REPORT_EVERY, descriptors.len() - 1)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
         let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
