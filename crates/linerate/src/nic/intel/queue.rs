@@ -388,7 +388,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sends fewer packets than a group has, as they are received.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {
-        if self.is_reported() {
+        if self.is_reclaiming(batch) {
             self.reclaim(batch);
         }
         let mut taken = 0;
@@ -433,7 +433,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sends a batch of the queue's own region.
     #[inline(never)]
     fn send_burst(&mut self, batch: &mut Batch) -> usize {
-        if self.is_reported() {
+        if self.is_reclaiming(batch) {
             self.reclaim(batch);
         }
         let (total, first, mut taken) = (batch.len(), self.next, 0);
@@ -528,15 +528,19 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.reports[self.oldest_report as usize & 127].into()
     }
 
-    /// Takes back the buffers of packets whose descriptors are written back, the oldest first, at most up to the last report. What
-    /// the batch does not need for its next receive stays, up to half a ring, if all rings may be full of such buffers: this costs
-    /// less than an exchange with the pool, and each thread keeps the buffers that it has in its caches.
+    /// Returns whether buffers are to be taken back: the oldest report has come, and they are needed. What a batch does not need for
+    /// its next receive stays, up to half a ring, if all rings may be full of such buffers: this costs less than an exchange
+    /// with the pool, and each thread keeps the buffers that it has in its caches.
+    #[inline(always)]
+    fn is_reclaiming(&self, batch: &Batch) -> bool {
+        self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.bufs.len() / 2))
+    }
+
+    /// Takes back the buffers of packets whose descriptors are written back, the oldest first, as long as
+    /// [they are needed](Self::is_reclaiming).
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
-        while self.is_reported() {
-            if self.free() >= batch.len().max(self.bufs.len() / 2) && batch.is_stocked(REPORT_EVERY) {
-                return;
-            }
+        while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
             if self.clean < end {
                 batch.put(&self.bufs[self.clean..end]);
