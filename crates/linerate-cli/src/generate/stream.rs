@@ -111,6 +111,10 @@ impl Stream {
             // Independent of the others, unless it is given.
             stream.seed.get_or_insert(n as u64 + 1);
         }
+        let labels: Vec<_> = streams.iter().enumerate().map(|(n, stream)| stream.label(n)).collect();
+        if let Some(n) = (0..labels.len()).find(|n| labels[..*n].contains(&labels[*n])) {
+            bad(&format!("two streams are named {}", labels[n]));
+        }
         if streams.is_empty() { bad("it has no stream: each is a table [[stream]]") } else { streams }
     }
 

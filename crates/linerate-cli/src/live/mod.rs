@@ -215,9 +215,12 @@ impl Live {
             change["rate_mpps"] = rate.map_or(json!("full"), |rate| json!(rate / 1e6));
             done.push(rate.map_or("full speed".to_string(), |rate| format!("the rate is {}", Rate::Packets(rate))));
         }
-        if let Some(pause) = request.pause {
-            let was_paused = self.is_paused.swap(pause, Ordering::Relaxed);
-            self.is_steered.set(self.is_steered() || was_paused != pause);
+        if let Some(pause) = request.pause.filter(|pause| *pause != self.is_paused()) {
+            if let Some((speed, _)) = self.speed.as_ref().filter(|_| !pause) {
+                speed.go_on();
+            }
+            self.is_paused.store(pause, Ordering::Relaxed);
+            self.is_steered.set(true);
             change["pause"] = pause.into();
             done.push(if pause { "paused" } else { "goes on" }.to_string());
         }

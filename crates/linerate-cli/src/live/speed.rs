@@ -1,22 +1,29 @@
 //! The rate of senders, which may change while they send.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Packets per second of all senders of a run.
 pub struct Speed {
     /// Of a number; full speed is infinite.
     bits: AtomicU64,
+    /// Pauses that have ended: what was due meanwhile is not made up for.
+    pauses: AtomicU32,
 }
 
 impl Speed {
     /// `None`: full speed.
     pub fn new(packets_per_second: Option<f64>) -> Speed {
-        Speed { bits: AtomicU64::new(packets_per_second.unwrap_or(f64::INFINITY).to_bits()) }
+        Speed { bits: AtomicU64::new(packets_per_second.unwrap_or(f64::INFINITY).to_bits()), pauses: AtomicU32::new(0) }
     }
 
     pub fn get(&self) -> Option<f64> {
         Some(f64::from_bits(self.bits.load(Ordering::Relaxed))).filter(|rate| rate.is_finite())
+    }
+
+    /// Begins anew after a pause.
+    pub fn go_on(&self) {
+        self.pauses.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn set(&self, packets_per_second: Option<f64>) {
@@ -27,20 +34,26 @@ impl Speed {
 /// A sender that follows a speed.
 pub struct Follower {
     speed: Arc<Speed>,
-    /// As it was when the sender looked.
+    /// As they were when the sender looked.
     bits: u64,
+    pauses: u32,
 }
 
 impl Follower {
     pub fn new(speed: Arc<Speed>) -> Follower {
-        let bits = speed.bits.load(Ordering::Relaxed);
-        Follower { speed, bits }
+        let (bits, pauses) = (speed.bits.load(Ordering::Relaxed), speed.pauses.load(Ordering::Relaxed));
+        Follower { speed, bits, pauses }
     }
 
-    /// Returns the speed, if it is another one than when this was last called: packets per second, or `None` for full speed.
+    /// Returns the speed, if it is another one than when this was last called, or if a pause has ended: packets per second, or
+    /// `None` for full speed.
     #[inline]
     pub fn changed(&mut self) -> Option<Option<f64>> {
-        let bits = self.speed.bits.load(Ordering::Relaxed);
-        (std::mem::replace(&mut self.bits, bits) != bits).then(|| self.speed.get())
+        let now = (self.speed.bits.load(Ordering::Relaxed), self.speed.pauses.load(Ordering::Relaxed));
+        if (self.bits, self.pauses) == now {
+            return None;
+        }
+        (self.bits, self.pauses) = now;
+        Some(self.speed.get())
     }
 }

@@ -62,7 +62,7 @@ impl Memif {
     ///
     /// # Errors
     /// [`Error::BadOption`], [`Error::RingSize`], [`Error::TooManyQueues`], [`Error::Serve`] if the path cannot be used,
-    /// [`Error::System`].
+    /// [`Error::Card`] if a server's socket is not for this user, [`Error::System`].
     pub fn open(name: &PortName, config: Config) -> Result<Memif> {
         let role = match name.option("role") {
             None | Some("client") => Role::Client,

@@ -212,16 +212,16 @@ impl Pacer {
         pacer
     }
 
-    /// Changes the rate from now on, of frames of `len` bytes on average; bursts and random gaps stay as they are.
+    /// Changes the rate from now on, of frames of `len` bytes on average; bursts and random gaps stay as they are. What is left of
+    /// the present gap becomes longer or shorter as all gaps do, and frames that are late are not made up for.
     pub fn set_rate(&mut self, rate: Rate, len: f64) {
-        self.gap = 1.0 / rate.packets_per_second(len);
-        self.change_at(self.origin.map_or(0.0, |origin| origin.elapsed().as_secs_f64()));
+        let now = self.origin.map_or(0.0, |origin| origin.elapsed().as_secs_f64());
+        self.change_at(now, 1.0 / rate.packets_per_second(len));
     }
 
-    /// Lets the next frame, or burst, leave one gap after `now`; what is owed is forgotten.
-    fn change_at(&mut self, now: f64) {
-        (self.now, self.owed) = (now, 0.0);
-        self.due = now + self.next_gap();
+    fn change_at(&mut self, now: f64, gap: f64) {
+        let left = (self.due - now).max(0.0) * gap / self.gap;
+        (self.now, self.due, self.owed, self.gap) = (now, now + left, 0.0, gap);
     }
 
     /// Returns whether a frame may leave now, and counts it as sent.
@@ -237,8 +237,8 @@ impl Pacer {
 
     fn take_at(&mut self, least: usize, most: usize, clock: impl Fn(Instant) -> f64) -> usize {
         if self.burst == 1 && self.random.is_none() {
-            // Frames that were due when the clock was last read need no other look.
-            if self.ready() < least {
+            // If as many were due when the clock was last read, it needs no other look.
+            if self.ready() < most {
                 self.look(clock);
             }
             let go = self.ready().min(most);
@@ -248,11 +248,16 @@ impl Pacer {
             self.advance(go as f64 * self.gap);
             return go;
         }
-        if self.now < self.due {
-            self.look(clock);
-        }
-        let mut go = 0;
-        while go < most && self.due <= self.now {
+        let (mut go, mut has_looked) = (0, false);
+        while go < most {
+            if self.now < self.due {
+                if has_looked {
+                    break;
+                }
+                self.look(&clock);
+                has_looked = true;
+                continue;
+            }
             let some = self.left.min(most - go);
             (go, self.left) = (go + some, self.left - some);
             if self.left == 0 {
@@ -374,7 +379,7 @@ mod tests {
         // The frames that are due suffice for all of `least`, or for none.
         let mut slow = Pacer { now: 40.5, due: 1.0, ..Pacer::new(Rate::Packets(1.0), 60.0) };
         let mut take = |least, most| slow.take_at(least, most, |_| 40.5);
-        assert_eq!((take(41, 64), take(32, 32), take(9, 64)), (0, 32, 0));
+        assert_eq!((take(41, 64), take(32, 32), take(9, 64)), (0, 32, 0), "40 frames are due");
         assert_eq!((take(1, 64), take(1, 1)), (8, 0));
     }
 
@@ -435,12 +440,22 @@ mod tests {
     fn a_rate_that_changes_begins_at_once() {
         let mut pacer = Pacer::new(Rate::Packets(1.0 / 3600.0), 60.0);
         assert_eq!(take_at(&mut pacer, 1.0, 1000), 0);
-        pacer.gap = 1e-3;
-        pacer.change_at(1.0);
+        pacer.change_at(1.0, 1e-3);
         assert_eq!((1..=21).map(|half| take_at(&mut pacer, 1.0 + f64::from(half) * 0.5e-3, 1000)).sum::<usize>(), 10);
-        pacer.gap = 1.0;
-        pacer.change_at(5.0);
-        assert_eq!((take_at(&mut pacer, 5.9, 1000), take_at(&mut pacer, 6.1, 1000)), (0, 1));
+        pacer.change_at(5.0, 1.0);
+        assert_eq!((take_at(&mut pacer, 5.0, 1000), take_at(&mut pacer, 6.1, 1000)), (1, 1));
+        // However often it changes, the mean of the rates is kept: of 2 and 2.2 per second, each 0.2 s.
+        let mut pacer = Pacer::new(Rate::Packets(2.0), 60.0);
+        let sent: usize = (1..=20_000)
+            .map(|turn| {
+                let now = f64::from(turn) * 0.001;
+                if turn % 200 == 0 {
+                    pacer.change_at(now, if turn % 400 == 0 { 0.5 } else { 1.0 / 2.2 });
+                }
+                take_at(&mut pacer, now, 1000)
+            })
+            .sum();
+        assert!(sent.abs_diff(42) <= 1, "{sent}");
     }
 
     /// The gaps of a Poisson process, by a test of Kolmogorov and Smirnov at the level of 0.1 %.
