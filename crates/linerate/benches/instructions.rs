@@ -97,12 +97,12 @@ fn pass((mut tx, mut rx, mut batch): Ends) -> Ends {
 }
 
 /// The same for a VirtIO device.
-fn virtio_waiting(vectors: Vectors, features: u32) -> (Card, Batch) {
+fn virtio_waiting(vectors: Vectors, features: u32, batch_size: usize) -> (Card, Batch) {
     let mut card = Card::new(vectors, features | MERGEABLE);
-    let mut batch = Batch::new();
+    let mut batch = Batch::with_capacity(batch_size);
     for _ in 0..3 {
         card.complete_receive(PACKETS);
-        (0..PACKETS / 32).for_each(|_| card.forward(&mut batch));
+        (0..PACKETS / batch_size).for_each(|_| card.forward(&mut batch));
         card.complete_transmit();
     }
     card.complete_receive(PACKETS);
@@ -110,7 +110,7 @@ fn virtio_waiting(vectors: Vectors, features: u32) -> (Card, Batch) {
 }
 
 fn virtio_forward((mut card, mut batch): (Card, Batch)) -> (Card, Batch) {
-    (0..PACKETS / 32).for_each(|_| card.forward(&mut batch));
+    (0..PACKETS / batch.capacity()).for_each(|_| card.forward(&mut batch));
     black_box((card, batch))
 }
 
@@ -206,26 +206,38 @@ fn pipe_32(waiting: Ends) -> Ends {
 }
 
 #[library_benchmark(config = limit(40_996))]
-#[bench::thirty_two(args = (Vectors::Scalar, SPLIT), setup = virtio_waiting)]
+#[bench::thirty_two(args = (Vectors::Scalar, SPLIT, 32), setup = virtio_waiting)]
 fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
 #[library_benchmark(config = limit(42_386))]
-#[bench::thirty_two(args = (Vectors::Scalar, PACKED), setup = virtio_waiting)]
+#[bench::thirty_two(args = (Vectors::Scalar, PACKED, 32), setup = virtio_waiting)]
 fn virtio_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
 #[library_benchmark(config = limit(15_680))]
-#[bench::thirty_two(args = (Vectors::Avx2, SPLIT), setup = virtio_waiting)]
+#[bench::thirty_two(args = (Vectors::Avx2, SPLIT, 32), setup = virtio_waiting)]
 fn virtio_avx2_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
 #[library_benchmark(config = limit(15_376))]
-#[bench::thirty_two(args = (Vectors::Avx2, PACKED), setup = virtio_waiting)]
+#[bench::thirty_two(args = (Vectors::Avx2, PACKED, 32), setup = virtio_waiting)]
 fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+#[library_benchmark(config = limit(1))]
+#[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
+fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
+    virtio_forward(waiting)
+}
+
+#[library_benchmark(config = limit(1))]
+#[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
+fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
@@ -246,6 +258,8 @@ library_benchmark_group!(
         pipe_1,
         pipe_8,
         pipe_32,
+        virtio_split_1,
+        virtio_packed_1,
         virtio_split_32,
         virtio_packed_32,
         virtio_avx2_split_32,

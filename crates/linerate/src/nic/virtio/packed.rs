@@ -123,6 +123,12 @@ impl Ring for Packed {
     fn poll_used(&mut self) {}
 
     #[inline(always)]
+    fn has_used(&mut self, count: usize) -> bool {
+        let last = self.popped.wrapping_add(count - 1);
+        self.ring[self.place(last)][1].load(Relaxed) & DONE == self.is_done(last)
+    }
+
+    #[inline(always)]
     fn used_index(&self) -> usize {
         self.place(self.popped)
     }

@@ -26,7 +26,7 @@ use super::transport::Notify;
 use super::vector::{Groups, SMALLEST};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
-use crate::memory::{DeviceAddress, Locate, Placement, Pool, Reservation};
+use crate::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
 use crate::offload::{Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
@@ -35,6 +35,8 @@ use crate::spec::virtio::{feature, header};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
+/// What a loop over many packets prepares costs more than one packet fewer than these.
+const FEW: usize = 4;
 
 /// A receive queue.
 pub(super) struct VirtioRx<R: Ring, L: Locate> {
@@ -82,19 +84,8 @@ impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        let before = batch.len();
-        if !self.partial.is_empty() {
-            batch.resume(&mut self.partial);
-        }
-        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
-        if received < offered || offered == 0 {
-            self.recv_rest(batch, received);
-        }
-        let received = batch.len() - before;
-        if self.ring.publish(received > 0) {
-            self.doorbell.ring();
-        }
-        received
+        let is_few = batch.capacity() < batch.len() + FEW || !self.ring.has_used(FEW);
+        if is_few && self.partial.is_empty() && self.is_plain() { self.recv_few(batch) } else { self.recv_burst(batch) }
     }
 
     fn buffers(&self) -> usize {
@@ -126,6 +117,77 @@ impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
+    /// Receives one packet after the other, with everything in the queue and the batch.
+    #[inline(never)]
+    fn recv_few(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut taken, mut bytes) = (batch.len(), 0, 0);
+        while !batch.is_full()
+            && let Some(length) = self.take_one(batch)
+        {
+            (taken, bytes) = (taken + 1, bytes + length);
+        }
+        if taken > 0 {
+            self.counters.moved_packets(taken, taken, bytes);
+        }
+        if !batch.is_full() && self.ring.peek_used().is_some() {
+            // Anything but a packet in one buffer, or no buffer is free.
+            self.recv_rest(batch, 0);
+        }
+        self.publish(batch.len() - before)
+    }
+
+    /// As [`take_run`](Self::take_run), for one packet. Returns its length.
+    #[inline(always)]
+    fn take_one(&mut self, batch: &mut Batch) -> Option<usize> {
+        self.ring.poll_used();
+        let at = self.ring.used_index();
+        let used = self.ring.used_run(at);
+        let written = if used.len::<R>() > 0 { used.written::<R>(0)? } else { return None };
+        let (buf, header) = (&mut self.bufs[at], self.layout.len as usize);
+        let length = (written as usize).wrapping_sub(header);
+        if length.wrapping_sub(1) >= self.longest_single
+            || (self.layout.mergeable && buffers(self.pool.region().mapping(), self.placement.data(*buf)) > 1)
+        {
+            return None;
+        }
+        let slot = Slot::new(*buf, self.placement.offset(*buf) + header, length as u16, false);
+        *buf = batch.exchange_one(slot)?;
+        let address = self.addresses.locate(self.placement.data(*buf));
+        self.ring.available_run(at, self.room).put::<R>(0, address, 0);
+        self.ring.advance_used(1);
+        self.ring.advance_available(1);
+        Some(length)
+    }
+
+    /// Returns whether packets in one buffer may be taken from the ring as they are.
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        !(self.layout.separate || self.layout.offloads) && self.missing == 0 && self.reported.count == 0 && !self.broken
+    }
+
+    /// Shows the device the buffers that replace `received` packets.
+    #[inline(always)]
+    fn publish(&mut self, received: usize) -> usize {
+        if self.ring.publish(received > 0) {
+            self.doorbell.ring();
+        }
+        received
+    }
+
+    /// Receives into a batch of the queue's own region.
+    #[inline(never)]
+    fn recv_burst(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        if !self.partial.is_empty() {
+            batch.resume(&mut self.partial);
+        }
+        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+        if received < offered || offered == 0 {
+            self.recv_rest(batch, received);
+        }
+        self.publish(batch.len() - before)
+    }
+
     /// Continues behind the first `received` packets, which did not fill the batch.
     #[inline(never)]
     fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
@@ -193,8 +255,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             if length.wrapping_sub(1) >= longest {
                 break;
             }
-            const LAST: usize = header::NUM_BUFFERS - 2;
-            if MERGEABLE && memory.word(placement.data(*buf) + LAST).load(Relaxed) >> 16 > 1 {
+            if MERGEABLE && buffers(memory, placement.data(*buf)) > 1 {
                 break;
             }
             *slot = Slot::new(*buf, placement.offset(*buf) + HEADER, length as u16, false);
@@ -367,6 +428,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     }
 }
 
+/// Returns the count of buffers of a packet from its header.
+#[inline(always)]
+fn buffers(memory: &Mapping, header: usize) -> u32 {
+    const LAST: usize = header::NUM_BUFFERS - 2;
+    memory.word(header + LAST).load(Relaxed) >> 16
+}
+
 /// Buffers that were reported by the last one alone: those still to be taken, and the bytes written to the last one.
 #[derive(Default)]
 pub(super) struct Reported {
@@ -418,18 +486,7 @@ impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
 
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if self.ring.peek_used().is_some() {
-            self.reclaim(batch);
-        }
-        let mut taken = if self.broken { 0 } else { self.fill_run(batch.slots()) };
-        if taken < batch.len() {
-            taken = self.send_rest(batch, taken);
-        }
-        batch.sent(taken);
-        if self.ring.publish(false) {
-            self.doorbell.ring();
-        }
-        taken
+        if batch.len() < FEW { self.send_few(batch) } else { self.send_burst(batch) }
     }
 
     fn longest(&self) -> usize {
@@ -450,6 +507,65 @@ impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
+    /// Sends one packet after the other, as they are received.
+    #[inline(never)]
+    fn send_few(&mut self, batch: &mut Batch) -> usize {
+        if self.ring.peek_used().is_some() {
+            self.reclaim(batch);
+        }
+        let mut taken = 0;
+        if !self.broken && !self.layout.separate {
+            while let Some(slot) = batch.slots().get(taken)
+                && self.fill_one(slot)
+            {
+                taken += 1;
+            }
+        }
+        self.finish(batch, taken)
+    }
+
+    /// As [`fill_run`](Self::fill_run), for one packet.
+    #[inline(always)]
+    fn fill_one(&mut self, slot: &Slot) -> bool {
+        let (region, length, header) = (self.pool.region(), slot.whole_len(), self.layout.len as usize);
+        if length.wrapping_sub(1) >= self.longest || slot.offset() < header || self.sent.free() == 0 {
+            return false;
+        }
+        let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - header;
+        match self.layout.len {
+            SHORT => region.mapping().write(place, &[0; header::SHORT_LEN]),
+            _ => region.mapping().write(place, &[0; header::LEN]),
+        }
+        let first = self.sent.push(slot.buf(), length as u32);
+        let address = self.addresses.locate(place);
+        self.ring.available_run(first, 0).put::<R>(0, address, (header + length) as u32);
+        self.ring.advance_available(1);
+        true
+    }
+
+    /// Sends a batch of the queue's own region.
+    #[inline(never)]
+    fn send_burst(&mut self, batch: &mut Batch) -> usize {
+        if self.ring.peek_used().is_some() {
+            self.reclaim(batch);
+        }
+        let taken = if self.broken { 0 } else { self.fill_run(batch.slots()) };
+        self.finish(batch, taken)
+    }
+
+    /// Sends what is left behind the first `taken` slots, and shows the device all.
+    #[inline(always)]
+    fn finish(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
+        if taken < batch.len() {
+            taken = self.send_rest(batch, taken);
+        }
+        batch.sent(taken);
+        if self.ring.publish(false) {
+            self.doorbell.ring();
+        }
+        taken
+    }
+
     /// Continues behind the first `taken` slots. Returns the count taken in all.
     #[inline(never)]
     fn send_rest(&mut self, batch: &mut Batch, mut taken: usize) -> usize {

@@ -52,6 +52,10 @@ pub(super) trait Ring: Send + 'static {
     /// Reads how far the device has used chains, once all those of the last reading are taken.
     fn poll_used(&mut self);
 
+    /// Returns whether `count` chains or more are used, of one descriptor each; there may be more of a device that reports
+    /// several by the last one.
+    fn has_used(&mut self, count: usize) -> bool;
+
     /// Returns the index of the next used entry in the ring.
     fn used_index(&self) -> usize;
 

@@ -90,6 +90,15 @@ impl Sent {
         self.next = self.next.wrapping_add(count);
     }
 
+    /// Takes the next free descriptor, which must exist, for a packet of `bytes` bytes in this buffer.
+    #[inline(always)]
+    pub fn push(&mut self, buf: u32, bytes: u32) -> usize {
+        let place = self.place(self.next);
+        (self.bufs[place], self.packets[place]) = (buf, SINGLE | bytes);
+        self.next = self.next.wrapping_add(1);
+        place
+    }
+
     /// Takes the next free descriptor, which must exist, for this buffer.
     #[inline(always)]
     pub fn add(&mut self, buf: u32) -> u16 {

@@ -117,6 +117,7 @@ impl Ring for Split {
         Some((id.load(Relaxed).try_into().unwrap_or(u16::MAX), len.load(Relaxed)))
     }
 
+    #[inline(always)]
     fn most_used(&self) -> usize {
         self.seen.wrapping_sub(self.popped)
     }
@@ -133,6 +134,12 @@ impl Ring for Split {
             let more = self.used[INDEX].load(Acquire).wrapping_sub(self.popped as u16);
             self.seen = self.popped.wrapping_add(more.into());
         }
+    }
+
+    #[inline(always)]
+    fn has_used(&mut self, count: usize) -> bool {
+        self.poll_used();
+        self.most_used() >= count
     }
 
     #[inline(always)]
