@@ -229,13 +229,13 @@ fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(1))]
+#[library_benchmark(config = limit(134_221))]
 #[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
 fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(1))]
+#[library_benchmark(config = limit(125_902))]
 #[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
 fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
