@@ -45,15 +45,17 @@ impl Follower {
         Follower { speed, bits, pauses }
     }
 
-    /// Returns the speed, if it is another one than when this was last called, or if a pause has ended: packets per second, or
-    /// `None` for full speed.
+    /// Returns the speed, if it is another one than when this was last called: packets per second, or `None` for full speed.
     #[inline]
     pub fn changed(&mut self) -> Option<Option<f64>> {
-        let now = (self.speed.bits.load(Ordering::Relaxed), self.speed.pauses.load(Ordering::Relaxed));
-        if (self.bits, self.pauses) == now {
-            return None;
-        }
-        (self.bits, self.pauses) = now;
-        Some(self.speed.get())
+        let bits = self.speed.bits.load(Ordering::Relaxed);
+        (std::mem::replace(&mut self.bits, bits) != bits).then(|| self.speed.get())
+    }
+
+    /// Returns whether a pause has ended since this was last called.
+    #[inline]
+    pub fn goes_on(&mut self) -> bool {
+        let pauses = self.speed.pauses.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.pauses, pauses) != pauses
     }
 }

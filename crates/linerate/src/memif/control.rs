@@ -21,8 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::handover::{Connected, Handover, Place};
@@ -72,17 +70,7 @@ pub struct Wanted {
 /// [`Error::System`] without a thread.
 pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
     let peers = match wanted.role {
-        Role::Client => {
-            // A server that is not there yet is waited for; no server's permissions are.
-            if let Err(error @ Errno::ACCESS) = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
-                return Err(Error::Card {
-                    card: wanted.name,
-                    why: format!("{}: {error}", path.display()),
-                    mend: "ask the server's owner for access to the socket and its folder".into(),
-                });
-            }
-            Peers::at_as(SocketType::SEQPACKET, path)
-        }
+        Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
         Role::Server => Peers::listen_as(SocketType::SEQPACKET, path)?,
     };
     ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &handover))

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
 
 use super::{connect_as, listen_as};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
 pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -47,14 +49,27 @@ impl Peers {
         Ok(Peers::Listener { listener: listen_as(kind, path)?, path: path.to_path_buf() })
     }
 
-    /// Connects to `path` whenever a peer is needed.
-    pub fn at(path: &Path) -> Peers {
-        Peers::at_as(SocketType::STREAM, path)
+    /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
+    ///
+    /// # Errors
+    /// [`Error::Card`] if the socket, or its folder, is not for this user.
+    pub fn at(port: &str, path: &Path) -> Result<Peers> {
+        Peers::at_as(SocketType::STREAM, port, path)
     }
 
     /// As [`at`](Peers::at), with sockets of this type.
-    pub fn at_as(kind: SocketType, path: &Path) -> Peers {
-        Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() }
+    ///
+    /// # Errors
+    /// As [`at`](Peers::at).
+    pub fn at_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
+        if let Err(error @ Errno::ACCESS) = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+            return Err(Error::Card {
+                card: port.to_string(),
+                why: format!("{}: {error}", path.display()),
+                mend: "ask the server's owner for access to the socket and its folder".into(),
+            });
+        }
+        Ok(Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() })
     }
 
     /// Waits a moment before the next connection to a server, unless `stop` is readable: one that accepts and closes does not

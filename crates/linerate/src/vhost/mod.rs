@@ -76,7 +76,7 @@ impl Vhost {
             features: AtomicU64::new(0),
             longest: config.options.max_frame,
         });
-        let control = session::start(Path::new(path), is_client, shared.clone())?;
+        let control = session::start(&config.name, Path::new(path), is_client, shared.clone())?;
         Ok(Vhost::new(config, BackEnd { shared, path: path.to_string(), _control: control }))
     }
 }

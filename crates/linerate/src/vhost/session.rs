@@ -55,10 +55,11 @@ impl Shared {
 /// Starts the control thread: it listens at `path`, or connects there for ever.
 ///
 /// # Errors
-/// [`Error::Serve`](crate::Error::Serve) if the path cannot be used, [`Error::System`](crate::Error::System) without a thread.
-pub fn start(path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
+/// [`Error::Serve`](crate::Error::Serve) if the path cannot be used, [`Error::Card`](crate::Error::Card) if a front end's socket is
+/// there and not for this user, [`Error::System`](crate::Error::System) without a thread.
+pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
-        true => Peers::at(path),
+        true => Peers::at(port, path)?,
         false => Peers::listen(path)?,
     };
     ControlThread::start("vhost-user", peers, move |peers, stop| run(peers, stop, &shared))

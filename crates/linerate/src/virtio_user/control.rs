@@ -119,7 +119,7 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
         true => (Peers::listen(path)?, None),
         false => {
             let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
-            let peers = Peers::at(path);
+            let peers = Peers::at(&shared.config.name, path)?;
             // Notes its user, who is the first.
             peers.admits(&socket);
             (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
@@ -131,7 +131,9 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
 /// Returns the error of a path without a back end.
 fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
     let mend: Remedy = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "ask the back end's owner for access to the socket".into(),
+        std::io::ErrorKind::PermissionDenied => {
+            "ask the back end's owner for access to the socket and its folder".into()
+        }
         _ => format!(
             "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
             shared.path
