@@ -21,7 +21,7 @@ pub struct Pace {
 impl Pace {
     /// Returns the pacer of the share, when all streams send `rate` packets per second.
     pub fn pacer(&self, rate: f64) -> Pacer {
-        let pacer = Pacer::new(self.rate(rate), 0.0).with_credit(self.credit);
+        let pacer = Pacer::new(self.rate(rate), 0.0).making_up().with_credit(self.credit);
         let pacer = if self.together.is_some() { pacer.with_slack(RING) } else { pacer };
         pacer.with_bursts(self.burst.into()).with_gaps(self.gaps)
     }

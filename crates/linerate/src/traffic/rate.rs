@@ -144,9 +144,8 @@ pub enum Gaps {
     Poisson(u64),
 }
 
-/// Decides when the next frame may leave. After a pause, [`Pacer::SLACK`] frames leave at once. The rest is made up for within some
-/// [`Pacer::MAKE_UP`]: the mean is kept, and no buffer behind the port has to hold a pause's frames. Its time begins when it is
-/// asked for the first frame.
+/// Decides when the next frame may leave. After a pause, [`Pacer::SLACK`] frames leave at once. The rest is given up, since a wire
+/// cannot go faster after a delay, or [made up for](Pacer::making_up). Its time begins when it is asked for the first frame.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     /// Seconds from frame to frame, on average.
@@ -157,8 +156,9 @@ pub struct Pacer {
     due: f64,
     /// The most frames that leave at once after a pause.
     slack: f64,
-    /// Seconds of pauses that are not made up for yet.
+    /// Seconds of pauses that are not made up for yet, and the most of them.
     owed: f64,
+    most_owed: f64,
     /// Frames of a burst, and those of the present one that have not left.
     burst: usize,
     left: usize,
@@ -170,17 +170,33 @@ impl Pacer {
     /// The most frames that leave at once after a pause. On a busy machine each turn of a thread may be one.
     pub const SLACK: f64 = 64.0;
 
-    /// After pauses the rate is higher by what is owed divided by this: 14 % for a pause of 7 ms, which a busy machine makes. Twice
-    /// this is owed at most; a port that was slower for longer gets no more when it is fast again.
+    /// While a pause is [made up for](Pacer::making_up), the rate is higher by what is owed divided by this: 14 % after 7 ms, which a
+    /// busy machine takes from a thread.
     pub const MAKE_UP: Duration = Duration::from_millis(50);
-
-    const MOST_OWED: f64 = 2.0 * Pacer::MAKE_UP.as_secs_f64();
 
     /// Paces frames of `len` bytes on average, without CRC, at `rate`.
     pub fn new(rate: Rate, len: f64) -> Pacer {
         let gap = 1.0 / rate.packets_per_second(len);
         let slack = Pacer::SLACK;
-        Pacer { gap, origin: None, now: 0.0, due: gap, slack, owed: 0.0, burst: 1, left: 1, random: None }
+        Pacer {
+            gap,
+            origin: None,
+            now: 0.0,
+            due: gap,
+            slack,
+            owed: 0.0,
+            most_owed: 0.0,
+            burst: 1,
+            left: 1,
+            random: None,
+        }
+    }
+
+    /// Makes up for pauses within some [`Pacer::MAKE_UP`] instead of giving their frames up: the mean is kept, and no buffer behind
+    /// the port has to hold the frames of a pause. Twice that time is owed at most; a port that was slower for longer gets no more
+    /// when it is fast again.
+    pub fn making_up(self) -> Pacer {
+        Pacer { most_owed: 2.0 * Pacer::MAKE_UP.as_secs_f64(), ..self }
     }
 
     /// Lets up to `frames` frames leave at once after a pause, for ports that are not wires.
@@ -225,7 +241,7 @@ impl Pacer {
         self.arrive(now);
         let longer = gap / self.gap;
         (self.due, self.gap) = (now + (self.due - now) * longer, gap);
-        self.owed = (self.owed * longer).min(Pacer::MOST_OWED);
+        self.owed = (self.owed * longer).min(self.most_owed);
     }
 
     /// Goes on after a pause that was asked for: the time since frames were last asked for does not count.
@@ -295,13 +311,13 @@ impl Pacer {
         self.arrive(clock(origin));
     }
 
-    /// Notes the present time. Of frames that would leave too late, the time is owed.
+    /// Notes the present time. Frames that would leave too late are given up, or their time is owed.
     fn arrive(&mut self, now: f64) {
         self.now = now;
         let late = self.now - self.due - (self.slack - 0.5) * self.gap;
         if late > 0.0 {
             self.due += late;
-            self.owed = (self.owed + late).min(Pacer::MOST_OWED);
+            self.owed = (self.owed + late).min(self.most_owed);
         }
     }
 
@@ -411,7 +427,8 @@ mod tests {
         for (gaps, period, pause, allowed) in
             [(Gaps::Even, 100, 7, 1250), (Gaps::Poisson(2), 100, 7, 1400), (Gaps::Even, 8, 4, 2200)]
         {
-            let (mut pacer, mut sent, mut most) = (Pacer::new(Rate::Packets(1e6), 60.0).with_gaps(gaps), 0, 0);
+            let (mut pacer, mut sent, mut most) =
+                (Pacer::new(Rate::Packets(1e6), 60.0).making_up().with_gaps(gaps), 0, 0);
             for milli in (0..2000u32).filter(|milli| milli % period >= pause) {
                 let steps = (1..=1000u32).map(|micro| f64::from(milli * 1000 + micro) * 1e-6 + 1e-9);
                 let taken: usize = steps.map(|now| take_at(&mut pacer, now, 1000)).sum();
@@ -430,7 +447,7 @@ mod tests {
             );
         }
         // A port that took nothing for an hour: a tenth of a second is owed, and no more.
-        let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0);
+        let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).making_up();
         let times = (0..2_000_000u32).map(|micro| 3600.0 + f64::from(micro) * 1e-6);
         let sent: usize = times.map(|now| take_at(&mut pacer, now, 1000)).sum();
         assert!(sent.abs_diff(2_100_064) <= 2, "{sent}");
@@ -471,7 +488,7 @@ mod tests {
         assert_eq!((take_at(&mut pacer, 50.9, 1000), take_at(&mut pacer, 51.1, 1000)), (0, 1));
         // However often it changes, the mean of the rates is kept, also by a thread that seldom has a processor.
         for (rates, step, each) in [([2.0, 2.2], 0.001, 200), ([1000.0, 1050.0], 0.005, 2), ([1e6, 1.1e6], 0.004, 3)] {
-            let mut pacer = Pacer::new(Rate::Packets(rates[0]), 60.0);
+            let mut pacer = Pacer::new(Rate::Packets(rates[0]), 60.0).making_up();
             let mut sent = 0;
             for turn in 1..=20_000u32 {
                 let now = f64::from(turn) * step;
