@@ -133,7 +133,7 @@ pub struct Card {
     pub writes: Writes,
 }
 
-/// What a card writes of what it receives.
+/// The lines that a card writes when it receives.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Writes {
     Descriptors,

@@ -434,7 +434,7 @@ mod tests {
                 let taken: usize = steps.map(|now| take_at(&mut pacer, now, 1000)).sum();
                 (sent, most) = (sent + taken, taken.max(most));
             }
-            // What is still owed, and the chance of random gaps.
+            // Frames that are still owed are missing, and random gaps have a mean of their own.
             let missing = (2e6 - pacer.owed * 1e6 - sent as f64).abs();
             assert!(
                 missing <= if gaps == Gaps::Even { 65.0 } else { 5000.0 },

@@ -35,7 +35,7 @@ use crate::spec::virtio::{feature, header};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
-/// What a loop over many packets prepares costs more than one packet fewer than these.
+/// Fewer packets than these cost less than the preparations of a loop over many.
 const FEW: usize = 4;
 
 /// A receive queue.
