@@ -8,8 +8,8 @@ use linerate::capture::Format;
 
 use super::stream::{CHUNK, Chunk, Shared};
 
-/// How long a record waits for an earlier one of a queue that seems to have none: its thread may be between receiving and
-/// handing over.
+/// How long a record waits for an earlier one of a queue that has none: a port may give packets the time of their arrival,
+/// which is before that of receiving.
 const SLACK: u64 = 20_000_000;
 
 /// Chunks whose records are not merged yet.
@@ -114,7 +114,10 @@ impl Merge {
             return now;
         }
         let empty = |pending: &&Pending| pending.next.is_none();
-        let is_idle = |pending: &Pending| pending.shared.is_idle.load(Ordering::SeqCst);
+        // In this order: what a queue handed over before it became idle is on its way, and counted.
+        let is_idle = |pending: &Pending| {
+            pending.shared.is_idle.load(Ordering::SeqCst) && pending.shared.handed_over.load(Ordering::Relaxed) == 0
+        };
         let without =
             self.streams.iter().filter(empty).map(|pending| if is_idle(pending) { now - SLACK.min(now) } else { 0 });
         without.min().unwrap_or(u64::MAX)
@@ -167,5 +170,30 @@ mod tests {
             let found: Vec<u64> = format.records(&merged).map(|record| record.nanoseconds).collect();
             assert_eq!(found, times, "{format:?}");
         }
+    }
+
+    /// A queue that is idle now may have handed over an earlier record, which the writer has not taken yet.
+    #[test]
+    fn records_wait_for_those_on_their_way() {
+        let (full, chunks) = channel();
+        let mut streams: Vec<_> =
+            (0..2).map(|n| Stream::new(n, n as u32, Format::Pcapng, 64, 10, full.clone())).collect();
+        let mut merge = Merge::new(Format::Pcapng, streams.iter().map(|stream| stream.shared.clone()).collect());
+        // The earlier record is handed over second: the writer takes the later one first.
+        for (stream, time) in [(1, 2000), (0, 1000)] {
+            streams[stream].push(time, &[0; 60]);
+            streams[stream].hand_over();
+            assert!(streams[stream].rest());
+        }
+        let mut merged = Vec::new();
+        for chunk in chunks.try_iter() {
+            let write = |bytes: &[u8]| {
+                merged.extend_from_slice(bytes);
+                Ok::<(), ()>(())
+            };
+            merge.push(Some(chunk), 10 * SLACK, write).unwrap();
+        }
+        let times: Vec<u64> = Format::Pcapng.records(&merged).map(|record| record.nanoseconds).collect();
+        assert_eq!((times, merge.late), (vec![1000, 2000], 0));
     }
 }

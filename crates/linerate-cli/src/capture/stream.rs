@@ -35,8 +35,8 @@ pub struct Shared {
     empties: Mutex<Vec<Vec<u8>>>,
     /// Chunks that may still be made.
     unmade: AtomicU64,
-    /// Chunks that the writer has.
-    handed_over: AtomicU64,
+    /// Chunks that the writer has, or will take.
+    pub handed_over: AtomicU64,
 }
 
 impl Shared {
