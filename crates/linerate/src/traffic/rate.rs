@@ -323,7 +323,8 @@ impl Pacer {
 
     /// Counts frames that are `time` seconds long as sent.
     fn advance(&mut self, time: f64) {
-        let paid = time * self.owed / (self.owed + Pacer::MAKE_UP.as_secs_f64());
+        // A long gap would pay back more than is owed.
+        let paid = (time * self.owed / (self.owed + Pacer::MAKE_UP.as_secs_f64())).min(self.owed);
         (self.due, self.owed) = (self.due + time - paid, self.owed - paid);
     }
 
@@ -504,6 +505,39 @@ mod tests {
             let due = (rates[0] + rates[1]) / 2.0 * 20_000.0 * step;
             let missing = (due - sent as f64).abs() / due;
             assert!(missing < 0.03, "{rates:?}: {sent} of {due}");
+        }
+    }
+
+    /// Whatever rate follows another, and whatever was late or owed: within a second no more leave than the rate, what was late, a
+    /// burst and the tenth of a second that may be owed allow, and no fewer than the rate.
+    #[test]
+    fn no_change_of_rate_floods() {
+        let mut random = Random::new(24, 0);
+        for (burst, gaps) in [(1, Gaps::Even), (8, Gaps::Even), (1, Gaps::Poisson(5)), (500, Gaps::Even)] {
+            let mut now = 0.0;
+            let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).making_up().with_bursts(burst).with_gaps(gaps);
+            for _ in 0..300 {
+                // From one frame in 100 s to ten million in one.
+                let rate = 10f64.powf(random.below(9000) as f64 / 1000.0 - 2.0);
+                pacer.change_at(now, 1.0 / rate);
+                // Pauses of up to a second, of which some are asked for.
+                now += random.below(1_000_000) as f64 * 1e-6;
+                if random.below(4) == 0 {
+                    pacer.go_on_at(now);
+                }
+                let (mut sent, step) = (0, 1e-3);
+                for _ in 0..1000 {
+                    now += step;
+                    sent += take_at(&mut pacer, now, 100_000);
+                }
+                assert!(pacer.owed >= 0.0 && pacer.due.is_finite(), "{} owed", pacer.owed);
+                // 7 deviations of random gaps.
+                let chance = if gaps == Gaps::Even { 0.0 } else { 7.0 * rate.sqrt() + 20.0 };
+                let most = 1.1 * rate + 64.0 + 2.0 * burst as f64 + chance;
+                // With a slack of 64 frames each millisecond, faster ones are given up, or owed.
+                let least = rate.min(60e3) - 1.0 - burst as f64 - chance;
+                assert!((sent as f64) <= most && sent as f64 >= least, "{sent} at {rate}, bursts of {burst}, {gaps:?}");
+            }
         }
     }
 
