@@ -35,6 +35,8 @@ use crate::unix_socket::{ControlThread, Peers};
 
 /// The time until `CONNECTED`.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
+const LAST: Duration = Duration::from_millis(100);
 /// The time in which a server closes a connection whose port is closed.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -339,6 +341,7 @@ impl Session<'_> {
             }
             let [stop, broken, _] = events.map(|event| !event.revents().is_empty());
             if stop {
+                self.wait_for_last();
                 return End::Stopped;
             }
             // A queue may report the ring of an earlier connection.
@@ -350,6 +353,29 @@ impl Session<'_> {
                 Ok(Some((message, _))) if message.kind.get() == kind::DISCONNECT => return disconnected(&message),
                 Ok(Some(_)) => return End::Refused("an unexpected message"),
                 Err(end) => return end,
+            }
+        }
+    }
+
+    /// Waits until the peer has taken what was sent, for [`LAST`] at most.
+    fn wait_for_last(&self) {
+        let begun = Instant::now();
+        let untaken = || self.handover.connected().map_or(0, |connected| connected.untaken());
+        while untaken() > 0 {
+            if begun.elapsed() > LAST {
+                let (name, untaken) = (&self.wanted.name, untaken());
+                tracing::warn!(
+                    "{name}: the peer has not taken {untaken} descriptors with packets within {} ms of the port's end; it may \
+                     still do so, or drop them",
+                    LAST.as_millis()
+                );
+                return;
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let socket: &UnixStream = self.connection.socket();
+            // A message of the peer's is its end.
+            if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) == Ok(1) {
+                return;
             }
         }
     }

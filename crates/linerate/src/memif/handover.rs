@@ -1,7 +1,8 @@
 //! A connection's rings between the control thread, which sets them up, and the queues that work on them.
 //!
 //! A queue takes no lock while it moves packets: it looks whether the connection has changed, which is one load of a word
-//! that rarely does. It keeps the memory of a connection that has ended until it looks.
+//! that rarely does. It keeps the memory of a connection that has ended until it looks, and until it has received the packets
+//! that were in its ring.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -56,6 +57,12 @@ impl Connected {
     /// Returns whether this side's buffers are lent.
     pub fn lends(&self) -> bool {
         self.receives.iter().chain(&self.sends).flatten().any(|place| place.at.buffers == Buffers::Lent)
+    }
+
+    /// Returns the count of descriptors with packets that the peer has not taken.
+    pub fn untaken(&self) -> usize {
+        let rings = self.sends.iter().flatten().filter_map(|place| Ring::new(&self.regions, place.at, 0));
+        rings.map(|ring| usize::from(ring.untaken())).sum()
     }
 
     /// Never returns lent buffers to their pool: the peer may go on using them.
@@ -172,13 +179,18 @@ impl Attached {
         if self.handover.generation.load(Acquire) != self.generation {
             self.adopt();
         }
+        self.current()
+    }
+
+    /// Returns the ring that [`ring`](Attached::ring) returned last: a connection may change at any time.
+    #[inline(always)]
+    pub fn current(&mut self) -> Option<&mut Ring> {
         self.running.as_mut().map(|running| &mut running.ring)
     }
 
-    /// As [`ring`](Attached::ring), with the buffers that it has.
+    /// As [`current`](Attached::current), with the buffers that it has.
     #[inline(always)]
     pub fn lending(&mut self) -> Option<(&mut Ring, &mut Lent)> {
-        self.ring()?;
         let Running { ring, lent, .. } = self.running.as_mut()?;
         Some((ring, lent.as_mut()?))
     }
@@ -252,6 +264,9 @@ impl Attached {
 
     #[cold]
     fn adopt(&mut self) {
+        if self.direction == Direction::Receive && self.current().is_some_and(Ring::has_rest) {
+            return;
+        }
         self.leave();
         let connected = {
             let connected = self.handover.lock();

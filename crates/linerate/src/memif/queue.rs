@@ -76,7 +76,7 @@ impl MemifRx {
     /// Takes what is ready, as far as the batch has room; `None`: the peer claims more than there can be.
     fn take_all(&mut self, ready: Option<u16>, batch: &mut Batch) {
         let MemifRx { attached, pool, counters, limits, parts, .. } = self;
-        let Some(ring) = attached.ring() else { return };
+        let Some(ring) = attached.current() else { return };
         let taken = ready.and_then(|ready| take(ring, ready, batch, pool, counters, *limits, parts));
         if let Some(taken @ 1..) = taken {
             ring.empty(taken);
@@ -89,7 +89,8 @@ impl MemifRx {
     }
 }
 
-/// Takes up to `ready` descriptors. Returns the count, `None` if one breaks the rules.
+/// Takes up to `ready` descriptors. Returns the count, `None` if one breaks the rules, or will never be followed by the packet's
+/// end.
 #[inline(always)]
 fn take(
     ring: &Ring,
@@ -145,8 +146,8 @@ fn take(
                 }
             }
             Gathered::Packet(_) => counters.dropped(),
-            Gathered::Unfinished => break Some(taken),
-            Gathered::Broken => break None,
+            Gathered::Unfinished if !ring.is_ending() => break Some(taken),
+            Gathered::Unfinished | Gathered::Broken => break None,
         }
         taken += parts.len() as u16;
     };

@@ -98,6 +98,8 @@ pub struct Ring {
     ahead: u16,
     /// The next descriptor to use, modulo 2^16.
     next: u16,
+    /// Of a connection that has ended: the descriptor behind the last packet that was there by then, modulo 2^16.
+    end: Option<u16>,
 }
 
 impl Ring {
@@ -118,7 +120,7 @@ impl Ring {
         // SAFETY: nothing of a ring's memory is lent as a slice.
         let (words, table) =
             unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
-        Some(Ring { words, table, regions: regions.clone(), buffers, theirs, ours, ahead, next })
+        Some(Ring { words, table, regions: regions.clone(), buffers, theirs, ours, ahead, next, end: None })
     }
 
     /// Writes the header of a client's ring, whose memory is zeros, and the descriptors if it copies.
@@ -133,6 +135,15 @@ impl Ring {
             first.store((BUFFER as u64) << 32, Relaxed);
             second.store(u64::from(buffers) + (number * STRIDE) as u64, Relaxed);
         }
+    }
+
+    /// Returns the count of descriptors of a ring to send on that the peer has not taken; 0 if it lies.
+    pub fn untaken(&self) -> u16 {
+        let handed_over = self.words[HEAD].load(Relaxed).wrapping_sub(self.words[TAIL].load(Relaxed));
+        let size = self.size();
+        // The client hands packets over on its own ring, and room for them on the server's.
+        let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over) };
+        if untaken <= size { untaken } else { 0 }
     }
 
     /// Returns where a new ring's first user begins: a client that sends has all descriptors, and one that receives none.
@@ -164,6 +175,20 @@ impl Ring {
         // Acquire: descriptors and packets are read after the index.
         let ready = self.words[self.theirs].load(Acquire).wrapping_sub(self.next);
         (ready <= self.size()).then_some(ready)
+    }
+
+    /// Notes that the connection has ended. Returns whether packets that had been sent by then are left; those of a peer that goes
+    /// on sending are not waited for.
+    pub fn has_rest(&mut self) -> bool {
+        let end = self.end.unwrap_or_else(|| self.next.wrapping_add(self.ready().unwrap_or(0)));
+        self.end = Some(end);
+        // A ring is shorter than half of the indices.
+        end.wrapping_sub(self.next) as i16 > 0 && !self.regions.is_broken()
+    }
+
+    /// Returns whether the connection has ended.
+    pub fn is_ending(&self) -> bool {
+        self.end.is_some()
     }
 
     /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client's

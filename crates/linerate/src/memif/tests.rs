@@ -12,7 +12,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::SocketType;
+use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::message::*;
 use super::ring::{At, BUFFER, Buffers, NEXT, Ring, STRIDE};
@@ -234,6 +234,43 @@ fn either_side_goes_and_comes_back() {
     drop((rx, server));
     assert_eq!(at_server.available(), BUFFERS);
     assert!(!path.exists(), "the socket goes with its port");
+}
+
+/// The sender ends with a full ring, before its packets are received: all of them arrive, and the next connection follows.
+#[test]
+fn what_a_peer_has_sent_before_its_end_arrives() {
+    for copies in COPIES {
+        let client = format!("ring=64&{copies}");
+        arrives_after_the_end("role=server", &client);
+        arrives_after_the_end(&client, "role=server");
+    }
+}
+
+fn arrives_after_the_end(receiver: &str, sender: &str) {
+    let (_folder, path) = socket();
+    let mut receiver = open(&path, receiver);
+    let (mut rx, at_receiver) = (receiver.rx(0).unwrap(), receiver.pool().clone());
+    let mut batch = Batch::new();
+    for _ in 0..3 {
+        let mut sender = open(&path, sender);
+        let (mut tx, pool) = (sender.tx(0).unwrap(), sender.pool().clone());
+        until_link(&sender, true);
+        until_link(&receiver, true);
+        // Until it looks, it has no part in a connection.
+        assert_eq!(rx.recv(&mut batch), 0);
+        let mut full = Batch::with_capacity(100);
+        full.alloc(&pool, 100, 60);
+        assert_eq!(tx.send(&mut full), 64);
+        drop((tx, sender));
+        until_link(&receiver, false);
+        assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch), batch.len()), (32, 0, 32), "the batch is full");
+        batch.clear();
+        assert_eq!(rx.recv(&mut batch), 32);
+        batch.clear();
+        assert_eq!(rx.recv(&mut batch), 0);
+    }
+    drop((batch, rx, receiver));
+    assert_eq!(at_receiver.available(), BUFFERS);
 }
 
 #[test]
@@ -557,6 +594,40 @@ fn a_packet_waits_for_its_end_and_one_of_no_valid_length_is_dropped() {
     batch.packets().for_each(|packet| packet.append_to(&mut bytes));
     assert_eq!(bytes, [vec![7; 30], vec![8; 30]].concat());
     assert_eq!(server.statistics().unwrap().drops.malformed, 2);
+}
+
+/// A client that has ended and goes on sending does not keep the next one out; nor does the beginning of a packet, whose end
+/// will not come.
+#[test]
+fn a_client_that_has_ended_does_not_keep_the_next_one_out() {
+    for (flags, expected, malformed) in [(0, vec![60, 60, 100], 0), (NEXT, vec![60, 100], 1)] {
+        let (_folder, path) = socket();
+        let mut server = open(&path, "role=server&secret=word");
+        let mut rx = server.rx(0).unwrap();
+        let (mut batch, mut lens) = (Batch::with_capacity(1), Vec::new());
+        let peer = Peer::client(&path);
+        peer.connect();
+        until_link(&server, true);
+        assert_eq!(rx.recv(&mut batch), 0);
+        peer.describe(TO_SERVER, 0, 0, 0, 60, ROOMS as u32);
+        peer.describe(TO_SERVER, 1, flags, 0, 60, ROOMS as u32);
+        peer.set_head(TO_SERVER, 2);
+        shutdown(peer.connection.socket(), Shutdown::Both).unwrap();
+        until_link(&server, false);
+        let next = Peer::client(&path);
+        next.connect();
+        until_link(&server, true);
+        next.describe(TO_SERVER, 0, 0, 0, 100, ROOMS as u32);
+        next.set_head(TO_SERVER, 1);
+        for turn in 2..10 {
+            rx.recv(&mut batch);
+            lens.extend(batch.packets().map(|packet| packet.len()));
+            batch.clear();
+            peer.describe(TO_SERVER, turn, 0, 0, 60, ROOMS as u32);
+            peer.set_head(TO_SERVER, if flags == 0 { turn + 1 } else { 2 });
+        }
+        assert_eq!((lens, server.statistics().unwrap().drops.malformed), (expected, malformed));
+    }
 }
 
 /// The client truncates its memory, while both queues use it.

@@ -74,7 +74,8 @@ impl LendingRx {
     }
 }
 
-/// Takes up to `ready` descriptors, and lends a fresh buffer with each. Returns the count; `None` if one breaks the rules.
+/// Takes up to `ready` descriptors, and lends a fresh buffer with each. Returns the count; `None` if one breaks the rules, or
+/// will never be followed by the packet's end.
 #[inline(always)]
 fn take(
     ring: &Ring,
@@ -122,8 +123,8 @@ fn take(
         // A packet of another kind.
         let (count, length) = match gather(ring, taken, ready - taken, room, parts) {
             Gathered::Packet(count, length) => (count, length),
-            Gathered::Unfinished => break Some(taken),
-            Gathered::Broken => break None,
+            Gathered::Unfinished if !ring.is_ending() => break Some(taken),
+            Gathered::Unfinished | Gathered::Broken => break None,
         };
         if !(SHORTEST..=limits.longest).contains(&length) || parts.len() > MAX_CHAIN {
             counters.dropped();
@@ -226,6 +227,9 @@ impl RegionTx for LendingTx {
 
     fn send(&mut self, batch: &mut Batch) -> usize {
         let LendingTx { attached, pool, counters, longest } = self;
+        if attached.ring().is_none() {
+            return 0;
+        }
         let Some((ring, lent)) = attached.lending() else { return 0 };
         let Some(left) = ring.ready().filter(|&ready| lent.reclaim(ring.size() - ready, batch).is_some()) else {
             attached.give_up();
