@@ -85,6 +85,27 @@ fn a_server_of_another_user_is_not_used() {
     assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
 }
 
+/// A socket that this user may not connect to may have a server: it is not taken for an old one, and not replaced, in a folder where
+/// this user could.
+#[test]
+fn a_server_of_another_user_keeps_its_socket() {
+    let place = Place::new();
+    std::fs::set_permissions(place.ports(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    for kind in ["vhost", "memif"] {
+        let path = place.ports().join(kind);
+        let role = if kind == "memif" { "?role=server" } else { "" };
+        let name = format!("{kind}:{}{role}", path.display());
+        let server = Process::start(linerate(&["sink", &name, "--seconds", "100", "--json"]).current_dir("/"));
+        until("it listens", || path.exists());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let said = place.fails(STRANGER, &format!("gen {name} --count 1 --pages ordinary"));
+        assert!(said.contains("not for this user, and may have a server") && said.contains("another path"), "{said}");
+        assert!(path.exists(), "{said}");
+        // It ends as it is asked to.
+        assert_eq!(server.interrupt().0, Some(0));
+    }
+}
+
 /// Another user could replace the socket of a server that is trusted.
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {

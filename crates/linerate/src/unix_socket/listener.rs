@@ -30,16 +30,29 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
 pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
     let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        // A socket of another type, or a full one, has a server as well.
-        let is_served = connect_as(kind, path).map_or_else(
-            |error| [Errno::PROTOTYPE, Errno::AGAIN].contains(&Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
-            |_| true,
-        );
-        if is_served {
-            return Err(fail(
-                "a server is listening there already".to_string(),
-                "choose another path, or stop that server",
-            ));
+        match connect_as(kind, path).map_err(|error| (Errno::from_io_error(&error), error)) {
+            // Nothing listens there any more.
+            Err((Some(Errno::CONNREFUSED), _)) => {}
+            // A socket of another type, or a full one, has a server as well.
+            Ok(_) | Err((Some(Errno::PROTOTYPE | Errno::AGAIN), _)) => {
+                return Err(fail(
+                    "a server is listening there already".to_string(),
+                    "choose another path, or stop that server",
+                ));
+            }
+            Err((Some(Errno::ACCESS), _)) => {
+                return Err(fail(
+                    "a socket is there that is not for this user, and may have a server".to_string(),
+                    "choose another path",
+                ));
+            }
+            // Without a descriptor, for example: a server is not cut off.
+            Err((_, error)) => {
+                return Err(fail(
+                    format!("a socket is there, and whether it has a server is not known: {error}"),
+                    "choose another path, or remove the socket if no server listens there",
+                ));
+            }
         }
         std::fs::remove_file(path)
             .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
