@@ -87,10 +87,16 @@ fn clients_that_misbehave_keep_no_other_from_its_answer() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {head}");
         assert_eq!(body.is_empty(), request.starts_with("HEAD"), "{request:?}: {body}");
     }
-    let mut held: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // More than it answers at a time; two seconds of each would be minutes.
+    let mut held: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
     held[1].write_all(b"GET /metrics").unwrap();
     let _ = held[2].write_all(&vec![b'x'; 100_000]);
+    let before = std::time::Instant::now();
     assert!(scrape(&address).contains("linerate_info"));
+    assert!(before.elapsed().as_secs() < 60);
+    // Those that are kept are left in time.
+    let (mut last, mut rest) = (held.pop().unwrap(), Vec::new());
+    last.read_to_end(&mut rest).unwrap();
     drop(held);
     assert!(scrape(&address).contains("linerate_info"));
     assert_eq!(process.interrupt().0, Some(0));
