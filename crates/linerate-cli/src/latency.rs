@@ -145,12 +145,13 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     }
     let created = |path| Ok((path, File::create(path).map_err(|source| unwritable(path, source))?));
     let plot = load.plot.as_deref().map(created).transpose()?;
-    let mut lines = Vec::new();
+    // A file that cannot be written ends nothing: what was measured is printed.
+    let (mut lines, mut failure) = (Vec::new(), None);
     for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &common)?;
         if let Some(mut file) = files.get(number) {
-            file.write_all(distribution(&times.histogram).as_bytes())
-                .map_err(|source| unwritable(&paths[number], source))?;
+            let written = file.write_all(distribution(&times.histogram).as_bytes());
+            failure = failure.or(written.err().map(|source| unwritable(&paths[number], source)));
         }
         if plot.is_some() {
             lines.push(Line::of_percentiles(rate.to_string(), &times.histogram));
@@ -185,7 +186,10 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     }
     if let Some((path, mut file)) = plot {
         match of_percentiles(lines).svg() {
-            Some(svg) => file.write_all(svg.as_bytes()).map_err(|source| unwritable(path, source))?,
+            Some(svg) => {
+                let written = file.write_all(svg.as_bytes());
+                failure = failure.or(written.err().map(|source| unwritable(path, source)));
+            }
             None => note(&format!("note: {} is empty: no frame was timed", path.display())),
         }
     }
@@ -195,6 +199,9 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
         let rates: Vec<String> = unmeasured.iter().map(Rate::to_string).collect();
         let summary = json!({"command": "latency", "interrupted": interrupted, "unmeasured": rates, "loads": all});
         print(&format!("{}\n", json!({ "summary": summary })));
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
     }
     if is_ended {
         let rest = unmeasured.iter().map(|rate| format!("; {rate} not measured")).collect::<String>();

@@ -80,6 +80,12 @@ fn latency_writes_histograms_and_a_plot() {
     }
     let said = text(&expect(1, &mut linerate(&["latency", "H{0", "H}0", "--histogram", "/nowhere/a.hgrm"])).stderr);
     assert!(said.contains("/nowhere/a.hgrm") && said.contains("No such file"), "{said}");
+    // A full disk does not take what was measured.
+    let full = ["latency", "H{0", "H}0", "--rate", "20k", "--seconds", "0.3", "--json"];
+    let output = expect(1, linerate(&full).args(["--histogram", "/dev/full", "--plot", "/dev/full"]));
+    assert!(looked_at(&summary(&output.stdout), 0) > 0);
+    let said = text(&output.stderr);
+    assert!(said.contains("writing '/dev/full': No space left"), "{said}");
 }
 
 #[test]

@@ -452,7 +452,7 @@ pub enum Error {
     },
 
     /// A recording that cannot be written.
-    #[error("recording '{file}': {why}")]
+    #[error("writing '{file}': {why}")]
     Recording {
         /// Its path.
         file: String,
