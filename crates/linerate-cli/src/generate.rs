@@ -63,7 +63,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     };
     let mut longest = 0;
     for (number, stream) in streams.iter().enumerate() {
-        let source = &stream.sources(1, 0, &place(number))?[0];
+        let source = &stream.sources(1, 0, &place(number))[0];
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
@@ -94,7 +94,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let (mut is_stamped, mut flows) = (true, 0u16);
     let mut sources = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
-        let of_stream = stream.sources(queues, flows, &place(number))?;
+        let of_stream = stream.sources(queues, flows, &place(number));
         flows = flows
             .checked_add(stream.flow_count(queues))
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));
@@ -111,6 +111,14 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
                 ));
             }
         }
+        if let (Some(asked), [_], Some(seconds), None) = (asked, &streams[..], common.seconds, &common.steering.control)
+            && asked * seconds.as_secs_f64() < 1.0
+        {
+            note(&format!(
+                "note: no packet is due within --seconds: one comes every {:.3} s at this rate",
+                1.0 / asked
+            ));
+        }
         sums.push(Sum { asked, mean_len, sent: Arc::default(), count: stream.count });
         sources.push(of_stream);
     }
@@ -119,7 +127,9 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let all: f64 = paced().map(|(asked, _)| asked).sum();
     let mean_len = paced().map(|(asked, len)| asked * len).sum::<f64>() / all;
     let together = run.is_served().then(|| common.batch.packets());
-    for ((stream, sum), sources) in streams.iter().zip(&sums).zip(sources) {
+    for (number, ((stream, sum), sources)) in streams.iter().zip(&sums).zip(sources).enumerate() {
+        // Streams and queues of the same rate begin one after the other.
+        let later = number as f64 / streams.len() as f64;
         for (queue, (source, lanes)) in (0..queues).zip(sources.into_iter().zip(&mut lanes)) {
             // Those of the first `count` frames that are this queue's: each of them begins with its own number.
             let left =
@@ -127,7 +137,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             let pace = Pace {
                 // One at full speed has all of the rate that it may be given.
                 part: sum.asked.map_or(1.0, |asked| asked / all) / f64::from(queues),
-                credit: f64::from(queue) / f64::from(queues),
+                credit: (f64::from(queue) + later) / f64::from(queues),
                 burst: stream.burst.unwrap_or(1),
                 gaps: stream.gaps(queue),
                 together,
@@ -153,8 +163,20 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
         let rest = is_served.then_some(REST);
         let speed = speed.clone().map(Follower::new);
-        let mut sender =
-            Sender { tx, pool, batch, lanes, first: 0, runs: Vec::new(), speed, responder, rest, end, held_back };
+        let mut sender = Sender {
+            tx,
+            pool,
+            batch,
+            lanes,
+            first: 0,
+            runs: Vec::new(),
+            speed,
+            responder,
+            rest,
+            end,
+            blocked: None,
+            held_back,
+        };
         run.spawn(move || sender.turn());
     }
     let is_checked = is_checked(port);

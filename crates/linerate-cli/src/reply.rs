@@ -17,8 +17,18 @@ pub struct Reply {
     #[arg(long, value_enum, value_delimiter = ',', requires = "address")]
     reply: Vec<Request>,
     /// The port's addresses for --reply, for example 10.0.0.9,fd00::9
-    #[arg(long, value_delimiter = ',', requires = "reply")]
+    #[arg(long, value_delimiter = ',', requires = "reply", value_parser = host_address)]
     address: Vec<IpAddr>,
+}
+
+/// Parses an address that a host on a network can have (RFC 1122, section 3.2.1.3; RFC 4291).
+fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| "it is no IPv4 or IPv6 address".to_string())?;
+    let is_broadcast = address == IpAddr::from([255; 4]);
+    match address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast {
+        true => Err("a host on a network does not have this address".to_string()),
+        false => Ok(address),
+    }
 }
 
 /// Requests that a port answers.

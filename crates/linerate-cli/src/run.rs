@@ -67,7 +67,7 @@ pub struct Run {
     is_spent: Arc<AtomicBool>,
     /// Packets per second that the threads were asked for.
     asked: Option<f64>,
-    /// Times that the threads found a port without room.
+    /// Nanoseconds for which the threads found a port without room.
     held_back: Arc<AtomicU64>,
     /// Answers to requests that the threads have sent beside the packets that they move.
     answered: Arc<AtomicU64>,
@@ -179,6 +179,8 @@ const SHOWN: Duration = Duration::from_millis(250);
 /// The shortest time over which a rate is judged, and the packets that suffice in less.
 const JUDGED: f64 = 0.2;
 const ENOUGH: u64 = 10_000;
+/// The bound of a sender that waits.
+const NO_ROOM: &str = "the port, which has no room";
 
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
@@ -314,8 +316,8 @@ impl Run {
         self.quota.clone()
     }
 
-    /// Sets the packets per second that the threads are asked for. They count in the returned counter how often a port
-    /// has no room.
+    /// Sets the packets per second that the threads are asked for. They count in the returned counter for how many nanoseconds a
+    /// port has no room.
     pub fn ask(&mut self, packets_per_second: Option<f64>) -> Arc<AtomicU64> {
         self.asked = packets_per_second;
         self.held_back.clone()
@@ -595,12 +597,18 @@ impl Run {
         let why = || bound().or_else(ended_by);
         shortfalls.extend(missing.map(|asked| Shortfall::Count { asked, moved: moved.packets, bound: why() }));
         let active = if is_counted { moved.seconds() } else { seconds };
-        if let Some(asked) =
-            asked.filter(|_| !is_steered).filter(|_| !is_counted || active >= JUDGED || moved.packets >= ENOUGH)
+        if let Some(asked) = asked
+            .filter(|_| !is_steered)
+            .filter(|_| !(is_counted || is_ended) || active >= JUDGED || moved.packets >= ENOUGH)
         {
-            let bound = bound().or_else(|| match held_back.load(Ordering::Relaxed) {
-                0 => Some(used.bound_of_sender(busy)),
-                _ => used.bound().or(Some("the port, which has no room".to_string())),
+            let held_back = held_back.load(Ordering::Relaxed) as f64 / 1e9;
+            let bound = bound().or_else(|| match used.bound() {
+                _ if held_back == 0.0 => Some(used.bound_of_sender(busy)),
+                // For a time that counts.
+                Some(other) if held_back > 0.1 * seconds * thread_count as f64 => {
+                    Some(format!("{NO_ROOM}, and {other}"))
+                }
+                other => other.or(Some(NO_ROOM.to_string())),
             });
             let sent = if is_counted { moved.behind_first() } else { in_time.packets };
             shortfalls.extend(Shortfall::of("the rate", asked, sent, active, bound));
@@ -614,7 +622,7 @@ impl Run {
         }
         let stopped_by = bound();
         let is_paced = is_steered || asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
-        let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| "the port, which has no room".to_string());
+        let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| NO_ROOM.to_string());
         // A source that is at its end bounds nothing.
         let goes_on = in_time.seconds() >= 0.9 * seconds;
         let fastest = || used.bound_of_fastest(busy).filter(|_| goes_on).or_else(no_room);

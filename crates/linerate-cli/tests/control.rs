@@ -96,6 +96,9 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
         ("pause", "an object of JSON"),
         ("[]", "an object of JSON"),
         (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),
+        (r#"{"pause":true,"pause":false}"#, "duplicate field `pause`"),
+        (r#"{"pause":null}"#, "invalid type: null"),
+        (r#"[true]"#, "an object of JSON"),
         (r#"{"rate":"0"}"#, "a rate is positive"),
         (r#"{"rate":"1M"} {"rate":"2M"}"#, "trailing characters"),
     ] {

@@ -15,6 +15,17 @@ fn says(code: i32, arguments: &[&str], parts: &[&str]) {
     }
 }
 
+#[test]
+fn values_of_options_are_explained() {
+    says(2, &["gen", "null:", "--template", "/nowhere/x.pcap"], &["/nowhere/x.pcap", "No such file"]);
+    for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "ff02::1"] {
+        let words = ["sink", "null:", "--reply", "arp", "--address", address];
+        says(2, &words, &[address, "a host on a network does not have this address"]);
+    }
+    let words = ["gen", "null:", "--rate", "0.5", "--seconds", "0.1"];
+    says(0, &words, &["no packet is due within --seconds: one comes every 2.000 s"]);
+}
+
 /// A file of streams says where it is wrong.
 #[test]
 fn files_of_streams_say_where_they_are_wrong() {
@@ -27,7 +38,9 @@ fn files_of_streams_say_where_they_are_wrong() {
         ("[stream]", &["line 1", "expected a sequence", "each stream is a table [[stream]]"]),
         ("[[stream]]\nrate = true", &["line 2", "expected a number, or a text such as '1M'"]),
         ("[[stream]]\nname = \"\\u001b[31m\"\nburst = 2", &["\\u{1b}[31m: bursts need a rate"]),
-        ("[[stream]]\nname = ''", &["a name has at least one character"]),
+        ("[[stream]]\nname = ''", &["stream 1: a name has at least one character"]),
+        ("[[stream]]\ncount = 99999999999999999999999", &["line 2", "it must be"]),
+        ("[[stream]]\ntemplate = '/nowhere.pcap'", &["stream 1: ", "/nowhere.pcap", "No such file"]),
         ("[[stream]]\n[[stream]]\npacket = 'eth/payload(9)'\nsize = 64", &["stream 2: size: ", "write payload"]),
         ("[[stream]]\nrate = '1M'\nspeed = 2", &["line 3", "unknown field `speed`", "`packet`"]),
         ("[[stream]]\nrate = 'fast'", &["line 2", "'fast' is not a rate"]),

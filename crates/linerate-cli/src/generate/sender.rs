@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate::Batch;
 use linerate::memory::Pool;
@@ -56,8 +56,15 @@ pub struct Sender {
     pub rest: Option<Duration>,
     /// Then it sends nothing more.
     pub end: End,
-    /// Turns in which the port had no room.
+    /// Since when the port has had no room for all packets, and the nanoseconds for which it had none before.
+    pub blocked: Option<Instant>,
     pub held_back: Arc<AtomicU64>,
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.note_room(true);
+    }
 }
 
 impl Sender {
@@ -89,10 +96,19 @@ impl Sender {
         let room = self.pool.region().room();
         let sent = send(&mut self.tx, &mut self.batch, self.lanes.iter().any(|lane| lane.source.longest() > room));
         self.attribute(sent);
-        if !self.batch.is_empty() {
-            self.held_back.fetch_add(1, Ordering::Relaxed);
+        let has_room = self.batch.is_empty();
+        if has_room == self.blocked.is_some() {
+            self.note_room(has_room);
         }
         sent
+    }
+
+    /// Notes from when on the port has no room, or has room again.
+    fn note_room(&mut self, has_room: bool) {
+        if let Some(since) = self.blocked.take() {
+            self.held_back.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        self.blocked = (!has_room).then(Instant::now);
     }
 
     /// Fills the batch: with the frames that are due, and behind them with those of streams at full speed.

@@ -1,5 +1,6 @@
 //! A stream of frames: what is sent, how often, and when; from options, or from a file of streams.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -7,7 +8,7 @@ use linerate::Error;
 use linerate::capture::Reader;
 use linerate::traffic::{self, Generator, Rate, Sizes, Template};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
+use serde::de::{Deserializer, Error as _, Visitor};
 
 use super::source::Source;
 use crate::terminal::note;
@@ -138,7 +139,8 @@ impl Stream {
     /// Returns the stream's name, or its number from 1 on.
     pub fn label(&self, number: usize) -> String {
         // It may be printed on a terminal.
-        self.name.as_ref().map_or_else(|| format!("stream {}", number + 1), |name| name.escape_debug().to_string())
+        let name = self.name.as_ref().filter(|name| !name.is_empty());
+        name.map_or_else(|| format!("stream {}", number + 1), |name| name.escape_debug().to_string())
     }
 
     /// Returns the count of flows, at least one for each queue.
@@ -148,25 +150,22 @@ impl Stream {
 
     /// Prepares the frames that each of `queues` sends. Its flows with sequence numbers are those from `first_flow` on.
     ///
-    /// `place` is the stream's place in a file, for messages; empty for options.
-    ///
-    /// # Errors
-    /// [`Error::Capture`]: the template cannot be read.
-    pub fn sources(&self, queues: u16, first_flow: u16, place: &str) -> Result<Vec<Source>, Error> {
+    /// `place` is the stream's place in a file, for messages; empty for options. Ends the program if the template cannot be read.
+    pub fn sources(&self, queues: u16, first_flow: u16, place: &str) -> Vec<Source> {
         let flows = u64::from(self.flow_count(queues));
         let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
         // Each queue has its own flows, at least one.
         let flows_of = |queue: u16| share(queue)..share(queue + 1);
         if let Some(path) = &self.template {
-            let frame = first_packet(path)?;
+            let frame = first_packet(path).unwrap_or_else(|error| usage(&format!("{place}{error}")));
             let generator = Generator::from_template(&frame, 1);
-            return Ok((0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect());
+            return (0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect();
         }
         let size = self.size.as_ref().map_or(Some(Sizes::LEAST), Sizes::only);
         let template = match (&self.packet, size) {
             (None, Some(size)) => {
                 let generator = Generator::new(size.into(), 1);
-                return Ok((0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect());
+                return (0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect();
             }
             // Frames of several sizes, with sequence numbers, too.
             (None, None) => {
@@ -186,7 +185,7 @@ impl Stream {
         };
         let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
-        Ok(frames.map(|frames| frames.unwrap_or_else(|why| usage(&format!("{place}{why}"))).into()).collect())
+        frames.map(|frames| frames.unwrap_or_else(|why| usage(&format!("{place}{why}"))).into()).collect()
     }
 
     /// Returns the times between frames of a queue.
@@ -208,31 +207,51 @@ fn read_template<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Template>,
     template(&text).map(Some).map_err(D::Error::custom)
 }
 
-/// A number, or a text with a unit.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a number, or a text such as '1M'")]
-enum Plain {
-    Whole(i64),
-    Real(f64),
-    Text(String),
+/// A number, or a text with a unit, as text.
+struct Plain(String);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Plain, D::Error> {
+        from.deserialize_any(PlainVisitor)
+    }
 }
 
-impl Plain {
-    fn text(self) -> String {
-        match self {
-            Plain::Whole(number) => number.to_string(),
-            Plain::Real(number) => number.to_string(),
-            Plain::Text(text) => text,
-        }
+struct PlainVisitor;
+
+impl Visitor<'_> for PlainVisitor {
+    type Value = Plain;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, or a text such as '1M'")
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Plain, E> {
+        Ok(Plain(number.to_string()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Plain, E> {
+        Ok(Plain(number.to_string()))
+    }
+
+    fn visit_i128<E>(self, number: i128) -> Result<Plain, E> {
+        Ok(Plain(number.to_string()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Plain, E> {
+        Ok(Plain(number.to_string()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Plain, E> {
+        Ok(Plain(text.to_string()))
     }
 }
 
 fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = String>>(from: D) -> Result<Option<T>, D::Error> {
-    Plain::deserialize(from)?.text().parse().map(Some).map_err(D::Error::custom)
+    Plain::deserialize(from)?.0.parse().map(Some).map_err(D::Error::custom)
 }
 
 fn read_packets<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    packets(&Plain::deserialize(from)?.text()).map(Some).map_err(D::Error::custom)
+    packets(&Plain::deserialize(from)?.0).map(Some).map_err(D::Error::custom)
 }
 
 /// Reads the first packet of a capture.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use linerate::Error;
 use rustix::net::sockopt::socket_peercred;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Event, Request};
 use crate::signals::interrupts;
@@ -170,14 +170,16 @@ fn answer_all(mut client: &UnixStream, events: &Sender<Event>) -> std::io::Resul
             return Ok(());
         }
         let is_whole = line.ends_with(b"\n") || line.len() as u64 <= REQUEST;
-        // An array would be taken as the values of an object without keys.
-        let object = serde_json::from_slice::<Map<String, Value>>(&line);
-        let answer = match object.map(|object| serde_json::from_value::<Request>(object.into())) {
+        let answer = match serde_json::from_slice::<Request>(&line) {
             _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-            Ok(Ok(request)) => ask(request, events),
-            Ok(Err(error)) => json!({ "error": error.to_string() }),
-            Err(error) => {
-                json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}: {error}") })
+            // An array would be taken as the values of an object without keys.
+            Ok(request) if line.trim_ascii_start().starts_with(b"{") => ask(request, events),
+            Err(error) if error.is_data() && line.trim_ascii_start().starts_with(b"{") => {
+                json!({ "error": error.to_string() })
+            }
+            other => {
+                let why = other.err().map(|error| format!(": {error}")).unwrap_or_default();
+                json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}{why}") })
             }
         };
         client.write_all(format!("{answer}\n").as_bytes())?;

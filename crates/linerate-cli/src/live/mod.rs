@@ -45,7 +45,7 @@ pub struct Steering {
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// Move nothing, or go on.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_some")]
     pub pause: Option<bool>,
     #[serde(default, deserialize_with = "read_rate")]
     pub rate: Option<NewRate>,
@@ -67,6 +67,11 @@ pub enum NewRate {
     Exactly(Rate),
     /// The present one times this.
     Times(f64),
+}
+
+/// Reads a value that is there: not null.
+fn read_some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::Error> {
