@@ -65,6 +65,11 @@ impl Shared {
         (self.generation(), device.clone())
     }
 
+    /// Returns the size of the rings.
+    pub fn ring(&self) -> usize {
+        self.config.ring()
+    }
+
     /// Returns the interrupt of a receive queue, if the port has any.
     pub fn interrupt(&self, queue: u16) -> Option<&Interrupt> {
         self.wanted.interrupts.get(usize::from(queue))

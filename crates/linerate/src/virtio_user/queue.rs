@@ -1,7 +1,7 @@
 //! Receive and send: the driver's queues, on the device that is there now.
 //!
 //! Between batches a queue looks whether the back end has changed. If so, it stops its part of the old device, which gives
-//! all buffers back, and starts one of the new device.
+//! all buffers back, and starts one of the new device. Packets that the old one had written are received before.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -40,10 +40,16 @@ impl<Q: ?Sized> Attached<Q> {
         Ok(attached)
     }
 
+    /// Returns whether the back end has changed.
+    #[inline(always)]
+    fn is_old(&self) -> bool {
+        self.shared.generation() != self.generation
+    }
+
     /// Returns the queue of the device that is there, and whether it is another than before.
     #[inline(always)]
     fn now(&mut self) -> (Option<&mut Q>, bool) {
-        let is_new = self.shared.generation() != self.generation && self.change();
+        let is_new = self.is_old() && self.change();
         (self.queue.as_deref_mut(), is_new)
     }
 
@@ -73,18 +79,41 @@ impl<Q: ?Sized> Attached<Q> {
 pub struct UserRx {
     attached: Attached<dyn Receive>,
     is_armed: bool,
+    /// Slots that were received from a back end that has ended.
+    rest: usize,
 }
 
 impl UserRx {
     /// # Errors
     /// Errors of the driver.
     pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserRx> {
-        Ok(UserRx { attached: Attached::new(shared, queue, counters, Virtio::start_rx)?, is_armed: false })
+        let attached = Attached::new(shared, queue, counters, Virtio::start_rx)?;
+        Ok(UserRx { attached, is_armed: false, rest: 0 })
+    }
+
+    /// Receives what a back end had written before its end: a ring at most, so that one that goes on does not keep the next one
+    /// out. `None` if there is nothing more.
+    #[cold]
+    fn recv_rest(&mut self, batch: &mut Batch) -> Option<usize> {
+        let ring = self.attached.shared.ring();
+        let queue = self.attached.queue.as_mut().filter(|_| self.rest < ring)?;
+        if batch.is_full() {
+            return Some(0);
+        }
+        let received = queue.recv(batch);
+        self.rest += received;
+        Some(received).filter(|&received| received > 0)
     }
 }
 
 impl Receive for UserRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
+        if self.attached.is_old() {
+            if let Some(received) = self.recv_rest(batch) {
+                return received;
+            }
+            self.rest = 0;
+        }
         let (queue, is_new) = self.attached.now();
         let Some(queue) = queue else { return 0 };
         if is_new && self.is_armed {

@@ -188,6 +188,39 @@ fn a_back_end_comes_and_goes() {
 }
 
 /// The front end ends and comes back at the same back end.
+/// A back end ends with packets of its own in the ring: all of them arrive, and the next back end follows.
+#[test]
+fn what_a_back_end_has_sent_before_its_end_arrives() {
+    for packed in ["", "&packed=on"] {
+        let (_folder, path) = socket();
+        let ours = pool();
+        let mut front = open(&ours, &format!("virtio-user:{}?server=on{packed}", path.display())).unwrap();
+        let mut rx = front.rx(0).unwrap();
+        let mut back = Batch::new();
+        for _ in 0..3 {
+            let theirs = pool();
+            let mut sender = open(&theirs, &format!("vhost:{}?client=on{packed}", path.display())).unwrap();
+            let mut tx = sender.tx(0).unwrap();
+            until_link(&front, true);
+            // The queue moves on to the device, and offers its buffers.
+            let mut batch = Batch::with_capacity(100);
+            batch.alloc(&theirs, 100, 60);
+            until(|| rx.recv(&mut back) == 0 && tx.send(&mut batch) > 0);
+            assert!(batch.is_empty(), "{packed}");
+            drop((tx, sender));
+            until_link(&front, false);
+            for expected in [32, 0, 32, 32, 4, 0] {
+                if expected > 0 {
+                    back.clear();
+                }
+                assert_eq!(rx.recv(&mut back), expected, "{packed}");
+            }
+        }
+        drop((back, rx));
+        assert_eq!(ours.available(), BUFFERS);
+    }
+}
+
 #[test]
 fn a_front_end_comes_and_goes() {
     let (_folder, path) = socket();
