@@ -339,10 +339,10 @@ pub fn linerate() -> Command {
 fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        // Each package for itself: together they would have other features.
-        for package in [["linerate-cli", "--bins"], ["linerate-guest", "--examples"]] {
+        // All packages together: a package for itself would have other features, and be built once more.
+        for targets in [&["--bins"][..], &["--example", "stray", "--example", "control"]] {
             let mut build = Command::new(env!("CARGO"));
-            build.current_dir(root()).args(["build", "--quiet", "--release", "--package"]).args(package);
+            build.current_dir(root()).args(["build", "--quiet", "--release", "--workspace"]).args(targets);
             let built = build.env("CARGO_TARGET_DIR", root().join("target")).status();
             assert!(built.is_ok_and(|status| status.success()), "the programs cannot be built for the guest");
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, frames, pair, write_frames};
 
-/// Builds the library's examples, with what the tests were built of, and returns the path of this one.
+/// Builds the library's examples, as `cargo test --workspace` does, and returns the path of this one.
 fn example(name: &str) -> PathBuf {
     let of_tests = ["--workspace", "--profile", "test"];
     expect(0, Command::new(env!("CARGO")).args(["build", "--quiet", "--examples"]).args(of_tests));

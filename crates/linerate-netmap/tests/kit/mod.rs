@@ -9,16 +9,9 @@ use std::sync::OnceLock;
 
 use linerate::share::Server;
 
-/// Returns the shared object, built like this test.
-fn object() -> &'static Path {
-    static OBJECT: OnceLock<PathBuf> = OnceLock::new();
-    OBJECT.get_or_init(|| {
-        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "linerate-netmap", "--profile", "test", "--target-dir"]).arg(&target);
-        assert!(build.status().unwrap().success());
-        target.join("debug/liblinerate_netmap.so")
-    })
+/// Returns the shared object, which was built with this test.
+fn object() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("liblinerate_netmap.so")
 }
 
 /// Compiles a program of this folder with our header. Each test binary has its own.
@@ -103,7 +96,7 @@ impl World {
             copy
         };
         let mut command = Command::new(copy(program()));
-        command.args(words.split(' ')).env("LD_PRELOAD", copy(object())).env("LINERATE_PORTS", self.folder.path());
+        command.args(words.split(' ')).env("LD_PRELOAD", copy(&object())).env("LINERATE_PORTS", self.folder.path());
         command.current_dir("/").uid(65_534).gid(65_534);
         std::fs::set_permissions(self.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -14,19 +14,16 @@ use linerate::traffic::Generator;
 use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Returns a folder with the shared object, built like this test, under libpcap's name.
+/// Returns a folder with the shared object, which was built with this test, under libpcap's name.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "linerate-pcap", "--profile", "test", "--target-dir"]).arg(&target);
-        assert!(build.status().unwrap().success());
-        let folder = target.join("debug/libpcap");
+        let object = std::env::current_exe().unwrap().with_file_name("liblinerate_pcap.so");
+        let folder = object.with_file_name("libpcap");
         std::fs::create_dir_all(&folder).unwrap();
         let link = folder.join("libpcap.so.0.8");
         let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(target.join("debug/liblinerate_pcap.so"), link).unwrap();
+        std::os::unix::fs::symlink(object, link).unwrap();
         folder
     })
 }
