@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Folder, Process, expect, linerate, text};
+use kit::{Folder, Process, expect, linerate, summary, text};
 use serde_json::{Value, json};
 
 /// A client of a run.
@@ -236,4 +236,22 @@ fn a_socket_belongs_to_one_run_and_its_user() {
     std::fs::write(&socket, "kept").unwrap();
     assert_eq!(run.interrupt().0, Some(0));
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "kept");
+}
+
+/// A back end that takes nothing: what it was given is not sent, and a note says so.
+#[test]
+fn packets_that_a_back_end_does_not_take_are_not_sent() {
+    let folder = Folder::new("untaken");
+    let (path, socket) = (folder.path("vhost"), folder.path("control"));
+    let sink = start(&["sink", &format!("vhost:{path}")], &socket);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.ask(r#"{"pause":true}"#)["paused"], json!(true));
+    let name = format!("virtio-user:{path}");
+    let output =
+        expect(0, &mut linerate(&["gen", &name, "--count", "200", "--rate", "50k", "--seconds", "2", "--json"]));
+    let (said, port) = (text(&output.stderr), &summary(&output.stdout)["ports"][0]);
+    assert_eq!((&port["tx_packets"], &port["unsent"]), (&json!(0), &json!(200)), "{said}");
+    assert!(said.contains("200 packets that it was given were not sent"), "{said}");
+    assert_eq!(summary(&output.stdout)["packets"], json!(0));
+    sink.interrupt();
 }

@@ -106,6 +106,34 @@ fn a_server_of_another_user_keeps_its_socket() {
     }
 }
 
+/// A server that ends removes its own socket, and not that of the next one, which has taken its place.
+#[test]
+fn a_server_that_ends_leaves_another_s_socket() {
+    let place = Place::new();
+    for (words, sign) in
+        [("sink vhost:PATH", ""), ("sink memif:PATH?role=server", ""), ("sim --socket PATH", "-device")]
+    {
+        let path = place.ports().join("socket");
+        let words = words.replace("PATH", &path.display().to_string());
+        let words: Vec<&str> = words.split(' ').collect();
+        let start = || {
+            let mut process = Process::start(linerate(&words).current_dir("/"));
+            match sign {
+                "" => until("it listens", || path.exists()),
+                sign => drop(process.await_error(sign)),
+            }
+            process
+        };
+        let first = start();
+        std::fs::remove_file(&path).unwrap();
+        let second = start();
+        first.interrupt();
+        assert!(path.exists(), "{words:?}");
+        second.interrupt();
+        assert!(!path.exists(), "{words:?}");
+    }
+}
+
 /// Another user could replace the socket of a server that is trusted.
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {

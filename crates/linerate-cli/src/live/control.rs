@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use linerate::Error;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::{Value, json};
 
 use super::{Event, Request};
@@ -124,7 +125,7 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
     let is_socket = path.symlink_metadata().is_ok_and(|there| there.file_type().is_socket());
     if is_socket {
-        match UnixStream::connect(path) {
+        match connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(|error| {
                     fail(format!("an old socket is there and cannot be removed: {error}"), "remove it")
@@ -153,6 +154,13 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     })?;
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
     Ok(listener)
+}
+
+/// Connects, without waiting for a server that has too many clients already.
+fn connect(path: &Path) -> std::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
 }
 
 fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {

@@ -141,8 +141,9 @@ impl Ring {
     pub fn untaken(&self) -> u16 {
         let handed_over = self.words[HEAD].load(Relaxed).wrapping_sub(self.words[TAIL].load(Relaxed));
         let size = self.size();
-        // The client hands packets over on its own ring, and room for them on the server's.
-        let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over) };
+        // The client hands packets over on its own ring, and room for them on the server's, at first not for all.
+        let room = size.wrapping_sub(handed_over).min(self.words[TAIL].load(Relaxed));
+        let untaken = if self.ours == HEAD { handed_over } else { room };
         if untaken <= size { untaken } else { 0 }
     }
 

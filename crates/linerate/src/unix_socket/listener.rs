@@ -1,8 +1,8 @@
 //! Sockets that a process listens at.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -21,6 +21,33 @@ const WAITING: i32 = 128;
 /// [`Error::Serve`] if the path cannot be used.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     listen_as(SocketType::STREAM, path)
+}
+
+/// The file of a socket that this process listens at. It is removed with this value, unless another one is there by then: a server
+/// may have taken the place of a file that was moved or removed.
+pub struct SocketFile {
+    path: PathBuf,
+    /// The device and the number of the file.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Notes the file that was created at `path`.
+    pub fn at(path: &Path) -> SocketFile {
+        SocketFile { path: path.to_path_buf(), identity: identity(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// As [`listen`], with a socket of this type.

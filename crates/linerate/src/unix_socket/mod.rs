@@ -19,6 +19,6 @@ pub use connect::{connect, connect_as};
 pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use control_thread::ControlThread;
-pub use listener::{listen, listen_as};
+pub use listener::{SocketFile, listen, listen_as};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use peers::{AGAIN, Peers};

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
 
-use super::{connect_as, listen_as};
+use super::{SocketFile, connect_as, listen_as};
 use crate::error::{Error, Result};
 
 /// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
@@ -22,7 +22,7 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Where peers come from.
 pub enum Peers {
     /// They connect here. The socket is removed at the end.
-    Listener { listener: UnixListener, path: PathBuf },
+    Listener { listener: UnixListener, _file: SocketFile },
     /// One listens there, at a socket of this type.
     Server {
         kind: SocketType,
@@ -46,7 +46,7 @@ impl Peers {
     /// # Errors
     /// As [`listen`](Peers::listen).
     pub fn listen_as(kind: SocketType, path: &Path) -> Result<Peers> {
-        Ok(Peers::Listener { listener: listen_as(kind, path)?, path: path.to_path_buf() })
+        Ok(Peers::Listener { listener: listen_as(kind, path)?, _file: SocketFile::at(path) })
     }
 
     /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
@@ -140,14 +140,6 @@ impl Peers {
             if let Some(socket) = socket.filter(|socket| socket.set_nonblocking(true).is_ok()) {
                 return Some(socket);
             }
-        }
-    }
-}
-
-impl Drop for Peers {
-    fn drop(&mut self) {
-        if let Peers::Listener { path, .. } = self {
-            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -21,7 +21,7 @@ use super::message::*;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
 use crate::pci::Interrupt;
-use crate::unix_socket::{MOST_DESCRIPTORS, listen};
+use crate::unix_socket::{MOST_DESCRIPTORS, SocketFile, listen};
 
 /// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
 /// 7.
@@ -95,7 +95,7 @@ impl Kind {
 
 /// A socket at which a function is served, until this value is dropped.
 pub struct Server {
-    path: PathBuf,
+    _file: SocketFile,
     stop: Interrupt,
     thread: Option<JoinHandle<()>>,
 }
@@ -113,7 +113,7 @@ impl Server {
             .name("vfio-user".to_string())
             .spawn(move || Service { function, memories: Vec::new(), negotiated: false }.run(&listener, &stopped))
             .map_err(|e| Error::system("starting a thread", e))?;
-        Ok(Server { path: path.to_path_buf(), stop, thread: Some(thread) })
+        Ok(Server { _file: SocketFile::at(path), stop, thread: Some(thread) })
     }
 }
 
@@ -123,7 +123,6 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

@@ -177,7 +177,10 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             return Ok(());
         }
         self.stopped = true;
-        self.hardware.release(&self.sent.held())
+        let held = self.sent.held();
+        // Given to this queue, and not sent.
+        self.counters.moved_packets(0, held.len(), 0);
+        self.hardware.release(&held)
     }
 }
 
