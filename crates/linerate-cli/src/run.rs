@@ -840,7 +840,7 @@ impl Run {
         let refused: u64 = statistics.iter().map(|port| port.drops.tx_too_long).sum();
         let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum();
         // A port that has taken packets and sent none may count them as given when they are sent.
-        let is_sender = matches!(self.command, "gen" | "replay" | "fwd" | "filter");
+        let is_sender = matches!(self.command, "gen" | "replay" | "fwd");
         (is_sender || given + refused > 0).then(|| sent.saturating_sub(self.answered.load(Ordering::Relaxed)))
     }
 

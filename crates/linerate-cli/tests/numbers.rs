@@ -477,7 +477,7 @@ fn a_capture_says_what_it_has_not() {
     let output = expect(0, shell.arg(env!("CARGO_BIN_EXE_linerate")).arg(&path));
     assert_eq!(summary(&output.stdout)["ports"][0]["capture"], first);
     std::fs::write(&path, pcapng(0, 2, 0)).unwrap();
-    let output = expect(1, &mut linerate(&["gen", "null:", "--template", &path]));
+    let output = expect(2, &mut linerate(&["gen", "null:", "--template", &path]));
     assert!(text(&output.stderr).contains("template; 2 packets are not Ethernet"), "{}", text(&output.stderr));
     std::fs::write(&path, pcapng(0, 0, 1)).unwrap();
     let output = expect(0, &mut linerate(&["gen", "null:", "--template", &path, "--count", "1"]));
