@@ -139,11 +139,10 @@ impl Ring {
 
     /// Returns the count of descriptors of a ring to send on that the peer has not taken; 0 if it lies.
     pub fn untaken(&self) -> u16 {
-        let handed_over = self.words[HEAD].load(Relaxed).wrapping_sub(self.words[TAIL].load(Relaxed));
-        let size = self.size();
+        let [head, tail] = [HEAD, TAIL].map(|word| self.words[word].load(Relaxed));
+        let (handed_over, size) = (head.wrapping_sub(tail), self.size());
         // The client hands packets over on its own ring, and room for them on the server's, at first not for all.
-        let room = size.wrapping_sub(handed_over).min(self.words[TAIL].load(Relaxed));
-        let untaken = if self.ours == HEAD { handed_over } else { room };
+        let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
         if untaken <= size { untaken } else { 0 }
     }
 

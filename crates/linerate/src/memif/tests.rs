@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::message::*;
+use super::regions::Regions;
 use super::ring::{At, BUFFER, Buffers, NEXT, Ring, STRIDE};
 use crate::batch::Batch;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
@@ -594,6 +595,25 @@ fn a_packet_waits_for_its_end_and_one_of_no_valid_length_is_dropped() {
     batch.packets().for_each(|packet| packet.append_to(&mut bytes));
     assert_eq!(bytes, [vec![7; 30], vec![8; 30]].concat());
     assert_eq!(server.statistics().unwrap().drops.malformed, 2);
+}
+
+/// Room that a client has not made yet is no packet that it has not taken.
+#[test]
+fn what_a_client_has_not_taken_is_known() {
+    let (_folder, path) = socket();
+    let _server = open(&path, "role=server");
+    let peer = Peer::client(&path);
+    let mut regions = Regions::default();
+    regions.add(0, LEN as u64, peer.file.try_clone().unwrap()).unwrap();
+    let at = At { buffers: Buffers::Named, ..Peer::at(TO_CLIENT) };
+    let ring = Ring::new(&Arc::new(regions), at, 0).unwrap();
+    for (head, tail, untaken) in
+        [(0, 0, 0), (SIZE, 0, 0), (SIZE, 5, 5), (SIZE + 3, 5, 2), (SIZE + 5, 5, 0), (SIZE, SIZE, SIZE)]
+    {
+        peer.set_head(TO_CLIENT, head);
+        peer.words(TO_CLIENT)[32].store(tail, Release);
+        assert_eq!(ring.untaken(), untaken, "{head} {tail}");
+    }
 }
 
 /// A client that has ended and goes on sending does not keep the next one out; nor does the beginning of a packet, whose end

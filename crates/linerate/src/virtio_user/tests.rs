@@ -187,7 +187,6 @@ fn a_back_end_comes_and_goes() {
     }
 }
 
-/// The front end ends and comes back at the same back end.
 /// A back end ends with packets of its own in the ring: all of them arrive, and the next back end follows.
 #[test]
 fn what_a_back_end_has_sent_before_its_end_arrives() {
@@ -221,6 +220,7 @@ fn what_a_back_end_has_sent_before_its_end_arrives() {
     }
 }
 
+/// The front end ends and comes back at the same back end.
 #[test]
 fn a_front_end_comes_and_goes() {
     let (_folder, path) = socket();
