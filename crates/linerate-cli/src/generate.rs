@@ -61,9 +61,12 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         Some(path) => format!("{}: {}: ", path.display(), streams[number].label(number)),
         None => String::new(),
     };
+    // A pipe is read once.
+    let first_frames: Vec<Option<Vec<u8>>> =
+        streams.iter().enumerate().map(|(n, stream)| stream.first_frame(&place(n))).collect::<Result<_, _>>()?;
     let mut longest = 0;
     for (number, stream) in streams.iter().enumerate() {
-        let source = &stream.sources(1, 0, &place(number))[0];
+        let source = &stream.sources(1, 0, first_frames[number].as_deref(), &place(number))[0];
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
@@ -94,7 +97,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let (mut is_stamped, mut flows) = (true, 0u16);
     let mut sources = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
-        let of_stream = stream.sources(queues, flows, &place(number));
+        let of_stream = stream.sources(queues, flows, first_frames[number].as_deref(), &place(number));
         flows = flows
             .checked_add(stream.flow_count(queues))
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));

@@ -6,7 +6,6 @@
 //! received at the second.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
+use linerate::capture::Output;
 use linerate::port::PortName;
 use linerate::sim82599::Timed;
 use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report};
@@ -141,15 +141,14 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     let paths: Vec<PathBuf> = load.histogram.iter().flat_map(|path| paths(path, load.rate.len())).collect();
     let mut files = Vec::new();
     for path in &paths {
-        files.push(File::create(path).map_err(|source| unwritable(path, source))?);
+        files.push(Output::create(path)?);
     }
-    let created = |path| Ok((path, File::create(path).map_err(|source| unwritable(path, source))?));
-    let plot = load.plot.as_deref().map(created).transpose()?;
+    let plot = load.plot.as_deref().map(|path| Ok((path, Output::create(path)?))).transpose()?;
     // A file that cannot be written ends nothing: what was measured is printed.
     let (mut lines, mut failure) = (Vec::new(), None);
     for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &common)?;
-        if let Some(mut file) = files.get(number) {
+        if let Some(file) = files.get_mut(number) {
             let written = file.write_all(distribution(&times.histogram).as_bytes());
             failure = failure.or(written.err().map(|source| unwritable(&paths[number], source)));
         }
@@ -190,7 +189,10 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
                 let written = file.write_all(svg.as_bytes());
                 failure = failure.or(written.err().map(|source| unwritable(path, source)));
             }
-            None => note(&format!("note: {} is empty: no frame was timed", path.display())),
+            None => {
+                failure = failure.or(file.begin().err().map(|source| unwritable(path, source)));
+                note(&format!("note: {} is empty: no frame was timed", path.display()));
+            }
         }
     }
     let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
@@ -309,7 +311,7 @@ fn through_a_forwarder(
     for name in [a, b] {
         let name = PortName::parse(name)?;
         if let Some(option) = ["rate", "size", "count"].into_iter().find(|option| name.option(option).is_some()) {
-            usage(&format!("{name}: latency has its own --rate and --size, in place of the option {option}"));
+            usage(&format!("{name}: the load is the command's own: leave out the option {option}"));
         }
     }
     let text = match rate {

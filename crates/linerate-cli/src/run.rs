@@ -535,6 +535,8 @@ impl Run {
         let outcome = started.and_then(|()| self.watch(start, first, links, look, &mut show));
         self.end.set(0);
         self.live.resume();
+        // A peer may end while frames in flight are waited for.
+        let are_up = self.devices.iter().all(is_up);
         let (mut in_time, sent, mut seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
         // The main thread may see the end later than the threads.
         if let Some(most) = self.common.seconds.filter(|_| self.is_ended_by_threads.get()) {
@@ -581,7 +583,7 @@ impl Run {
         let is_counted = count.is_some_and(|count| moved.packets >= count);
         let busy = in_time.busy_seconds() / (seconds * thread_count as f64);
         let gone_end = gone.iter().position(|&gone| gone).map(|n| format!("the end of {}", devices[n].name()));
-        let link = match is_counted || devices.iter().all(is_up) {
+        let link = match is_counted || are_up {
             true => was_down.get().then(|| "the link, which was down for a time".to_string()),
             false => Some("the link, which is down".to_string()),
         };
@@ -724,6 +726,7 @@ impl Run {
                 note(&format!("{name}: waiting for the link, at most {} s; {look_at}", LINK.as_secs()));
             }
             while link == Link::Down && start.elapsed() < LINK && !interrupts().wait(TICK) {
+                self.hear_before()?;
                 link = device.link()?;
             }
             links.push(link != Link::Down);

@@ -255,3 +255,43 @@ fn packets_that_a_back_end_does_not_take_are_not_sent() {
     assert_eq!(summary(&output.stdout)["packets"], json!(0));
     sink.interrupt();
 }
+
+/// Its queue is full until its end; that the back end goes while the last packets are waited for is another matter.
+#[test]
+fn a_link_that_goes_after_the_end_is_no_bound() {
+    let folder = Folder::new("after-end");
+    let (path, socket) = (folder.path("vhost"), folder.path("control"));
+    // On a busy machine the back end may be gone before.
+    let bound = || {
+        let sink = start(&["sink", &format!("vhost:{path}")], &socket);
+        let mut client = Client::connect(&socket);
+        client.ask(r#"{"pause":true}"#);
+        let words = ["gen", &format!("virtio-user:{path}"), "--rate", "50k", "--seconds", "1", "--json"];
+        let mut generator = Process::start(&mut linerate(&words));
+        generator.await_output("\"seconds\":1.");
+        client.ask(r#"{"stop":true}"#);
+        sink.ended();
+        summary(generator.ended().1.as_bytes())["unreached"][0]["bounded_by"].clone()
+    };
+    let bounds: Vec<Value> = (0..5).map(|_| bound()).collect();
+    assert!(
+        bounds.iter().any(|bound| bound.as_str().is_some_and(|bound| bound.starts_with("the port, which has no room"))),
+        "{bounds:?}"
+    );
+}
+
+#[test]
+fn a_run_that_waits_for_its_link_answers() {
+    let folder = Folder::new("control-waits");
+    let socket = folder.path("socket");
+    let run = start(&["sink", &format!("vhost:{}", folder.path("vhost"))], &socket);
+    let mut client = Client::connect(&socket);
+    let state = client.ask("{}");
+    assert_eq!((&state["seconds"], &state["ports"][0]["rx"]["packets"]), (&json!(0.0), &json!(0)), "{state}");
+    let why = "the run waits for its links: its rate can change when it has begun";
+    assert_eq!(client.ask(r#"{"rate":"1M"}"#)["error"], why);
+    assert_eq!(client.ask(r#"{"pause":true}"#)["paused"], json!(true));
+    assert_eq!(client.ask(r#"{"stop":true}"#)["paused"], json!(true));
+    let (code, rest) = run.ended();
+    assert_eq!((code, &kit::summary(rest.as_bytes())["packets"]), (Some(0), &json!(0)), "{rest}");
+}

@@ -165,6 +165,35 @@ fn copied() -> String {
     folder.path().join("linerate").display().to_string()
 }
 
+/// A pipe whose writer is silent keeps no command from its end.
+#[test]
+fn a_template_comes_through_a_pipe() {
+    let folder = Folder::new("template-pipe");
+    let (pipe, file) = (folder.path("pipe"), folder.path("one.pcap"));
+    expect(0, std::process::Command::new("mkfifo").arg(&pipe));
+    let words = ["gen", "null:", "--template", &pipe, "--count", "5", "--json"];
+    let mut waiting = Process::start(&mut linerate(&words));
+    let tasks = format!("/proc/{}/task", waiting.id());
+    let names = || std::fs::read_dir(&tasks).unwrap().flatten().map(|task| task.path().join("comm"));
+    kit::until("a thread reads the pipe", || {
+        names().any(|name| std::fs::read_to_string(name).is_ok_and(|name| name.trim() == "capture"))
+    });
+    waiting.stop();
+    waiting.await_error("no packet came");
+    assert_eq!(waiting.ended().0, Some(1));
+
+    expect(0, &mut linerate(&["gen", &format!("pcap:{file}?write"), "--count", "1"]));
+    let waiting = Process::start(&mut linerate(&words));
+    std::fs::copy(&file, &pipe).unwrap();
+    let (code, shown) = waiting.ended();
+    let summary = kit::summary(shown.as_bytes());
+    assert_eq!(
+        (code, &summary["packets"], &summary["ports"][0]["tx_bytes"]),
+        (Some(0), &5.into(), &300.into()),
+        "{summary}"
+    );
+}
+
 /// A recording on a full disk ends the run at once, and its packets are not lost ones.
 #[test]
 fn a_recording_that_cannot_be_written_ends_the_run() {

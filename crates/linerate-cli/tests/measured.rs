@@ -61,7 +61,7 @@ fn latency_writes_histograms_and_a_plot() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("times.hgrm").display().to_string();
     let plot = folder.path().join("times.svg").display().to_string();
-    let rest = ["--seconds", "0.3", "--json", "--histogram", &file, "--plot", &plot];
+    let rest = ["--seconds", "1", "--json", "--histogram", &file, "--plot", &plot];
     let looked_at = |summary: &Value, n: usize| summary["loads"][n]["looked_at"].as_u64().unwrap();
     for rates in ["20k", "10k,20k"] {
         let arguments = [&["latency", "H{0", "H}0", "--rate", rates][..], &rest].concat();
@@ -81,11 +81,18 @@ fn latency_writes_histograms_and_a_plot() {
     let said = text(&expect(1, &mut linerate(&["latency", "H{0", "H}0", "--histogram", "/nowhere/a.hgrm"])).stderr);
     assert!(said.contains("/nowhere/a.hgrm") && said.contains("No such file"), "{said}");
     // A full disk does not take what was measured.
-    let full = ["latency", "H{0", "H}0", "--rate", "20k", "--seconds", "0.3", "--json"];
+    let full = ["latency", "H{0", "H}0", "--rate", "20k", "--seconds", "1", "--json"];
     let output = expect(1, linerate(&full).args(["--histogram", "/dev/full", "--plot", "/dev/full"]));
     assert!(looked_at(&summary(&output.stdout), 0) > 0);
     let said = text(&output.stderr);
     assert!(said.contains("writing '/dev/full': No space left"), "{said}");
+    // A pipe without a reader.
+    let pipe = folder.path().join("pipe").display().to_string();
+    expect(0, std::process::Command::new("mkfifo").arg(&pipe));
+    for option in ["--histogram", "--plot"] {
+        let said = text(&expect(1, linerate(&full).args([option, &pipe])).stderr);
+        assert!(said.contains("start its reader first"), "{said}");
+    }
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn wrong_names_and_options_are_usage() {
         &["cannot understand the port name 'tap:a_name_of_18_bytes'", "up to 15 bytes"],
     );
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
-    says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["latency has its own --rate and --size"]);
+    says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["leave out the option rate"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
 }
 

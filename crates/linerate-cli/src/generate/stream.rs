@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use linerate::Error;
-use linerate::capture::Reader;
+use linerate::capture::{Frames, Next};
 use linerate::traffic::{self, Generator, Rate, Sizes, Template};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
 
 use super::source::Source;
+use crate::signals::interrupts;
 use crate::terminal::note;
 use crate::{packets, usage, whole};
 
@@ -39,7 +41,7 @@ pub struct Stream {
     pub rate: Option<Rate>,
     /// Send this many frames back to back, at the same rate
     #[arg(long, value_name = "FRAMES", requires = "rate", value_parser = whole::<u16>(1, u16::MAX))]
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_number")]
     pub burst: Option<u16>,
     /// Times between frames, or bursts
     #[arg(long, value_enum, requires = "rate")]
@@ -51,7 +53,7 @@ pub struct Stream {
     pub count: Option<u64>,
     /// UDP flows, which differ in their source port; default 1
     #[arg(long, value_parser = whole::<u16>(1, u16::MAX))]
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_number")]
     pub flows: Option<u16>,
     /// Begin random fields and gaps with other numbers; default 1, in files the stream's number
     #[arg(long)]
@@ -77,6 +79,8 @@ struct File {
     stream: Vec<Stream>,
 }
 
+/// How often it is looked whether a pipe's writer has written a packet.
+const LOOK: Duration = Duration::from_millis(10);
 /// The most bytes of a file of streams.
 const LONGEST: u64 = 1 << 20;
 
@@ -148,17 +152,46 @@ impl Stream {
         self.flows.unwrap_or(1).max(queues)
     }
 
+    /// Reads the first frame of the file that is the template; of a pipe it is waited for. Ends the program if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Capture`]: a signal has come first.
+    pub fn first_frame(&self, place: &str) -> Result<Option<Vec<u8>>, Error> {
+        let Some(path) = &self.template else { return Ok(None) };
+        let none = |why: String| Error::Capture { file: path.display().to_string(), why };
+        let wrong = |error: Error| -> ! { usage(&format!("{place}{error}")) };
+        let (mut frames, mut bytes) = (Frames::open(path).unwrap_or_else(|error| wrong(error)), Vec::new());
+        loop {
+            match frames.next(&mut bytes).unwrap_or_else(|error| wrong(error)) {
+                Next::Frame { is_snapped, .. } => {
+                    if is_snapped {
+                        note("note: the template's end is missing: it was cut by the capture's snap length");
+                    }
+                    return Ok(Some(bytes));
+                }
+                Next::Nothing if interrupts().wait(LOOK) => return Err(none("no packet came".to_string())),
+                Next::Nothing => {}
+                Next::End => {
+                    let skipped = frames.skipped();
+                    let others =
+                        if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
+                    wrong(none(format!("it has no packet to take as a template{others}")));
+                }
+            }
+        }
+    }
+
     /// Prepares the frames that each of `queues` sends. Its flows with sequence numbers are those from `first_flow` on.
     ///
-    /// `place` is the stream's place in a file, for messages; empty for options. Ends the program if the template cannot be read.
-    pub fn sources(&self, queues: u16, first_flow: u16, place: &str) -> Vec<Source> {
+    /// `first_frame` is that of the file of its template, if it has one, and `place` the stream's place in a file, for messages;
+    /// empty for options.
+    pub fn sources(&self, queues: u16, first_flow: u16, first_frame: Option<&[u8]>, place: &str) -> Vec<Source> {
         let flows = u64::from(self.flow_count(queues));
         let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
         // Each queue has its own flows, at least one.
         let flows_of = |queue: u16| share(queue)..share(queue + 1);
-        if let Some(path) = &self.template {
-            let frame = first_packet(path).unwrap_or_else(|error| usage(&format!("{place}{error}")));
-            let generator = Generator::from_template(&frame, 1);
+        if let Some(frame) = first_frame {
+            let generator = Generator::from_template(frame, 1);
             return (0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect();
         }
         let size = self.size.as_ref().map_or(Some(Sizes::LEAST), Sizes::only);
@@ -250,30 +283,12 @@ fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = String>>(from
     Plain::deserialize(from)?.0.parse().map(Some).map_err(D::Error::custom)
 }
 
-fn read_packets<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    packets(&Plain::deserialize(from)?.0).map(Some).map_err(D::Error::custom)
+fn read_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    let text = Plain::deserialize(from)?.0;
+    let wrong = |_| D::Error::custom(format!("'{text}' is not a whole number of at most {}", u16::MAX));
+    text.parse().map(Some).map_err(wrong)
 }
 
-/// Reads the first packet of a capture.
-fn first_packet(path: &Path) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    let mut reader = Reader::open(path)?;
-    match reader.next(&mut bytes)? {
-        Some(record) if !bytes.is_empty() => {
-            if bytes.len() < record.original_len {
-                note(&format!(
-                    "note: the template has {} of {} bytes: its end was cut by the capture's snap length",
-                    bytes.len(),
-                    record.original_len
-                ));
-            }
-            Ok(bytes)
-        }
-        _ => {
-            let skipped = reader.skipped();
-            let others = if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
-            let why = format!("it has no packet to take as a template{others}");
-            Err(Error::Capture { file: path.display().to_string(), why })
-        }
-    }
+fn read_packets<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    packets(&Plain::deserialize(from)?.0).map(Some).map_err(D::Error::custom)
 }

@@ -138,6 +138,20 @@ impl Run {
         Ok(())
     }
 
+    /// Answers programs while the run waits for its links.
+    pub(super) fn hear_before(&self) -> Result<(), Error> {
+        while let Some(event) = self.live.next_event() {
+            let Event::Asked(request, answer) = event else { continue };
+            let now = self.read()?;
+            let done = match request.rate {
+                Some(_) => Err("the run waits for its links: its rate can change when it has begun".to_string()),
+                None => self.live.apply(&request, 0.0, &self.devices[0], || 0.0),
+            };
+            let _ = answer.send(done.map_or_else(refused, |_| self.state(0.0, [&now; 3], SHORTEST)));
+        }
+        Ok(())
+    }
+
     /// Does what is asked, notes it, and answers with the run's state.
     fn grant(&self, request: &Request, answer: Option<Sender<Value>>, seen: &mut Seen) -> Result<(), Error> {
         let now = self.read()?;
@@ -155,20 +169,20 @@ impl Run {
             seen.zero.clone_from(&now);
         }
         let Some(answer) = answer else { return Ok(()) };
+        let state = |_| self.state(seconds, [&seen.zero, &seen.before.1, &now], over);
         // A client that is gone needs no answer.
-        let _ = answer.send(match done {
-            Err(why) => json!({ "error": why }),
-            Ok(_) => {
-                let rates = self.rates(&seen.zero, &seen.before.1, &now, over);
-                json!({
-                    "seconds": (seconds * 1000.0).round() / 1000.0,
-                    "paused": self.live.is_paused(),
-                    "asked_mpps": self.live.asked().map(|rate| rate / 1e6),
-                    "ports": rates.iter().map(Rates::json).collect::<Vec<_>>(),
-                })
-            }
-        });
+        let _ = answer.send(done.map_or_else(refused, state));
         Ok(())
+    }
+
+    /// Returns the run's state for programs; the counters are those of [`rates`](Run::rates).
+    fn state(&self, at: f64, [zero, before, now]: [&Vec<Counters>; 3], over: f64) -> Value {
+        json!({
+            "seconds": (at * 1000.0).round() / 1000.0,
+            "paused": self.live.is_paused(),
+            "asked_mpps": self.live.asked().map(|rate| rate / 1e6),
+            "ports": self.rates(zero, before, now, over).iter().map(Rates::json).collect::<Vec<_>>(),
+        })
     }
 
     /// Reads the counters of all ports.
@@ -187,4 +201,9 @@ impl Run {
             })
             .collect()
     }
+}
+
+/// The answer to a request that cannot be done.
+fn refused(why: String) -> Value {
+    json!({ "error": why })
 }

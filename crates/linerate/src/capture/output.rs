@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +38,9 @@ impl Output {
             Some(libc::ENXIO) => failed("no program reads this pipe; start its reader first".to_string()),
             _ => failed(format!("cannot write it: {error}")),
         })?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        // A device, as /dev/null, is one file for all programs.
+        let is_device = file.metadata().is_ok_and(|file| file.file_type().is_char_device());
+        if !is_device && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(failed(
                 "another recording is writing it, or it is being read; choose another file".to_string(),
             ));
@@ -145,5 +147,11 @@ mod tests {
         assert!(error.unwrap().0.to_string().contains("has read nothing for 1 s"));
         drop(reader);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_device_is_written_by_several_recordings() {
+        let two = [(); 2].map(|()| Output::create("/dev/null".as_ref()).unwrap());
+        two.into_iter().for_each(|mut output| output.write_whole(&[0; 1000]).unwrap());
     }
 }
