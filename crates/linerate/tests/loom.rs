@@ -1,5 +1,5 @@
 //! The magazine exchange under all interleavings that loom finds:
-//! `RUSTFLAGS="--cfg loom" cargo test -p linerate --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p linerate --no-default-features --features netmap --test loom --release`
 #![cfg(loom)]
 
 use linerate::memory::Depot;
