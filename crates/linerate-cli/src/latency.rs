@@ -183,6 +183,10 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             break;
         }
     }
+    // Those of rates that were not measured are empty, too.
+    for (path, file) in paths.iter().zip(&mut files) {
+        failure = failure.or(file.begin().err().map(|source| unwritable(path, source)));
+    }
     if let Some((path, mut file)) = plot {
         match of_percentiles(lines).svg() {
             Some(svg) => {

@@ -147,7 +147,7 @@ impl Run {
                 Some(_) => Err("the run waits for its links: its rate can change when it has begun".to_string()),
                 None => self.live.apply(&request, 0.0, &self.devices[0], || 0.0),
             };
-            let _ = answer.send(done.map_or_else(refused, |_| self.state(0.0, [&now; 3], SHORTEST)));
+            let _ = answer.send(done.map_or_else(refused, |_| self.state(0.0, [now.as_slice(); 3], SHORTEST)));
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Run {
     }
 
     /// Returns the run's state for programs; the counters are those of [`rates`](Run::rates).
-    fn state(&self, at: f64, [zero, before, now]: [&Vec<Counters>; 3], over: f64) -> Value {
+    fn state(&self, at: f64, [zero, before, now]: [&[Counters]; 3], over: f64) -> Value {
         json!({
             "seconds": (at * 1000.0).round() / 1000.0,
             "paused": self.live.is_paused(),
