@@ -1,5 +1,5 @@
-//! The commands of README and docs, as they stand there, in a network namespace with the interfaces that they name. Only
-//! those that name a card of the machine, or take minutes, are left out.
+//! The commands of README and docs, as they stand there but for half a second each, in a network namespace with the interfaces
+//! that they name. Only those that name a card of the machine, or take minutes, are left out.
 
 mod kit;
 
@@ -99,7 +99,12 @@ impl Place {
 
     /// Runs a line to its end: with success, or with packets lost, which faults and a busy machine cause.
     fn run(&self, page: &str, line: &str) {
-        let output = self.command(line).output().unwrap();
+        // Half a second shows what more would.
+        let line = line.split_once("--seconds ").map_or(line.to_string(), |(command, rest)| {
+            let rest = rest.split_once(' ').map_or("", |(_, rest)| rest);
+            format!("{command}--seconds 0.5 {rest}")
+        });
+        let output = self.command(&line).output().unwrap();
         let (shown, said) = (text(&output.stdout), text(&output.stderr));
         let lost =
             || [&shown, &said].iter().any(|text| text.contains("\nlost ") && !text.contains("\nlost 0, corrupted 0"));

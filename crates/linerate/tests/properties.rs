@@ -455,9 +455,9 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The same with each register access, map and reset as a message.
+    /// The same with each register access, map and reset as a message, of which a card's bring-up has thousands.
     #[test]
     fn random_schedules_lose_nothing_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
         run(World::new(setup, true), &ops);
