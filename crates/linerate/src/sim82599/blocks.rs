@@ -1,5 +1,6 @@
 //! The blocks of a card, behind its one lock: which of them an access reaches, its effects on others, and a step.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::board::Board;
@@ -141,7 +142,7 @@ impl Blocks {
         kept.into_iter().for_each(|(offset, value)| registers.set(offset, value));
         registers.change(CTRL_EXT::OFFSET, driver, true);
         let _ = board.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
-        (0..queues).for_each(|queue| self.reset_queue(queue));
+        self.reset_queues(0..queues);
         self.rss.key_changed();
         self.mac.end_pause();
         self.interrupts = Interrupts::default();
@@ -166,10 +167,10 @@ impl Blocks {
         self.reset_function(board);
     }
 
-    fn reset_queue(&mut self, queue: u16) {
-        self.queues.disable(queue);
-        self.receive.forget(queue);
-        self.transmit.forget(queue);
+    fn reset_queues(&mut self, queues: Range<u16>) {
+        self.queues.disable(queues.clone());
+        self.receive.forget(queues.clone());
+        self.transmit.forget(queues);
     }
 
     /// Reads a register of a virtual function, except those of its queues.
@@ -190,10 +191,9 @@ impl Blocks {
     /// Resets a virtual function: its queues stop, and its driver has to set everything up anew.
     pub fn reset_virtual(&mut self, board: &Board, number: usize) {
         let first = Functions::first_queue(number);
-        for queue in first..first + QUEUES_EACH {
-            self.reset_queue(queue);
-            board.registers.reset_queue(queue);
-        }
+        let queues = first..first + QUEUES_EACH;
+        self.reset_queues(queues.clone());
+        queues.for_each(|queue| board.registers.reset_queue(queue));
         self.functions.reset(board, number);
     }
 }

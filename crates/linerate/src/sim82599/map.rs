@@ -120,8 +120,10 @@ handled! {
 }
 
 impl Line {
-    fn of(register: Register) -> Line {
-        let handled = HANDLED.iter().find(|handled| handled.definition.offset == register.definition.offset);
+    /// Returns the line of the array's first register.
+    fn of(definition: &'static Definition) -> Line {
+        let register = Register { offset: definition.offset, number: 0, definition };
+        let handled = HANDLED.iter().find(|handled| handled.definition.offset == definition.offset);
         match handled {
             Some(&Handled { read, write, keeps, .. }) => Line { register, read, write, keeps },
             None => Line { register, read: Block::File, write: Block::File, keeps: u32::MAX },
@@ -135,8 +137,10 @@ pub(super) fn find(kind: Kind, offset: u32) -> Option<&'static Line> {
     let index = INDEX.get_or_init(|| {
         let mut index = vec![None; (BAR_BYTES / 4) as usize];
         for definition in MAP {
-            let registers = definition.registers();
-            registers.for_each(|register| index[(register.offset / 4) as usize] = Some(Line::of(register)));
+            let line = Line::of(definition);
+            for register in definition.registers() {
+                index[(register.offset / 4) as usize] = Some(Line { register, ..line });
+            }
         }
         for (alias, count, stride, offset, meant) in ALIASES {
             for n in 0..*count {

@@ -1,5 +1,7 @@
 //! The queues' rings and the registers that set them up (sections 8.2.3.8 and 8.2.3.9), for both directions.
 
+use std::ops::Range;
+
 use super::Direction;
 use super::board::Board;
 use super::breach::Breach;
@@ -40,10 +42,10 @@ impl Queues {
         }
     }
 
-    /// Disables both rings of a queue.
-    pub fn disable(&mut self, queue: u16) {
+    /// Disables both rings of each of these queues.
+    pub fn disable(&mut self, queues: Range<u16>) {
         for rings in [&mut self.rx, &mut self.tx] {
-            rings[queue as usize].disable();
+            queues.clone().for_each(|queue| rings[queue as usize].disable());
             rings.update();
         }
     }

@@ -1,6 +1,7 @@
 //! The receive path: from the wire to memory (sections 1.8.2 and 7.1).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Direction;
@@ -75,17 +76,17 @@ struct Targets<'a> {
 }
 
 impl Receive {
-    /// Drops what waits for a queue that was reset.
-    pub fn forget(&mut self, queue: u16) {
-        self.coalescing.retain(|packet| packet.queue != queue);
-        self.waiting.retain(|arrived| arrived.queue != queue);
+    /// Drops what waits for queues that were reset.
+    pub fn forget(&mut self, queues: Range<u16>) {
+        self.coalescing.retain(|packet| !queues.contains(&packet.queue));
+        self.waiting.retain(|arrived| !queues.contains(&arrived.queue));
         self.waiting_bytes = self.waiting.iter().map(|arrived| arrived.frame.bytes.len()).sum();
     }
 
     /// Drops what waits for a queue that was disabled.
     pub fn stopped(&mut self, stopped: &Stopped) {
         if stopped.direction == Direction::Receive {
-            self.forget(stopped.queue);
+            self.forget(stopped.queue..stopped.queue + 1);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The transmit path: from memory to the wire (sections 1.8.1 and 7.2).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::Direction;
 use super::board::Board;
@@ -69,9 +70,9 @@ const FETCHED_AHEAD: u32 = 40;
 const MOST_GATHERED: usize = 256 << 10;
 
 impl Transmit {
-    /// Drops what was fetched from a queue that was reset.
-    pub fn forget(&mut self, queue: u16) {
-        self.fetched.retain(|fetched| fetched.queue != queue);
+    /// Drops what was fetched from queues that were reset.
+    pub fn forget(&mut self, queues: Range<u16>) {
+        self.fetched.retain(|fetched| !queues.contains(&fetched.queue));
     }
 
     /// Keeps the descriptors fetched from a queue that was disabled: the card still sends them later (section
