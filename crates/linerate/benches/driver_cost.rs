@@ -2,8 +2,8 @@
 //! of 512). TSC cycles per packet, the best and the median of many rounds, between fenced stamps.
 //!
 //! - `polls=1`: packets come one by one, and each poll has room for a batch; what the card's loop takes alone is subtracted.
-//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers in
-//!   the order that they have after long use. `round_trip` is there and back to the other thread's processor: a machine may
+//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers that
+//!   follow each other in memory, and in the order that they have after long use (`aged`). `round_trip` is there and back to the other thread's processor: a machine may
 //!   move it between near and far.
 //! - `buffers=`: threads with a card each share a pool, beside one thread alone with that pool. `mean` is all time of a processor,
 //!   also that in which threads wait for one.
@@ -38,7 +38,7 @@ fn main() {
     there.clone().for_each(|path| [1, 32].into_iter().for_each(|room| singly(path, room)));
     for path in there.clone() {
         for (card, writes) in [("near", Writes::Packets), ("far", Writes::Packets), ("memory", Writes::Memory)] {
-            from_elsewhere(path, card, writes);
+            [false, true].into_iter().for_each(|aged| from_elsewhere(path, card, writes, aged));
         }
     }
     for path in there.clone() {
@@ -144,13 +144,15 @@ fn singly((name, vectors): (&str, Vectors), room: usize) {
 }
 
 /// Measures a card whose lines come from this processor's caches, another one's, or memory.
-fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes) {
+fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes, aged: bool) {
     const IDLE: u8 = 0;
     const WORK: u8 = 1;
     const ANSWER: u8 = 2;
     const END: u8 = 3;
     let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
-    age(&pool);
+    if aged {
+        age(&pool);
+    }
     let mut fake = Fake::sharing(vectors, pool, None);
     fake.card.writes = writes;
     let Fake { rx, tx, card, .. } = &mut fake;
@@ -207,7 +209,8 @@ fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes)
         (_, median) if median.is_finite() => format!(" round_trip={median:.0}"),
         _ => String::new(),
     };
-    println!("path={name} card={place} batch=32 total={best:.1} median={median:.1}{trip}");
+    let order = if aged { "aged" } else { "in sequence" };
+    println!("path={name} card={place} order={order:?} batch=32 total={best:.1} median={median:.1}{trip}");
 }
 
 /// Lets a pool's buffers have an order as after long use.

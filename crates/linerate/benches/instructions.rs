@@ -8,13 +8,14 @@ mod fake;
 mod fake_virtio;
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use fake::{Fake, touch};
 use fake_virtio::{Card, MERGEABLE, PACKED, SPLIT};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use linerate::Batch;
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::netmap::{Pipe, Side};
+use linerate::netmap::{Pipe, Side, ValePort};
 use linerate::port::{Config, Device, Receive, Transmit, Vectors};
 
 /// Packets in one measurement.
@@ -94,6 +95,55 @@ fn pass((mut tx, mut rx, mut batch): Ends) -> Ends {
         rx.recv(&mut batch);
     }
     black_box((tx, rx, batch))
+}
+
+/// Two ports of a switch, each with memory of its own; the second's address is known.
+struct Switched {
+    pool: Arc<Pool>,
+    tx: Box<dyn Transmit>,
+    rx: Box<dyn Receive>,
+    sent: Batch,
+    received: Batch,
+    _ports: [ValePort; 2],
+}
+
+const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+fn switched(batch_size: usize) -> Switched {
+    let pool = || Pool::new(Region::new(&RegionOptions::default()).unwrap());
+    let open = |name: &str| ValePort::open("vale0", name, Config::new(name, pool())).unwrap();
+    let (mut near, mut far) = (open("near"), open("far"));
+    let mut batch = Batch::with_capacity(batch_size);
+    batch.push(far.pool(), &[&[0xFF; 6][..], &RECEIVER, &[0; 48]].concat());
+    far.tx(0).unwrap().send(&mut batch);
+    let mut ends = Switched {
+        pool: near.pool().clone(),
+        tx: near.tx(0).unwrap(),
+        rx: far.rx(0).unwrap(),
+        sent: Batch::with_capacity(batch_size),
+        received: Batch::with_capacity(batch_size),
+        _ports: [near, far],
+    };
+    for _ in 0..4 {
+        ends = switch(ends);
+    }
+    ends
+}
+
+fn switch(mut ends: Switched) -> Switched {
+    for _ in 0..PACKETS / ends.sent.capacity() {
+        let Switched { pool, tx, rx, sent, received, .. } = &mut ends;
+        sent.alloc(pool, sent.capacity(), 60);
+        for mut packet in &mut *sent {
+            packet[..6].copy_from_slice(&RECEIVER);
+            packet[6..12].copy_from_slice(&SENDER);
+        }
+        tx.send(sent);
+        rx.recv(received);
+        received.clear();
+    }
+    black_box(ends)
 }
 
 /// The same for a VirtIO device.
@@ -205,6 +255,24 @@ fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
+#[library_benchmark(config = limit(1_000_000))]
+#[bench::one(args = (1), setup = switched)]
+fn switch_1(waiting: Switched) -> Switched {
+    switch(waiting)
+}
+
+#[library_benchmark(config = limit(1_000_000))]
+#[bench::eight(args = (8), setup = switched)]
+fn switch_8(waiting: Switched) -> Switched {
+    switch(waiting)
+}
+
+#[library_benchmark(config = limit(1_000_000))]
+#[bench::thirty_two(args = (32), setup = switched)]
+fn switch_32(waiting: Switched) -> Switched {
+    switch(waiting)
+}
+
 #[library_benchmark(config = limit(40_996))]
 #[bench::thirty_two(args = (Vectors::Scalar, SPLIT, 32), setup = virtio_waiting)]
 fn virtio_split_32(waiting: (Card, Batch)) -> (Card, Batch) {
@@ -258,6 +326,9 @@ library_benchmark_group!(
         pipe_1,
         pipe_8,
         pipe_32,
+        switch_1,
+        switch_8,
+        switch_32,
         virtio_split_1,
         virtio_packed_1,
         virtio_split_32,

@@ -2,8 +2,8 @@
 //! measured in the same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500
 //! (Rizzo and Lettieri, CoNEXT 2012, and netmap's own README).
 //!
-//! Between two processors, compared with DPDK's rte_ring as measured by its own test (`dpdk-test`, Debian's package
-//! dpdk). The switch is compared with Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
+//! Few packets per call, and crossings between two processors, are compared with DPDK's rte_ring as measured by its own test
+//! (`dpdk-test`, Debian's package dpdk). The switch is compared with Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
 //!
 //! `cargo bench -p linerate --bench memory_ports`
 
@@ -31,12 +31,13 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
-/// Returns the nanoseconds per packet of the fastest round.
-fn measure(mut call: impl FnMut()) -> f64 {
+/// Returns the nanoseconds per packet of the fastest round, with calls for this many packets.
+fn measure(batch_size: usize, mut call: impl FnMut()) -> f64 {
+    let calls = CALLS * BATCH / batch_size;
     let round = |_| {
         let start = Instant::now();
-        (0..CALLS).for_each(|_| call());
-        start.elapsed().as_nanos() as f64 / (CALLS * BATCH) as f64
+        (0..calls).for_each(|_| call());
+        start.elapsed().as_nanos() as f64 / (calls * batch_size) as f64
     };
     (0..ROUNDS).map(round).fold(f64::MAX, f64::min)
 }
@@ -48,23 +49,28 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
     frame
 }
 
-fn pipe() {
+/// Returns the cost of packets that pass through a pipe and are received at once.
+fn pipe(batch_size: usize) -> f64 {
     let pool = pool();
     let config = Config::new("bench", pool.clone());
     let (mut a, mut b) =
         (Pipe::open("bench", Side::Master, config.clone()).unwrap(), Pipe::open("bench", Side::Slave, config).unwrap());
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
-    let mut batch = Batch::with_capacity(BATCH);
-    (0..BATCH).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
-    let pipe = measure(|| {
+    let mut batch = Batch::with_capacity(batch_size);
+    (0..batch_size).for_each(|_| assert!(batch.push(&pool, &[1; 60])));
+    let cost = measure(batch_size, || {
         tx.send(&mut batch);
         rx.recv(&mut batch);
     });
-    assert_eq!(batch.len(), BATCH);
+    assert_eq!(batch.len(), batch_size);
+    cost
+}
 
-    // The bound: slots into a ring and out of it, one after the other, and nothing else.
+/// A pipe beside its bound: slots into a ring and out of it, one after the other, and nothing else.
+fn pipe_beside_its_bound() {
     let (mut ring, mut slots, mut at) = ([0u64; 512], [7u64; BATCH], 0);
-    let bare = measure(|| {
+    let pipe = pipe(BATCH);
+    let bare = measure(BATCH, || {
         for slot in &slots {
             ring[at % 512] = black_box(*slot);
             at += 1;
@@ -100,7 +106,7 @@ impl Port {
 /// Returns the cost of copying such frames between two regions of the same size.
 fn copies(len: usize) -> f64 {
     let (from, mut to, mut at) = (vec![1u8; 2048 * 2048], vec![0u8; 2048 * 2048], 0);
-    measure(|| {
+    measure(BATCH, || {
         for _ in 0..BATCH {
             let place = at % 64 * 2048 + 128;
             to[place..place + len].copy_from_slice(black_box(&from[place..place + len]));
@@ -111,7 +117,7 @@ fn copies(len: usize) -> f64 {
 }
 
 /// Measures packets from one port to `others`, each to one of them or to all.
-fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
+fn vale(len: usize, others: usize, broadcast: bool, batch_size: usize) -> f64 {
     let mut source = Port::new("s".to_string());
     let mut sinks: Vec<Port> = (0..others).map(|n| Port::new(format!("d{n}"))).collect();
     let host = |n: usize| [2, 0, 0, 0, 1, n as u8];
@@ -127,10 +133,10 @@ fn vale(len: usize, others: usize, broadcast: bool) -> f64 {
         sink.rx.recv(&mut sink.batch);
         sink.batch.clear();
     });
-    let mut batch = Batch::with_capacity(BATCH);
+    let mut batch = Batch::with_capacity(batch_size);
     let mut next = 0;
-    measure(|| {
-        batch.alloc(&source.pool, BATCH, len);
+    measure(batch_size, || {
+        batch.alloc(&source.pool, batch_size, len);
         for mut bytes in &mut batch {
             let to = if broadcast { [0xFF; 6] } else { host(next) };
             next = if next + 1 == others { 0 } else { next + 1 };
@@ -200,17 +206,37 @@ fn pipe_between_processors() -> f64 {
     best
 }
 
-/// Returns the result of DPDK's own test of rte_ring: cycles for an element, one producer and one consumer, bulks
-/// of 32, on two processors.
-fn rte_ring() -> Option<f64> {
+/// Returns what DPDK's own test of rte_ring prints.
+fn rte_ring() -> Option<String> {
     let mut test = Command::new("dpdk-test");
     test.args(["--no-pci", "--no-huge", "-m", "64", "-l", "0,1", "--file-prefix=linerate-bench"]);
     let mut test = test.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     test.stdin.take()?.write_all(b"ring_perf_autotest\nquit\n").ok()?;
-    let said = String::from_utf8_lossy(&test.wait_with_output().ok()?.stdout).into_owned();
-    let cores = &said[said.find("using two physical cores").or_else(|| said.find("using two hyperthreads"))?..];
-    let line = cores.lines().find(|line| line.contains("SP/SC") && line.contains("(size: 32)"))?;
+    Some(String::from_utf8_lossy(&test.wait_with_output().ok()?.stdout).into_owned())
+}
+
+/// Returns the figure of that test behind `heading` for one producer and one consumer, and `what`.
+fn figure(said: &str, heading: &str, what: &str) -> Option<f64> {
+    let behind = &said[said.find(heading)?..];
+    let line = behind.lines().find(|line| line.contains("SP/SC") && line.contains(what))?;
     line.split(':').next_back()?.trim().parse().ok()
+}
+
+/// Compares cycles for each packet that one thread sends and receives, few or many at a time.
+fn few_packets() {
+    let (cycles, said) = (cycles(), rte_ring().unwrap_or_default());
+    for batch_size in [1, 8, 32] {
+        let (pipe, vale) = (pipe(batch_size) * cycles, vale(60, 1, false, batch_size) * cycles);
+        let theirs = match batch_size {
+            1 => figure(&said, "Testing single element", "single"),
+            size => figure(&said, "Testing bulk enq/deq", &format!("(size: {size})")).map(|bulk| bulk / size as f64),
+        };
+        let theirs =
+            theirs.map_or("(no dpdk-test here: apt install dpdk)".to_string(), |theirs| format!("{theirs:.1}"));
+        println!(
+            "one thread, {batch_size:>2} at a time, cycles     pipe {pipe:>6.1}    VALE {vale:>6.1}    rte_ring {theirs}"
+        );
+    }
 }
 
 /// Returns the packets per second of a switch: two threads, each from its own port to its own port, or one thread
@@ -254,7 +280,11 @@ fn between_processors() {
     let (mut crossing, mut theirs, cycles) = (f64::MAX, None, cycles());
     for _ in 0..4 {
         crossing = pipe_between_processors().min(crossing);
-        theirs = rte_ring().into_iter().chain(theirs).reduce(f64::min);
+        let said = rte_ring().unwrap_or_default();
+        let now = ["using two physical cores", "using two hyperthreads"]
+            .into_iter()
+            .find_map(|heading| figure(&said, heading, "(size: 32)"));
+        theirs = now.into_iter().chain(theirs).reduce(f64::min);
     }
     print!("pipe, between two processors        {crossing:>6.2} ns    {:.1} cycles for each slot", crossing * cycles);
     match theirs {
@@ -267,7 +297,7 @@ fn between_processors() {
 
 /// Compares the cycles for each packet of 60 bytes from port to port: received, looked up, copied, sent.
 fn beside_open_vswitch() {
-    let cost = vale(60, 1, false) * cycles();
+    let cost = vale(60, 1, false, BATCH) * cycles();
     match open_vswitch::cycles() {
         Some(theirs) => println!(
             "VALE, 60 bytes, cycles of a packet  {cost:>6.0}       Open vSwitch {theirs:.0}    ratio {:.2}",
@@ -278,16 +308,17 @@ fn beside_open_vswitch() {
 }
 
 fn main() {
-    pipe();
+    pipe_beside_its_bound();
+    few_packets();
     for len in [60, 252, 508, 1020, 1500] {
-        let (cost, copy) = (vale(len, 1, false), copies(len));
+        let (cost, copy) = (vale(len, 1, false, BATCH), copies(len));
         println!(
             "VALE, two ports, {len:>5} bytes         {cost:>6.2} ns    memcpy    {copy:>6.2} ns    ratio {:.2}",
             cost / copy
         );
     }
     for others in 1..=7 {
-        let (unicast, broadcast) = (vale(60, others, false), vale(60, others, true));
+        let (unicast, broadcast) = (vale(60, others, false, BATCH), vale(60, others, true, BATCH));
         println!(
             "VALE, to {others} of {} ports, 60 bytes     {unicast:>6.2} ns    broadcast {broadcast:>6.2} ns    {:.2} for each copy",
             others + 1,

@@ -12,9 +12,12 @@ use super::reader::{receive_from, recv_counted, send_to};
 use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{Pool, View};
 use crate::port::{Config, Drops, MonitorSink, QueueCounters, RegionRx, Rx, RxQueue};
 use crate::slot::Slot;
+
+/// Fewer packets are copied and handed over one by one: what a loop over many prepares costs more.
+const FEW: u32 = 4;
 
 /// Copies packets to a receiver, which reads them by [`DeliveryRx`].
 pub struct Delivery {
@@ -136,7 +139,13 @@ impl Delivery {
         }
         let (mut full, mut too_long) = (0, 0);
         entry.copies.is_of(&self.pool);
-        loop {
+        if wanted.count_ones() < FEW
+            && entry.recipient.is_none()
+            && let Some(slots) = frames.plain()
+        {
+            (wanted, full) = entry.copy_few(&self.pool, frames.view, self.longest, wanted, slots);
+        }
+        while wanted != 0 {
             wanted = match (&mut entry.recipient, frames.plain()) {
                 (Some(recipient), _) => {
                     let (left, taken) = recipient.take(frames, wanted, self.longest);
@@ -258,6 +267,34 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
 }
 
 impl Entry {
+    /// Copies packets in one slot each, and hands each over, until one is unfinished or longer than `longest`, or no buffer is
+    /// free. Returns the bits that are left, and the number of packets without room.
+    #[inline(always)]
+    fn copy_few(
+        &mut self,
+        pool: &Pool,
+        theirs: View<'_>,
+        longest: usize,
+        mut wanted: u64,
+        slots: &[Slot],
+    ) -> (u64, u64) {
+        let (ours, longest, mut full) = (pool.region().view(), longest.min(pool.region().room()), 0);
+        while wanted != 0 {
+            let slot = &slots[wanted.trailing_zeros() as usize];
+            if slot.whole_len() > longest {
+                break;
+            }
+            let Some(buf) = self.copies.take_buffer() else { break };
+            let copy = theirs.copy(slot, ours, buf);
+            if self.sender.send(Slot::words(std::slice::from_ref(&copy))) == 0 {
+                self.copies.put(&[buf]);
+                full += 1;
+            }
+            wanted &= wanted - 1;
+        }
+        (wanted, full)
+    }
+
     /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
     /// number.
     #[inline(always)]

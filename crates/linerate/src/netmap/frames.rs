@@ -13,35 +13,34 @@ pub struct Frames<'a> {
     pub(in crate::netmap) pool: &'a Arc<Pool>,
     pub(in crate::netmap) view: View<'a>,
     slots: &'a [Slot],
-    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`. Not filled in if each packet has one slot.
-    starts: [u32; CHUNK + 1],
+    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`; `None` if each packet has one slot.
+    starts: Option<&'a Starts>,
     len: usize,
-    /// Each packet has one slot.
-    plain: bool,
+}
+
+/// The first slots of a chunk's packets, and the end of the last one.
+pub(in crate::netmap) type Starts = [u32; CHUNK + 1];
+
+/// Finds the starts of the first packets; returns their number.
+#[cold]
+fn find_starts(slots: &[Slot], starts: &mut Starts) -> usize {
+    let (mut len, ends) = (0, slots.iter().enumerate().filter(|(_, slot)| !slot.has_more()));
+    starts[0] = 0;
+    for (last, _) in ends.take(CHUNK) {
+        len += 1;
+        starts[len] = last as u32 + 1;
+    }
+    len
 }
 
 impl<'a> Frames<'a> {
-    /// Takes the first packets of these slots.
+    /// Takes the first packets of these slots. `starts` is a place for their starts.
     #[inline(always)]
-    pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>) -> Frames<'a> {
+    pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>, starts: &'a mut Starts) -> Frames<'a> {
         let first = &slots[..slots.len().min(CHUNK)];
-        let plain = !first.iter().fold(false, |any, slot| any | slot.has_more());
-        let view = pool.region().view();
-        let mut frames = Frames { pool, view, slots, starts: [0; CHUNK + 1], len: first.len(), plain };
-        if !plain {
-            frames.find_starts();
-        }
-        frames
-    }
-
-    #[cold]
-    fn find_starts(&mut self) {
-        (self.len, self.starts[0]) = (0, 0);
-        let ends = self.slots.iter().enumerate().filter(|(_, slot)| !slot.has_more());
-        for (last, _) in ends.take(CHUNK) {
-            self.len += 1;
-            self.starts[self.len] = last as u32 + 1;
-        }
+        let has_chains = first.iter().fold(false, |any, slot| any | slot.has_more());
+        let len = if has_chains { find_starts(slots, starts) } else { first.len() };
+        Frames { pool, view: pool.region().view(), slots, starts: has_chains.then_some(starts), len }
     }
 
     /// Returns the number of packets.
@@ -53,21 +52,21 @@ impl<'a> Frames<'a> {
 
     /// Returns the number of slots.
     pub(in crate::netmap) fn slot_count(&self) -> usize {
-        if self.plain { self.len } else { self.starts[self.len] as usize }
+        self.starts.map_or(self.len, |starts| starts[self.len] as usize)
     }
 
     /// Returns the slots, if each is a packet.
     #[inline(always)]
     pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
-        self.plain.then(|| &self.slots[..self.len])
+        self.starts.is_none().then(|| &self.slots[..self.len])
     }
 
     /// Returns the slots of packet `n`.
     #[inline(always)]
     pub(in crate::netmap) fn slots(&self, n: usize) -> &[Slot] {
-        match self.plain {
-            true => &self.slots[n..=n],
-            false => &self.slots[self.starts[n] as usize..self.starts[n + 1] as usize],
+        match self.starts {
+            None => &self.slots[n..=n],
+            Some(starts) => &self.slots[starts[n] as usize..starts[n + 1] as usize],
         }
     }
 

@@ -64,6 +64,10 @@ pub fn send_to(sender: &mut Sender<u64>, batch: &mut Batch) -> Moved {
 /// Counts slots, and the packets and bytes in them.
 #[inline(always)]
 pub fn counted(slots: &[Slot]) -> Moved {
+    // A loop over many prepares more than one packet costs.
+    if let [slot] = slots {
+        return Moved { slots: 1, packets: usize::from(!slot.has_more()), bytes: slot.len() };
+    }
     slots.iter().fold(Moved { slots: slots.len(), ..Moved::default() }, |sums, slot| Moved {
         packets: sums.packets + usize::from(!slot.has_more()),
         bytes: sums.bytes + slot.len(),

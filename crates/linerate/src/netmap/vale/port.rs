@@ -8,7 +8,7 @@ use super::forward::HEADER;
 use super::{Destination, MAX_PORTS, Snapshot, Switch};
 use crate::batch::Batch;
 use crate::memory::Pool;
-use crate::netmap::frames::{CHUNK, Frames};
+use crate::netmap::frames::{CHUNK, Frames, Starts};
 use crate::port::{QueueCounters, Transmit};
 use crate::slot::Slot;
 
@@ -21,6 +21,10 @@ pub struct ValeTx {
     counters: Arc<QueueCounters>,
     /// By destination port: the packets for it, as bits. All zeros between two batches.
     wanted: Box<[u64; MAX_PORTS]>,
+    starts: Starts,
+    /// Where each packet of a chunk goes, and the ports that get some.
+    to: [Destination; CHUNK],
+    used: [u8; CHUNK],
     /// Destinations whose receivers sleep and have got packets.
     asleep: Vec<u8>,
     /// Chunks sent since the first of them.
@@ -41,6 +45,9 @@ impl ValeTx {
             queue: queue.into(),
             counters,
             wanted,
+            starts: [0; CHUNK + 1],
+            to: [Destination::Drop; CHUNK],
+            used: [0; CHUNK],
             asleep: Vec::new(),
             chunks: 0,
         }
@@ -48,18 +55,18 @@ impl ValeTx {
 
     /// Decides on up to [`CHUNK`] packets from the front, and delivers them; returns the number of slots and packets.
     fn switch_some(&mut self, slots: &[Slot], pool: &Arc<Pool>) -> (usize, usize) {
-        let frames = Frames::new(slots, pool);
-        let mut to = [Destination::Drop; CHUNK];
-        let to = &mut to[..frames.len()];
+        let frames = Frames::new(slots, pool, &mut self.starts);
+        let to = &mut self.to[..frames.len()];
+        to.fill(Destination::Drop);
         self.snapshot.forward.forward(self.source, &frames, to);
-        let (mut everywhere, mut used, mut ports, mut too_short) = (0u64, [0u8; CHUNK], 0, 0);
+        let (mut everywhere, mut ports, mut too_short) = (0u64, 0, 0);
         for (packet, to) in to.iter().enumerate() {
             let bit = 1 << packet;
             match to {
                 Destination::Port(port) if usize::from(*port) < self.snapshot.ports.len() && *port != self.source => {
                     let wanted = &mut self.wanted[usize::from(*port)];
                     if *wanted == 0 {
-                        used[ports] = *port;
+                        self.used[ports] = *port;
                         ports += 1;
                     }
                     *wanted |= bit;
@@ -74,37 +81,36 @@ impl ValeTx {
         {
             source.delivery.count_too_short(too_short);
         }
+        // Delivers the packets whose bits are set to a port, if it is there, and notes whether its receiver sleeps.
+        let ValeTx { snapshot, asleep, wanted, used, queue, .. } = self;
+        let mut deliver = |port: u8, wanted: u64| {
+            if let Some(there) = &snapshot.ports[usize::from(port)]
+                && there.delivery.deliver(&frames, wanted, *queue)
+                && !asleep.contains(&port)
+            {
+                asleep.push(port);
+            }
+        };
         if everywhere == 0 {
             for &port in &used[..ports] {
-                let wanted = std::mem::take(&mut self.wanted[usize::from(port)]);
-                self.deliver(port, &frames, wanted);
+                deliver(port, std::mem::take(&mut wanted[usize::from(port)]));
             }
         } else {
-            for number in 0..self.snapshot.ports.len() {
-                let wanted = std::mem::take(&mut self.wanted[number]) | everywhere;
+            for number in 0..snapshot.ports.len() {
+                let wanted = std::mem::take(&mut wanted[number]) | everywhere;
                 if number != usize::from(self.source) {
-                    self.deliver(number as u8, &frames, wanted);
+                    deliver(number as u8, wanted);
                 }
             }
         }
+        let switched = (frames.slot_count(), frames.len());
         if !self.asleep.is_empty() {
             self.chunks += 1;
             if self.chunks >= MODERATION {
                 self.wake();
             }
         }
-        (frames.slot_count(), frames.len())
-    }
-
-    /// Delivers the packets whose bits are set in `wanted` to a port, if it is there, and notes whether its receiver sleeps.
-    #[inline(always)]
-    fn deliver(&mut self, port: u8, frames: &Frames<'_>, wanted: u64) {
-        if let Some(there) = &self.snapshot.ports[usize::from(port)]
-            && there.delivery.deliver(frames, wanted, self.queue)
-            && !self.asleep.contains(&port)
-        {
-            self.asleep.push(port);
-        }
+        switched
     }
 
     /// Wakes the receivers that sleep and have got packets.
