@@ -74,13 +74,6 @@ fn bytes(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| "it must be a whole number of bytes, such as 100M".to_string())
 }
 
-fn period(text: &str) -> Result<Duration, String> {
-    crate::seconds(text)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "it must be a number of seconds, such as 60".to_string())
-}
-
 impl What {
     /// Refuses options that contradict each other.
     fn check(&self, ports: &[&str]) {

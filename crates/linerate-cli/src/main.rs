@@ -493,7 +493,8 @@ fn octal(text: &str) -> Result<u32, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| "it must be a number of seconds, such as 2 or 0.5".to_string())
+    let seconds = seconds.filter(|seconds| !seconds.is_zero());
+    seconds.ok_or_else(|| "it must be a number of seconds above 0, such as 2 or 0.5".to_string())
 }
 
 /// Returns the command line's grammar. Negative numbers are values, which each option refuses in its own words.

@@ -207,8 +207,15 @@ impl Report {
     /// Creates the folder of a report, and checks that files can be written there, before anything is measured.
     pub fn prepare(&self, folder: &Path) -> io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        let file = folder.join(format!("{}.json", self.command));
-        std::fs::File::options().append(true).create(true).open(file).map(drop)
+        let earlier = folder.join(format!("{}.json", self.command));
+        if earlier.try_exists()? {
+            std::fs::File::options().append(true).open(earlier)?;
+        }
+        // A full disk takes names, and no bytes.
+        let probe = folder.join(format!(".{}.{}", self.command, std::process::id()));
+        let written = std::fs::write(&probe, [0; 4096]);
+        let removed = std::fs::remove_file(&probe);
+        written.and(removed)
     }
 
     /// Writes all files.

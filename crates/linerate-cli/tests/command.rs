@@ -357,7 +357,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
     assert!(fails(2, &["serve", "--group", "no such", "--seconds", "1"]).contains("there is no group 'no such'"));
     assert!(fails(2, &["fwd", "sim:0", "sim:0"]).contains("'sim:0' is given twice"));
     assert!(fails(2, &["fwd", "x{1", "x{1?ring=64"]).contains("'x{1' is given twice"));
-    for time in ["-1", "nan", "1e400", "x"] {
+    for time in ["-1", "nan", "1e400", "x", "0", "0.0"] {
         assert!(fails(2, &["sink", "null:", "--seconds", time]).contains("it must be a number of seconds"), "{time}");
     }
     let long = fails(2, &["sink", "sim:0?wire=tap:a-name-that-is-too-long"]);
