@@ -237,37 +237,37 @@ fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(68_929))]
+#[library_benchmark(config = limit(65_857))]
 #[bench::one(args = (1), setup = pipe)]
 fn pipe_1(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(15_969))]
+#[library_benchmark(config = limit(16_129))]
 #[bench::eight(args = (8), setup = pipe)]
 fn pipe_8(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(6_153))]
+#[library_benchmark(config = limit(6_193))]
 #[bench::thirty_two(args = (32), setup = pipe)]
 fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(1_000_000))]
+#[library_benchmark(config = limit(298_440))]
 #[bench::one(args = (1), setup = switched)]
 fn switch_1(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(1_000_000))]
+#[library_benchmark(config = limit(99_669))]
 #[bench::eight(args = (8), setup = switched)]
 fn switch_8(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(1_000_000))]
+#[library_benchmark(config = limit(65_397))]
 #[bench::thirty_two(args = (32), setup = switched)]
 fn switch_32(waiting: Switched) -> Switched {
     switch(waiting)

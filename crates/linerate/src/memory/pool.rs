@@ -39,7 +39,7 @@ impl Pool {
             held_at_most: AtomicUsize::new(0),
             region,
         };
-        pool.give(&(0..buffers as u32).collect::<Vec<_>>());
+        pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>());
         Arc::new(pool)
     }
 
