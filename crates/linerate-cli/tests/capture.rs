@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
-use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, write_frames};
+use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, with_mounts, write_frames};
 use linerate::capture::{Reader, Writer};
 use serde_json::Value;
 
@@ -254,9 +254,8 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
                   code=$?; cp $file $copy; exit $code";
     let copy = folder.path("out.pcapng");
     let port = format!("pcap:{}", folder.path("in.pcap"));
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", &disk, &copy]);
-    let output = expect(1, command.args([env!("CARGO_BIN_EXE_linerate"), "capture", &port, "--json"]));
+    let words = [&disk, &copy, env!("CARGO_BIN_EXE_linerate"), "capture", &port, "--json"];
+    let output = expect(1, with_mounts(script).args(words));
     let (why, said) = (text(&output.stderr), summary(&output.stdout));
     let written = said["capture"]["written"].as_u64().unwrap();
     assert!(

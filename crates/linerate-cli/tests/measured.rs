@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Namespace, Process, alone, expect, inside, linerate, summary, text};
+use kit::{Namespace, Process, alone, expect, inside, linerate, summary, text, with_mounts};
 use serde_json::Value;
 
 /// Returns a positive number.
@@ -156,11 +156,9 @@ fn a_report_that_cannot_be_written_is_an_error() {
     // A disk of its own for the process, which has names left, and no bytes.
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
-    let script = "mount -t tmpfs -o size=16k tmpfs $1; cat /dev/zero >$1/full 2>/dev/null; \"$2\" bench --only iommu --out $1/report; \
-                  code=$?; ls -A $1/report >&2; exit $code";
-    let mut command = std::process::Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
-    let output = expect(1, command.arg(&disk).arg(env!("CARGO_BIN_EXE_linerate")));
+    let script = "mount -t tmpfs -o size=16k tmpfs $1; cat /dev/zero >$1/full 2>/dev/null; \
+                  \"$2\" bench --only iommu --out $1/report; code=$?; ls -A $1/report >&2; exit $code";
+    let output = expect(1, with_mounts(script).arg(&disk).arg(env!("CARGO_BIN_EXE_linerate")));
     let said = text(&output.stderr);
     assert!(said.contains("No space left") && said.lines().count() == 1, "the folder has a file: {said}");
     let output = expect(2, &mut linerate(&["bench", "--only", "batch,colour"]));

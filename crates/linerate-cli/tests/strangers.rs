@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kit::{Process, expect, linerate, text, until};
+use kit::{Process, expect, linerate, text, until, with_mounts};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
@@ -285,8 +285,7 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
     }
     let container = |user: u32, group: u32, folder: &str, words: &str| {
         let script = "umask 007; mount --bind $1 $2 && shift 2 && cd / && exec setpriv \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        let mut command = with_mounts(script);
         command.args([path("shared"), path(folder)]);
         command.args([format!("--reuid={user}"), format!("--regid={user}"), format!("--groups={group}")]);
         command.arg(&place.program).args(words.split(' ')).args(["--pages", "ordinary", "--json"]);

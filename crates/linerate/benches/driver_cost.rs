@@ -2,9 +2,9 @@
 //! of 512). TSC cycles per packet, the best and the median of many rounds, between fenced stamps.
 //!
 //! - `polls=1`: packets come one by one, and each poll has room for a batch; what the card's loop takes alone is subtracted.
-//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers that
-//!   follow each other in memory, and in the order that they have after long use (`aged`). `round_trip` is there and back to the other thread's processor: a machine may
-//!   move it between near and far.
+//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers
+//!   that follow each other in memory, and in the order that they have after long use (`aged`). `round_trip` is there and back
+//!   to the other thread's processor: a machine may move it between near and far.
 //! - `buffers=`: threads with a card each share a pool, beside one thread alone with that pool. `mean` is all time of a processor,
 //!   also that in which threads wait for one.
 //! - `batch=`: instructions on hot caches. In the same thread, with parts, next to a bound: the cheapest loop that reads and writes

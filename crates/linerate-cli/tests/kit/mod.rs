@@ -18,6 +18,13 @@ pub fn linerate(arguments: &[&str]) -> Command {
     command
 }
 
+/// Returns the command of a shell's script, which mounts what it likes for itself alone, and takes the arguments that are added.
+pub fn with_mounts(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    command
+}
+
 /// Runs the command to its end; panics with all output if the exit code is not `code`.
 pub fn expect(code: i32, command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
