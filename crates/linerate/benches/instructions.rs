@@ -171,7 +171,7 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(82_077))]
+#[library_benchmark(config = limit(67_100))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -183,7 +183,7 @@ fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(82_077))]
+#[library_benchmark(config = limit(67_100))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -225,49 +225,49 @@ fn avx2_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(95_633))]
+#[library_benchmark(config = limit(83_213))]
 #[bench::one(args = (Vectors::Scalar, 32), setup = idle)]
 fn poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(95_633))]
+#[library_benchmark(config = limit(83_213))]
 #[bench::one(args = (Vectors::Avx2, 32), setup = idle)]
 fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(65_857))]
+#[library_benchmark(config = limit(33_857))]
 #[bench::one(args = (1), setup = pipe)]
 fn pipe_1(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(16_129))]
+#[library_benchmark(config = limit(16_065))]
 #[bench::eight(args = (8), setup = pipe)]
 fn pipe_8(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(6_193))]
+#[library_benchmark(config = limit(6_177))]
 #[bench::thirty_two(args = (32), setup = pipe)]
 fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(298_440))]
+#[library_benchmark(config = limit(276_168))]
 #[bench::one(args = (1), setup = switched)]
 fn switch_1(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(99_669))]
+#[library_benchmark(config = limit(98_355))]
 #[bench::eight(args = (8), setup = switched)]
 fn switch_8(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(65_397))]
+#[library_benchmark(config = limit(64_989))]
 #[bench::thirty_two(args = (32), setup = switched)]
 fn switch_32(waiting: Switched) -> Switched {
     switch(waiting)
@@ -297,13 +297,13 @@ fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(134_221))]
+#[library_benchmark(config = limit(120_909))]
 #[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
 fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(125_902))]
+#[library_benchmark(config = limit(111_566))]
 #[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
 fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)

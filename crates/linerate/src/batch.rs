@@ -81,10 +81,10 @@ impl Batch {
     /// Frees the buffers of all packets.
     #[inline]
     pub fn clear(&mut self) {
-        if !self.is_empty() {
+        if self.end > 0 {
             self.free(self.start..self.end);
+            (self.start, self.end, self.has_chains) = (0, 0, false);
         }
-        (self.start, self.end, self.has_chains) = (0, 0, false);
     }
 
     /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
@@ -212,18 +212,21 @@ impl Batch {
         (offered, taken)
     }
 
-    /// As [`exchange`](Batch::exchange), for one packet in one slot, and a batch that is not [full](Batch::is_full). Returns
-    /// the free buffer; `None`, without a change, if the pool is exhausted.
+    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer; `None`, without a change, if
+    /// there is no [place](Batch::place), or the cache is empty.
     #[inline(always)]
     pub(crate) fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
-        if self.end >= self.slots.len() {
-            self.compact();
-        }
-        let place = self.slots.get_mut(self.end)?;
-        let buf = self.cache.as_mut()?.take_one()?;
+        let place = entry(&mut self.slots, self.end)?;
+        let buf = self.cache.as_mut()?.take_warmest()?;
         *place = slot;
         self.end += 1;
         Some(buf)
+    }
+
+    /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or slots must be moved to its front first.
+    #[inline(always)]
+    pub(crate) fn place(&mut self) -> Option<&mut Slot> {
+        entry(&mut self.slots, self.end)
     }
 
     /// Returns whether the batch has as many slots as its capacity, or more.
@@ -335,6 +338,12 @@ impl Batch {
         &mut self.slots[self.start..self.end]
     }
 
+    /// Returns the first slot.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<&Slot> {
+        if self.is_empty() { None } else { self.slots.get(self.start) }
+    }
+
     /// Removes the first `count` slots, which a queue owns now.
     #[inline(always)]
     pub(crate) fn sent(&mut self, count: usize) {
@@ -394,6 +403,12 @@ impl Batch {
             (self.start, self.end) = (0, self.end - self.start);
         }
     }
+}
+
+/// Returns the entry at `end`, unless it is behind the capacity.
+#[inline(always)]
+fn entry(slots: &mut [Slot], end: usize) -> Option<&mut Slot> {
+    slots.split_last_chunk_mut::<MAX_CHAIN>()?.0.get_mut(end)
 }
 
 impl Drop for Batch {

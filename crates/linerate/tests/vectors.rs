@@ -89,8 +89,14 @@ fn trace(vectors: Vectors, buffers: usize, page: Option<usize>, steps: &[Step]) 
         match step {
             Step::Receive(words) => fake.card.receive_words(words),
             Step::Sent => drop(fake.card.complete_transmit()),
-            Step::Recv => drop(fake.rx.recv(&mut batch)),
-            Step::Send => drop(fake.tx.send(&mut batch)),
+            Step::Recv => {
+                let (before, received) = (batch.len(), fake.rx.recv(&mut batch));
+                assert_eq!(batch.len(), before + received);
+            }
+            Step::Send => {
+                let (before, sent) = (batch.len(), fake.tx.send(&mut batch));
+                assert_eq!(batch.len(), before - sent);
+            }
             Step::Clear => batch.clear(),
             Step::Alloc(count, len) => drop(batch.alloc(&fake.pool(), *count, *len)),
             Step::Push(len) => drop(batch.push(&fake.pool(), &vec![*len as u8; *len])),

@@ -102,8 +102,14 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
                     tx_end.finish(chain, 0);
                 }
             }
-            Step::Recv => drop(rx.recv(&mut batch)),
-            Step::Send => drop(tx.send(&mut batch)),
+            Step::Recv => {
+                let (before, received) = (batch.len(), rx.recv(&mut batch));
+                assert_eq!(batch.len(), before + received);
+            }
+            Step::Send => {
+                let (before, sent) = (batch.len(), tx.send(&mut batch));
+                assert_eq!(batch.len(), before - sent);
+            }
             Step::Clear => batch.clear(),
             Step::Alloc(count, len) => drop(batch.alloc(&pool, *count, *len)),
             Step::Push(len) => drop(batch.push(&pool, &vec![*len as u8; *len])),

@@ -203,13 +203,19 @@ impl Cache {
         self.free.truncate(end);
     }
 
+    /// Takes the warmest buffer; `None` if the cache is empty.
+    #[inline(always)]
+    pub(crate) fn take_warmest(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
     /// Takes the warmest buffer; `None` if the pool is exhausted.
     #[inline(always)]
     pub(crate) fn take_one(&mut self) -> Option<u32> {
         if self.free.is_empty() {
             self.pool.fetch(&mut self.free);
         }
-        self.free.pop()
+        self.take_warmest()
     }
 
     /// Returns whether `more` buffers would go on to the pool, which does not need them.

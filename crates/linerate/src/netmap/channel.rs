@@ -94,7 +94,9 @@ impl<T: Copy> Ring<T> {
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(first.as_ptr(), places.add(at), first.len());
-            std::ptr::copy_nonoverlapping(rest.as_ptr(), places, rest.len());
+            if !rest.is_empty() {
+                std::ptr::copy_nonoverlapping(rest.as_ptr(), places, rest.len());
+            }
         }
     }
 
@@ -116,7 +118,9 @@ impl<T: Copy> Ring<T> {
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(places.add(at), first.as_mut_ptr(), first.len());
-            std::ptr::copy_nonoverlapping(places, rest.as_mut_ptr(), rest.len());
+            if !rest.is_empty() {
+                std::ptr::copy_nonoverlapping(places, rest.as_mut_ptr(), rest.len());
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::channel::{Receiver, Sender, channel};
-use super::reader::{receive_from, recv_counted, send_to};
+use super::reader::{receive_from, recv_counted, send_counted};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -220,10 +220,9 @@ impl RegionTx for PipeTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(sender) = &mut self.sender else { return 0 };
-        let moved = send_to(sender, batch);
-        self.counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        let count = send_counted(sender, &self.counters, batch);
         self.lane.wake.notify();
-        moved.slots
+        count
     }
 
     fn longest(&self) -> usize {

@@ -70,11 +70,11 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        let is_burst = batch.capacity() >= SMALLEST && self.is_done(self.next + SMALLEST - 1);
-        if is_burst || self.dropping || !self.partial.is_empty() {
+        let has = |count| batch.capacity() >= count && self.is_done(self.next + count - 1);
+        if has(SMALLEST) || self.dropping || !self.partial.is_empty() {
             return self.recv_burst(batch);
         }
-        self.recv_few(batch)
+        if has(2) { self.recv_few(batch) } else { self.recv_one(batch) }
     }
 
     fn buffers(&self) -> usize {
@@ -100,6 +100,22 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
+    /// Receives a packet that is alone: it costs less than a loop, and what that prepares.
+    #[inline(never)]
+    fn recv_one(&mut self, batch: &mut Batch) -> usize {
+        let word = self.status();
+        if word & receive::DD == 0 {
+            self.return_descriptors(0);
+            return 0;
+        }
+        if !self.take_one(word, batch) {
+            return self.recv_burst(batch);
+        }
+        self.return_descriptors(1);
+        self.counters.moved(1);
+        1
+    }
+
     /// Receives fewer packets than a group has. Their loop keeps everything in the queue and the batch, since what a
     /// loop over many prepares costs more than they do.
     #[inline(never)]
@@ -111,7 +127,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 break;
             }
             if !self.take_one(word, batch) {
-                // Anything but a packet in one buffer, or no buffer is free.
                 self.counters.moved(received);
                 return received + self.recv_burst(batch);
             }
@@ -122,7 +137,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         received
     }
 
-    /// As [`take_run`](Self::take_run), for one packet.
+    /// As [`take_run`](Self::take_run), for one packet. Returns false, without a change, for anything but a packet in one
+    /// buffer, and for a batch that has no room, or no buffer.
     #[inline(always)]
     fn take_one(&mut self, word: u64, batch: &mut Batch) -> bool {
         let Some(length) = Self::whole_packet(word, self.longest) else { return false };
@@ -361,7 +377,11 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if batch.len() >= SMALLEST { self.send_burst(batch) } else { self.send_few(batch) }
+        match batch.len() {
+            1 => self.send_one(batch),
+            SMALLEST.. => self.send_burst(batch),
+            _ => self.send_few(batch),
+        }
     }
 
     fn longest(&self) -> usize {
@@ -385,6 +405,22 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    /// Sends a packet that is alone, as it is received.
+    #[inline(never)]
+    fn send_one(&mut self, batch: &mut Batch) -> usize {
+        // A report is for many packets: it is not looked for at each of them.
+        if self.unreported == 0 {
+            self.reclaim(batch);
+        }
+        if !batch.first().is_some_and(|slot| self.fill_one(slot)) {
+            return self.send_burst(batch);
+        }
+        batch.sent(1);
+        self.counters.moved(1);
+        self.doorbell.ring(self.next as u32);
+        1
+    }
+
     /// Sends fewer packets than a group has, as they are received.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {
@@ -392,7 +428,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.reclaim(batch);
         }
         let mut taken = 0;
-        while batch.slots().first().is_some_and(|slot| self.fill_one(slot)) {
+        while batch.first().is_some_and(|slot| self.fill_one(slot)) {
             batch.sent(1);
             taken += 1;
         }

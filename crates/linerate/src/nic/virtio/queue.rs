@@ -117,18 +117,21 @@ impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioRx<R, L> {
-    /// Receives one packet after the other, with everything in the queue and the batch.
+    /// Receives few packets, each alone: what a loop over many prepares costs more than they do.
     #[inline(never)]
     fn recv_few(&mut self, batch: &mut Batch) -> usize {
-        let (before, mut taken, mut bytes) = (batch.len(), 0, 0);
-        while !batch.is_full()
-            && let Some(length) = self.take_one(batch)
-        {
-            (taken, bytes) = (taken + 1, bytes + length);
+        let before = batch.len();
+        if self.take_one(batch) && (batch.is_full() || !self.ring.has_used(1)) {
+            return self.publish(1);
         }
-        if taken > 0 {
-            self.counters.moved_packets(taken, taken, bytes);
-        }
+        self.recv_following(batch, before)
+    }
+
+    /// Receives the packets behind the first, if that was taken, and anything but packets in one buffer. Returns the count
+    /// since the batch had `before`.
+    #[inline(never)]
+    fn recv_following(&mut self, batch: &mut Batch, before: usize) -> usize {
+        while self.take_one(batch) {}
         if !batch.is_full() && self.ring.peek_used().is_some() {
             // Anything but a packet in one buffer, or no buffer is free.
             self.recv_rest(batch, 0);
@@ -136,27 +139,30 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         self.publish(batch.len() - before)
     }
 
-    /// As [`take_run`](Self::take_run), for one packet. Returns its length.
+    /// As [`take_run`](Self::take_run), for one packet.
     #[inline(always)]
-    fn take_one(&mut self, batch: &mut Batch) -> Option<usize> {
+    fn take_one(&mut self, batch: &mut Batch) -> bool {
         self.ring.poll_used();
         let at = self.ring.used_index();
         let used = self.ring.used_run(at);
-        let written = if used.len::<R>() > 0 { used.written::<R>(0)? } else { return None };
+        let written = if used.len::<R>() > 0 { used.written::<R>(0) } else { None };
+        let Some(written) = written else { return false };
         let (buf, header) = (&mut self.bufs[at], self.layout.len as usize);
         let length = (written as usize).wrapping_sub(header);
         if length.wrapping_sub(1) >= self.longest_single
             || (self.layout.mergeable && buffers(self.pool.region().mapping(), self.placement.data(*buf)) > 1)
         {
-            return None;
+            return false;
         }
         let slot = Slot::new(*buf, self.placement.offset(*buf) + header, length as u16, false);
-        *buf = batch.exchange_one(slot)?;
-        let address = self.addresses.locate(self.placement.data(*buf));
+        let Some(new) = batch.exchange_one(slot) else { return false };
+        *buf = new;
+        let address = self.addresses.locate(self.placement.data(new));
         self.ring.available_run(at, self.room).put::<R>(0, address, 0);
         self.ring.advance_used(1);
         self.ring.advance_available(1);
-        Some(length)
+        self.counters.moved_packets(1, 1, length);
+        true
     }
 
     /// Returns whether packets in one buffer may be taken from the ring as they are.
@@ -507,14 +513,20 @@ impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
 }
 
 impl<R: Ring, L: Locate> VirtioTx<R, L> {
-    /// Sends one packet after the other, as they are received.
+    /// Sends few packets, each alone, as they are received.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {
         if self.ring.peek_used().is_some() {
             self.reclaim(batch);
         }
+        let is_plain = !self.broken && !self.layout.separate;
+        if batch.len() == 1 && is_plain && batch.first().is_some_and(|slot| self.fill_one(slot)) {
+            batch.sent(1);
+            self.publish();
+            return 1;
+        }
         let mut taken = 0;
-        if !self.broken && !self.layout.separate {
+        if is_plain {
             while let Some(slot) = batch.slots().get(taken)
                 && self.fill_one(slot)
             {
@@ -560,10 +572,16 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             taken = self.send_rest(batch, taken);
         }
         batch.sent(taken);
+        self.publish();
+        taken
+    }
+
+    /// Shows the device what was added.
+    #[inline(always)]
+    fn publish(&mut self) {
         if self.ring.publish(false) {
             self.doorbell.ring();
         }
-        taken
     }
 
     /// Continues behind the first `taken` slots. Returns the count taken in all.
