@@ -18,7 +18,9 @@ pub(crate) enum Segmentation {
     None,
     TcpIpv4,
     TcpIpv6,
-    /// UDP, or unknown.
+    /// UDP's payload into datagrams (Linux's `UDP_SEGMENT`, VIRTIO 1.3), over either version of IP.
+    Udp,
+    /// UDP by fragments of IP, or unknown.
     Other,
 }
 
@@ -67,6 +69,7 @@ impl Offload {
             0 => Segmentation::None,
             1 => Segmentation::TcpIpv4,
             4 => Segmentation::TcpIpv6,
+            5 => Segmentation::Udp,
             _ => Segmentation::Other,
         }
     }
@@ -149,29 +152,31 @@ impl Offload {
 /// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
 pub(crate) const LONGEST: usize = 65_535 + 18;
 
-/// Segments a TCP packet, and passes each finished segment to `each`. Returns false if the packet cannot be segmented
-/// here.
+/// Segments a TCP packet, or the payload of one UDP datagram into several, and passes each finished segment to `each`.
+/// Returns false if the packet cannot be segmented here.
 pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
     let word =
         |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| usize::from(u16::from_be_bytes(*bytes)));
-    let is_v4 = match offload.segmentation() {
-        Segmentation::TcpIpv4 => true,
-        Segmentation::TcpIpv6 => false,
+    let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
+    let version = packet.get(network).map(|byte| byte >> 4);
+    let (is_v4, is_tcp) = match (offload.segmentation(), version) {
+        (Segmentation::TcpIpv4, _) => (true, true),
+        (Segmentation::TcpIpv6, _) => (false, true),
+        (Segmentation::Udp, Some(4)) => (true, false),
+        (Segmentation::Udp, Some(6)) => (false, false),
         _ => return false,
     };
     let [.., a, b, _, _, _, _] = offload.0;
     let size = usize::from(u16::from_le_bytes([a, b]));
     let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
-    let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
-    let Some(headers) = packet.get(transport + 12).map(|byte| transport + usize::from(byte >> 4) * 4) else {
-        return false;
-    };
+    let words = packet.get(transport + 12).map(|byte| usize::from(byte >> 4));
+    let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
+    let headers = transport + header;
     let least = network + if is_v4 { 20 } else { 40 };
-    if size == 0 || transport < least || headers < transport + 20 || packet.len() <= headers {
+    if size == 0 || transport < least || header < shortest || packet.len() <= headers {
         return false;
     }
     let (template, payload) = packet.split_at(headers);
-    let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| template[transport + n]));
     let identification = word(network + 4).unwrap_or(0) as u16;
     let count = payload.len().div_ceil(size);
     let mut segment = Vec::with_capacity(headers + size);
@@ -179,7 +184,7 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
         segment.clear();
         segment.extend_from_slice(template);
         segment.extend_from_slice(part);
-        let after_ip = segment.len() - transport;
+        let after_ip = (segment.len() - transport) as u16;
         let (addresses, from_network) = if is_v4 {
             let length = (segment.len() - network) as u16;
             segment[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
@@ -193,20 +198,30 @@ pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) 
             segment[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
             (32, 8)
         };
-        let at = sequence.wrapping_add((n * size) as u32);
-        segment[transport + 4..transport + 8].copy_from_slice(&at.to_be_bytes());
-        // Only the last segment has FIN and PSH, only the first has CWR.
-        const FIN_PUSH: u8 = 0x09;
-        const CWR: u8 = 0x80;
-        let kept = if n + 1 == count { 0xFF } else { !FIN_PUSH } & if n == 0 { 0xFF } else { !CWR };
-        segment[transport + 13] &= kept;
-        segment[transport + 16..transport + 18].fill(0);
+        let (protocol, place) = if is_tcp {
+            number(&mut segment[transport..], n * size, n == 0, n + 1 == count);
+            (6, transport + 16)
+        } else {
+            segment[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
+            (17, transport + 6)
+        };
+        segment[place..place + 2].fill(0);
         let addresses = &segment[network + from_network..network + from_network + addresses];
-        let sum = checksum([addresses, &[0, 6], &(after_ip as u16).to_be_bytes(), &segment[transport..]]);
-        segment[transport + 16..transport + 18].copy_from_slice(&sum.to_be_bytes());
+        let sum = checksum([addresses, &[0, protocol], &after_ip.to_be_bytes(), &segment[transport..]]);
+        segment[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
         each(&segment);
     }
     true
+}
+
+/// Advances the sequence number of a segment with this header by `bytes`. Only the last segment has FIN and PSH, only the
+/// first has CWR.
+fn number(header: &mut [u8], bytes: usize, is_first: bool, is_last: bool) {
+    const FIN_PUSH: u8 = 0x09;
+    const CWR: u8 = 0x80;
+    let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| header[n])).wrapping_add(bytes as u32);
+    header[4..8].copy_from_slice(&sequence.to_be_bytes());
+    header[13] &= if is_last { 0xFF } else { !FIN_PUSH } & if is_first { 0xFF } else { !CWR };
 }
 
 /// Computes the internet checksum of concatenated parts (RFC 1071).
@@ -235,7 +250,7 @@ fn not_none(sum: u16) -> [u8; 2] {
 
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing {
-    use super::{Offload, cut};
+    use super::{Offload, Segmentation, cut};
     use crate::fuzzing::Input;
 
     /// Input: offloads, and a packet. Segments contain all of the payload once, and a computed checksum changes
@@ -250,7 +265,11 @@ pub(crate) mod fuzzing {
         let transport = usize::from(u16::from_le_bytes([todo.0[6], todo.0[7]]));
         let mut payload = Vec::new();
         let is_cut = cut(packet, todo, |segment| {
-            let headers = transport + usize::from(packet[transport + 12] >> 4) * 4;
+            let header = match todo.segmentation() {
+                Segmentation::Udp => 8,
+                _ => usize::from(packet[transport + 12] >> 4) * 4,
+            };
+            let headers = transport + header;
             assert!(segment.len() > headers && segment.len() <= headers + size);
             payload.extend_from_slice(&segment[headers..]);
         });
@@ -274,25 +293,27 @@ mod tests {
     use crate::batch::Batch;
     use crate::memory::{Pages, Pool, RegionOptions};
 
+    /// Returns the network header of a packet.
+    fn network(is_v4: bool, identification: u16) -> etherparse::IpHeaders {
+        use etherparse::{IpHeaders, Ipv4Header, Ipv6Header};
+        if is_v4 {
+            let (source, destination) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+            let header = Ipv4Header { identification, source, destination, time_to_live: 9, ..Ipv4Header::default() };
+            return IpHeaders::Ipv4(header, Default::default());
+        }
+        let header = Ipv6Header { source: [1; 16], destination: [2; 16], hop_limit: 9, ..Ipv6Header::default() };
+        IpHeaders::Ipv6(header, Default::default())
+    }
+
     /// Compares each segment with the packet that another library builds from its part.
     #[test]
     fn a_large_packet_is_cut_into_valid_segments() {
-        use etherparse::{IpHeaders, Ipv4Header, Ipv6Header, PacketBuilder};
+        use etherparse::PacketBuilder;
         let frame = |is_v4: bool, identification: u16, sequence: u32, flags: (bool, bool), payload: &[u8]| {
-            let ip = match is_v4 {
-                true => {
-                    let (source, destination) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-                    let header =
-                        Ipv4Header { identification, source, destination, time_to_live: 9, ..Ipv4Header::default() };
-                    IpHeaders::Ipv4(header, Default::default())
-                }
-                false => {
-                    let header =
-                        Ipv6Header { source: [1; 16], destination: [2; 16], hop_limit: 9, ..Ipv6Header::default() };
-                    IpHeaders::Ipv6(header, Default::default())
-                }
-            };
-            let tcp = PacketBuilder::ethernet2([2; 6], [4; 6]).ip(ip).tcp(80, 4321, sequence, 1000).ack(7);
+            let tcp = PacketBuilder::ethernet2([2; 6], [4; 6])
+                .ip(network(is_v4, identification))
+                .tcp(80, 4321, sequence, 1000)
+                .ack(7);
             let tcp = if flags.0 { tcp.psh() } else { tcp };
             let tcp = if flags.1 { tcp.fin() } else { tcp };
             let mut bytes = Vec::new();
@@ -324,6 +345,47 @@ mod tests {
             }
             offload.0[6..8].copy_from_slice(&9000u16.to_le_bytes());
             assert!(!cut(&large, offload, |_| panic!("outside the packet")));
+        }
+    }
+
+    /// The same for datagrams, also with a VLAN tag, and a datagram whose checksum is 0, which is stored as 0xFFFF.
+    #[test]
+    fn a_large_datagram_is_cut_into_valid_ones() {
+        use etherparse::PacketBuilder;
+        let frame = |is_v4: bool, is_tagged: bool, identification: u16, payload: &[u8]| {
+            let mut bytes = Vec::new();
+            let (ethernet, ip) = (PacketBuilder::ethernet2([2; 6], [4; 6]), network(is_v4, identification));
+            let udp = match is_tagged {
+                true => ethernet.single_vlan(77.try_into().unwrap()).ip(ip).udp(443, 4321),
+                false => ethernet.ip(ip).udp(443, 4321),
+            };
+            udp.write(&mut bytes, payload).unwrap();
+            bytes
+        };
+        for (is_v4, is_tagged) in [(true, false), (true, true), (false, false), (false, true)] {
+            let transport: u16 = if is_v4 { 34 } else { 54 } + if is_tagged { 4 } else { 0 };
+            let mut payload: Vec<u8> = (0..5000).map(|n| n as u8).collect();
+            // The first datagram's checksum is 0: its last word is what is missing.
+            payload[1398..1400].fill(0);
+            let first = frame(is_v4, is_tagged, 0xFFFF, &payload[..1400]);
+            payload[1398..1400].copy_from_slice(&first[usize::from(transport) + 6..][..2]);
+            let large = frame(is_v4, is_tagged, 0xFFFF, &payload);
+            let ([a, b], [c, d]) = (1400u16.to_le_bytes(), transport.to_le_bytes());
+            let offload = Offload([1, 5, 0, 0, a, b, c, d, 6, 0]);
+            let mut datagrams = Vec::new();
+            assert!(cut(&large, offload, |datagram| datagrams.push(datagram.to_vec())));
+            let parts = payload.chunks(1400).zip([0xFFFF, 0, 1, 2]);
+            let expected: Vec<_> = parts.map(|(part, id)| frame(is_v4, is_tagged, id, part)).collect();
+            assert_eq!(datagrams, expected);
+            assert_eq!(datagrams[0][usize::from(transport) + 6..][..2], [0xFF; 2]);
+            // Cut at any place, it is not read beyond its end, and needs a payload.
+            for len in 0..=usize::from(transport) + 9 {
+                let is_cut = cut(&large[..len], offload, |_| {});
+                assert_eq!(is_cut, len == usize::from(transport) + 9, "{len} bytes");
+            }
+            let mut neither = large.clone();
+            neither[usize::from(transport) - if is_v4 { 20 } else { 40 }] = 0x50;
+            assert!(!cut(&neither, offload, |_| panic!("IP has no version 5")));
         }
     }
 
@@ -435,7 +497,7 @@ mod tests {
             (0, 1, false, Segmentation::TcpIpv4),
             (0, 0x84, false, Segmentation::TcpIpv6),
             (0, 3, false, Segmentation::Other),
-            (0, 5, false, Segmentation::Other),
+            (0, 5, false, Segmentation::Udp),
         ] {
             let offload = of(flags, kind);
             assert_eq!((offload.needs_checksum(), offload.segmentation()), (needs_checksum, segmentation));

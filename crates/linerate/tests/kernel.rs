@@ -287,6 +287,55 @@ fn wait_for_a_reader() {
     assert_eq!((checker.report().corrupted, checker.report().reordered), (0, 0));
 }
 
+/// Datagrams that Linux leaves to a card to be made of one (`UDP_SEGMENT`, as QUIC's servers send) come as Linux makes them
+/// itself for an interface that takes one segment at a time, but for IP's identification.
+#[test]
+fn large_datagrams_of_linux_come_segmented() {
+    over_a_pair("segments", receive_segments);
+}
+
+fn receive_segments() {
+    const SEND: &str = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.83.0.1', 4321)); \
+        s.setsockopt(17, 103, 1000); s.sendto(bytes(i % 251 for i in range(5500)), ('10.83.0.2', 9))";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
+    // Linux before 6.2 gives no such packet to a packet socket.
+    let is_left = (numbers.next(), numbers.next()) >= (Some(6), Some(2));
+    run("ip addr add 10.83.0.1/24 dev v0");
+    run("ip neigh add 10.83.0.2 lladdr 02:00:00:00:00:02 dev v0");
+    let pool = pool();
+    let mut received = Vec::new();
+    for (offloads, most) in [(false, 1), (false, 64), (true, 64)] {
+        if most > 1 && !is_left {
+            continue;
+        }
+        run(&format!("ip link set dev v0 gso_max_segs {most}"));
+        let config = Options { ring: Some(64), offloads, ..Options::default() }.of_port("packet:v1", pool.clone());
+        let flow = Some("udp:9".parse().unwrap());
+        let mut port = PacketPort::open(Interface::open("v1").unwrap(), flow, config).unwrap();
+        let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
+        let sent = Command::new("/usr/bin/python3").args(["-c", SEND]).output().unwrap();
+        assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+        let mut frames = Vec::new();
+        while frames.len() < 6 {
+            rx.recv(&mut batch);
+            frames.extend(batch.packets().map(|packet| packet.to_vec()));
+            batch.clear();
+            assert_eq!(port.statistics().unwrap().drops, Default::default());
+        }
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 1042, 1042, 1042, 542]);
+        for frame in &mut frames {
+            let sum = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();
+            assert_eq!((sum & 0xFFFF) + (sum >> 16), 0xFFFF, "IP's checksum");
+            // The identification, and the checksum over it.
+            frame[18..20].fill(0);
+            frame[24..26].fill(0);
+        }
+        received.push(frames);
+    }
+    assert!(received.windows(2).all(|both| both[0] == both[1]));
+}
+
 fn schedules() {
     let pool = pool();
     let config = |name: &str| Options { ring: Some(128), ..Options::default() }.of_port(name, pool.clone());

@@ -590,7 +590,7 @@ fn fill_chains(
             Segmentation::None => feature::GUEST_CSUM,
             Segmentation::TcpIpv4 => feature::GUEST_CSUM | feature::GUEST_TSO4,
             Segmentation::TcpIpv6 => feature::GUEST_CSUM | feature::GUEST_TSO6,
-            Segmentation::Other => u64::MAX,
+            Segmentation::Udp | Segmentation::Other => u64::MAX,
         };
         if setup.features & needed == needed {
             bytes[..Offload::LEN].copy_from_slice(&todo.0);

@@ -731,7 +731,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
             Segmentation::None => feature::CSUM,
             Segmentation::TcpIpv4 => feature::CSUM | feature::HOST_TSO4,
             Segmentation::TcpIpv6 => feature::CSUM | feature::HOST_TSO6,
-            Segmentation::Other => return (None, false),
+            Segmentation::Udp | Segmentation::Other => return (None, false),
         };
         if self.features & needed == needed {
             return (Some(todo), true);
