@@ -180,6 +180,13 @@ static void report(void) {
 	printf("%ld frames, %u received, %u dropped, %ld times not in order\n", count, stat.recv, stat.drop, order_errors);
 }
 
+/* Takes what is there still. The handle does not block. */
+static void report_rest(void) {
+	while (pcap_dispatch(pcap, -1, each, NULL) > 0)
+		;
+	report();
+}
+
 static void ended(int signal) {
 	(void)signal;
 	pcap_breakloop(pcap);
@@ -197,11 +204,8 @@ static void loop(const char *device, const char *expression, unsigned wait) {
 	if (answer != -2)
 		die("pcap_loop", pcap_geterr(pcap));
 	delay = 0;
-	/* What is there still. */
 	pcap_setnonblock(pcap, 1, text);
-	while (pcap_dispatch(pcap, -1, each, NULL) > 0)
-		;
-	report();
+	report_rest();
 }
 
 /* Takes three frames, then filters: those that were received with them, too. */
@@ -237,7 +241,7 @@ static void wait_for(const char *device, const char *how, long frames) {
 		if (answer < 0)
 			die("pcap_dispatch", pcap_geterr(pcap));
 	}
-	report();
+	report_rest();
 }
 
 static void send_frames(const char *device, long frames) {
