@@ -138,6 +138,20 @@ impl Between {
         self
     }
 
+    /// Sends 55 datagrams that Linux leaves to a card to be made of one (`UDP_SEGMENT`), if the interface can.
+    fn carries_large_datagrams(&self) {
+        const RECEIVE: &str = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+            s.setsockopt(1, 8, 200000); s.bind(('10.88.0.2', 4433)); s.settimeout(20); print('ready', flush=True); \
+            all = [s.recv(2000) for n in range(55)]; assert [len(one) for one in all] == [1000] * 54 + [500], all; \
+            assert b''.join(all) == bytes(i % 251 for i in range(54500))";
+        const SEND: &str = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+            s.setsockopt(17, 103, 1000); s.sendto(bytes(i % 251 for i in range(54500)), ('10.88.0.2', 4433))";
+        let mut receiver = Process::start(self.right.command("/usr/bin/python3 -c").arg(RECEIVE));
+        receiver.await_output("ready");
+        expect(0, self.left.command("/usr/bin/python3 -c").arg(SEND));
+        assert_eq!(receiver.ended().0, Some(0), "datagrams are missing, or wrong");
+    }
+
     /// Sends pings of many sizes, TCP both ways, and UDP, and ends the forwarder.
     fn carries_all(self, mtu: usize) {
         for size in [0, 1, 18, 56, 700, 1472, 1473, 1900, 4000, 8972].into_iter().filter(|size| size + 28 <= mtu) {
@@ -168,6 +182,7 @@ impl Between {
                 assert_eq!(end["sum"]["lost_packets"], 0, "{unread} at the receiver's socket: {result}");
             }
         }
+        self.carries_large_datagrams();
         let (code, said) = self.forwarder.interrupt();
         assert_eq!(code, Some(0), "{said}");
         let summary = summary(said.as_bytes());
@@ -271,6 +286,15 @@ fn packets_cross_two_taps_uncut() {
     let between = Between::with_taps("u", 9000, "tap:l0?offloads=on tap:r0?offloads=on --queues 2 --wait adaptive");
     assert!(between.left.run("ethtool -k l0").contains("tcp-segmentation-offload: on"));
     between.carries_all(9000);
+}
+
+/// Checksums and segmentation that Linux leaves to a port are done where the next port cannot: at a card, here a model.
+#[test]
+fn a_port_without_offloads_segments() {
+    let _alone = alone();
+    let between = Between::with_taps("s", 1500, "tap:l0?offloads=on sim:cut?wire=tap:r0");
+    assert!(between.left.run("ethtool -k l0").contains("tcp-segmentation-offload: on"));
+    between.carries_all(1500);
 }
 
 /// A card of linerate's, here a model, appears as an interface of Linux with its address.

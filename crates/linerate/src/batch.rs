@@ -1,10 +1,12 @@
 //! A batch: the packets of one thread, and the free buffers that travel with them.
 
 mod copies;
+mod segments;
 mod sort;
 mod taken;
 
 pub(crate) use copies::Copied;
+pub(crate) use segments::Segmented;
 pub use taken::Taken;
 
 use std::ops::Range;
@@ -38,6 +40,7 @@ pub struct Batch {
     /// False if every packet is in one slot, which shortens loops over the packets.
     has_chains: bool,
     cache: Option<Cache>,
+    segmented: Option<Segmented>,
 }
 
 impl Default for Batch {
@@ -58,7 +61,7 @@ impl Batch {
     /// If memory cannot hold as many slots, as [`Vec::with_capacity`].
     pub fn with_capacity(capacity: usize) -> Batch {
         let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
-        Batch { slots, start: 0, end: 0, has_chains: false, cache: None }
+        Batch { slots, start: 0, end: 0, has_chains: false, cache: None, segmented: None }
     }
 
     /// Returns the most slots to receive before some are sent or cleared.
@@ -373,6 +376,13 @@ impl Batch {
         let count = count.min(self.len());
         self.free(self.start..self.start + count);
         self.sent(count);
+    }
+
+    /// Drops the last `count` slots: whole packets.
+    pub(crate) fn drop_back(&mut self, count: usize) {
+        let count = count.min(self.len());
+        self.free(self.end - count..self.end);
+        self.end -= count;
     }
 
     /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, nothing is

@@ -2,7 +2,8 @@
 //!
 //! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and its buffer begins with the offloads,
 //! in the format of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux uses on TAP interfaces, too. A queue that
-//! supports them passes them on. Any other computes the checksum itself, and cannot send a packet to be segmented.
+//! supports them passes them on. Any other computes the checksum itself, and segments
+//! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
 
 use crate::memory::{Region, View};
 use crate::slot::Slot;
@@ -152,76 +153,116 @@ impl Offload {
 /// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
 pub(crate) const LONGEST: usize = 65_535 + 18;
 
+/// The headers of a packet to be segmented, which each of its segments gets.
+pub(crate) struct Headers {
+    /// The offset of IP's header.
+    network: usize,
+    /// The offset of TCP's or UDP's header.
+    transport: usize,
+    /// The length of all headers.
+    pub len: usize,
+    /// The payload of each segment; the last may have less.
+    pub size: usize,
+    is_v4: bool,
+    is_tcp: bool,
+}
+
+impl Headers {
+    /// Reads the headers of a packet with a payload; all are in `first`, its first part. `None` if it cannot be segmented here.
+    pub fn of(first: &[u8], offload: Offload) -> Option<Headers> {
+        let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
+        let version = first.get(network).map(|byte| byte >> 4);
+        let (is_v4, is_tcp) = match (offload.segmentation(), version) {
+            (Segmentation::TcpIpv4, _) => (true, true),
+            (Segmentation::TcpIpv6, _) => (false, true),
+            (Segmentation::Udp, Some(4)) => (true, false),
+            (Segmentation::Udp, Some(6)) => (false, false),
+            _ => return None,
+        };
+        let [.., a, b, _, _, _, _] = offload.0;
+        let size = usize::from(u16::from_le_bytes([a, b]));
+        let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
+        let words = first.get(transport + 12).map(|byte| usize::from(byte >> 4));
+        let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
+        let (least, len) = (network + if is_v4 { 20 } else { 40 }, transport + header);
+        let is_possible = size > 0 && transport >= least && header >= shortest && first.len() >= len;
+        is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
+    }
+
+    /// Makes a segment one that is not the last: only that has TCP's FIN and PSH.
+    pub fn continues(&self, segment: &mut [u8]) {
+        const FIN_PUSH: u8 = 0x09;
+        if self.is_tcp {
+            segment[self.transport + 13] &= !FIN_PUSH;
+        }
+    }
+
+    /// Advances the packet's headers by a segment: TCP's sequence number, and IP's identification. Only the first segment has
+    /// TCP's CWR.
+    pub fn advance(&self, headers: &mut [u8]) {
+        const CWR: u8 = 0x80;
+        if self.is_v4 {
+            let identification = &mut headers[self.network + 4..self.network + 6];
+            let next = u16::from_be_bytes([identification[0], identification[1]]).wrapping_add(1);
+            identification.copy_from_slice(&next.to_be_bytes());
+        }
+        if self.is_tcp {
+            let header = &mut headers[self.transport..];
+            let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| header[n])).wrapping_add(self.size as u32);
+            header[4..8].copy_from_slice(&sequence.to_be_bytes());
+            header[13] &= !CWR;
+        }
+    }
+
+    /// Writes the lengths and checksums of a segment: its first part, with all headers, and the rest.
+    pub fn finish(&self, first: &mut [u8], rest: &[&[u8]]) {
+        let Headers { network, transport, is_v4, is_tcp, .. } = *self;
+        let len = first.len() + rest.iter().map(|part| part.len()).sum::<usize>();
+        let after_ip = (len - transport) as u16;
+        let addresses = if is_v4 {
+            let length = (len - network) as u16;
+            first[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
+            first[network + 10..network + 12].fill(0);
+            let sum = checksum([&first[network..transport]]);
+            first[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+            network + 12..network + 20
+        } else {
+            let length = (len - network - 40) as u16;
+            first[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
+            network + 8..network + 40
+        };
+        let (protocol, place) = if is_tcp { (6, transport + 16) } else { (17, transport + 6) };
+        if !is_tcp {
+            first[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
+        }
+        first[place..place + 2].fill(0);
+        let pseudo: [&[u8]; 3] = [&first[addresses], &[0, protocol], &after_ip.to_be_bytes()];
+        let sum = checksum(pseudo.into_iter().chain([&first[transport..]]).chain(rest.iter().copied()));
+        first[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
+    }
+}
+
 /// Segments a TCP packet, or the payload of one UDP datagram into several, and passes each finished segment to `each`.
 /// Returns false if the packet cannot be segmented here.
 pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
-    let word =
-        |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| usize::from(u16::from_be_bytes(*bytes)));
-    let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
-    let version = packet.get(network).map(|byte| byte >> 4);
-    let (is_v4, is_tcp) = match (offload.segmentation(), version) {
-        (Segmentation::TcpIpv4, _) => (true, true),
-        (Segmentation::TcpIpv6, _) => (false, true),
-        (Segmentation::Udp, Some(4)) => (true, false),
-        (Segmentation::Udp, Some(6)) => (false, false),
-        _ => return false,
-    };
-    let [.., a, b, _, _, _, _] = offload.0;
-    let size = usize::from(u16::from_le_bytes([a, b]));
-    let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
-    let words = packet.get(transport + 12).map(|byte| usize::from(byte >> 4));
-    let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
-    let headers = transport + header;
-    let least = network + if is_v4 { 20 } else { 40 };
-    if size == 0 || transport < least || header < shortest || packet.len() <= headers {
-        return false;
-    }
-    let (template, payload) = packet.split_at(headers);
-    let identification = word(network + 4).unwrap_or(0) as u16;
-    let count = payload.len().div_ceil(size);
-    let mut segment = Vec::with_capacity(headers + size);
-    for (n, part) in payload.chunks(size).enumerate() {
+    let Some(headers) = Headers::of(packet, offload).filter(|headers| packet.len() > headers.len) else { return false };
+    let (template, payload) = packet.split_at(headers.len);
+    let (mut template, mut left) = (template.to_vec(), payload.len());
+    let mut segment = Vec::with_capacity(headers.len + headers.size);
+    for part in payload.chunks(headers.size) {
         segment.clear();
-        segment.extend_from_slice(template);
+        segment.extend_from_slice(&template);
         segment.extend_from_slice(part);
-        let after_ip = (segment.len() - transport) as u16;
-        let (addresses, from_network) = if is_v4 {
-            let length = (segment.len() - network) as u16;
-            segment[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
-            segment[network + 4..network + 6].copy_from_slice(&identification.wrapping_add(n as u16).to_be_bytes());
-            segment[network + 10..network + 12].fill(0);
-            let sum = checksum([&segment[network..transport]]);
-            segment[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
-            (8, 12)
-        } else {
-            let length = (segment.len() - network - 40) as u16;
-            segment[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
-            (32, 8)
-        };
-        let (protocol, place) = if is_tcp {
-            number(&mut segment[transport..], n * size, n == 0, n + 1 == count);
-            (6, transport + 16)
-        } else {
-            segment[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
-            (17, transport + 6)
-        };
-        segment[place..place + 2].fill(0);
-        let addresses = &segment[network + from_network..network + from_network + addresses];
-        let sum = checksum([addresses, &[0, protocol], &after_ip.to_be_bytes(), &segment[transport..]]);
-        segment[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
+        left -= part.len();
+        if left > 0 {
+            headers.continues(&mut segment);
+        }
+        headers.finish(&mut segment, &[]);
         each(&segment);
+        headers.advance(&mut template);
     }
     true
-}
-
-/// Advances the sequence number of a segment with this header by `bytes`. Only the last segment has FIN and PSH, only the
-/// first has CWR.
-fn number(header: &mut [u8], bytes: usize, is_first: bool, is_last: bool) {
-    const FIN_PUSH: u8 = 0x09;
-    const CWR: u8 = 0x80;
-    let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| header[n])).wrapping_add(bytes as u32);
-    header[4..8].copy_from_slice(&sequence.to_be_bytes());
-    header[13] &= if is_last { 0xFF } else { !FIN_PUSH } & if is_first { 0xFF } else { !CWR };
 }
 
 /// Computes the internet checksum of concatenated parts (RFC 1071).

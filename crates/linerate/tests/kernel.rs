@@ -314,15 +314,28 @@ fn receive_segments() {
         let flow = Some("udp:9".parse().unwrap());
         let mut port = PacketPort::open(Interface::open("v1").unwrap(), flow, config).unwrap();
         let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
+        // With offloads, one packet comes, and the next port segments it.
+        let next = Options { ring: Some(64), pool: Some(pool.clone()), ..Options::default() };
+        let [mut a, mut b] =
+            next.open(["sim:segments-a?wire=sim:segments-b", "sim:segments-b?wire=sim:segments-a"]).unwrap();
+        let (mut sender, mut receiver, mut large) = (a.tx(0).unwrap(), b.rx(0).unwrap(), Batch::new());
         let sent = Command::new("/usr/bin/python3").args(["-c", SEND]).output().unwrap();
         assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
         let mut frames = Vec::new();
         while frames.len() < 6 {
-            rx.recv(&mut batch);
+            if offloads {
+                rx.recv(&mut large);
+                sender.send(&mut large);
+                receiver.recv(&mut batch);
+            } else {
+                rx.recv(&mut batch);
+            }
             frames.extend(batch.packets().map(|packet| packet.to_vec()));
             batch.clear();
             assert_eq!(port.statistics().unwrap().drops, Default::default());
+            assert_eq!(a.statistics().unwrap().drops, Default::default());
         }
+        assert_eq!(port.statistics().unwrap().rx_packets, if offloads { 1 } else { 6 });
         assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 1042, 1042, 1042, 542]);
         for frame in &mut frames {
             let sum = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();

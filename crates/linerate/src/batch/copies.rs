@@ -87,12 +87,13 @@ impl Batch {
     }
 
     /// Copies packets from the front of `other`, which is of another region, as far as there is room, and frees them
-    /// there. Only frees packets longer than `longest`, or than `pool` can ever hold. Returns the count of slots
-    /// freed, and of packets too long.
+    /// there. Only frees finished packets longer than `longest`, and packets that `pool` can never hold. Returns the count of
+    /// slots freed, and of packets too long.
     pub(crate) fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
-            if packet.len() > longest || !self.can_hold(pool, packet.len()) {
+            let is_too_long = packet.len() > longest && packet.offload().is_none();
+            if is_too_long || !self.can_hold(pool, packet.len()) {
                 too_long += 1;
             } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload()) {
                 break;

@@ -16,18 +16,25 @@ use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::batch::Batch;
 use crate::error::{Error, MORE_DESCRIPTORS, Result};
 use crate::memory::Pool;
-use crate::offload::{LONGEST, Offload};
-use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, Transmit};
+use crate::offload::{LONGEST, Offload, Segmentation};
+use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, SendFinished, Transmit};
 
 /// A TAP interface of Linux.
 pub type Tap = KernelPort<Files>;
 
 /// The file of each queue, shared by its two directions; and programs attached for the port.
-pub struct Files(Vec<Arc<File>>, Option<[Attached; 2]>);
+pub struct Files {
+    queues: Vec<Arc<File>>,
+    /// Linux takes datagrams to be segmented, since 6.2.
+    takes_datagrams: bool,
+    attached: Option<[Attached; 2]>,
+}
 
 /// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
     libc::TUN_F_CSUM as libc::c_ulong | libc::TUN_F_TSO4 as libc::c_ulong | libc::TUN_F_TSO6 as libc::c_ulong;
+/// Those of datagrams to be segmented, which Linux knows since 6.2.
+const DATAGRAMS: libc::c_ulong = 0x20 | 0x40;
 /// The shortest Ethernet frame without CRC; the kernel delivers shorter ones unpadded.
 const SHORTEST: usize = 60;
 
@@ -45,33 +52,34 @@ impl Tap {
         }
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
-        OnInterface::port(On { interface, config }, Files(files, None), true)
+        OnInterface::port(On { interface, config }, files, true)
     }
 
     /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
     pub(super) fn hidden(config: Config, attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>) -> Result<Tap> {
-        let (interface, files) = Tap::make("linerate%d", &config)?;
+        let (interface, mut files) = Tap::make("linerate%d", &config)?;
         let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
         // Fails on kernels without IPv6, which send nothing of it.
         let _ = std::fs::write(quiet, "1");
-        let attached = attach(&interface)?;
+        files.attached = Some(attach(&interface)?);
         interface.set_up()?;
-        OnInterface::port(On { interface, config }, Files(files, Some(attached)), true)
+        OnInterface::port(On { interface, config }, files, true)
     }
 
-    fn make(name: &str, config: &Config) -> Result<(Interface, Vec<Arc<File>>)> {
+    fn make(name: &str, config: &Config) -> Result<(Interface, Files)> {
         let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
-        let mut queues = Vec::new();
+        let (mut queues, mut takes_datagrams) = (Vec::new(), true);
         for _ in 0..several {
-            let opened = open_queue(&name, several > 1, config.options.offloads);
-            let (file, named) = opened.map_err(|error| refused(&name, &error))?;
-            name = named;
-            queues.push(Arc::new(file));
+            let opened =
+                open_queue(&name, several > 1, config.options.offloads).map_err(|error| refused(&name, &error))?;
+            name = opened.name;
+            takes_datagrams &= opened.takes_datagrams;
+            queues.push(Arc::new(opened.file));
         }
         let interface = Interface::open(&name)?;
         interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
-        Ok((interface, queues))
+        Ok((interface, Files { queues, takes_datagrams, attached: None }))
     }
 }
 
@@ -80,13 +88,20 @@ impl Files {
     fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
         let mut ask = request_for("", number(0));
         // SAFETY: the kernel writes one `ifreq`, which outlives the call.
-        let result = unsafe { libc::ioctl(self.0[0].as_raw_fd(), request, &raw mut ask) };
+        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ask) };
         if result < 0 { Err(interface.gone()) } else { Ok(ask) }
     }
 }
 
-/// Opens a queue, and returns its file and the interface's name.
-fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, String)> {
+/// A queue that was opened.
+struct Opened {
+    file: File,
+    /// The interface's name.
+    name: String,
+    takes_datagrams: bool,
+}
+
+fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
@@ -99,9 +114,15 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<(File, St
     call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
     let length = Offload::LEN as libc::c_int;
     call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
-    call(libc::TUNSETOFFLOAD as libc::c_ulong, if offloads { OFFLOADS } else { 0 })?;
+    // Also without offloads, Linux is asked which it knows: it segments what it is given.
+    let takes_datagrams = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
+    if !offloads {
+        call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
+    } else if !takes_datagrams {
+        call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS)?;
+    }
     let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
-    Ok((file, String::from_utf8(name).unwrap_or_default()))
+    Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), takes_datagrams })
 }
 
 fn refused(name: &str, error: &io::Error) -> Error {
@@ -172,13 +193,28 @@ struct TapTx {
     file: Arc<File>,
     counters: Arc<QueueCounters>,
     longest: usize,
+    takes_datagrams: bool,
 }
 
 impl Transmit for TapTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        self.finish_and_send(batch)
+    }
+}
+
+impl SendFinished for TapTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let (mut slots, mut packets, mut total, mut is_to_be_finished) = (0, 0, 0, false);
         for packet in batch.packets() {
             let header = packet.offload();
+            if !self.takes_datagrams && header.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
+                is_to_be_finished = true;
+                break;
+            }
             let len = packet.len();
             let bytes = header.map_or([0; Offload::LEN], |header| header.0);
             let parts: Vec<IoSlice<'_>> =
@@ -201,7 +237,7 @@ impl Transmit for TapTx {
         }
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
-        slots
+        (slots, is_to_be_finished)
     }
 }
 
@@ -211,7 +247,7 @@ impl Sockets for Files {
     const OFFLOADS: bool = true;
 
     fn description(&self, interface: &Interface) -> String {
-        match self.1 {
+        match self.attached {
             None => format!("TAP interface {} of Linux", interface.name()),
             Some(_) => format!("the kernel's network stack, detached from its interface, via {}", interface.name()),
         }
@@ -219,7 +255,7 @@ impl Sockets for Files {
 
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(TapRx {
-            file: self.0[usize::from(queue)].clone(),
+            file: self.queues[usize::from(queue)].clone(),
             pool: on.config.pool.clone(),
             counters,
             bytes: vec![0; Offload::LEN + LONGEST].into(),
@@ -228,8 +264,8 @@ impl Sockets for Files {
     }
 
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let file = self.0[usize::from(queue)].clone();
-        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame }))
+        let (file, takes_datagrams) = (self.queues[usize::from(queue)].clone(), self.takes_datagrams);
+        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame, takes_datagrams }))
     }
 
     fn check(&self, interface: &Interface) -> Result<()> {

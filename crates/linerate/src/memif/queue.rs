@@ -10,7 +10,7 @@ use super::ring::{Part, Ring};
 use crate::batch::Batch;
 use crate::memory::{Placement, Pool};
 use crate::packet::Packet;
-use crate::port::{QueueCounters, RegionRx, Transmit};
+use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
 
 /// The most descriptors of a packet.
 pub const MOST_PARTS: u16 = 1024;
@@ -220,7 +220,7 @@ impl Transmit for MemifTx {
             let _ = self.attached.ring();
             return 0;
         }
-        self.fill_all(batch)
+        self.finish_and_send(batch)
     }
 }
 
@@ -233,27 +233,30 @@ enum Sent {
     Broken,
 }
 
-impl MemifTx {
-    /// Sends what fits. Returns the count of slots taken.
-    fn fill_all(&mut self, batch: &mut Batch) -> usize {
+/// Checksums and segmentation have no place in a descriptor.
+impl SendFinished for MemifTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
         let MemifTx { attached, counters, longest, parts } = self;
-        let Some(ring) = attached.ring() else { return 0 };
+        let Some(ring) = attached.ring() else { return (0, false) };
         let ready = ring.ready();
         let (mut used, mut bytes) = fill_singles(ring, ready.unwrap_or(0), batch, *longest);
         let (mut slots, mut packets) = (usize::from(used), usize::from(used));
-        let mut is_valid = ready.is_some();
-        for mut packet in batch.packets().skip(packets) {
+        let (mut is_valid, mut is_to_be_finished) = (ready.is_some(), false);
+        for packet in batch.packets().skip(packets) {
             let left = ready.unwrap_or(0) - used;
             if left == 0 || !is_valid {
                 break;
             }
+            if packet.offload().is_some() {
+                is_to_be_finished = true;
+                break;
+            }
             let length = packet.len();
-            // Checksums and segmentation have no place in a descriptor.
-            let sent = if length > *longest || packet.offload().is_some() && packet.finish().is_err() {
-                Sent::TooLong
-            } else {
-                fill(ring, used, left, &packet, length, parts)
-            };
+            let sent = if length > *longest { Sent::TooLong } else { fill(ring, used, left, &packet, length, parts) };
             match sent {
                 Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
                 Sent::TooLong => counters.dropped(),
@@ -279,7 +282,7 @@ impl MemifTx {
         }
         counters.moved_packets(packets, slots, bytes);
         batch.drop_front(slots);
-        slots
+        (slots, is_to_be_finished)
     }
 }
 

@@ -13,7 +13,6 @@ use super::queue::{Limits, MOST_PARTS, SHORTEST};
 use super::ring::Ring;
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::memory::{Placement, Pool};
-use crate::offload::Offload;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
 
@@ -239,13 +238,20 @@ impl RegionTx for LendingTx {
         while left > used {
             let put = put(ring, lent, used, left - used, pool, batch, *longest);
             (used, packets, bytes) = (used + put.slots as u16, packets + put.packets, bytes + put.bytes);
-            taken += put.slots + put.too_long;
             batch.sent(put.slots);
-            if put.too_long == 0 {
-                break;
+            taken += put.slots;
+            let dropped = match put.next {
+                Next::Waits => break,
+                Next::TooLong(slots) => {
+                    batch.drop_front(slots);
+                    slots
+                }
+                Next::Unfinished => batch.finish_first(),
+            };
+            if dropped > 0 {
+                counters.dropped();
+                taken += dropped;
             }
-            batch.drop_front(put.too_long);
-            counters.dropped();
         }
         if used > 0 {
             ring.advance(used);
@@ -264,14 +270,25 @@ struct Put {
     packets: usize,
     slots: usize,
     bytes: usize,
-    /// Slots of the packet behind them, which can never be sent.
-    too_long: usize,
+    next: Next,
+}
+
+/// The packet behind those that were handed over.
+#[derive(Default)]
+enum Next {
+    /// There is none, or no room.
+    #[default]
+    Waits,
+    /// It can never be sent, and has this count of slots.
+    TooLong(usize),
+    /// It must be finished first: checksums and segmentation have no place in a descriptor.
+    Unfinished,
 }
 
 /// Puts packets from the front of the batch into up to `left` descriptors, the first of them `ahead` of the next one.
 #[inline(always)]
 fn put(ring: &Ring, lent: &mut Lent, ahead: u16, left: u16, pool: &Pool, batch: &mut Batch, longest: usize) -> Put {
-    let (view, shift) = (pool.region().view(), pool.region().shift());
+    let shift = pool.region().shift();
     let mut put = Put::default();
     let slots = batch.slots();
     let most = slots.len().min(left.into());
@@ -288,14 +305,15 @@ fn put(ring: &Ring, lent: &mut Lent, ahead: u16, left: u16, pool: &Pool, batch: 
             (put.packets, put.slots, put.bytes) = (put.packets + 1, put.slots + 1, put.bytes + length);
             continue;
         }
-        // Several slots, or a checksum that has no place in a descriptor.
-        let packet = &mut slots[put.slots..];
-        let count = Slot::first_packet(packet);
-        let packet = &mut packet[..count];
+        if slot.is_unfinished() {
+            put.next = Next::Unfinished;
+            break;
+        }
+        let count = Slot::first_packet(&slots[put.slots..]);
+        let packet = &slots[put.slots..][..count];
         let length: usize = packet.iter().map(Slot::len).sum();
-        let is_finished = Offload::of(&packet[0], view).is_none_or(|offload| offload.finish(packet, view));
-        if length > longest || count > usize::from(ring.size()) || !is_finished {
-            put.too_long = count;
+        if length > longest || count > usize::from(ring.size()) {
+            put.next = Next::TooLong(count);
             break;
         }
         if count > most - put.slots {

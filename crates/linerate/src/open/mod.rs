@@ -7,6 +7,8 @@ mod kernel;
 mod memory;
 #[cfg(feature = "model")]
 mod model;
+#[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
+mod tests;
 #[cfg(feature = "vfio-user")]
 mod vfio_user;
 

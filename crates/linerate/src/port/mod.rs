@@ -6,6 +6,7 @@
 mod counters;
 mod device;
 mod faulty;
+mod finishing;
 mod monitors;
 mod name;
 mod options;
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use faulty::{Faults, Faulty, Injected};
+pub(crate) use finishing::SendFinished;
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::{CLUSTER, Kind, NO_OPTION, is_pipe, is_vale};
 pub use name::{PortName, count};

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Segmented};
 use crate::memory::Pool;
 use crate::slot::Slot;
 
@@ -83,8 +83,23 @@ pub(crate) struct Mirror {
     changes: u64,
     monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
-    /// For each monitor: copies that are not handed over yet, and the number of packets that could not be copied.
-    copies: Vec<(Batch, u64)>,
+    /// For each monitor.
+    copies: Vec<Copies>,
+}
+
+/// A monitor's copies that are not handed over yet.
+struct Copies {
+    packets: Batch,
+    /// The number of packets that could not be copied.
+    missing: u64,
+    /// After each packet to be sent: the count of slots, and of packets missing. A packet may have several copies: its segments.
+    ends: Vec<(usize, u64)>,
+}
+
+impl Copies {
+    fn new() -> Copies {
+        Copies { packets: Batch::with_capacity(COPIES), missing: 0, ends: Vec::new() }
+    }
 }
 
 /// The most copies that a monitor gets at once; it misses the rest of a larger batch.
@@ -109,7 +124,7 @@ impl Mirror {
     fn look_again(&mut self) {
         self.changes = self.monitored.changes.load(Ordering::Acquire);
         self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.copies = self.monitors.iter().map(|_| (Batch::with_capacity(COPIES), 0)).collect();
+        self.copies = self.monitors.iter().map(|_| Copies::new()).collect();
     }
 
     /// Copies the last `count` slots of a batch as received packets.
@@ -125,34 +140,48 @@ impl Mirror {
     /// afterwards, and then they are the port's.
     #[cold]
     pub fn sending(&mut self, batch: &mut Batch) -> usize {
+        batch.take_segmented();
+        self.copies.iter_mut().for_each(|copies| copies.ends.clear());
         if let Some((slots, pool)) = batch.contents() {
-            self.copy(slots, pool, false);
+            for packet in slots.split_inclusive(|slot| !slot.has_more()) {
+                self.copy(packet, pool, false);
+                for Copies { packets, missing, ends } in &mut self.copies {
+                    ends.push((packets.len(), *missing));
+                }
+            }
         }
         batch.packets().count()
     }
 
     /// Hands over the copies of the packets that were sent: of `before`, those that are not in the batch any more. The
-    /// other copies are dropped.
+    /// other copies are dropped. Of a packet that was segmented for a queue that had no room for all, the segments sent are
+    /// missing; the rest is a packet of the next call.
     #[cold]
     pub fn sent(&mut self, batch: &mut Batch, before: usize) {
-        let taken = before.saturating_sub(batch.packets().count());
-        for (copies, missing) in &mut self.copies {
-            let mut place = 0;
-            *missing = missing.saturating_sub((before - taken) as u64);
-            copies.retain(|_| {
-                place += 1;
-                place <= taken
-            });
+        let segmented = batch.take_segmented();
+        // Segments are in front of their rest.
+        let rest = segmented.and_then(|Segmented { rest, .. }| {
+            let mut packets = batch.slots().split_inclusive(|slot| !slot.has_more());
+            packets.position(|packet| packet[0].buf() == rest)
+        });
+        let unsent = rest.unwrap_or(0);
+        let lost = segmented.filter(|_| rest.is_some()).map_or(0, |all| all.segments.saturating_sub(unsent)) as u64;
+        let taken = before.saturating_sub(batch.packets().count() - unsent);
+        for (one, Copies { packets, missing, ends }) in self.monitors.iter().zip(&mut self.copies) {
+            let last = taken.checked_sub(1).and_then(|last| ends.get(last));
+            let (kept, not_copied) = last.copied().unwrap_or_default();
+            packets.drop_back(packets.len().saturating_sub(kept));
+            *missing = not_copied + if one.transmit { lost } else { 0 };
         }
         self.hand_over();
     }
 
     /// Copies the packets of these slots for the monitors of this direction.
     pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>, receive: bool) {
-        for (one, (copies, missing)) in self.monitors.iter().zip(&mut self.copies) {
+        for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             if if receive { one.receive } else { one.transmit } {
                 for packet in slots.split_inclusive(|slot| !slot.has_more()) {
-                    let fits = copies.len() < COPIES && one.listener.copy(copies, packet, pool);
+                    let fits = packets.len() < COPIES && one.listener.copy(packets, packet, pool);
                     *missing += u64::from(!fits);
                 }
             }
@@ -161,15 +190,15 @@ impl Mirror {
 
     /// Counts packets that were lost on their way here.
     pub fn miss(&mut self, lost: u64, receive: bool) {
-        for (one, (_, missing)) in self.monitors.iter().zip(&mut self.copies) {
+        for (one, Copies { missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             *missing += if if receive { one.receive } else { one.transmit } { lost } else { 0 };
         }
     }
 
     /// Hands the copies over.
     pub fn hand_over(&mut self) {
-        for (one, (copies, missing)) in self.monitors.iter().zip(&mut self.copies) {
-            one.listener.hand_over(copies, self.queue, std::mem::take(missing));
+        for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
+            one.listener.hand_over(packets, self.queue, std::mem::take(missing));
         }
     }
 }

@@ -27,7 +27,8 @@ pub struct Options {
     /// ([`Waiter`](super::Waiter)); `None`: polled only.
     pub interrupts: Option<Duration>,
     /// Leave checksums and segmentation to the packets' destination, where the port can (`?offloads=on`). Received packets
-    /// may then be unfinished, and up to 65,553 bytes long. Packets of virtual machines, which never cross a wire, need neither.
+    /// may then be unfinished, and up to 65,553 bytes long. Packets of virtual machines, which never cross a wire, need neither;
+    /// a port that cannot leave them to its other end does both when it sends them.
     pub offloads: bool,
     /// Note when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
     /// (`?timestamps=on`): `packet:`; and `pcap:`, with the times of the file.

@@ -33,6 +33,10 @@ pub mod feature {
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
+    /// These three: VIRTIO 1.3, 5.1.3.
+    pub const GUEST_USO4: u64 = 1 << 54;
+    pub const GUEST_USO6: u64 = 1 << 55;
+    pub const HOST_USO: u64 = 1 << 56;
     pub const SPEED_DUPLEX: u64 = 1 << 63;
     pub const ANY_LAYOUT: u64 = 1 << 27;
     pub const INDIRECT_DESC: u64 = 1 << 28;

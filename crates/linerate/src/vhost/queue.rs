@@ -22,7 +22,7 @@ use crate::memory::{Mapping, Pool};
 use crate::offload::{Offload, Segmentation};
 use crate::packet::Packet;
 use crate::pci::Interrupt;
-use crate::port::{QueueCounters, RegionRx, Transmit};
+use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
 use crate::slot::{HEADROOM, Slot};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
@@ -183,7 +183,8 @@ fn take(
     parts: &mut Chain,
 ) -> Option<u16> {
     let header = header_len(setup.features);
-    let may_be_unfinished = setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6) != 0;
+    let may_be_unfinished =
+        setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6 | feature::HOST_USO) != 0;
     let memory = &*setup.memory;
     let (mut packets, mut bytes, mut dropped) = (0, 0, 0);
     let slots = batch.len();
@@ -459,7 +460,7 @@ impl Transmit for VhostTx {
             self.attached.look();
             return 0;
         }
-        self.fill_all(batch)
+        self.finish_and_send(batch)
     }
 }
 
@@ -469,16 +470,21 @@ enum Sent {
     Before(u16),
     TooLong,
     NoRoom,
+    /// It must be finished first: the driver cannot.
+    Unfinished,
     /// A chain breaks the rules.
     Broken,
 }
 
-impl VhostTx {
-    /// Sends what fits. Returns the count of slots taken.
-    fn fill_all(&mut self, batch: &mut Batch) -> usize {
+impl SendFinished for VhostTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
         let VhostTx { attached, counters, longest, parts } = self;
-        let Some(Running { ring, setup }) = attached.enter() else { return 0 };
-        let (slots, is_valid) = match (ring, setup.log.is_some()) {
+        let Some(Running { ring, setup }) = attached.enter() else { return (0, false) };
+        let Filled { slots, is_valid, is_to_be_finished } = match (ring, setup.log.is_some()) {
             (AnyRing::Split(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Split(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Packed(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
@@ -489,12 +495,21 @@ impl VhostTx {
         }
         attached.leave();
         batch.drop_front(slots);
-        slots
+        (slots, is_to_be_finished)
     }
 }
 
-/// Fills chains, and returns them to the driver. Returns the count of slots taken, and false if a chain breaks the rules.
-/// While what is written `IS_LOGGED`, no packet takes the quick way.
+/// The outcome of sending packets.
+struct Filled {
+    /// The count of slots taken.
+    slots: usize,
+    /// False if a chain breaks the rules.
+    is_valid: bool,
+    /// The next packet must be finished first.
+    is_to_be_finished: bool,
+}
+
+/// Fills chains, and returns them to the driver. While what is written `IS_LOGGED`, no packet takes the quick way.
 #[inline(always)]
 fn fill_from<const IS_LOGGED: bool>(
     ring: &mut impl Ring,
@@ -503,9 +518,9 @@ fn fill_from<const IS_LOGGED: bool>(
     counters: &QueueCounters,
     longest: usize,
     parts: &mut Chain,
-) -> (usize, bool) {
+) -> Filled {
     let header = header_len(setup.features);
-    let (mut slots, mut packets, mut bytes) = (0, 0, 0);
+    let (mut slots, mut packets, mut bytes, mut is_to_be_finished) = (0, 0, 0, false);
     let mut is_valid = ring.look() && !setup.memory.is_broken();
     let mut at = ring.next();
     for mut packet in batch.packets() {
@@ -521,7 +536,7 @@ fn fill_from<const IS_LOGGED: bool>(
             }
         };
         let length = packet.len();
-        let sent = if length > longest {
+        let sent = if length > longest && packet.offload().is_none() {
             Sent::TooLong
         } else if !IS_LOGGED && fill_single(ring, setup, head, header, &mut packet) {
             Sent::Before(head.end)
@@ -532,6 +547,10 @@ fn fill_from<const IS_LOGGED: bool>(
             Sent::Before(end) => (at, packets, bytes) = (end, packets + 1, bytes + length),
             Sent::TooLong => counters.dropped(),
             Sent::NoRoom => break,
+            Sent::Unfinished => {
+                is_to_be_finished = true;
+                break;
+            }
             Sent::Broken => {
                 is_valid = false;
                 break;
@@ -543,7 +562,7 @@ fn fill_from<const IS_LOGGED: bool>(
         setup.call.iter().for_each(|call| call.raise());
     }
     counters.moved_packets(packets, slots, bytes);
-    (slots, is_valid)
+    Filled { slots, is_valid, is_to_be_finished }
 }
 
 /// Writes a packet that fits a chain's only descriptor. Returns false for any other.
@@ -590,13 +609,13 @@ fn fill_chains(
             Segmentation::None => feature::GUEST_CSUM,
             Segmentation::TcpIpv4 => feature::GUEST_CSUM | feature::GUEST_TSO4,
             Segmentation::TcpIpv6 => feature::GUEST_CSUM | feature::GUEST_TSO6,
-            Segmentation::Udp | Segmentation::Other => u64::MAX,
+            Segmentation::Udp => feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6,
+            Segmentation::Other => u64::MAX,
         };
-        if setup.features & needed == needed {
-            bytes[..Offload::LEN].copy_from_slice(&todo.0);
-        } else if packet.finish().is_err() {
-            return Sent::TooLong;
+        if setup.features & needed != needed {
+            return Sent::Unfinished;
         }
+        bytes[..Offload::LEN].copy_from_slice(&todo.0);
     }
     let needed = header + packet.len();
     let most = if setup.features & feature::MRG_RXBUF != 0 { MAX_CHAIN } else { 1 };

@@ -406,9 +406,12 @@ pub fn offered(has_offloads: bool, has_queues: bool, has_packed: bool) -> u64 {
         | feature::GUEST_TSO4
         | feature::GUEST_TSO6
         | feature::GUEST_ECN
+        | feature::GUEST_USO4
+        | feature::GUEST_USO6
         | feature::HOST_TSO4
         | feature::HOST_TSO6
-        | feature::HOST_ECN;
+        | feature::HOST_ECN
+        | feature::HOST_USO;
     [(has_offloads, offloads), (has_queues, feature::MQ), (has_packed, feature::RING_PACKED)]
         .into_iter()
         .fold(always, |all, (is_there, features)| if is_there { all | features } else { all })

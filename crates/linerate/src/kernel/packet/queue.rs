@@ -13,7 +13,7 @@ use crate::filter::Filter;
 use crate::kernel::interface::LongestFrame;
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
-use crate::port::{QueueCounters, Receive, Transmit};
+use crate::port::{QueueCounters, Receive, SendFinished, Transmit};
 
 // Offsets in a block (`struct tpacket_block_desc`): status, count of packets, offset of the first.
 const BLOCK_STATUS: usize = 8;
@@ -156,8 +156,6 @@ impl PacketRx {
         let memory = &self.socket.memory;
         let is_cut = match offload.segmentation() {
             Segmentation::None => false,
-            // No port passes them on.
-            Segmentation::Udp => true,
             _ => !self.offloads,
         };
         if len > if self.offloads || is_cut { LONGEST } else { self.longest } {
@@ -352,13 +350,32 @@ impl PacketTx {
 
 impl Transmit for PacketTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let mut slots = 0;
+        self.finish_and_send(batch)
+    }
+
+    fn unsent(&self) -> usize {
+        self.place.untaken
+    }
+}
+
+impl SendFinished for PacketTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let (mut slots, mut is_to_be_finished) = (0, false);
         for packet in batch.packets() {
             let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
             if self.status(self.place.next) & busy != 0 {
                 break;
             }
             let (len, offload) = (packet.len(), packet.offload());
+            // Linux before 6.2 refuses them.
+            if offload.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
+                is_to_be_finished = true;
+                break;
+            }
             slots += packet.slots();
             let fits = if offload.is_some() { len <= LONGEST } else { self.longest.fits(len, &packet) };
             let mut at = self.offset(self.place.next) + HEADER;
@@ -394,11 +411,7 @@ impl Transmit for PacketTx {
         } else if self.place.untaken < untaken {
             self.retry = Retry::default();
         }
-        slots
-    }
-
-    fn unsent(&self) -> usize {
-        self.place.untaken
+        (slots, is_to_be_finished)
     }
 }
 

@@ -247,20 +247,22 @@ impl RegionTx for XdpTx {
             end.completion.release();
         }
 
-        let (total, mut taken, mut packets, mut bytes) = (batch.len(), 0, 0, 0);
+        let (mut total, mut taken, mut packets, mut bytes) = (batch.len(), 0, 0, 0);
         let mut room = end.ring.free(total as u32) as usize;
         while taken < total {
+            let is_for_kernel = |first: &Slot| {
+                let left = Offload::of(first, region.view());
+                left.filter(|&left| self.socket.checksums && is_for_kernel(left, first))
+            };
+            let left = batch.slots().get(taken).and_then(is_for_kernel);
+            let finished = left.is_some() || batch.finish_packet(taken);
+            total = batch.len(); // a packet that is segmented becomes several
             let slots = &mut batch.slots()[taken..];
             let count = Slot::first_packet(slots);
             let slots = &mut slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
             let fits = self.longest.fits(len, region.view().bytes(&slots[0]))
                 && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
-            let (left, finished) = match Offload::of(&slots[0], region.view()) {
-                Some(left) if self.socket.checksums && is_for_kernel(left, &slots[0]) => (Some(left), true),
-                Some(left) => (None, left.finish(slots, region.view())),
-                None => (None, true),
-            };
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();

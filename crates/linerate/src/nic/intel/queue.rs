@@ -24,7 +24,6 @@ use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
-use crate::offload::Offload;
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
@@ -472,7 +471,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         if self.is_reclaiming(batch) {
             self.reclaim(batch);
         }
-        let (total, first, mut taken) = (batch.len(), self.next, 0);
+        let (mut total, first, mut taken) = (batch.len(), self.next, 0);
         while taken < total {
             let mut now = self.fill_run(&batch.slots()[taken..]);
             if self.unreported >= REPORT_EVERY {
@@ -480,6 +479,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             }
             if now == 0 {
                 now = self.send_careful(batch, taken);
+                total = batch.len(); // a packet that is segmented becomes several
             }
             if now == 0 {
                 break; // the ring is full
@@ -600,16 +600,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.bufs.len() - 1 - self.in_flight()
     }
 
-    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, or needs its
-    /// checksum. Returns the count of slots taken, 0 if the ring has no room.
+    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, needs its checksum, or is to
+    /// be segmented. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+        let finished = batch.finish_packet(at);
         let slots = &mut batch.slots()[at..];
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
-        let region = self.pool.region();
-        let finished = Offload::of(&slots[0], region.view()).is_none_or(|left| left.finish(slots, region.view()));
         if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();

@@ -65,10 +65,13 @@ pub(super) struct State {
 /// Features negotiated only for a port with offloads.
 const OFFLOADS: u64 = feature::CSUM
     | feature::GUEST_CSUM
-    | feature::GUEST_TSO4
-    | feature::GUEST_TSO6
+    | GUEST_SEGMENTATION
     | feature::HOST_TSO4
-    | feature::HOST_TSO6;
+    | feature::HOST_TSO6
+    | feature::HOST_USO;
+
+/// Features with which a device leaves packets to be segmented to the driver.
+const GUEST_SEGMENTATION: u64 = feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_USO4 | feature::GUEST_USO6;
 
 /// The offset of zeros for headers.
 pub(super) const ZEROS: usize = 0;
@@ -98,9 +101,9 @@ impl Hardware {
         // Segmentation depends on the checksum and on mergeable buffers (5.1.3.1, 5.1.6.3.1).
         let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
             both if both == feature::GUEST_CSUM | feature::MRG_RXBUF => features,
-            _ => features & !(feature::GUEST_TSO4 | feature::GUEST_TSO6),
+            _ => features & !GUEST_SEGMENTATION,
         };
-        if features & (feature::GUEST_TSO4 | feature::GUEST_TSO6) != 0 {
+        if features & GUEST_SEGMENTATION != 0 {
             config.options.max_frame = config.options.max_frame.max(LONGEST);
         }
         let pairs = config.options.rx_queues.max(config.options.tx_queues);

@@ -672,12 +672,13 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+        let todo = batch.slots().get(at).and_then(|first| self.left_to_device(first));
+        let possible = todo.is_some() || batch.finish_packet(at);
         let slots = &mut batch.slots()[at..];
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let length: usize = slots.iter().map(Slot::len).sum();
         let header = self.layout.len;
-        let (todo, possible) = self.left_to_device(slots);
         let in_front = slots[0].offset() >= header as usize;
         let own_header = self.layout.separate || !in_front;
         // The header of zeros is shared: nothing may be written to it.
@@ -722,20 +723,16 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         count
     }
 
-    /// Returns the offloads left to the device, and whether the packet can be sent. Computes a checksum here if the
-    /// device cannot.
-    fn left_to_device(&self, slots: &mut [Slot]) -> (Option<Offload>, bool) {
-        let region = self.pool.region();
-        let Some(todo) = Offload::of(&slots[0], region.view()) else { return (None, true) };
+    /// Returns the offloads left to the device, if it can do them.
+    fn left_to_device(&self, first: &Slot) -> Option<Offload> {
+        let todo = Offload::of(first, self.pool.region().view())?;
         let needed = match todo.segmentation() {
             Segmentation::None => feature::CSUM,
             Segmentation::TcpIpv4 => feature::CSUM | feature::HOST_TSO4,
             Segmentation::TcpIpv6 => feature::CSUM | feature::HOST_TSO6,
-            Segmentation::Udp | Segmentation::Other => return (None, false),
+            Segmentation::Udp => feature::CSUM | feature::HOST_USO,
+            Segmentation::Other => return None,
         };
-        if self.features & needed == needed {
-            return (Some(todo), true);
-        }
-        (None, todo.finish(slots, region.view()))
+        (self.features & needed == needed).then_some(todo)
     }
 }

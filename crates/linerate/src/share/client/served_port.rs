@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, is_pipe,
+    Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SendFinished, SoftwarePort, Transmit, is_pipe,
 };
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
@@ -220,7 +220,18 @@ struct ServedTx {
 
 impl Transmit for ServedTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (mut slots, mut packets, mut total) = (0, 0, 0);
+        self.finish_and_send(batch)
+    }
+}
+
+/// A slot of netmap's has no place for checksums and segmentation.
+impl SendFinished for ServedTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let (mut slots, mut packets, mut total, mut is_to_be_finished) = (0, 0, 0, false);
         let count = batch.len();
         let mut waiting = batch.packets();
         let mut next = waiting.next();
@@ -228,6 +239,10 @@ impl Transmit for ServedTx {
         opened.port.put(opened.socket(), self.queue, count, |room| {
             while let Some(packet) = next.take() {
                 let len = packet.len();
+                if packet.offload().is_some() {
+                    is_to_be_finished = true;
+                    return None;
+                }
                 if len > self.longest {
                     self.counters.dropped();
                 } else if len.max(1) <= room {
@@ -246,6 +261,6 @@ impl Transmit for ServedTx {
         });
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
-        slots
+        (slots, is_to_be_finished)
     }
 }

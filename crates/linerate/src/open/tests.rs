@@ -1,0 +1,169 @@
+//! Every kind of port sends packets that are to be finished or segmented.
+
+use std::sync::Arc;
+
+use crate::Options;
+use crate::batch::Batch;
+use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use crate::offload::{Offload, cut};
+use crate::port::{Port, RxQueue};
+use crate::unix_socket::tests::{socket, until, until_link};
+
+const BUFFERS: usize = 2048;
+
+fn pool() -> Arc<Pool> {
+    let pages = Pages::Only(PageSize::Ordinary);
+    Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None }).unwrap())
+}
+
+fn open(pool: &Arc<Pool>, name: &str) -> Port {
+    let [port] = Options { pool: Some(pool.clone()), ..Options::default() }.open([name]).unwrap();
+    port
+}
+
+/// Packets, each with what is left to do, and the packets on a wire that they become.
+type Sent = (Vec<(Vec<u8>, Option<Offload>)>, Vec<Vec<u8>>);
+
+/// Returns packets whose segments fill a small ring several times, between others.
+fn packets() -> Sent {
+    let (mut packets, mut wire) = (Vec::new(), Vec::new());
+    for n in 0..40u8 {
+        let payload: Vec<u8> = (0..20_500 + usize::from(n)).map(|at| (at / 3) as u8 ^ n).collect();
+        let ip = || etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+        let mut bytes = Vec::new();
+        let left = match n % 4 {
+            0 => {
+                ip().tcp(80, 4321, u32::from(n) << 24, 1000).psh().write(&mut bytes, &payload).unwrap();
+                Some(Offload([1, 1, 0, 0, 0xA8, 5, 34, 0, 16, 0]))
+            }
+            1 => {
+                ip().udp(443, 4321).write(&mut bytes, &payload).unwrap();
+                Some(Offload([1, 5, 0, 0, 0xE8, 3, 34, 0, 6, 0]))
+            }
+            2 => {
+                ip().tcp(80, 4321, 5, 1000).write(&mut bytes, &payload[..1000]).unwrap();
+                Some(Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]))
+            }
+            _ => {
+                ip().udp(443, 4321).write(&mut bytes, &payload[..100]).unwrap();
+                None
+            }
+        };
+        match left {
+            Some(left) if left.0[1] > 0 => assert!(cut(&bytes, left, |segment| wire.push(segment.to_vec()))),
+            Some(_) => {
+                wire.push(bytes.clone());
+                // What Linux leaves: the sum of the pseudo header.
+                let len = (bytes.len() - 34) as u32;
+                let words = [0x0A00, 1, 0x0A00, 2, 6, len];
+                let sum = words.iter().sum::<u32>() as u16;
+                bytes[50..52].copy_from_slice(&sum.to_be_bytes());
+            }
+            None => wire.push(bytes.clone()),
+        }
+        packets.push((bytes, left));
+    }
+    (packets, wire)
+}
+
+/// Receives, and finishes what comes unfinished. Returns how many packets those are.
+fn receive(rx: &mut RxQueue, all: &mut Vec<Vec<u8>>) -> usize {
+    let mut batch = Batch::new();
+    rx.recv(&mut batch);
+    let mut unfinished = 0;
+    for packet in batch.packets() {
+        let mut bytes = Vec::new();
+        packet.append_to(&mut bytes);
+        let Some(left) = packet.offload() else {
+            all.push(bytes);
+            continue;
+        };
+        unfinished += 1;
+        if !cut(&bytes, left, |segment| all.push(segment.to_vec())) {
+            assert!(left.finish_bytes(&mut bytes));
+            all.push(bytes);
+        }
+    }
+    unfinished
+}
+
+/// Sends the packets from a port to another, which may have memory of its own; a monitor at a model sees what is sent. Returns
+/// the count of packets that arrive unfinished.
+fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
+    let theirs = if is_other_region { pool() } else { from.pool().clone() };
+    let (packets, wire) = packets();
+    let (mut tx, mut rx) = (from.tx(0).unwrap(), to.rx(0).unwrap());
+    let name = from.name().to_string();
+    let is_model = name.starts_with("sim:");
+    let watched = if is_model { format!("{name}/t") } else { "segments{1".to_string() };
+    let mut monitor = open(&pool(), &format!("{watched}?ring=2048"));
+    let mut seen_by_monitor = monitor.rx(0).unwrap();
+    let (mut batch, mut sent, mut arrived, mut seen, mut unfinished) = (Batch::new(), 0, Vec::new(), Vec::new(), 0);
+    until(|| {
+        while let Some((bytes, left)) = packets.get(sent)
+            && batch.push_parts(&theirs, bytes.len(), [&bytes[..]].into_iter(), *left)
+        {
+            sent += 1;
+        }
+        tx.send(&mut batch);
+        unfinished += receive(&mut rx, &mut arrived);
+        receive(&mut seen_by_monitor, &mut seen);
+        arrived.len() >= wire.len()
+    });
+    for (n, (one, other)) in arrived.iter().zip(&wire).enumerate() {
+        let at = one.iter().zip(other).position(|(a, b)| a != b);
+        assert!(one == other, "{name}: frame {n}, {} and {} bytes, at {at:?}", one.len(), other.len());
+    }
+    assert_eq!(arrived.len(), wire.len(), "{name}");
+    if is_model {
+        until(|| {
+            let before = seen.len();
+            receive(&mut seen_by_monitor, &mut seen);
+            seen.len() == before
+        });
+        // Segments of a packet that was not sent whole at once are missing, and counted.
+        let missing = monitor.statistics().unwrap().drops.no_descriptor as usize;
+        assert_eq!(seen.len() + missing, wire.len(), "{name}");
+        assert!(seen.len() > wire.len() / 2, "{name}: {} of {}", seen.len(), wire.len());
+        let mut all = wire.iter();
+        assert!(seen.iter().all(|frame| all.any(|one| one == frame)), "{name}: they are in order");
+    }
+    assert_eq!(from.statistics().unwrap().drops, crate::port::Drops::default(), "{name}");
+    drop((tx, rx, batch));
+    until(|| theirs.available() == BUFFERS || !is_other_region);
+    unfinished
+}
+
+/// Each port sends them as valid frames, in order, through a ring that is smaller; or as they are, if its other end can take
+/// them.
+#[test]
+fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
+    let (_folders, paths): (Vec<_>, Vec<_>) = (0..5).map(|_| socket()).unzip();
+    let [vhost, memif, copies, uncut, half] = [0, 1, 2, 3, 4].map(|n| paths[n].display().to_string());
+    let pairs = [
+        ["sim:finish-a?ring=64&wire=sim:finish-b".to_string(), "sim:finish-b?wire=sim:finish-a".to_string()],
+        [format!("vhost:{vhost}"), format!("virtio-user:{vhost}?ring=64")],
+        [format!("memif:{memif}?role=server"), format!("memif:{memif}?ring=64&zero-copy=on")],
+        [format!("memif:{copies}?role=server"), format!("memif:{copies}?ring=64")],
+        [format!("vhost:{uncut}?offloads=on&packed=on"), format!("virtio-user:{uncut}?ring=64&offloads=on&packed=on")],
+        [format!("vhost:{half}?offloads=on"), format!("virtio-user:{half}?ring=64")],
+    ];
+    for names in pairs {
+        let pools = [pool(), pool()];
+        let mut n = 0;
+        let mut ports = names.map(|name| {
+            n += 1;
+            open(&pools[n - 1], &name)
+        });
+        ports.iter().for_each(|port| until_link(port, true));
+        let [near, far] = &mut ports;
+        for is_other_region in [false, true] {
+            let is_uncut = near.name().contains(&uncut);
+            for unfinished in [cross(near, far, is_other_region), cross(far, near, is_other_region)] {
+                assert_eq!(unfinished, if is_uncut { 30 } else { 0 }, "{}", near.name());
+            }
+        }
+        drop(ports);
+        until(|| pools.iter().all(|pool| pool.available() == BUFFERS));
+    }
+}
