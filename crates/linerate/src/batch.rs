@@ -40,7 +40,8 @@ pub struct Batch {
     /// False if every packet is in one slot, which shortens loops over the packets.
     has_chains: bool,
     cache: Option<Cache>,
-    segmented: Option<Segmented>,
+    /// In a box: it is rare, and the fields above stay at their places.
+    segmented: Option<Box<Segmented>>,
 }
 
 impl Default for Batch {

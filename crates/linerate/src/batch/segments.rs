@@ -125,8 +125,8 @@ impl Batch {
         self.put(&freed);
         self.replace(at, count, slots);
         match &mut self.segmented {
-            Some(Segmented { rest, segments }) if *rest == buffer => *segments += 1,
-            other => *other = Some(Segmented { rest: buffer, segments: 1 }),
+            Some(last) if last.rest == buffer => last.segments += 1,
+            other => *other = Some(Box::new(Segmented { rest: buffer, segments: 1 })),
         }
         ControlFlow::Continue(needed)
     }
@@ -145,7 +145,7 @@ impl Batch {
 
     /// Forgets the packet that was segmented last, and returns it.
     pub(crate) fn take_segmented(&mut self) -> Option<Segmented> {
-        self.segmented.take()
+        self.segmented.take().map(|last| *last)
     }
 }
 
