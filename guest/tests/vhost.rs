@@ -17,7 +17,7 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
-use linerate_guest::{Guest, Machine, Namespace, OpenVswitch, Passt};
+use linerate_guest::{Guest, Machine, Namespace, OpenVswitch, Passt, Qemu};
 use tempfile::TempDir;
 
 /// A thread that forwards between two ports, in both directions.
@@ -83,11 +83,25 @@ const PAIRS: [Pair; 8] = [
 
 #[test]
 fn guests_reach_each_other_through_a_forwarder() {
+    reach_each_other(Machine::new().processors(2), &PAIRS, 16 << 20);
+}
+
+/// The same in the distribution's QEMU, with one processor: with two, its emulation of them sometimes ends.
+#[test]
+fn the_distribution_s_qemu_has_its_cards_at_these_ports_too() {
+    let pairs = [
+        Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
+        Pair { options: "packed=on", port: "?packed=on&offloads=on", queues: 1 },
+    ];
+    reach_each_other(Machine::new().qemu(Qemu::Distribution), &pairs, 1 << 20);
+}
+
+/// Sends pings of several lengths, and a file of this size over TCP in both directions, between the cards of each pair.
+fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
     let folder = TempDir::new().unwrap();
-    let mut machine = Machine::new().processors(2);
     machine.program("ethtool");
     let mut forwarders = Vec::new();
-    for (n, Pair { options, port, queues }) in PAIRS.iter().enumerate() {
+    for (n, Pair { options, port, queues }) in pairs.iter().enumerate() {
         let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")).display().to_string());
         let names = sockets.each_ref().map(|socket| {
             let mark = if port.is_empty() { '?' } else { '&' };
@@ -98,9 +112,9 @@ fn guests_reach_each_other_through_a_forwarder() {
         forwarders.push(Forwarder::start(ports));
     }
     let mut guest = machine.boot();
-    guest.run("modprobe -a virtio_pci virtio_net; head -c 16777216 /dev/urandom >/tmp/file");
+    guest.run(&format!("modprobe -a virtio_pci virtio_net; head -c {size} /dev/urandom >/tmp/file"));
     let sum = guest.run("sha256sum </tmp/file");
-    for (n, Pair { options, port, queues }) in PAIRS.iter().enumerate() {
+    for (n, Pair { options, port, queues }) in pairs.iter().enumerate() {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
         let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
         guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
@@ -125,7 +139,7 @@ fn guests_reach_each_other_through_a_forwarder() {
         let last = format!("rx-{}", queues - 1);
         assert!(guest.run(&format!("ls /sys/class/net/{near}/queues")).contains(&last), "{options}");
     }
-    for (forwarder, Pair { options, .. }) in forwarders.into_iter().zip(&PAIRS) {
+    for (forwarder, Pair { options, .. }) in forwarders.into_iter().zip(pairs) {
         let ports = forwarder.ports();
         for port in &ports {
             // What a card has negotiated is seen while its machine runs.

@@ -65,7 +65,8 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     let mut words = Vec::new();
     let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
     // KVM runs the guest's code on the processor itself.
-    let accelerators = if has_kvm() { "kvm:tcg" } else { "tcg" };
+    let has_kvm = has_kvm();
+    let accelerators = if has_kvm { "kvm:tcg" } else { "tcg" };
     option("-M", format!("q35,accel={accelerators},memory-backend=memory"));
     option("-cpu", "max".to_string());
     option("-m", format!("{}M", machine.memory));
@@ -86,8 +87,14 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
         let mac = port_mac(port.short());
         let mut card = format!("virtio-net-pci,netdev=net{n},mac={mac}");
         if queues > 1 {
+            card += ",mq=on";
+        }
+        if major < 8 && !has_kvm {
+            // QEMU 7.2 without KVM ends with a null pointer at the first message-signalled interrupt of such a card.
+            card += ",vectors=0";
+        } else if queues > 1 {
             // Two for each pair, one for the control queue, one for changes of the configuration.
-            card += &format!(",mq=on,vectors={}", 2 * queues + 2);
+            card += &format!(",vectors={}", 2 * queues + 2);
         }
         if is("packed") {
             card += ",packed=on";
