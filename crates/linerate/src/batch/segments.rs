@@ -7,7 +7,7 @@ use crate::memory::View;
 use crate::offload::{Headers, Offload, Segmentation};
 use crate::slot::{HEADROOM, Slot};
 
-/// The most segments to cut off at once: as many as a card's cache lines of descriptors, and a queue takes in a moment.
+/// The most segments to cut off at once: their buffers come back while the next are cut.
 const AT_ONCE: usize = 16;
 
 /// The packet that was segmented last, for the port's monitors.
