@@ -219,9 +219,10 @@ fn traffic_crosses_two_packet_ports() {
 #[test]
 fn pending_offloads_are_done_or_passed_on() {
     let _alone = alone();
-    for (test, ports) in
-        [("q", "packet:m0 packet:m1"), ("o", "packet:m0?offloads=on packet:m1?offloads=on --wait interrupt")]
-    {
+    for (test, ports) in [
+        ("q", "packet:m0?offloads=on packet:m1"),
+        ("o", "packet:m0?offloads=on packet:m1?offloads=on --wait interrupt"),
+    ] {
         let between = Between::with_veth(test, 9000, ports);
         between.left.run("ethtool -K l0 tx on tso on gso on");
         between.right.run("ethtool -K r0 tx on tso on gso on");
@@ -292,8 +293,10 @@ fn packets_cross_two_taps_uncut() {
 #[test]
 fn a_port_without_offloads_segments() {
     let _alone = alone();
-    let between = Between::with_taps("s", 1500, "tap:l0?offloads=on sim:cut?wire=tap:r0");
-    assert!(between.left.run("ethtool -k l0").contains("tcp-segmentation-offload: on"));
+    let between = Between::with_taps("s", 1500, "tap:l0?offloads=on sim:cut?wire=tap:r0?offloads=on");
+    for (namespace, tap) in [(&between.left, "l0"), (&between.right, "r0")] {
+        assert!(namespace.run(&format!("ethtool -k {tap}")).contains("tcp-segmentation-offload: on"));
+    }
     between.carries_all(1500);
 }
 

@@ -171,13 +171,18 @@ impl Headers {
     /// Reads the headers of a packet with a payload; all are in `first`, its first part. `None` if it cannot be segmented here.
     pub fn of(first: &[u8], offload: Offload) -> Option<Headers> {
         let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
-        let network = if matches!(word(12), Some(0x8100 | 0x88A8)) { 18 } else { 14 };
-        let version = first.get(network).map(|byte| byte >> 4);
-        let (is_v4, is_tcp) = match (offload.segmentation(), version) {
-            (Segmentation::TcpIpv4, _) => (true, true),
-            (Segmentation::TcpIpv6, _) => (false, true),
-            (Segmentation::Udp, Some(4)) => (true, false),
-            (Segmentation::Udp, Some(6)) => (false, false),
+        let mut network = 14;
+        while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
+            network += 4;
+        }
+        let is_v4 = match (word(network - 2)?, first.get(network)? >> 4) {
+            (0x0800, 4) => true,
+            (0x86DD, 6) => false,
+            _ => return None,
+        };
+        let is_tcp = match (offload.segmentation(), is_v4) {
+            (Segmentation::TcpIpv4, true) | (Segmentation::TcpIpv6, false) => true,
+            (Segmentation::Udp, _) => false,
             _ => return None,
         };
         let [.., a, b, _, _, _, _] = offload.0;
@@ -185,8 +190,13 @@ impl Headers {
         let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
         let words = first.get(transport + 12).map(|byte| usize::from(byte >> 4));
         let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
-        let (least, len) = (network + if is_v4 { 20 } else { 40 }, transport + header);
-        let is_possible = size > 0 && transport >= least && header >= shortest && first.len() >= len;
+        let len = transport + header;
+        // Of IPv4, the header's own length says where the next begins; of IPv6, others may be between.
+        let is_there = match is_v4 {
+            true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
+            false => transport >= network + 40,
+        };
+        let is_possible = size > 0 && is_there && header >= shortest && first.len() >= len;
         is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
     }
 
@@ -435,6 +445,7 @@ mod tests {
         // IPv4 (or IPv6) behind Ethernet, then TCP with a header of `words` words, and 10 bytes.
         let cut_of = |kind: u8, size: u8, transport: u8, words: u8, len: usize| {
             let mut packet = vec![0; len];
+            packet[12..15].copy_from_slice(if kind == 1 { &[8, 0, 0x45] } else { &[0x86, 0xDD, 0x60] });
             if let Some(byte) = packet.get_mut(usize::from(transport) + 12) {
                 *byte = words << 4;
             }
@@ -595,9 +606,11 @@ mod tests {
     /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; one byte less is refused.
     #[test]
     fn headers_that_are_too_short_are_not_cut() {
-        for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58)] {
+        for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58), (true, 8, 42)] {
             let mut packet = vec![0; transport + 20 + 100];
-            packet[12..14].copy_from_slice(if tag > 0 { &[0x81, 0] } else { &[8, 0] });
+            (0..tag).step_by(4).for_each(|tag| packet[12 + tag..14 + tag].copy_from_slice(&[0x81, 0]));
+            let network: [u8; 3] = if is_v4 { [8, 0, 0x45] } else { [0x86, 0xDD, 0x60] };
+            packet[12 + tag..15 + tag].copy_from_slice(&network);
             packet[transport + 12] = 5 << 4;
             packet[transport + 13] = 0xFF;
             let todo = |transport: usize, size: u16| {
@@ -624,7 +637,7 @@ mod tests {
             assert_eq!(count(&packet, todo(transport, 40)), refused, "TCP's header has 20 bytes at least");
             packet[transport + 12] = 15 << 4;
             assert_eq!(count(&packet[..transport + 60], todo(transport, 40)), refused, "it reaches to the end");
-            for kind in [0, 3, 5] {
+            for kind in [0, 3, if is_v4 { 4 } else { 1 }] {
                 let mut other = todo(transport, 40);
                 other.0[1] = kind;
                 assert_eq!(count(&packet, other), refused, "kind {kind}");

@@ -138,8 +138,8 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
 /// them.
 #[test]
 fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
-    let (_folders, paths): (Vec<_>, Vec<_>) = (0..5).map(|_| socket()).unzip();
-    let [vhost, memif, copies, uncut, half] = [0, 1, 2, 3, 4].map(|n| paths[n].display().to_string());
+    let (_folders, paths): (Vec<_>, Vec<_>) = (0..6).map(|_| socket()).unzip();
+    let [vhost, memif, copies, uncut, half, single] = [0, 1, 2, 3, 4, 5].map(|n| paths[n].display().to_string());
     let pairs = [
         ["sim:finish-a?ring=64&wire=sim:finish-b".to_string(), "sim:finish-b?wire=sim:finish-a".to_string()],
         [format!("vhost:{vhost}"), format!("virtio-user:{vhost}?ring=64")],
@@ -147,6 +147,7 @@ fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
         [format!("memif:{copies}?role=server"), format!("memif:{copies}?ring=64")],
         [format!("vhost:{uncut}?offloads=on&packed=on"), format!("virtio-user:{uncut}?ring=64&offloads=on&packed=on")],
         [format!("vhost:{half}?offloads=on"), format!("virtio-user:{half}?ring=64")],
+        [format!("vhost:{single}?offloads=on"), format!("virtio-user:{single}?offloads=on&mergeable=off")],
     ];
     for names in pairs {
         let pools = [pool(), pool()];
@@ -159,8 +160,12 @@ fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
         let [near, far] = &mut ports;
         for is_other_region in [false, true] {
             let is_uncut = near.name().contains(&uncut);
-            for unfinished in [cross(near, far, is_other_region), cross(far, near, is_other_region)] {
-                assert_eq!(unfinished, if is_uncut { 30 } else { 0 }, "{}", near.name());
+            // Without mergeable buffers, the front end sends them and receives none, but checksums to be done.
+            let expected = if is_uncut { [30; 2] } else { [0, 0] };
+            let unfinished = [cross(near, far, is_other_region), cross(far, near, is_other_region)];
+            match near.name().contains(&single) {
+                false => assert_eq!(unfinished, expected, "{}", near.name()),
+                true => assert_eq!(unfinished[1], 30, "{}", near.name()),
             }
         }
         drop(ports);

@@ -371,8 +371,14 @@ impl SendFinished for PacketTx {
                 break;
             }
             let (len, offload) = (packet.len(), packet.offload());
-            // Linux before 6.2 refuses them.
-            if offload.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
+            let is_to_be_segmented = match offload.map_or(Segmentation::None, Offload::segmentation) {
+                Segmentation::None => false,
+                // Linux before 6.2 refuses them.
+                Segmentation::Udp => true,
+                // Without offloads, the ring has room for the packets of a wire.
+                _ => HEADER + Offload::LEN + len > self.socket.frame,
+            };
+            if is_to_be_segmented {
                 is_to_be_finished = true;
                 break;
             }

@@ -27,7 +27,7 @@ use super::vector::{Groups, SMALLEST};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
-use crate::offload::{Offload, Segmentation};
+use crate::offload::{LONGEST, Offload, Segmentation};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
@@ -684,7 +684,9 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         // The header of zeros is shared: nothing may be written to it.
         let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
-        if !possible || length == 0 || length > self.longest || needed > self.sent.len().min(sent::MOST) {
+        // Without mergeable buffers none of these is received.
+        let longest = if todo.is_some() { LONGEST } else { self.longest };
+        if !possible || length == 0 || length > longest || needed > self.sent.len().min(sent::MOST) {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             batch.put(&bufs);
