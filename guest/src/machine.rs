@@ -260,7 +260,7 @@ impl Machine {
             // On a busy machine the timer's interrupts may come too late for a test of the kernel's, which then
             // panics.
             "no_timer_check".to_string(),
-            // What protects nothing here is a third of the time that emulated processors need.
+            // These protections have nothing to protect here, and cost an emulated processor a third of its time.
             "mitigations=off apparmor=0 audit=0 init_on_alloc=0 nowatchdog rcupdate.rcu_expedited=1".to_string(),
         ];
         append.extend(self.kernel_arguments);

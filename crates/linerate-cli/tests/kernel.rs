@@ -220,7 +220,8 @@ fn traffic_crosses_two_packet_ports() {
 fn pending_offloads_are_done_or_passed_on() {
     let _alone = alone();
     for (test, ports) in [
-        ("q", "packet:m0?offloads=on packet:m1"),
+        ("q", "packet:m0 packet:m1"),
+        ("h", "packet:m0?offloads=on packet:m1"),
         ("o", "packet:m0?offloads=on packet:m1?offloads=on --wait interrupt"),
     ] {
         let between = Between::with_veth(test, 9000, ports);

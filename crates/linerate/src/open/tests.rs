@@ -53,7 +53,7 @@ fn packets() -> Sent {
             Some(left) if left.0[1] > 0 => assert!(cut(&bytes, left, |segment| wire.push(segment.to_vec()))),
             Some(_) => {
                 wire.push(bytes.clone());
-                // What Linux leaves: the sum of the pseudo header.
+                // Linux leaves the sum of the pseudo header there.
                 let len = (bytes.len() - 34) as u32;
                 let words = [0x0A00, 1, 0x0A00, 2, 6, len];
                 let sum = words.iter().sum::<u32>() as u16;
@@ -95,9 +95,8 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
     let (mut tx, mut rx) = (from.tx(0).unwrap(), to.rx(0).unwrap());
     let name = from.name().to_string();
     let is_model = name.starts_with("sim:");
-    let watched = if is_model { format!("{name}/t") } else { "segments{1".to_string() };
-    let mut monitor = open(&pool(), &format!("{watched}?ring=2048"));
-    let mut seen_by_monitor = monitor.rx(0).unwrap();
+    let mut monitor = is_model.then(|| open(&pool(), &format!("{name}/t?ring=2048")));
+    let mut seen_by_monitor = monitor.as_mut().map(|monitor| monitor.rx(0).unwrap());
     let (mut batch, mut sent, mut arrived, mut seen, mut unfinished) = (Batch::new(), 0, Vec::new(), Vec::new(), 0);
     until(|| {
         while let Some((bytes, left)) = packets.get(sent)
@@ -107,7 +106,7 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
         }
         tx.send(&mut batch);
         unfinished += receive(&mut rx, &mut arrived);
-        receive(&mut seen_by_monitor, &mut seen);
+        seen_by_monitor.iter_mut().for_each(|rx| _ = receive(rx, &mut seen));
         arrived.len() >= wire.len()
     });
     for (n, (one, other)) in arrived.iter().zip(&wire).enumerate() {
@@ -115,10 +114,10 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
         assert!(one == other, "{name}: frame {n}, {} and {} bytes, at {at:?}", one.len(), other.len());
     }
     assert_eq!(arrived.len(), wire.len(), "{name}");
-    if is_model {
+    if let (Some(monitor), Some(rx)) = (&monitor, &mut seen_by_monitor) {
         until(|| {
             let before = seen.len();
-            receive(&mut seen_by_monitor, &mut seen);
+            receive(rx, &mut seen);
             seen.len() == before
         });
         // Segments of a packet that was not sent whole at once are missing, and counted.

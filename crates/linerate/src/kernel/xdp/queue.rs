@@ -250,11 +250,11 @@ impl RegionTx for XdpTx {
         let (mut total, mut taken, mut packets, mut bytes) = (batch.len(), 0, 0, 0);
         let mut room = end.ring.free(total as u32) as usize;
         while taken < total {
-            let is_for_kernel = |first: &Slot| {
+            let left_to_kernel = |first: &Slot| {
                 let left = Offload::of(first, region.view());
                 left.filter(|&left| self.socket.checksums && is_for_kernel(left, first))
             };
-            let left = batch.slots().get(taken).and_then(is_for_kernel);
+            let left = batch.slots().get(taken).and_then(left_to_kernel);
             let finished = left.is_some() || batch.finish_packet(taken);
             total = batch.len(); // a packet that is segmented becomes several
             let slots = &mut batch.slots()[taken..];

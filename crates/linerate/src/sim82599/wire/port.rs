@@ -138,7 +138,7 @@ impl Wire for Port {
             let Some((rx, _)) = self.queues.of(&mut self.device) else { return false };
             rx.recv(&mut self.received);
         }
-        // A wire has no offloads. What cannot be finished comes with a wrong CRC, which the card counts.
+        // A wire has no offloads. A packet that cannot be finished comes with a wrong CRC, which the card counts.
         let is_unfinished = self.received.first().is_some_and(Slot::is_unfinished);
         let is_finished = !is_unfinished || self.received.finish_packet(0);
         let Some(mut packet) = self.received.take() else { return false };
