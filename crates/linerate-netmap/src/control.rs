@@ -223,6 +223,7 @@ fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
             rx_slots: register.rx_slots,
         },
         takes_header: has(flag::ACCEPT_VNET_HDR),
+        timestamps: false,
         cluster: None,
         shares: true,
         flags: register.flags,

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
@@ -52,6 +52,59 @@ pub struct Frame {
     pub bytes: *const u8,
 }
 
+/// Received frames that wait for the program. They are the handle's, so that a frame needs no borrow of the receiving side.
+pub struct Waiting {
+    frames: Box<[Cell<Frame>; BATCH]>,
+    /// The address of the first that waits, and that behind the last.
+    next: Cell<*const Frame>,
+    end: Cell<*const Frame>,
+}
+
+impl Waiting {
+    pub fn new() -> Waiting {
+        let none = Frame { header: PacketHeader::EMPTY, bytes: std::ptr::null() };
+        let frames = Box::new(std::array::from_fn(|_| Cell::new(none)));
+        Waiting { frames, next: Cell::new(std::ptr::null()), end: Cell::new(std::ptr::null()) }
+    }
+
+    /// Takes the next frame, which stays where it is until frames are received.
+    #[inline(always)]
+    pub fn take(&self) -> Option<*const Frame> {
+        let next = self.next.get();
+        if self.is_empty() {
+            return None;
+        }
+        self.next.set(next.wrapping_add(1));
+        Some(next)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next.get() >= self.end.get()
+    }
+
+    /// Makes the first `count` frames wait.
+    fn set(&self, count: usize) {
+        let begin = self.frames.as_ptr().cast::<Frame>();
+        self.next.set(begin);
+        self.end.set(begin.wrapping_add(count));
+    }
+
+    /// Forgets the frames for which `keep`, which may change them, returns false.
+    fn retain(&self, mut keep: impl FnMut(&mut Frame) -> bool) {
+        let index = |frame: *const Frame| frame.addr().wrapping_sub(self.frames.as_ptr().addr()) / size_of::<Frame>();
+        let waiting = if self.is_empty() { 0..0 } else { index(self.next.get())..index(self.end.get()) };
+        let mut end = 0;
+        for n in waiting {
+            let mut frame = self.frames[n].get();
+            if keep(&mut frame) {
+                self.frames[end].set(frame);
+                end += 1;
+            }
+        }
+        self.set(end);
+    }
+}
+
 /// The event (eventfd(2)) of a handle that is readable while frames wait in its [`Active`].
 pub struct Ready {
     event: OwnedFd,
@@ -92,10 +145,6 @@ pub struct Active {
     /// The port is a file, which has an end.
     is_file: bool,
     batch: Batch,
-    /// Received frames; those from `next` to `end` wait for the program.
-    frames: Box<[Frame; BATCH]>,
-    next: usize,
-    end: usize,
     /// Frames of several buffers, in one piece.
     long: Vec<Box<[u8]>>,
     filter: Option<Box<[Instruction]>>,
@@ -129,7 +178,10 @@ impl Active {
             None => {
                 let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
                 let pool = Some(Pool::new(region));
-                let options = Options { ring, pool, interrupts: Some(Duration::ZERO), ..Options::default() };
+                // Those of a file are of another day, unless its name asks for them.
+                let timestamps = !parsed.is_capture_to_read();
+                let interrupts = Some(Duration::ZERO);
+                let options = Options { ring, pool, interrupts, timestamps, ..Options::default() };
                 let [port] = without_signals(|| options.open([name]))?;
                 names::note_alone(&port);
                 // A program asks for the port's address by packet sockets while this handle has the port.
@@ -167,9 +219,6 @@ impl Active {
             rx,
             is_file: parsed.is_capture_to_read(),
             batch: Batch::with_capacity(BATCH),
-            frames: Box::new([Frame { header: PacketHeader::EMPTY, bytes: std::ptr::null() }; BATCH]),
-            next: 0,
-            end: 0,
             long: Vec::new(),
             filter: None,
             snaplen: settings.snaplen.get().cast_unsigned(),
@@ -183,8 +232,8 @@ impl Active {
         Ok((active, Side::new(port)))
     }
 
-    /// Captures from another port from now on, with the same filter. Returns the other side of the new port, if it is not
-    /// this one; the old one must be dropped after the old receiving side, which is returned, too.
+    /// Captures from another port from now on, with the same filter; frames that wait are forgotten. Returns the other side of
+    /// the new port, if it is not this one; the old one must be dropped after the old receiving side, which is returned, too.
     ///
     /// # Errors
     /// As [`open`](Active::open); then nothing has changed.
@@ -192,6 +241,7 @@ impl Active {
         &mut self,
         name: &str,
         settings: &Settings,
+        waiting: &Waiting,
         ready: &Ready,
     ) -> Result<Option<(Active, Side)>, Error> {
         if self.name == name {
@@ -200,31 +250,17 @@ impl Active {
         let (mut other, side) = Active::open(name, settings, ready)?;
         // The program may have the descriptor's number.
         rustix::io::dup2(&other.watch, &mut self.watch).map_err(|error| system("dup2", error))?;
+        waiting.set(0);
         std::mem::swap(self, &mut other);
         self.filter = other.filter.take();
         std::mem::swap(&mut self.watch, &mut other.watch);
         Ok(Some((other, side)))
     }
 
-    /// Returns the next of the frames that were received. It is counted in `passed`.
-    #[inline]
-    pub fn next(&mut self, passed: &AtomicU64) -> Option<&Frame> {
-        let frame = self.frames.get(self.next).filter(|_| self.has_frames())?;
-        self.next += 1;
-        // Only this thread counts; others read.
-        passed.store(passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        Some(frame)
-    }
-
-    /// Returns whether frames wait for the program.
-    fn has_frames(&self) -> bool {
-        self.next < self.end
-    }
-
     /// Receives frames in place of the last ones, those that the filter lets pass. Returns false if none came.
-    pub fn receive(&mut self) -> bool {
+    pub fn receive(&mut self, waiting: &Waiting) -> bool {
         self.long.clear();
-        (self.next, self.end) = (0, 0);
+        waiting.set(0);
         self.batch.clear();
         // Before the poll, which may take as long as a packet's way: what it finds has come since the last one.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
@@ -235,37 +271,32 @@ impl Active {
         self.quiet_since = None;
         let (mut clock, snaplen) = (self.clock, self.snaplen);
         clock.first = now.saturating_sub(received as u64 - 1);
-        let mut end = 0;
-        for (packet, frame) in self.batch.packets().zip(&mut *self.frames) {
+        let (mut places, long) = (waiting.frames.iter(), &mut self.long);
+        self.batch.packets().for_each(|packet| {
+            let Some(place) = places.next() else { return };
             let time = clock.time_of(packet.timestamp());
             let (bytes, len) = match packet.slots() {
                 1 => (packet.as_ptr(), packet.len()),
-                _ => joined(packet, &mut self.long),
+                _ => joined(packet, long),
             };
             let header = PacketHeader { time, captured: snaplen.min(len as u32), len: len as u32 };
-            *frame = Frame { header, bytes };
-            end += 1;
-        }
-        (self.clock, self.end) = (clock, end);
-        self.filter_frames();
+            place.set(Frame { header, bytes });
+        });
+        self.clock = clock;
+        waiting.set(BATCH - places.len());
+        self.filter_frames(waiting);
         true
     }
 
     /// Forgets the frames that the filter refuses, and cuts the others to the length that it wants.
-    fn filter_frames(&mut self) {
+    fn filter_frames(&self, waiting: &Waiting) {
         let Some(filter) = &self.filter else { return };
-        let mut end = 0;
-        for n in self.next..self.end {
-            let Frame { mut header, bytes } = self.frames[n];
+        waiting.retain(|Frame { header, bytes }| {
             // SAFETY: the frame's bytes stay until the next batch is received.
-            let wanted = unsafe { filter::run(filter, bytes, header.len) };
-            if wanted > 0 {
-                header.captured = header.len.min(self.snaplen).min(wanted);
-                self.frames[end] = Frame { header, bytes };
-                end += 1;
-            }
-        }
-        (self.next, self.end) = (0, end);
+            let wanted = unsafe { filter::run(filter, *bytes, header.len) };
+            header.captured = header.len.min(self.snaplen).min(wanted);
+            wanted > 0
+        });
     }
 
     /// Sleeps until frames may have come, or `waker` is written to. The port is polled for a while before.
@@ -316,16 +347,16 @@ impl Active {
     }
 
     /// Makes the program's descriptor readable while frames wait, or once they come.
-    pub fn keep_watch(&mut self, ready: &Ready) {
-        while !self.has_frames() && self.tick.is_none() {
+    pub fn keep_watch(&mut self, waiting: &Waiting, ready: &Ready) {
+        while waiting.is_empty() && self.tick.is_none() {
             // What came before does not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
             self.is_armed = true;
-            if !self.receive() {
+            if !self.receive(waiting) {
                 break;
             }
         }
-        ready.set(self.has_frames());
+        ready.set(!waiting.is_empty());
         if let Some(tick) = &self.tick {
             let _ = rustix::io::read(tick, &mut [0; 8]);
         }
@@ -351,9 +382,9 @@ impl Active {
     }
 
     /// Filters from now on, frames that wait for the program, too.
-    pub fn set_filter(&mut self, filter: Box<[Instruction]>) {
+    pub fn set_filter(&mut self, filter: Box<[Instruction]>, waiting: &Waiting) {
         self.filter = Some(filter);
-        self.filter_frames();
+        self.filter_frames(waiting);
     }
 }
 

@@ -12,7 +12,7 @@ use linerate::Error;
 use linerate::port::PortName;
 
 use crate::abi::*;
-use crate::active::{Active, Frame, Ready, Settings, event};
+use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
 use crate::latch::{Latch, Owner};
 use crate::real::real;
 use crate::side::Side;
@@ -37,6 +37,8 @@ pub struct Handle {
     // Dropped in this order: the receiving side before its port.
     /// The receiving side of the port, once the handle is activated.
     pub active: RefCell<Option<Active>>,
+    /// What it has received. Their bytes are its own.
+    pub waiting: Waiting,
     pub side: Latch<Option<Side>>,
     /// The thread that is at work with the receiving side, and does not sleep.
     pub at_work: Owner,
@@ -102,6 +104,7 @@ impl Handle {
             },
             error: [const { AtomicU8::new(0) }; PCAP_ERRBUF_SIZE],
             active: RefCell::default(),
+            waiting: Waiting::new(),
             side: Latch::new(None),
             at_work: Owner::none(),
             is_activated: AtomicBool::new(false),
@@ -174,7 +177,7 @@ impl Handle {
             return self.in_use();
         };
         let Some(active) = &mut *receiving else { return self.not_activated() };
-        match active.open_again(&name, &self.settings, &self.ready) {
+        match active.open_again(&name, &self.settings, &self.waiting, &self.ready) {
             Ok(None) => {}
             Ok(Some((before, new))) => {
                 drop(before);
@@ -254,7 +257,7 @@ impl Handle {
         self.requests.fetch_and(!FILTER, Ordering::Acquire);
         // A thread that has the place sets a filter, and makes the request then.
         if let Some(mut filter) = self.filter.try_lock() {
-            filter.take().into_iter().for_each(|filter| active.set_filter(filter));
+            filter.take().into_iter().for_each(|filter| active.set_filter(filter, &self.waiting));
         }
     }
 

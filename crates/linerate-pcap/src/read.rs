@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr::null;
+use std::sync::atomic::Ordering;
 
 use crate::abi::*;
 use crate::active::Frame;
@@ -26,8 +27,10 @@ enum Next {
 /// Takes the next of the frames that were received.
 #[inline(always)]
 fn take(handle: &Handle) -> Option<*const Frame> {
-    let mut active = handle.active.try_borrow_mut().ok()?;
-    active.as_mut()?.next(&handle.passed).map(std::ptr::from_ref)
+    let frame = handle.waiting.take()?;
+    // Only this thread counts; others read.
+    handle.passed.store(handle.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    Some(frame)
 }
 
 /// Gets the next frame; without one, waits if the handle blocks and `waits`.
@@ -60,7 +63,7 @@ fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next
     handle.at_work.set();
     let outcome = guarded(Err(None), || {
         // An armed queue stays so until a frame comes: the thread sleeps after one more look.
-        if active.receive() {
+        if active.receive(&handle.waiting) {
             active.disarm();
             *has_received = true;
             return Ok(None);
@@ -135,7 +138,7 @@ fn keep_watch(handle: &Handle) {
     {
         handle.at_work.set();
         handle.adopt_filter(active);
-        guarded((), || active.keep_watch(&handle.ready));
+        guarded((), || active.keep_watch(&handle.waiting, &handle.ready));
         handle.at_work.clear();
     }
 }

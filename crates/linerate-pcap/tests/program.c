@@ -244,6 +244,19 @@ static void wait_for(const char *device, const char *how, long frames) {
 	report_rest();
 }
 
+static void show_time(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	each(user, header, bytes);
+	printf("%ld%09ld\n", (long)header->ts.tv_sec, (long)header->ts.tv_usec);
+}
+
+/* Prints the times of frames. */
+static void times(const char *device, long frames) {
+	pcap = opened(device);
+	ready();
+	if (pcap_loop(pcap, frames, show_time, NULL) != 0)
+		die("pcap_loop", pcap_geterr(pcap));
+}
+
 static void send_frames(const char *device, long frames) {
 	pcap = opened(device);
 	for (long n = 0; n < frames; n++) {
@@ -456,6 +469,8 @@ int main(int argc, char **argv) {
 		wait_for(device, what, atol(third));
 	else if (!strcmp(what, "narrow"))
 		narrow(device, third);
+	else if (!strcmp(what, "times"))
+		times(device, atol(third));
 	else if (!strcmp(what, "send"))
 		send_frames(device, atol(third));
 	else if (!strcmp(what, "list"))

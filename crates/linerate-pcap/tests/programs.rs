@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::SystemTime;
 
 use linerate::Batch;
+use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
 use kit::{Namespace, Running, World, capture, port, program, send};
@@ -97,6 +99,26 @@ fn a_filter_decides_what_is_counted() {
     send(&other, &mut tx, 4000);
     loops.interrupt();
     assert_eq!(loops.said(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
+}
+
+/// A frame has the time at which its sender gave it to the switch, however late the program gets it.
+#[test]
+fn frames_have_the_time_of_their_sending() {
+    let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let world = World::new();
+    let mut program = world.start(&["times", "vale89:a", "100"]);
+    assert_eq!(program.line(), "ready");
+    let mut other = port("vale89:b");
+    let mut tx = other.tx(0).unwrap();
+    kill_process(Pid::from_child(&program.child), Signal::STOP).unwrap();
+    let before = now();
+    send(&other, &mut tx, 100);
+    let after = now() + 100;
+    while now() < after + 5_000_000 {}
+    kill_process(Pid::from_child(&program.child), Signal::CONT).unwrap();
+    let times: Vec<u64> = program.said().lines().map(|line| line.parse().unwrap()).collect();
+    assert!(times.len() == 100 && times.is_sorted_by(|a, b| a < b), "{times:?}");
+    assert!(before <= times[0] && times[99] <= after, "{before} <= {times:?} <= {after}");
 }
 
 /// A new filter is also for frames that wait for the program, each of which is given once.

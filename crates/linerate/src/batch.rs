@@ -469,6 +469,17 @@ mod tests {
         }
         assert_eq!(batch.len(), 1 + 1 + 2 + 24);
         assert_eq!(frames(&mut batch), sent);
+        // By internal iteration, from the second packet on; then without chains.
+        let lens = |batch: &mut Batch| {
+            let (mut lens, mut packets) = (Vec::new(), batch.packets());
+            lens.extend(packets.next().map(|packet| packet.len()));
+            packets.for_each(|packet| lens.push(packet.len()));
+            lens
+        };
+        assert_eq!(lens(&mut batch), [1, 384, 385, 9_000]);
+        batch.clear();
+        sent[..2].iter().for_each(|frame| assert!(batch.push(&pool, frame)));
+        assert_eq!(lens(&mut batch), [1, 384]);
         batch.clear();
         assert_eq!(batch.cached() + pool.available(), 64);
         drop(batch);

@@ -1,6 +1,7 @@
 //! The packets of a batch, for programs to read and change.
 
 use std::ops::{Deref, DerefMut};
+use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::memory::{Region, View};
@@ -59,6 +60,21 @@ impl<'a> Iterator for Packets<'a> {
         };
         if slots.is_empty() { None } else { Some(Packet { slots, view: self.view }) }
     }
+
+    /// Decides once whether packets have several slots. `for_each` uses it; a `for` loop decides for each packet, unless the
+    /// compiler moves that out of the loop.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, Packet<'a>) -> B>(self, init: B, mut f: F) -> B {
+        let view = self.view;
+        if !self.has_chains {
+            return self.slots.fold(init, |so_far, slot| f(so_far, Packet { slots: std::slice::from_mut(slot), view }));
+        }
+        let mut so_far = init;
+        for packet in self {
+            so_far = f(so_far, packet);
+        }
+        so_far
+    }
 }
 
 /// Splits the slots behind the first packet.
@@ -70,10 +86,36 @@ fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
 /// The offset of a packet's timestamp in its buffer; offloads are in front ([`Offload`]).
 const STAMP: usize = 16;
 
+/// The times of a receiver's packets, which always increase, in nanoseconds since 1970 (system time).
+#[derive(Default)]
+pub(crate) struct Times {
+    next: u64,
+}
+
+impl Times {
+    /// Takes the time of a packet that comes now. `count` packets that come together are a nanosecond apart, so that programs
+    /// can tell them apart.
+    pub(crate) fn take(&mut self, count: usize) -> u64 {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        let first = now.max(self.next);
+        self.next = first.saturating_add(count as u64);
+        first
+    }
+}
+
 /// Records when a packet with this first slot arrived.
 pub(crate) fn stamp(first: &mut Slot, region: &Region, nanoseconds: u64) {
     first.set_stamped();
     region.mapping().write(((first.buf() as usize) << region.shift()) + STAMP, &nanoseconds.to_ne_bytes());
+}
+
+/// Returns when the packet with this first slot arrived, if that was recorded.
+#[inline(always)]
+pub(crate) fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
+    if !first.is_stamped() {
+        return None;
+    }
+    view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
 /// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in several (a chain).
@@ -261,8 +303,7 @@ impl Packet<'_> {
     /// [timestamps](crate::Options::timestamps).
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
-        let first = self.slots.first().filter(|slot| slot.is_stamped())?;
-        self.view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+        timestamp(self.slots.first()?, self.view)
     }
 
     /// Returns the offloads left to do.

@@ -332,6 +332,75 @@ fn few_packets_are_delivered_and_counted_as_many() {
     }
 }
 
+/// Receives, and returns the time of each packet.
+fn times(rx: &mut RxQueue) -> Vec<Option<u64>> {
+    let mut batch = Batch::with_capacity(256);
+    rx.recv(&mut batch);
+    batch.packets().map(|packet| packet.timestamp()).collect()
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+}
+
+#[test]
+fn a_switch_and_its_monitors_note_when_packets_come() {
+    let (pool, theirs) = (pool(1024), pool(1024));
+    let timed = |name: &str, pool: &Arc<Pool>| {
+        let options = Options { timestamps: true, max_frame: 9018, ..options(pool) };
+        let [device] = options.open([name]).unwrap();
+        device
+    };
+    let mut a = End::open("vale13:a", &pool);
+    let (mut b, mut c) = (End::new(timed("vale13:b", &theirs)), End::open("vale13:c", &theirs));
+    let mut monitors = ["vale13:b+r", "vale13:a+t"].map(|name| timed(name, &theirs));
+    let mut monitored = monitors.each_mut().map(|monitor| monitor.rx(0).unwrap());
+    let (mut last, mut monitored_last) = (0, 0);
+    for count in [1, 2, 20, 3, 1] {
+        let frames: Vec<_> = (0..count).map(|n| frame(255, 1, [60, 4000][n % 2])).collect();
+        let before = now();
+        assert_eq!(a.send(&frames), count);
+        let after = now() + count as u64;
+        // Long after: the time is not that of receiving.
+        while now() < after + 1_000_000 {}
+        let came = times(&mut b.rx);
+        assert_eq!(came.len(), count);
+        for time in came.iter().flatten() {
+            assert!((before..=after).contains(time) && *time > last, "{before} <= {time} <= {after}, after {last}");
+            last = *time;
+        }
+        assert!(came.iter().all(Option::is_some));
+        let [received, sent] = monitored.each_mut().map(times);
+        assert_eq!(received, came, "a copy has the time of its packet");
+        assert_eq!(sent.len(), count);
+        for time in sent {
+            let time = time.expect("a time");
+            assert!((before..=after).contains(&time) && time > monitored_last);
+            monitored_last = time;
+        }
+        assert!(times(&mut c.rx).iter().all(Option::is_none), "it has not asked for times");
+    }
+}
+
+#[test]
+fn a_batch_of_another_region_keeps_times() {
+    let (pool, theirs) = (pool(256), pool(256));
+    let options = Options { timestamps: true, ..options(&pool) };
+    let [mut a, mut b] = options.open(["vale14:a", "vale14:b"]).unwrap();
+    let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
+    let mut batch = Batch::new();
+    assert!(batch.push(&pool, &frame(255, 1, 60)) && batch.push(&pool, &frame(255, 1, 70)));
+    let before = now();
+    tx.send(&mut batch);
+    let after = now() + 2;
+    let mut other = Batch::new();
+    assert!(other.push(&theirs, &[0; 60]));
+    rx.recv(&mut other);
+    let times: Vec<_> = other.packets().map(|packet| packet.timestamp()).collect();
+    assert_eq!((times.len(), times[0]), (3, None));
+    assert!(times[1..].iter().all(|time| time.is_some_and(|time| (before..=after).contains(&time))), "{times:?}");
+}
+
 /// A packet shorter than an Ethernet header has no destination.
 #[test]
 fn packets_too_short_for_a_switch_are_counted_at_their_port() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
-use linerate::share::{OpenRequest, ServedPort, Server};
+use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
 use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -308,4 +308,59 @@ fn a_monitor_receives_and_does_not_send() {
         packets.extend(receive(&mut *heard));
     }
     assert_eq!(packets, [(0, 60), (1, 5000)]);
+}
+
+/// Returns the times of the packets that come next.
+fn times(rx: &mut dyn Receive, count: usize) -> Vec<Option<u64>> {
+    let (begin, mut times, mut batch) = (std::time::Instant::now(), Vec::new(), Batch::with_capacity(256));
+    while times.len() < count {
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", times.len());
+        rx.recv(&mut batch);
+        times.extend(batch.packets().map(|packet| packet.timestamp()));
+        batch.clear();
+    }
+    times
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+}
+
+/// The port of a switch, whose senders copy into the client's ring; a share of a cluster and a monitor, whose packets the
+/// server moves.
+#[test]
+fn the_server_notes_when_packets_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let timed = |wanted: OpenRequest| {
+        open(folder.path(), OpenRequest { timestamps: true, ..wanted }, |config| config.options.max_frame = 9000)
+    };
+    let mut b = timed(named("vale15:b"));
+    let mut c =
+        timed(OpenRequest { cluster: Some(ClusterRequest { shares: 1, by: "flow".to_string() }), ..named("vale15:c") });
+    let mut untimed = open(folder.path(), named("vale15:d"), |config| config.options.max_frame = 9000);
+    let mut a = open(folder.path(), named("vale15:a"), |_| {});
+    let mut monitor = timed(OpenRequest { monitor_rx: true, ..named("vale15:b") });
+    let [mut b, mut c, mut monitor] = [&mut b, &mut c, &mut monitor].map(|port| port.rx(0).unwrap());
+    let (mut untimed, mut tx) = (untimed.rx(0).unwrap(), a.tx(0).unwrap());
+    let mut last = [0; 3];
+    for count in [1, 2, 40, 1] {
+        let mut batch = Batch::with_capacity(256);
+        (0..count).for_each(|n| assert!(batch.push(a.pool(), &vec![0xFF; [60, 1514][n % 2]])));
+        let before = now();
+        tx.send(&mut batch);
+        let came = [times(&mut *b, count), times(&mut *c, count), times(&mut *monitor, count)];
+        let after = now() + count as u64;
+        for (last, came) in last.iter_mut().zip(came) {
+            for time in came {
+                let time = time.expect("a time");
+                assert!(
+                    (before..=after).contains(&time) && time > *last,
+                    "{before} <= {time} <= {after}, after {last}"
+                );
+                *last = time;
+            }
+        }
+        assert!(times(&mut *untimed, count).iter().all(Option::is_none), "it has not asked for times");
+    }
 }

@@ -97,6 +97,8 @@ impl Batch {
                 too_long += 1;
             } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload()) {
                 break;
+            } else if let Some(time) = packet.timestamp() {
+                self.stamp_last(time);
             }
             slots += packet.slots();
         }
@@ -256,6 +258,19 @@ impl Batch {
         if let Some(first) = self.last().first_mut() {
             stamp(first, pool.region(), nanoseconds);
         }
+    }
+
+    /// Records when the packets came that have no time yet: at `time`, and each a nanosecond after the one before. Returns the
+    /// time of the next.
+    pub(crate) fn stamp_from(&mut self, mut time: u64) -> u64 {
+        let Some(pool) = self.pool().cloned() else { return time };
+        for packet in self.slots().chunk_by_mut(|slot, _| slot.has_more()) {
+            if !packet[0].is_stamped() {
+                stamp(&mut packet[0], pool.region(), time);
+            }
+            time += 1;
+        }
+        time
     }
 
     /// Marks the last packet so that a switch does not learn from it.

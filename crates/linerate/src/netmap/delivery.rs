@@ -13,6 +13,7 @@ use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
 use crate::memory::{Pool, View};
+use crate::packet::{Times, timestamp};
 use crate::port::{Config, Drops, MonitorSink, QueueCounters, RegionRx, Rx, RxQueue};
 use crate::slot::Slot;
 
@@ -24,6 +25,8 @@ pub struct Delivery {
     pool: Arc<Pool>,
     longest: usize,
     offloads: bool,
+    /// Packets get the time of their delivery.
+    timestamps: bool,
     /// By queue. A sender locks its lane for a batch.
     lanes: Box<[Lane]>,
     /// Packets without room, and packets that were too long.
@@ -82,6 +85,7 @@ struct Entry {
     sender: Sender<u64>,
     recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
+    times: Times,
     /// A receiver has the queue.
     open: bool,
     /// Counters for packets of a recipient, which are the receiver's.
@@ -96,6 +100,7 @@ impl Delivery {
                 sender,
                 recipient: None,
                 copies: Batch::with_capacity(CHUNK),
+                times: Times::default(),
                 open: false,
                 counters: Arc::default(),
             };
@@ -105,6 +110,7 @@ impl Delivery {
             pool: config.pool.clone(),
             longest: config.options.max_frame,
             offloads: config.options.offloads,
+            timestamps: config.options.timestamps,
             lanes: (0..config.options.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
             full: AtomicU64::new(0),
             too_long: AtomicU64::new(0),
@@ -139,8 +145,10 @@ impl Delivery {
         }
         let (mut full, mut too_long) = (0, 0);
         entry.copies.is_of(&self.pool);
+        let mut time = entry.time(self, wanted.count_ones() as usize);
         if wanted.count_ones() < FEW
             && entry.recipient.is_none()
+            && time.is_none()
             && let Some(slots) = frames.plain()
         {
             (wanted, full) = entry.copy_few(&self.pool, frames.view, self.longest, wanted, slots);
@@ -160,7 +168,7 @@ impl Delivery {
                     entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n))
                 }
             };
-            full += entry.flush();
+            full += entry.flush(&mut time);
             if wanted == 0 {
                 break;
             }
@@ -172,7 +180,7 @@ impl Delivery {
                 Copied::NoBuffer => full += 1,
                 Copied::TooLong => too_long += 1,
             }
-            full += entry.flush();
+            full += entry.flush(&mut time);
         }
         if full + too_long > 0 {
             self.dropped(entry, full, too_long);
@@ -228,10 +236,12 @@ impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
         let view = theirs.region().view();
-        if copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 {
-            return true;
+        let is_copied = copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0
+            || copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole;
+        if is_copied && let Some(time) = timestamp(&packet[0], view) {
+            copies.stamp_last(time);
         }
-        copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole
+        is_copied
     }
 
     /// Hands over the copies. Packets without room, and `missing` more, count as dropped.
@@ -246,6 +256,9 @@ impl MonitorSink for Delivery {
                     recipient.wake();
                 }
                 None => {
+                    if let Some(time) = entry.time(self, copies.len()) {
+                        copies.stamp_from(time);
+                    }
                     send_to(&mut entry.sender, copies);
                     lane.wake.notify();
                 }
@@ -267,6 +280,12 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
 }
 
 impl Entry {
+    /// Returns the time of `count` packets that are copied now, if they get one here. A recipient gives them one itself.
+    #[inline(always)]
+    fn time(&mut self, delivery: &Delivery, count: usize) -> Option<u64> {
+        (delivery.timestamps && self.recipient.is_none()).then(|| self.times.take(count))
+    }
+
     /// Copies packets in one slot each, and hands each over, until one is unfinished or longer than `longest`, or no buffer is
     /// free. Returns the bits that are left, and the number of packets without room.
     #[inline(always)]
@@ -298,9 +317,12 @@ impl Entry {
     /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
     /// number.
     #[inline(always)]
-    fn flush(&mut self) -> u64 {
+    fn flush(&mut self, time: &mut Option<u64>) -> u64 {
         if self.copies.is_empty() {
             return 0;
+        }
+        if let Some(time) = time {
+            *time = self.copies.stamp_from(*time);
         }
         if let Some(recipient) = &mut self.recipient {
             return count(&self.counters, recipient.take_all(&mut self.copies));

@@ -45,7 +45,10 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
     let config = options.config(name, pool)?;
     let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
     let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
-    let wanted = OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, cluster, ..OpenRequest::default() };
+    // Between a pipe's ends is no server.
+    let timestamps = config.options.timestamps && (monitor_rx || monitor_tx || name.kind() != Kind::Pipe);
+    let wanted =
+        OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, cluster, timestamps, ..OpenRequest::default() };
     let port = ServedPort::find(&share::folder(), wanted, config)?;
     Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
 }
@@ -84,6 +87,8 @@ pub fn server() -> Server {
             max_frame,
             interrupts,
             local: true,
+            // Packets of a switch that are copied into a client's ring at once get their time there.
+            timestamps: cluster.is_some() || !is_card,
             pool,
             ..Options::default()
         };

@@ -104,8 +104,10 @@ const VIRTIO_USER: [&str; 9] =
 const MEMIF: [&str; 7] = ["queues", "ring", "mtu", "role", "id", "secret", "zero-copy"];
 /// Those of ports in memory, and of Linux's stack.
 const MEMORY: [&str; 4] = ["queues", "ring", "mtu", "offloads"];
+/// Those of ports of a switch, and of monitors.
+const DELIVERED: [&str; 5] = ["queues", "ring", "mtu", "offloads", "timestamps"];
 /// Those of `pcap:`.
-const CAPTURE: [&str; 3] = ["write", "loop", "speed"];
+const CAPTURE: [&str; 4] = ["write", "loop", "speed", "timestamps"];
 /// Those that hand out any port's packets.
 pub(crate) const CLUSTER: [&str; 2] = ["cluster", "by"];
 /// Those of `packet:`.
@@ -173,8 +175,8 @@ impl PortName {
                 Kind::VirtioUser => &VIRTIO_USER,
                 Kind::Memif => &MEMIF,
                 Kind::Xdp | Kind::Netmap => &XDP,
-                Kind::Pipe | Kind::Vale | Kind::Null | Kind::Monitor { .. } => &MEMORY,
-                Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
+                Kind::Vale | Kind::Monitor { .. } => &DELIVERED,
+                Kind::Pipe | Kind::Null | Kind::Tap | Kind::Stack | Kind::Host => &MEMORY,
                 Kind::Packet => &PACKET,
                 // The program's opener, or the inner port, checks them.
                 Kind::Own | Kind::Faulty | Kind::Recorded => continue,

@@ -31,7 +31,8 @@ pub struct Options {
     /// a port that cannot leave them to its other end does both when it sends them.
     pub offloads: bool,
     /// Note when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
-    /// (`?timestamps=on`): `packet:`; and `pcap:`, with the times of the file.
+    /// (`?timestamps=on`): `packet:`; ports of a switch and monitors, when the sender's thread copies a packet; ports that another
+    /// process serves, but pipes; and `pcap:`, with the times of the file.
     pub timestamps: bool,
     /// Instructions that read and write descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`): Intel's cards, `sim:` and
     /// VirtIO.

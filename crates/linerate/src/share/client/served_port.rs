@@ -100,8 +100,8 @@ impl PortKind for Remote {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
-        let (queue, parts) = (queue.into(), Vec::new());
-        Ok(Box::new(ServedRx { opened, queue, pool, counters, sleeps, longest, parts, dropped: [0; 2] }))
+        let (queue, parts, timestamps) = (queue.into(), Vec::new(), opened.port.wanted().timestamps);
+        Ok(Box::new(ServedRx { opened, queue, pool, counters, sleeps, longest, timestamps, parts, dropped: [0; 2] }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -145,6 +145,8 @@ struct ServedRx {
     counters: Arc<QueueCounters>,
     sleeps: bool,
     longest: usize,
+    /// The server tells when packets came.
+    timestamps: bool,
     /// Offset and length of each part of the current packet.
     parts: Vec<(usize, usize)>,
     /// The ring's counts of dropped packets at the last look.
@@ -171,8 +173,8 @@ impl Drop for ServedRx {
 impl Receive for ServedRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
-        let ServedRx { opened, queue, pool, longest, counters, parts, .. } = self;
-        opened.port.take(opened.socket(), *queue, parts, |memory, parts| {
+        let ServedRx { opened, queue, pool, longest, counters, parts, timestamps, .. } = self;
+        opened.port.take(opened.socket(), *queue, parts, |memory, parts, time| {
             let len: usize = parts.iter().map(|(_, len)| len).sum();
             if len > *longest {
                 counters.missed(0, 1);
@@ -189,6 +191,9 @@ impl Receive for ServedRx {
             let is_pushed = batch.push_filled(pool, len, None, |_, target| from.read(&memory.mapping, target));
             if is_pushed {
                 (packets, total) = (packets + 1, total + len);
+                if *timestamps {
+                    batch.stamp_last(time);
+                }
             } else if batch.can_hold(pool, len) {
                 counters.found_no_buffer();
             } else {

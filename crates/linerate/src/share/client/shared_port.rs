@@ -176,7 +176,7 @@ impl SharedPort {
         socket: BorrowedFd<'_>,
         number: usize,
         parts: &mut Vec<(usize, usize)>,
-        mut each: impl FnMut(&SharedMapping, &[(usize, usize)]) -> bool,
+        mut each: impl FnMut(&SharedMapping, &[(usize, usize)], u64) -> bool,
     ) -> usize {
         let Some(Some(receive)) = self.client_rings.rx.get(number) else { return 0 };
         let client = &receive.client;
@@ -192,7 +192,7 @@ impl SharedPort {
             if slot.has_more() {
                 continue;
             }
-            if !each(&self.memory, parts) {
+            if !each(&self.memory, parts, ring.pointer(head)) {
                 break;
             }
             parts.clear();
@@ -590,7 +590,7 @@ mod tests {
         producer.publish_tail();
         let take = |most: usize| {
             let mut seen = Vec::new();
-            let taken = port.take(port.socket(), 0, &mut Vec::new(), |_, parts| {
+            let taken = port.take(port.socket(), 0, &mut Vec::new(), |_, parts, _| {
                 let has_room = seen.len() < most;
                 if has_room {
                     seen.push(parts.iter().map(|(_, len)| *len).collect::<Vec<_>>());
@@ -606,6 +606,6 @@ mod tests {
         assert_eq!(take(9), (1, vec![vec![60]]), "the last packet has no end yet");
         assert_eq!(port.indices(true, 0).0, 3);
         port.put(port.socket(), 1, 3, |_| unreachable!("there is no such ring"));
-        assert_eq!(port.take(port.socket(), 1, &mut Vec::new(), |_, _| true), 0);
+        assert_eq!(port.take(port.socket(), 1, &mut Vec::new(), |_, _, _| true), 0);
     }
 }

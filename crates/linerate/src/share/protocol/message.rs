@@ -74,6 +74,8 @@ pub struct OpenRequest {
     pub shares: bool,
     /// The client is one of several, to which the port's packets are handed out. It gets the next free share.
     pub cluster: Option<ClusterRequest>,
+    /// The client reads when each packet came from the pointers of received slots.
+    pub timestamps: bool,
     /// The client's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
     pub flags: u64,
 }

@@ -171,6 +171,7 @@ impl Program {
             rings: rings(input),
             zero_copy: has(3) && has(4),
             takes_header: !has(1),
+            timestamps: has(1),
             cluster: (has(0) && has(5)).then(|| ClusterRequest { shares: ring + 1, by: "flow".to_string() }),
             shares: false,
             flags: 0,

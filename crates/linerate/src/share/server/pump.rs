@@ -11,6 +11,7 @@ use rustix::event::Timespec;
 use crate::batch::Batch;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{LONGEST, Offload};
+use crate::packet::Times;
 use crate::port::{Patience, RxQueue, TxQueue};
 use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRing};
@@ -59,6 +60,8 @@ pub struct RxPump {
     pub queue: RxQueue,
     pub header: Arc<AtomicUsize>,
     pub batch: Batch,
+    /// The client wants to know when packets came.
+    pub times: Option<Times>,
 }
 
 impl TxPump {
@@ -162,7 +165,7 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
 impl RxPump {
     /// `header`: bytes of the virtio-net header in front of each packet.
     pub fn new(ring: ServerRxRing, queue: RxQueue, header: &Arc<AtomicUsize>) -> RxPump {
-        RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN) }
+        RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN), times: None }
     }
 
     /// Moves packets once; returns the number of slots.
@@ -175,10 +178,19 @@ impl RxPump {
         }
         let (mut taken, mut is_filled) = (0, false);
         let header = self.header.load(Ordering::Relaxed);
+        let mut time = self.times.as_mut().map(|times| times.take(self.batch.len()));
         for packet in self.batch.packets() {
+            let first = self.ring.tail();
             match put(&mut self.ring, header, packet.len(), packet.segments()) {
                 Put::NoRoom => break,
-                put => is_filled |= put == Put::Whole,
+                Put::Never => {}
+                Put::Whole => {
+                    is_filled = true;
+                    if let Some(time) = &mut time {
+                        self.ring.ring.set_time_of(first, packet.timestamp().unwrap_or(*time));
+                        *time += 1;
+                    }
+                }
             }
             taken += packet.slots();
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::batch::Batch;
 use crate::memory::Pool;
 use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
+use crate::packet::{Times, timestamp};
 use crate::port::{Patience, RxQueue};
 use crate::share::protocol::mapping::Segments;
 use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Ring, ServerRxRing, Slot};
@@ -93,6 +94,8 @@ fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
 pub struct RingRecipient<B> {
     pub ring: ServerRxRing,
     pub header: Arc<AtomicUsize>,
+    /// The client wants to know when packets came.
+    pub times: Option<Times>,
     /// Copies received packets to the port's monitors.
     pub received: Option<RxMirror>,
     pub notifier: B,
@@ -112,14 +115,20 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
             self.yields.patience.wait();
         }
         self.ring.prefetch(count);
+        let mut time = self.times.as_mut().map(|times| times.take(count));
         while wanted != 0 {
             let n = wanted.trailing_zeros() as usize;
             let Some(bytes) = frames.whole(n).filter(|bytes| bytes.len() <= longest) else { break };
             wanted &= wanted - 1;
+            let first = self.ring.tail();
             let is_put = header == 0 && self.ring.put_short(bytes);
             match if is_put { Put::Whole } else { put(&mut self.ring, header, bytes.len(), std::iter::once(bytes)) } {
                 Put::Whole => {
                     taken.add(1, bytes.len());
+                    if let Some(time) = &mut time {
+                        self.ring.ring.set_time_of(first, *time);
+                        *time += 1;
+                    }
                     if is_shown {
                         let (slots, pool) = frames.packet(n);
                         self.show(slots, pool);
@@ -135,13 +144,19 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         let header = self.header.load(Ordering::Relaxed);
         let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
         let mut taken = RecipientCounts::default();
+        let mut time = self.times.as_mut().map(|times| times.take(batch.len()));
         if let Some((slots, pool)) = batch.contents() {
             let view = pool.region().view();
             for packet in slots.split_inclusive(|slot| !slot.has_more()) {
                 let len = packet.iter().map(slot::Slot::len).sum();
+                let first = self.ring.tail();
                 match put(&mut self.ring, header, len, packet.iter().map(|slot| view.bytes(slot))) {
                     Put::Whole => {
                         taken.add(packet.len(), len);
+                        if let Some(time) = &mut time {
+                            self.ring.ring.set_time_of(first, timestamp(&packet[0], view).unwrap_or(*time));
+                            *time += 1;
+                        }
                         if is_shown {
                             self.show(packet, pool);
                         }
@@ -257,8 +272,14 @@ mod tests {
             // A packet that comes before the port has the ring.
             bench.send(&[61]);
             let (producer, header) = (ServerRxRing::new(ring), Arc::new(AtomicUsize::new(header)));
-            let recipient =
-                RingRecipient { ring: producer, header, received, notifier: socket, yields: Yields::default() };
+            let recipient = RingRecipient {
+                ring: producer,
+                header,
+                times: None,
+                received,
+                notifier: socket,
+                yields: Yields::default(),
+            };
             delivery_of(&name).unwrap().deliver_to(0, &mut queue, Box::new(recipient));
             bench.queue = Some(queue);
             bench

@@ -10,6 +10,7 @@ use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, fo
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
+use crate::packet::Times;
 use crate::port::{Port, is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE};
 use crate::share::protocol::errno::errno;
@@ -460,6 +461,7 @@ impl RequestHandler {
         let device = &mut *lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
+        let times = || wanted.timestamps.then(Times::default);
         let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
         for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
             let queue = match is_handed_out {
@@ -479,7 +481,7 @@ impl RequestHandler {
             };
             let (ring, header) = (ring(place)?, &served.header);
             let Some(delivery) = &delivery else {
-                pump.receiving.push(RxPump::new(ServerRxRing::new(ring), queue, header));
+                pump.receiving.push(RxPump { times: times(), ..RxPump::new(ServerRxRing::new(ring), queue, header) });
                 continue;
             };
             // Senders to a port of a switch copy packets into the client's ring.
@@ -488,6 +490,7 @@ impl RequestHandler {
             let recipient = RingRecipient {
                 ring: producer,
                 header: header.clone(),
+                times: times(),
                 received,
                 notifier: session.clone(),
                 yields: Yields::default(),

@@ -209,6 +209,15 @@ impl Ring {
         self.words(number)[1].load(Relaxed)
     }
 
+    /// As the server: tells the client when the packet in these slots came, in nanoseconds since 1970. The pointer of a received
+    /// slot has no other use where packets begin where buffers do.
+    #[inline(always)]
+    pub fn set_time_of(&self, first: usize, nanoseconds: u64) {
+        if self.offset_mask == 0 {
+            self.words(first)[1].store(nanoseconds, Relaxed);
+        }
+    }
+
     /// Returns the offset of a slot's packet in its buffer. It is not validated: it may be beyond the buffer.
     #[inline(always)]
     pub fn offset(&self, number: usize) -> usize {
