@@ -1,0 +1,232 @@
+//! Programs as Debian ships them, on a port and, at the same time and with the system's libpcap, on its interface: what they list,
+//! print, write, and say at their end is the same.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linerate::capture::{Reader, Writer};
+use linerate::traffic::{Generator, Template};
+use rustix::process::{Pid, Signal, kill_process};
+
+mod kit;
+use kit::{Namespace, World};
+
+/// Frames of UDP and of TCP that the programs see.
+const UDP: usize = 20;
+const TCP: usize = 4;
+
+/// When a program is interrupted.
+enum End {
+    /// It ends by itself.
+    Itself,
+    /// With this number of lines on standard output.
+    Lines(usize),
+    /// With this text on standard output.
+    Text(&'static str),
+    /// With this number of frames in its file.
+    Frames(usize),
+}
+
+/// A program's command, in which DEV and FILE are replaced; the text with which it says that it captures, on standard output or
+/// standard error; and its end.
+const PROGRAMS: [(&str, &str, End); 9] = [
+    // As root it gives its privileges up, and could not write its file.
+    ("tcpdump -Z root -l -nn -t -e -i DEV udp", "listening on", End::Lines(UDP)),
+    ("tcpdump -Z root -nn -i DEV -c 24 -w FILE", "listening on", End::Itself),
+    (
+        "tshark -l -n -i DEV -f udp -P -w FILE -T fields -e frame.len -e ip.src -e udp.srcport",
+        "Capture started",
+        End::Lines(UDP),
+    ),
+    ("dumpcap -q -i DEV -f udp -w FILE", "File:", End::Frames(UDP)),
+    ("stdbuf -oL ngrep -q -d DEV -n 10 -x -O FILE . udp", "filter:", End::Itself),
+    ("stdbuf -oL ngrep -d DEV -x . udp", "filter:", End::Text("#20\n")),
+    ("stdbuf -oL p0f -i DEV tcp", "Entered main event loop", End::Text("10.0.0.4/")),
+    ("/usr/bin/python3 -u counts.py DEV", "ready", End::Itself),
+    ("/usr/bin/python3 -u sniffs.py DEV FILE", "ready", End::Itself),
+];
+
+/// Counts frames by libpcap's functions, as programs in languages with such an interface do.
+const CTYPES: &str = r#"
+import ctypes, sys
+pcap = ctypes.CDLL("libpcap.so.0.8")
+text = ctypes.create_string_buffer(256)
+pcap.pcap_open_live.restype = ctypes.c_void_p
+handle = ctypes.c_void_p(pcap.pcap_open_live(sys.argv[1].encode(), 65535, 1, 100, text))
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_uint), ("code", ctypes.c_void_p)]
+program = Program()
+assert pcap.pcap_compile(handle, ctypes.byref(program), b"tcp", 1, 0) == 0
+assert pcap.pcap_setfilter(handle, ctypes.byref(program)) == 0
+class Header(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("fraction", ctypes.c_long), ("captured", ctypes.c_uint), ("len", ctypes.c_uint)]
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Header), ctypes.POINTER(ctypes.c_ubyte))
+def each(user, header, bytes):
+    print(header[0].captured, header[0].len, bytearray(bytes[:header[0].captured]).hex())
+print("ready")
+assert pcap.pcap_loop(handle, 4, each, None) == 0
+statistics = (ctypes.c_uint * 3)()
+assert pcap.pcap_stats(handle, statistics) == 0
+print(list(statistics))
+"#;
+
+/// Captures by scapy, which opens libpcap if it is told to.
+const SCAPY: &str = r#"
+import logging, sys
+logging.getLogger("scapy").setLevel(logging.ERROR)
+from scapy.all import conf, sniff, wrpcap
+conf.use_pcap = True
+packets = sniff(iface=sys.argv[1], filter="udp", count=20, started_callback=lambda: print("ready"))
+print(conf.L2listen.__name__, *(packet.summary() for packet in packets), sep="\n")
+wrpcap(sys.argv[2], packets)
+"#;
+
+/// The name of a program's file in its folder.
+const WRITTEN: &str = "written";
+
+/// A running program, whose outputs are files. It is killed with this value.
+struct Running {
+    command: String,
+    child: Child,
+    outputs: [PathBuf; 2],
+    written: PathBuf,
+}
+
+impl Running {
+    fn start(namespace: &Namespace, words: &str, folder: &Path, device: &str, is_ours: bool) -> Running {
+        let words = words.replace("DEV", device).replace("FILE", &folder.join(WRITTEN).display().to_string());
+        let mut words = words.split(' ');
+        let mut command = namespace.command(words.next().unwrap(), is_ours);
+        Running::spawn(command.args(words).current_dir(folder.parent().unwrap()), folder)
+    }
+
+    fn spawn(command: &mut Command, folder: &Path) -> Running {
+        std::fs::create_dir_all(folder).unwrap();
+        let outputs = ["output", "errors"].map(|name| folder.join(name));
+        let [output, errors] = outputs.each_ref().map(|path| File::create(path).unwrap());
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
+        Running { command: format!("{command:?}"), child, outputs, written: folder.join(WRITTEN) }
+    }
+
+    /// Returns what it has printed so far.
+    fn said(&self) -> [String; 2] {
+        self.outputs.each_ref().map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, mut is_so: impl FnMut(&Running) -> bool) {
+        let begin = Instant::now();
+        while !is_so(self) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}: {what}: {:?}", self.command, self.said());
+            std::thread::yield_now();
+        }
+    }
+
+    fn interrupt(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+    }
+
+    /// Returns the frames in its file.
+    fn frames(&self) -> Vec<Vec<u8>> {
+        let (mut frames, mut frame) = (Vec::new(), Vec::new());
+        let Ok(mut reader) = Reader::open(&self.written) else { return frames };
+        while reader.next(&mut frame).is_ok_and(|record| record.is_some()) {
+            frames.push(frame.clone());
+        }
+        frames
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Removes what differs between two runs of one program.
+fn comparable(text: &str, folder: &str) -> String {
+    let text = text.replace("packet:v1", "v1").replace(folder, "");
+    // Messages with the time and the number of the process; the counter of packets, which is printed while they come.
+    let lines = text.split(['\n', '\r']).filter(|line| !line.contains("** (") && !line.starts_with("Packets: "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn programs_show_the_same_on_a_port_and_on_its_interface() {
+    let namespace = Namespace::new("debian");
+    let scratch = tempfile::tempdir().unwrap();
+    for (name, script) in [("counts.py", CTYPES), ("sniffs.py", SCAPY)] {
+        std::fs::write(scratch.path().join(name), script).unwrap();
+    }
+    let frames = scratch.path().join("frames.pcap");
+    let (mut generator, mut writer) = (Generator::new(128, 4), Writer::create(&frames).unwrap());
+    let syn: Template =
+        "eth/ip(src=10.0.0.1-10.0.0.4,dst=10.0.0.9)/tcp(sport=1024-1027,dport=80,flags=S)".parse().unwrap();
+    let mut syn = syn.frames().unwrap();
+    for n in 0..UDP + TCP {
+        let (mut long, mut short) = ([0; 124], [0; 60]);
+        generator.fill(&mut long);
+        syn.fill(&mut short);
+        writer.write(n as u64 * 1000, if n < UDP { &long } else { &short }).unwrap();
+    }
+    drop(writer);
+    for (words, ready, end) in PROGRAMS {
+        let folders = ["theirs", "ours"].map(|name| scratch.path().join(name));
+        let mut both = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
+            Running::start(&namespace, words, &folders[usize::from(is_ours)], device, is_ours)
+        });
+        for running in &both {
+            running.wait(ready, |running| running.said().iter().any(|text| text.contains(ready)));
+        }
+        let sent =
+            namespace.command("tcpreplay", false).args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output();
+        assert!(sent.expect("tcpreplay is there").status.success());
+        for running in &both {
+            match end {
+                End::Itself => continue,
+                End::Lines(count) => running.wait("lines", |running| running.said()[0].lines().count() >= count),
+                End::Text(text) => running.wait(text, |running| running.said()[0].contains(text)),
+                End::Frames(count) => running.wait("frames", |running| running.frames().len() >= count),
+            }
+            running.interrupt();
+        }
+        let [theirs, ours] = both.each_mut().map(|running| {
+            let ended = format!("/proc/{}/exe", running.child.id());
+            running.wait("the end", |_| std::fs::read_link(&ended).is_err());
+            let status = running.child.wait().unwrap();
+            let folder = running.written.parent().unwrap().display().to_string();
+            (status, running.said().map(|text| comparable(&text, &folder)), running.frames())
+        });
+        assert_eq!(ours, theirs, "{words}");
+        let is_empty = theirs.1.iter().all(|text| text.lines().count() < 2) && theirs.2.is_empty();
+        assert!(theirs.0.success() && !is_empty, "{words}: {theirs:?}");
+    }
+}
+
+/// Ports that are served are in the lists of programs, behind the system's interfaces.
+#[test]
+fn programs_list_ports() {
+    let world = World::new();
+    let mut command = world.command("tcpdump");
+    let client =
+        Running::spawn(command.args(["-Z", "root", "-i", "vale88:listed"]), &world.folder.path().join("client"));
+    client.wait("listening on", |client| client.said()[1].contains("listening on"));
+    for (program, option) in [("tcpdump", "-D"), ("tshark", "-D"), ("dumpcap", "-D"), ("p0f", "-L")] {
+        let list = |is_ours: bool| {
+            let mut command = if is_ours { world.command(program) } else { Command::new(program) };
+            let output = command.arg(option).output().expect("it is there");
+            assert!(output.status.success(), "{output:?}");
+            let list = String::from_utf8(output.stdout).unwrap();
+            // Without their numbers: extcap's interfaces are behind the ports.
+            let name = |line: &str| line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).to_string();
+            list.lines().map(name).collect::<Vec<_>>()
+        };
+        let (theirs, ours) = (list(false), list(true));
+        let mine = ours.iter().filter(|line| line.contains("vale88:listed")).count();
+        assert_eq!(mine, 1, "{program}: {ours:?}");
+        assert!(!theirs.is_empty() && theirs.iter().all(|line| ours.contains(line)), "{program}: {ours:?}, {theirs:?}");
+    }
+}
