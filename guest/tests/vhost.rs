@@ -334,11 +334,10 @@ fn a_machine_moves_while_it_receives() {
         let summary = guest.interrupt(sink).summary();
         let received = summary["packets"].as_u64().unwrap();
         assert!(received > 2000, "{options}: {summary}");
-        assert_eq!(
-            (summary["corrupted"].as_u64(), summary["reordered"].as_u64()),
-            (Some(0), Some(0)),
-            "{options}: {summary}"
-        );
+        // The bytes of a page that was not moved are those of an earlier frame, or of none.
+        for what in ["corrupted", "reordered", "duplicated"] {
+            assert_eq!(summary[what].as_u64(), Some(0), "{options}: {what}: {summary}");
+        }
     }
     complaints(&mut guest);
 }

@@ -1,5 +1,5 @@
-//! What `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth; and what making and
-//! writing records costs without any port.
+//! What `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth; what making and
+//! writing records costs without any port; and the most frames that it captures for ten seconds, beside that bound.
 //!
 //! `cargo bench -p linerate-cli --bench capture`; as root, with tcpdump, tshark and netsniff-ng. On two processors: one sends. Files are
 //! in memory (`/dev/shm`).
@@ -8,10 +8,11 @@
 mod kit;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kit::{Namespace, Process, inside, pair, summary};
-use linerate::capture::{Format, Output, Reader};
+use linerate::capture::{Format, Output, Reader, Writer};
 
 /// The most frames of a round, and the longest time.
 const FRAMES: u64 = 1_000_000;
@@ -22,6 +23,9 @@ const LOOP: usize = 40_000_000;
 /// Bytes of a chunk, and of the file that is written again and again.
 const CHUNK: usize = 256 << 10;
 const FILE: usize = 512 << 20;
+
+/// Seconds of the longest part.
+const SECONDS: u32 = 10;
 
 /// A program that captures: its name, its command (with FILE), and what it says when it is ready: linerate on standard output, its
 /// first second; the others on standard error.
@@ -47,6 +51,7 @@ fn main() {
     let memory = Memory(PathBuf::from(format!("/dev/shm/linerate-capture-{}", std::process::id())));
     std::fs::create_dir(&memory.0).expect("a folder in memory");
     without_port(&memory.0);
+    from_a_port(&memory.0);
     let (here, there) = (Namespace::new("here"), Namespace::new("there"));
     for namespace in [&here, &there] {
         namespace.disable_ipv6("default");
@@ -59,6 +64,33 @@ fn main() {
         println!("{name:<18}{}", kept.map(|(kept, rate)| format!("{:>14}", format!("{kept:.2} % {rate:.2}"))).concat());
     }
     println!("(behind each part the millions of frames a second that were sent)");
+}
+
+/// Captures for ten seconds from a port that always has frames, and receives from it without a capture.
+fn from_a_port(memory: &Path) {
+    let frames = memory.join("frames");
+    let mut writer = Writer::create(&frames).expect("a file");
+    (0..1024u16).for_each(|n| writer.write(n.into(), &[n as u8; 60]).expect("there is room in memory"));
+    drop(writer);
+    println!(
+        "\nmillions of frames of 60 bytes a second, for {SECONDS} s from a port in memory (14.88: a wire of 10 Gbit/s)"
+    );
+    let port = format!("pcap:{}?loop=0", frames.display());
+    let written = memory.join("written");
+    let files = format!("--write {} --file-size 256M --files 2", written.display());
+    for (what, command) in [
+        ("received", format!("sink {port}")),
+        ("received, written as pcap", format!("capture {port} {files}")),
+        ("received, written as pcapng", format!("capture {port} {}", files.replace("written", "written.pcapng"))),
+    ] {
+        let words = format!("{command} --seconds {SECONDS} --json");
+        let output = Command::new(env!("CARGO_BIN_EXE_linerate")).args(words.split(' ')).output().expect("it runs");
+        let summary = summary(&output.stdout);
+        let rate = summary["mpps"].as_f64().unwrap_or_else(|| panic!("{summary}"));
+        let dropped =
+            summary["capture"]["dropped"].as_u64().map_or(String::new(), |dropped| format!(", {dropped} dropped"));
+        println!("  {what:<28} {rate:6.2}{dropped}");
+    }
 }
 
 /// Captures what is sent at a rate; returns the part that is in the file, in percent, and the millions sent per second.
