@@ -209,6 +209,27 @@ fn a_monitor_copies_packets_of_both_directions() {
 }
 
 #[test]
+fn a_monitor_says_that_its_port_is_closed() {
+    let pool = pool(512);
+    let [watched] = options(&pool).open(["vale17:a"]).unwrap();
+    let mut watched = End::new(watched);
+    let [first, mut second] = options(&pool).open(["vale17:a+rt", "vale17:a/r"]).unwrap();
+    assert!(first.link().is_ok() && second.link().is_ok());
+    let rx = second.rx(0).unwrap();
+    drop(first);
+    assert_eq!(watched.send(&[frame(255, 1, 60)]), 1);
+    assert!(second.link().is_ok());
+    drop(watched);
+    let said = second.link().unwrap_err().to_string();
+    assert!(said.contains("vale17:a, of which this is a monitor, is closed"), "{said}");
+    // Another port of its name has monitors of its own.
+    let [_again, new] = options(&pool).open(["vale17:a", "vale17:a+rt"]).unwrap();
+    assert!(second.link().is_err() && new.link().is_ok());
+    drop((second, rx));
+    assert!(new.link().is_ok());
+}
+
+#[test]
 fn null_discards_packets() {
     let pool = pool(64);
     let mut null = End::open("null:", &pool);

@@ -310,6 +310,29 @@ fn a_monitor_receives_and_does_not_send() {
     assert_eq!(packets, [(0, 60), (1, 5000)]);
 }
 
+#[test]
+fn a_monitor_ends_with_its_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let watched = open(folder.path(), named("vale16:a"), |_| {});
+    let mut monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale16:a") }, |_| {});
+    let rx = monitor.rx(0).unwrap();
+    assert!(monitor.link().is_ok());
+    drop(watched);
+    let begin = std::time::Instant::now();
+    while monitor.link().is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the monitor goes on");
+        std::thread::yield_now();
+    }
+    let said = monitor.link().unwrap_err().to_string();
+    assert!(said.contains("vale16:a, of which this is a monitor, is closed"), "{said}");
+    drop(rx);
+    // The port and its monitor are there again for the next.
+    let _watched = open(folder.path(), named("vale16:a"), |_| {});
+    let monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale16:a") }, |_| {});
+    assert!(monitor.link().is_ok());
+}
+
 /// Returns the times of the packets that come next.
 fn times(rx: &mut dyn Receive, count: usize) -> Vec<Option<u64>> {
     let (begin, mut times, mut batch) = (std::time::Instant::now(), Vec::new(), Batch::with_capacity(256));

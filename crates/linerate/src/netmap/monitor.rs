@@ -10,7 +10,8 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Drops, Mirror, MonitorEntry, Monitored, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, TxQueue,
+    Config, Drops, Link, Mirror, MonitorEntry, Monitored, PortKind, QueueCounters, Receive, SoftwarePort, Transmit,
+    TxQueue,
 };
 use crate::slot::Slot;
 
@@ -67,9 +68,22 @@ impl PortKind for Monitoring {
         Err(Error::Unsupported { port: config.name.clone(), what: "sending", why })
     }
 
+    /// Returns that the link is up, as long as the port is open. Another port of its name is not the monitor's.
+    fn link(&self) -> Result<Link> {
+        match self.port.is_open() {
+            true => Ok(Link::Up { mbits: 0 }),
+            false => Err(Error::Refused { why: closed(&self.port.name), errno: libc::ENXIO }),
+        }
+    }
+
     fn drops(&self) -> Drops {
         self.delivery.drops()
     }
+}
+
+/// Returns why a monitor of a port that is closed gets nothing more.
+pub(crate) fn closed(port: &str) -> String {
+    format!("{port}, of which this is a monitor, is closed; open the monitor again once the port is there")
 }
 
 /// Copies received packets that bypass a queue's [`RxQueue`](crate::port::RxQueue) to the port's monitors.

@@ -68,6 +68,11 @@ impl Monitored {
         self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
     }
 
+    /// Returns whether the port, or a queue of it, is still open: what keeps an entry after that are its monitors, one each.
+    pub fn is_open(self: &Arc<Monitored>) -> bool {
+        Arc::strong_count(self) > self.monitors.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<MonitorEntry>)) {
         let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::clone(&monitors);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+use crate::netmap::closed;
 use crate::port::{
     Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SendFinished, SoftwarePort, Transmit, is_pipe,
 };
@@ -124,9 +125,12 @@ impl PortKind for Remote {
             true if !self.port.port.is_other_end_open() => Ok(Link::Down),
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let name = &self.port.port.wanted().name;
-                tracing::debug!(port = name, "the server is gone");
-                let why = format!("{name}: the process that served it is gone; open it again");
+                let OpenRequest { name, monitor_rx, monitor_tx, .. } = self.port.port.wanted();
+                tracing::debug!(port = name, "the server has ended it");
+                let why = match monitor_rx | monitor_tx {
+                    false => format!("{name}: the process that served it is gone; open it again"),
+                    true => format!("{}, or the process that served both is gone", closed(name)),
+                };
                 Err(Error::Refused { why, errno: libc::ENXIO })
             }
         }

@@ -175,7 +175,7 @@ impl RequestHandler {
         pipe.sessions[side].push(Arc::downgrade(&session));
         pipe.tell_ends();
         let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
-        Ok(Begun::New { running, placed })
+        Ok(Begun::New { running: Box::new(running), placed })
     }
 }
 

@@ -211,6 +211,8 @@ pub struct Pump {
     pub sending: Vec<TxPump>,
     pub receiving: Vec<RxPump>,
     pub delivered: Vec<DeliveredRing>,
+    /// Returns whether the port of a monitor is closed, which ends the monitor.
+    pub is_closed: Option<Box<dyn Fn() -> bool + Send>>,
     /// Returns the packets that the port has dropped since the last call: without room, and too long. The first receive ring
     /// tells the client; of a port of a switch the `RingRecipient` does.
     pub dropped: Option<Box<dyn FnMut() -> (u64, u64) + Send>>,
@@ -291,7 +293,7 @@ impl Pump {
                 clients.notify();
             }
         }
-        signals.is_over
+        signals.is_over || self.is_closed.as_ref().is_some_and(|is_closed| is_closed())
     }
 
     fn sleep(&mut self, clients: &impl Clients) {

@@ -48,7 +48,7 @@ pub struct RequestHandler {
 /// A port that was opened, with its description for this connection.
 pub enum Begun {
     /// A new session.
-    New { running: Running, placed: PortLayout },
+    New { running: Box<Running>, placed: PortLayout },
     /// An existing session.
     Joined { session: Arc<Session>, placed: PortLayout },
 }
@@ -94,7 +94,7 @@ impl RequestHandler {
         // The session that it would join may end at this moment.
         for _ in 0..16 {
             let (session, running, placed) = match self.open(wanted, choice)? {
-                Begun::New { running, placed } => (running.session.clone(), Some(running), placed),
+                Begun::New { running, placed } => (running.session.clone(), Some(*running), placed),
                 Begun::Joined { session, placed } => (session, None, placed),
             };
             let description = Lease { memory: session.memory.clone(), rings: Vec::new(), description: Some(placed.at) };
@@ -448,7 +448,7 @@ impl RequestHandler {
         };
         let (served, lease) = (served.cloned(), Some(lease));
         let running = Running { pump, served, shadow, lease, ..Running::new(&self.state, session) };
-        Ok(Begun::New { running, placed })
+        Ok(Begun::New { running: Box::new(running), placed })
     }
 
     fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {
@@ -497,6 +497,10 @@ impl RequestHandler {
             };
             delivery.deliver_to(n, &mut queue, Box::new(recipient));
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
+        }
+        if wanted.is_monitor() {
+            let served = served.clone();
+            pump.is_closed = Some(Box::new(move || lock(&served.device).link().is_err()));
         }
         if delivery.is_none() {
             let mut before = drops_of(device, share);
