@@ -222,7 +222,7 @@ impl Active {
             long: Vec::new(),
             filter: None,
             snaplen: settings.snaplen.get().cast_unsigned(),
-            clock: Clock::new(settings.precision.get()),
+            clock: Clock::new(settings.precision.get(), parsed.is_capture_to_read()),
             watch,
             is_armed: false,
             tick,
@@ -328,15 +328,21 @@ impl Active {
         at_work.set();
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
-        // The event of a port that is gone is readable for good.
-        if self.link_since.elapsed() >= LONGEST_SLEEP {
-            self.link_since = Instant::now();
-            // A thread that sends notices the end itself.
-            if let Some(side) = side.try_lock() {
-                side.as_ref().map_or(Ok(()), |side| side.port.link().map(|_| ()))?;
-            }
+        self.check_link(side)
+    }
+
+    /// Looks at the port's link, if that is long ago. The event of a port that is gone is readable for good.
+    ///
+    /// # Errors
+    /// Those of the link.
+    pub fn check_link(&mut self, side: &Latch<Option<Side>>) -> Result<(), Error> {
+        if self.link_since.elapsed() < LONGEST_SLEEP {
+            return Ok(());
         }
-        Ok(())
+        self.link_since = Instant::now();
+        // A thread that sends notices the end itself.
+        let Some(side) = side.try_lock() else { return Ok(()) };
+        side.as_ref().map_or(Ok(()), |side| side.port.link().map(|_| ()))
     }
 
     /// Polls from now on.
@@ -409,18 +415,21 @@ struct Clock {
     first: u64,
     /// The second of the last frame, and its begin.
     second: (u64, u64),
+    /// Frames have the times of a file, as they are there. Those of a port are a nanosecond apart at least: a copy of a frame has its
+    /// time, and the kernel's may be the same.
+    is_of_file: bool,
 }
 
 impl Clock {
-    fn new(precision: c_int) -> Clock {
-        Clock { is_nano: precision == PCAP_TSTAMP_PRECISION_NANO, last: 0, first: 0, second: (0, 0) }
+    fn new(precision: c_int, is_of_file: bool) -> Clock {
+        Clock { is_nano: precision == PCAP_TSTAMP_PRECISION_NANO, last: 0, first: 0, second: (0, 0), is_of_file }
     }
 
     /// Returns the time of the next frame, which may have one of its own.
     #[inline]
     fn time_of(&mut self, own: Option<u64>) -> libc::timeval {
         self.last = match own {
-            Some(time) => time.max(self.last),
+            Some(time) => time.max(self.last + u64::from(!self.is_of_file)),
             None => self.first.max(self.last + 1),
         };
         if self.last.wrapping_sub(self.second.1) >= SECOND {

@@ -79,6 +79,7 @@ fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next
         if was_woken {
             handle.ready.set(false);
         }
+        active.check_link(&handle.side).map_err(Some)?;
         Ok(Some(Next::Nothing))
     });
     handle.at_work.clear();

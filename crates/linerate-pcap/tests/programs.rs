@@ -260,9 +260,13 @@ fn a_loop_sleeps_and_ends_with_its_port() {
     let world = World::new();
     let mut waits = world.start(&["loop", "vale98:a", "0"]);
     assert_eq!(waits.line(), "ready");
+    // This one does not block, and waits for the descriptor.
+    let mut polls = world.start(&["poll", "vale98:b", "1"]);
+    assert_eq!(polls.line(), "ready");
     waits.wait_for_sleep();
     drop(world);
     assert_eq!(waits.end().1, "pcap_loop: vale98:a: the process that served it is gone; open it again\n");
+    assert_eq!(polls.end().1, "pcap_dispatch: vale98:b: the process that served it is gone; open it again\n");
 }
 
 /// Names that are nobody's are errors of the system's libpcap; a port that cannot be opened says why.

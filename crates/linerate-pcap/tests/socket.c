@@ -381,21 +381,25 @@ static void send_frames(long count) {
 }
 
 /* Receives until told to end by stdin; says what it has received and lost. */
-static void count_frames(void) {
+static void count_frames(long sent) {
 	int fd = opened(SOCK_RAW, ETH_P_ALL);
 	unsigned char bytes[2048];
-	long count = 0;
+	long count = 0, packets = 0, dropped = 0;
 	ready();
 	getchar();
-	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
-		count++;
-	struct tpacket_stats stats;
-	socklen_t len = sizeof stats;
-	if (getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len) < 0)
-		die("getsockopt");
-	while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
-		count++;
-	printf("%ld frames, %u packets, %u dropped\n", count, stats.tp_packets, stats.tp_drops);
+	/* Until all frames are accounted for, for a minute at most. */
+	for (int n = 0; n < 600 && count + dropped < sent; n++) {
+		poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, 100);
+		while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+			count++;
+		/* Reading them sets them back. */
+		struct tpacket_stats stats;
+		socklen_t len = sizeof stats;
+		if (getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len) < 0)
+			die("getsockopt");
+		packets += stats.tp_packets, dropped += stats.tp_drops;
+	}
+	printf("%ld frames, %ld packets, %ld dropped\n", count, packets, dropped);
 }
 
 /* Waits for a frame of a port that goes away. */
@@ -640,7 +644,7 @@ int main(int argc, char **argv) {
 	else if (!strcmp(what, "send"))
 		send_frames(atol(third));
 	else if (!strcmp(what, "count"))
-		count_frames();
+		count_frames(atol(third));
 	else if (!strcmp(what, "gone"))
 		wait_for_the_end();
 	else if (!strcmp(what, "hostile"))

@@ -409,7 +409,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     const SENT: usize = 60_000;
     let world = World::new();
     let mut command = world.command(program());
-    command.args(["count", "vale116:slow"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(["count", "vale116:slow", &SENT.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut slow = command.spawn().unwrap();
     let mut output = std::io::BufReader::new(slow.stdout.take().unwrap());
     let mut line = String::new();
@@ -464,4 +464,9 @@ fn ports_need_no_privileges() {
     numbers.sort_unstable();
     assert_eq!(numbers, (0..700).collect::<Vec<u16>>());
     assert_eq!(start("lo").end().1, "bind: Operation not permitted\n");
+    // A port that needs them says so: its own packet socket is the kernel's.
+    let mut tcpdump = Command::new("tcpdump");
+    tcpdump.args(["-i", "packet:lo"]).env("LD_PRELOAD", at.join("object.so")).uid(65534).gid(65534).current_dir(at);
+    let (status, _, errors) = Running::new(&mut tcpdump).end();
+    assert!(!status.success() && errors.contains("Operation not permitted"), "{errors}");
 }

@@ -16,7 +16,7 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, ti
 use super::member::Settings;
 use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
-use super::system::{call, errno, fail, guarded, next, option};
+use super::system::{call, errno, fail, guarded, next, opens, option};
 use super::table::{self, BOUND, DGRAM};
 use super::{control, link, names, system};
 
@@ -82,7 +82,7 @@ unsafe extern "C" fn in_child() {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM {
+    if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || opens() {
         return next!(socket(domain, kind, protocol));
     }
     let mut fd = next!(socket(domain, kind, protocol));

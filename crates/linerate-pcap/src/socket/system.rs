@@ -1,6 +1,7 @@
 //! The C library's own functions behind the replaced ones, and system calls.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
 use std::panic::AssertUnwindSafe;
@@ -151,8 +152,18 @@ pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `work` with all signals blocked in this thread. Threads that it starts have them blocked for good: the program's
-/// handlers are for its own threads.
+thread_local! {
+    /// This thread opens a port: its packet sockets are the port's, and not the program's.
+    static OPENS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread is in [`without_signals`].
+pub fn opens() -> bool {
+    OPENS.get()
+}
+
+/// Runs `work`, which opens a port, with all signals blocked in this thread. Threads that it starts have them blocked for good: the
+/// program's handlers are for its own threads.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: there is room for both sets; the first is filled in before it is used.
@@ -160,7 +171,9 @@ pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
+    let before_it = OPENS.replace(true);
     let result = work();
+    OPENS.set(before_it);
     // SAFETY: the set was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
     result

@@ -250,6 +250,8 @@ impl Receive for PacketRx {
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        // An interface that went down leaves an error, which wakes every poll(2) until it is read.
+        let _ = rustix::net::sockopt::socket_error(self.socket.as_fd());
         Some(self.socket.as_fd())
     }
 }
