@@ -277,7 +277,12 @@ impl Writer {
                 break;
             }
         }
-        self.unsorted = merge.late;
+        let mut all = self.streams.iter().flatten();
+        self.unsorted = match (all.next(), all.next()) {
+            // Its records are not merged.
+            (Some(only), None) => only.unsorted.load(Ordering::Relaxed),
+            _ => merge.late,
+        };
         self
     }
 
@@ -311,7 +316,7 @@ impl Writer {
             measured.failure = self.failure.take();
         }
         if self.unsorted > 0 {
-            note(&format!("note: {} packets are behind a later one of another queue in the file", self.unsorted));
+            note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
         }
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({

@@ -108,6 +108,20 @@ fn frames_are_cut_to_the_snap_length() {
     }
 }
 
+/// Packets of one queue have the times that they came with, and those behind a later one are counted.
+#[test]
+fn packets_behind_a_later_one_are_counted() {
+    let folder = Folder::new("capture-unsorted");
+    let (from, to) = (folder.path("in.pcap"), folder.path("out.pcap"));
+    let mut writer = Writer::create(from.as_ref()).unwrap();
+    let times = [100, 300, 200, 300, 299, 400];
+    times.iter().for_each(|time| writer.write(*time, &[0; 60]).unwrap());
+    drop(writer);
+    let said = capture(0, &[&format!("pcap:{from}"), "--write", &to]);
+    assert_eq!(said["capture"]["unsorted"], 2, "{said}");
+    assert_eq!(read(&to).1, times);
+}
+
 /// The statistics at the end of a file say what became of all that came.
 #[test]
 fn ports_and_queues_are_merged_by_time_and_counted() {

@@ -96,11 +96,15 @@ impl Times {
     /// Takes the time of a packet that comes now. `count` packets that come together are a nanosecond apart, so that programs
     /// can tell them apart.
     pub(crate) fn take(&mut self, count: usize) -> u64 {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        let first = now.max(self.next);
+        let first = now().max(self.next);
         self.next = first.saturating_add(count as u64);
         first
     }
+}
+
+/// Returns the system time, in nanoseconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }
 
 /// Records when a packet with this first slot arrived.

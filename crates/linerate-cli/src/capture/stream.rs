@@ -29,6 +29,8 @@ pub struct Shared {
     pub accepted: AtomicU64,
     /// Packets that were dropped because no chunk was empty, or nobody wrote them any more.
     pub dropped: AtomicU64,
+    /// Packets behind a later one.
+    pub unsorted: AtomicU64,
     /// The queue has nothing at present: what comes next is from now on.
     pub is_idle: AtomicBool,
     /// The one that was emptied last is the next: the caches still have it.
@@ -68,8 +70,10 @@ pub struct Stream {
     frames: u64,
     /// When the chunk's first batch came.
     begun: u64,
-    /// The last time that was given to a packet.
+    /// The last time that was given to a packet without one of its own.
     last: u64,
+    /// The latest time of a packet.
+    latest: u64,
     full: Sender<Chunk>,
     pub shared: Arc<Shared>,
 }
@@ -88,12 +92,25 @@ impl Stream {
             received: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            unsorted: AtomicU64::new(0),
             is_idle: AtomicBool::new(false),
             empties: Mutex::default(),
             unmade: AtomicU64::new(chunks),
             handed_over: AtomicU64::new(0),
         });
-        Stream { number, format, interface, snaplen, chunk: None, frames: 0, begun: 0, last: 0, full, shared }
+        Stream {
+            number,
+            format,
+            interface,
+            snaplen,
+            chunk: None,
+            frames: 0,
+            begun: 0,
+            last: 0,
+            latest: 0,
+            full,
+            shared,
+        }
     }
 
     /// Begins a batch of packets, and returns the time of the first that has none of its own, in nanoseconds since 1970. The
@@ -127,6 +144,10 @@ impl Stream {
         };
         self.format.append(chunk, self.interface, time, frame, self.snaplen);
         self.frames += 1;
+        if time < self.latest {
+            self.shared.unsorted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.latest = self.latest.max(time);
     }
 
     /// Hands everything over, as nothing comes at present; true if that is done. While the writer still has chunks, this one is

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::{Frames, Next, Speed, Writer};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+use crate::packet::Times;
 use crate::port::{CaptureCounts, Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
 
 /// A port on a capture file.
@@ -99,7 +100,8 @@ impl PortKind for CaptureFile {
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let (mut writer, failure) = (self.writer.take(), self.failure.clone());
         writer.as_mut().map_or(Ok(()), Writer::begin)?;
-        Ok(Box::new(CaptureTx { writer, is_written: self.is_written, bytes: Vec::new(), counters, failure }))
+        let (is_written, times, bytes) = (self.is_written, Times::default(), Vec::new());
+        Ok(Box::new(CaptureTx { writer, is_written, times, bytes, counters, failure }))
     }
 
     fn is_exhausted(&self) -> bool {
@@ -254,6 +256,8 @@ struct CaptureTx {
     writer: Option<Writer>,
     /// Packets are recorded, not only counted.
     is_written: bool,
+    /// Of packets without one of their own.
+    times: Times,
     bytes: Vec<u8>,
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
@@ -264,12 +268,12 @@ impl Transmit for CaptureTx {
     /// were sent and are not in the file.
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut packets, mut total, mut unwritten) = (0, 0, (0, 0));
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
-        for packet in batch.packets() {
+        let first = self.times.take(batch.len());
+        for (packet, time) in batch.packets().zip(first..) {
             self.bytes.clear();
             packet.append_to(&mut self.bytes);
             if let Some(writer) = &mut self.writer
-                && let Err(error) = writer.write(packet.timestamp().unwrap_or(now), &self.bytes)
+                && let Err(error) = writer.write(packet.timestamp().unwrap_or(time), &self.bytes)
             {
                 self.failure.note(error);
                 unwritten = writer.unwritten();

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use super::{TryWriter, Writer};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
+use crate::packet::now;
 use crate::port::{PortName, Receive, RxWrapper, Transmit, TxWrapper, Wrapped, Wrapper};
 
 /// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
@@ -46,12 +46,12 @@ impl Shared {
 
     /// Records packets; `bytes` is room for one.
     fn record<'a>(&self, packets: impl Iterator<Item = crate::Packet<'a>>, bytes: &mut Vec<u8>) {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         self.file().keep(|writer| {
-            for packet in packets {
+            let first = now();
+            for (packet, time) in packets.zip(first..) {
                 bytes.clear();
                 packet.append_to(bytes);
-                writer.write(packet.timestamp().unwrap_or(now), bytes)?;
+                writer.write(packet.timestamp().unwrap_or(time), bytes)?;
             }
             Ok(())
         });
@@ -117,15 +117,15 @@ impl TxWrapper for RecordedTx {
             frames.push((packet.slots(), bytes));
         }
         let sent = inner.send(batch);
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let mut left = sent;
         self.shared.file().keep(|writer| {
-            for (slots, bytes) in &frames {
+            let first = now();
+            for ((slots, bytes), time) in frames.iter().zip(first..) {
                 if *slots > left {
                     break;
                 }
                 left -= slots;
-                writer.write(now, bytes)?;
+                writer.write(time, bytes)?;
             }
             Ok(())
         });
