@@ -1,5 +1,5 @@
-//! What `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth; what making and
-//! writing records costs without any port; and the most frames that it captures for ten seconds, beside that bound.
+//! Counts the frames that `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth. Measures
+//! the cost of making and writing records without any port, and the most frames captured for ten seconds, beside that bound.
 //!
 //! `cargo bench -p linerate-cli --bench capture`; as root, with tcpdump, tshark and netsniff-ng. On two processors: one sends. Files are
 //! in memory (`/dev/shm`).

@@ -37,7 +37,7 @@ pub struct Handle {
     // Dropped in this order: the receiving side before its port.
     /// The receiving side of the port, once the handle is activated.
     pub active: RefCell<Option<Active>>,
-    /// What it has received. Their bytes are its own.
+    /// Received frames. Their bytes are the receiving side's.
     pub waiting: Waiting,
     pub side: Latch<Option<Side>>,
     /// The thread that is at work with the receiving side, and does not sleep.

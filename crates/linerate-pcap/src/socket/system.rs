@@ -162,7 +162,7 @@ pub fn opens() -> bool {
     OPENS.get()
 }
 
-/// Runs `work`, which opens a port, with all signals blocked in this thread. Threads that it starts have them blocked for good: the
+/// Runs `work`, which opens a port or starts a thread, with all signals blocked in this thread. Threads that it starts have them blocked for good: the
 /// program's handlers are for its own threads.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());

@@ -46,7 +46,7 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
     let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
     let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
     // Between a pipe's ends is no server.
-    let timestamps = config.options.timestamps && (monitor_rx || monitor_tx || name.kind() != Kind::Pipe);
+    let timestamps = config.options.timestamps && name.kind() != Kind::Pipe;
     let wanted =
         OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, cluster, timestamps, ..OpenRequest::default() };
     let port = ServedPort::find(&share::folder(), wanted, config)?;
@@ -87,7 +87,7 @@ pub fn server() -> Server {
             max_frame,
             interrupts,
             local: true,
-            // Packets of a switch that are copied into a client's ring at once get their time there.
+            // Packets of monitors and of shares wait here; those of a switch's port get their time in the client's ring.
             timestamps: cluster.is_some() || !is_card,
             pool,
             ..Options::default()

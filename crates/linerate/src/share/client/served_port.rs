@@ -106,8 +106,7 @@ impl PortKind for Remote {
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let wanted = self.port.port.wanted();
-        if wanted.monitor_rx || wanted.monitor_tx {
+        if self.port.port.wanted().is_monitor() {
             let why = "a monitor only receives; send on the port itself";
             return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
         }
@@ -125,9 +124,10 @@ impl PortKind for Remote {
             true if !self.port.port.is_other_end_open() => Ok(Link::Down),
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let OpenRequest { name, monitor_rx, monitor_tx, .. } = self.port.port.wanted();
+                let wanted = self.port.port.wanted();
+                let name = &wanted.name;
                 tracing::debug!(port = name, "the server has ended it");
-                let why = match monitor_rx | monitor_tx {
+                let why = match wanted.is_monitor() {
                     false => format!("{name}: the process that served it is gone; open it again"),
                     true => format!("{}, or the process that served both is gone", closed(name)),
                 };

@@ -172,13 +172,15 @@ impl RxPump {
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         if self.batch.is_empty() && self.ring.free() > 0 {
             self.queue.recv(&mut self.batch);
+            if let Some(times) = &mut self.times {
+                self.batch.stamp_from(times.take(self.batch.len()));
+            }
         }
         if self.batch.is_empty() {
             return 0;
         }
         let (mut taken, mut is_filled) = (0, false);
         let header = self.header.load(Ordering::Relaxed);
-        let mut time = self.times.as_mut().map(|times| times.take(self.batch.len()));
         for packet in self.batch.packets() {
             let first = self.ring.tail();
             match put(&mut self.ring, header, packet.len(), packet.segments()) {
@@ -186,9 +188,8 @@ impl RxPump {
                 Put::Never => {}
                 Put::Whole => {
                     is_filled = true;
-                    if let Some(time) = &mut time {
-                        self.ring.ring.set_time_of(first, packet.timestamp().unwrap_or(*time));
-                        *time += 1;
+                    if self.times.is_some() {
+                        packet.timestamp().into_iter().for_each(|time| self.ring.ring.set_time_of(first, time));
                     }
                 }
             }

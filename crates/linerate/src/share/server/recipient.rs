@@ -144,7 +144,9 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         let header = self.header.load(Ordering::Relaxed);
         let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
         let mut taken = RecipientCounts::default();
-        let mut time = self.times.as_mut().map(|times| times.take(batch.len()));
+        if let Some(times) = &mut self.times {
+            batch.stamp_from(times.take(batch.len()));
+        }
         if let Some((slots, pool)) = batch.contents() {
             let view = pool.region().view();
             for packet in slots.split_inclusive(|slot| !slot.has_more()) {
@@ -153,9 +155,9 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
                 match put(&mut self.ring, header, len, packet.iter().map(|slot| view.bytes(slot))) {
                     Put::Whole => {
                         taken.add(packet.len(), len);
-                        if let Some(time) = &mut time {
-                            self.ring.ring.set_time_of(first, timestamp(&packet[0], view).unwrap_or(*time));
-                            *time += 1;
+                        if self.times.is_some() {
+                            let time = timestamp(&packet[0], view);
+                            time.into_iter().for_each(|time| self.ring.ring.set_time_of(first, time));
                         }
                         if is_shown {
                             self.show(packet, pool);

@@ -1,11 +1,11 @@
 //! Records the frames that leave the card.
 
 use std::path::Path;
-use std::time::SystemTime;
 
 use super::{Frame, Report, Watch, Watched, Wire};
 use crate::capture::{TryWriter, Writer};
 use crate::error::Result;
+use crate::packet::now;
 
 /// Records the frames that leave the card, in front of another wire. The file is complete when the wire is
 /// finished, or this value is dropped. Recording ends at the first frame that cannot be written, as
@@ -33,10 +33,9 @@ impl Record {
 impl Watch for Recording {
     fn leaves(&mut self, frame: &Frame) {
         self.sent += 1;
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let is_finished = self.is_finished;
         self.file.keep(|file| {
-            file.write(now, &frame.bytes)?;
+            file.write(now(), &frame.bytes)?;
             if is_finished { file.flush() } else { Ok(()) }
         });
     }
