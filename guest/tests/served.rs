@@ -416,7 +416,9 @@ fn the_card_steers_a_shared_flow() {
         offer(&mut guest);
         // The driver loses its counters when the program ends.
         let (steered, other) = (chosen.unwrap_or(1), 1 - chosen.unwrap_or(1));
-        let counts = (queue(&mut guest, steered), queue(&mut guest, other));
+        let mut counts = || (queue(&mut guest, steered), queue(&mut guest, other));
+        // The generator has sent its last frames; they are under way.
+        let counts = (0..200).map(|_| counts()).find(|counts| counts.0 >= 3000).unwrap_or_else(&mut counts);
         assert!(counts.0 >= 3000 && counts.1 < 100, "{chosen:?}: {counts:?}");
         let outcome = guest.interrupt(sink);
         assert!(outcome.output.contains("steered by 1 of 1 rules"), "{}", outcome.output);

@@ -777,6 +777,7 @@ impl Run {
 
     fn statistics(&self) -> Result<Vec<Statistics>, Error> {
         models(&self.devices).iter().try_for_each(|card| wire_gone(card).map_or(Ok(()), Err))?;
+        self.devices.iter().try_for_each(|device| gone(device).map_or(Ok(()), Err))?;
         self.devices.iter().map(|device| device.statistics()).collect()
     }
 
@@ -795,11 +796,12 @@ impl Run {
             self.has_sent(self.moved().packets.max(moved))
                 && (!is_quiet || judge(&reports(&self.devices), sums).lost <= undelivered)
         };
-        // Frames that the models' wires have sent are still to be received and forwarded.
+        // Frames that the models' wires have sent are still to be received and forwarded, as those that wait in the ring of a
+        // port which is gone.
+        let are_left = |device: &Port| model(device).is_some() || gone(device).is_some();
         let arrived = || {
-            let of_models =
-                self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| model(device).is_some());
-            of_models.map(|(_, statistics)| statistics.rx_packets).sum::<u64>()
+            let all = self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| are_left(device));
+            all.map(|(_, statistics)| statistics.rx_packets).sum::<u64>()
         };
         // A thread without a processor has not received them yet; after a count it does not.
         let is_received = || {
@@ -810,7 +812,7 @@ impl Run {
                 })
         };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
-        let (mut before, mut is_still) = (arrived(), models(&self.devices).is_empty());
+        let (mut before, mut is_still) = (arrived(), !self.devices.iter().any(are_left));
         let begin = Instant::now();
         while !(is_still && is_received() && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN
         {
@@ -847,12 +849,12 @@ impl Run {
         (is_sender || given + refused > 0).then(|| sent.saturating_sub(self.answered.load(Ordering::Relaxed)))
     }
 
-    /// Returns the ports' counters, and whether each port is gone. Of a port that is gone they are the last ones read, with
+    /// Returns the ports' counters, and whether each port is gone. Of a card that is gone they are the last ones read, with
     /// the packets that its queues have moved.
     fn known_statistics(&self) -> (Vec<Statistics>, Vec<bool>) {
         let last = self.last.borrow();
         let known = self.devices.iter().enumerate().map(|(n, device)| match device.statistics() {
-            Ok(statistics) => (statistics, false),
+            Ok(statistics) => (statistics, gone(device).is_some()),
             Err(_) => {
                 let mut known = last.get(n).copied().unwrap_or_default();
                 if !self.may_have_chains() {
@@ -971,6 +973,11 @@ fn check_standard_output(names: &[PortName]) {
 /// Returns the error of a port at a model's other end that is gone. A capture file that has failed is reported at the end.
 fn wire_gone(card: &Card) -> Option<Error> {
     card.check_wire().err().filter(|error| !is_of_file(error))
+}
+
+/// Returns why a port is gone; a capture file that fails is not.
+fn gone(device: &Port) -> Option<Error> {
+    device.link().err().filter(|error| !is_of_file(error))
 }
 
 /// Returns whether an error is that of a capture file.

@@ -77,6 +77,7 @@ impl Side {
     fn finish(&mut self) {
         let begin = Instant::now();
         while self.tx.is_some()
+            && self.port.link().is_ok()
             && self.port.statistics().is_ok_and(|statistics| statistics.tx_packets < self.sent)
             && begin.elapsed() < ROOM
         {

@@ -277,8 +277,10 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert_eq!(a.queue_statistics().tx_slots, [1, 2]);
     // The server ends.
     drop(server);
-    let said = [a.link().unwrap_err().with_hint(), b.statistics().unwrap_err().with_hint()];
+    let said = [&a, &b].map(|port| port.link().unwrap_err().with_hint());
     assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
+    // What it has counted is still there.
+    assert_eq!(b.statistics().unwrap().rx_packets, 3);
     assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
 }
 
@@ -331,6 +333,46 @@ fn a_monitor_ends_with_its_port() {
     let _watched = open(folder.path(), named("vale16:a"), |_| {});
     let monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale16:a") }, |_| {});
     assert!(monitor.link().is_ok());
+}
+
+/// What it was given before is in its ring, or at its server, or was dropped for want of room.
+#[test]
+fn a_monitor_of_a_closed_port_receives_what_is_left() {
+    const SENT: usize = 600;
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut sender, mut watched] = ["vale32:b", "vale32:a"].map(|name| open(folder.path(), named(name), |_| {}));
+    let mut monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale32:a") }, |_| {});
+    let mut heard = monitor.rx(0).unwrap();
+    let (mut tx, mut rx) = (sender.tx(0).unwrap(), watched.rx(0).unwrap());
+    let (begin, pool) = (std::time::Instant::now(), sender.pool().clone());
+    let (mut sent, mut batch, mut taken) = (0, Batch::with_capacity(256), Batch::with_capacity(256));
+    let counted = |port: &ServedPort| {
+        let now = port.statistics().unwrap();
+        (now.rx_packets + now.drops.no_descriptor) as usize
+    };
+    while counted(&watched) < SENT {
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", counted(&watched));
+        while batch.len() < 32 && sent < SENT {
+            assert!(batch.push(&pool, &[0xff; 60]));
+            sent += 1;
+        }
+        tx.send(&mut batch);
+        rx.recv(&mut taken);
+        taken.clear();
+    }
+    drop((rx, watched));
+    while monitor.link().is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the monitor goes on");
+        std::thread::yield_now();
+    }
+    while counted(&monitor) < SENT {
+        assert!(begin.elapsed() < Duration::from_secs(60), "only {:?}", monitor.statistics());
+        heard.recv(&mut taken);
+        taken.clear();
+    }
+    let now = monitor.statistics().unwrap();
+    assert!(now.rx_packets > 0 && now.drops.no_descriptor > 0 && counted(&monitor) == SENT, "{now:?}");
 }
 
 /// Returns the times of the packets that come next.

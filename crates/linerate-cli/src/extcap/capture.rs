@@ -49,8 +49,8 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
     let queues = (0..port.info().rx_queues).map(|queue| port.rx(queue)).collect::<Result<_, Error>>();
     let stream = Stream::new(pipe, snaplen, waker.clone());
     let mut capture = Capture { queues: queues.map_err(cannot)?, filter, stream, bytes: Vec::new(), last: 0 };
-    capture.run(&port, waker)?;
-    // A port that is gone has no counters.
+    let outcome = capture.run(&port, waker);
+    // A card that is gone has no counters.
     let missing = dropped(&port).map_or(0, |after| after.saturating_sub(before));
     if missing > 0 {
         note(&format!(
@@ -58,7 +58,7 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
              shorter snap length helps"
         ));
     }
-    Ok(())
+    outcome
 }
 
 /// Returns an error with what mends it here.

@@ -218,6 +218,11 @@ impl Connection {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
+    /// Ends the connection for the other side, from which messages still come.
+    pub fn end_sending(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
     /// Returns user and process number of the other end.
     ///
     /// # Errors

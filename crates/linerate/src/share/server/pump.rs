@@ -33,6 +33,8 @@ pub trait Clients: Notifier {
     fn listen(&self) -> Signals;
     /// Sleeps until they send a message, one of `others` is readable, or the time is over.
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
+    /// Tells them that nothing more comes.
+    fn tell_end(&self) {}
 }
 
 /// The messages that clients have sent.
@@ -212,7 +214,7 @@ pub struct Pump {
     pub sending: Vec<TxPump>,
     pub receiving: Vec<RxPump>,
     pub delivered: Vec<DeliveredRing>,
-    /// Returns whether the port of a monitor is closed, which ends the monitor.
+    /// Returns whether the port of a monitor is closed. The monitor's client is told once, and receives what is left.
     pub is_closed: Option<Box<dyn Fn() -> bool + Send>>,
     /// Returns the packets that the port has dropped since the last call: without room, and too long. The first receive ring
     /// tells the client; of a port of a switch the `RingRecipient` does.
@@ -294,7 +296,10 @@ impl Pump {
                 clients.notify();
             }
         }
-        signals.is_over || self.is_closed.as_ref().is_some_and(|is_closed| is_closed())
+        if self.is_closed.take_if(|is_closed| is_closed()).is_some() {
+            clients.tell_end();
+        }
+        signals.is_over
     }
 
     fn sleep(&mut self, clients: &impl Clients) {

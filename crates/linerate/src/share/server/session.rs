@@ -70,6 +70,11 @@ impl Session {
         lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
 
+    /// Tells each client that nothing more comes. Its rings are its own until it closes the port: packets may wait in them.
+    fn tell_end(&self) {
+        lock(&self.members).all.iter().for_each(|member| member.connection.end_sending());
+    }
+
     /// Describes the session for a process that a descriptor was passed to.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
         Ok((Reply::Opened(Box::new(self.opened.clone())), vec![self.memory.shared.duplicate()?]))
@@ -212,6 +217,10 @@ impl Clients for (&Arc<Session>, &State) {
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
         self.0.sleep(others, longest);
     }
+
+    fn tell_end(&self) {
+        self.0.tell_end();
+    }
 }
 
 /// A session's thread, and its resources: the queues first, then the port.
@@ -250,10 +259,14 @@ impl Running {
 
     /// Waits for the end of a port whose packets move without a thread, and wakes the other end of a pipe.
     fn rest(&self) {
+        let mut monitored = self.monitors.as_ref();
         loop {
             let signals = self.session.listen(&self.state);
             if signals.is_over {
                 return;
+            }
+            if monitored.take_if(|port| lock(&port.members).is_over).is_some() {
+                self.session.tell_end();
             }
             if signals.token
                 && let Some((name, side)) = &self.pipe

@@ -400,6 +400,21 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     first.close();
     assert!(ring(&user).monitor().is_none() && free() == before);
     ask(&mut first, monitor()).unwrap();
+    // It is told when the port is closed.
+    let running = first.running.take().unwrap();
+    let is_its_end = |connection: &Connection| {
+        let begin = std::time::Instant::now();
+        while !connection.has_ended() && begin.elapsed().as_secs() < 60 {
+            std::thread::yield_now();
+        }
+        connection.has_ended()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| running.run());
+        user.close();
+        assert!(is_its_end(&first.theirs));
+        first.theirs.end();
+    });
 }
 
 #[test]
