@@ -57,8 +57,9 @@ fn read(path: &str) -> Vec<u64> {
 /// The errors of sent frames, in nanoseconds.
 struct Errors {
     name: &'static str,
-    /// Of the gaps, sorted.
+    /// Of the gaps, sorted; and of the times since the first hundred frames, whose median is the start.
     gaps: Vec<u64>,
+    times: Vec<u64>,
     /// From the first thousand frames to the last, by their medians, and the seconds of the capture.
     drift: i64,
     seconds: f64,
@@ -75,22 +76,32 @@ impl Errors {
             errors.sort_unstable();
             errors[errors.len() / 2]
         };
+        let start = median(&errors[..errors.len().min(100)]);
+        let mut times: Vec<u64> = errors.iter().map(|error| (error - start).unsigned_abs()).collect();
+        times.sort_unstable();
         let part = errors.len().min(1000);
         let drift = median(&errors[errors.len() - part..]) - median(&errors[..part]);
-        Errors { name, gaps, drift, seconds: (due[due.len() - 1] - due[0]) as f64 / 1e9 }
+        Errors { name, gaps, times, drift, seconds: (due[due.len() - 1] - due[0]) as f64 / 1e9 }
     }
 
     /// Returns those of all rounds.
     fn sum(rounds: Vec<Errors>) -> Errors {
         let (name, seconds) = (rounds[0].name, rounds[0].seconds);
         let drift = rounds.iter().map(|round| round.drift).max_by_key(|drift| drift.abs()).unwrap();
+        let mut times: Vec<u64> = rounds.iter().flat_map(|round| round.times.iter().copied()).collect();
         let mut gaps: Vec<u64> = rounds.into_iter().flat_map(|round| round.gaps).collect();
         gaps.sort_unstable();
-        Errors { name, gaps, drift, seconds }
+        times.sort_unstable();
+        Errors { name, gaps, times, drift, seconds }
     }
 
     fn quantile(&self, part: f64) -> f64 {
         self.gaps[((self.gaps.len() as f64 * part) as usize).min(self.gaps.len() - 1)] as f64 / 1000.0
+    }
+
+    /// Returns the median error of the times, in microseconds.
+    fn time(&self) -> f64 {
+        self.times[self.times.len() / 2] as f64 / 1000.0
     }
 
     fn mean(&self) -> f64 {
@@ -104,10 +115,11 @@ impl Errors {
     fn print(&self) {
         let [median, p99, p99_9, max] = [0.5, 0.99, 0.999, 1.0].map(|part| self.quantile(part));
         println!(
-            "{:<26}{median:>9.3}{:>9.3}{p99:>9.2}{p99_9:>9.1}{max:>9.0}{:>10.2} %{:>14.3} in {:.0} s",
+            "{:<26}{median:>9.3}{:>9.3}{p99:>9.2}{p99_9:>9.1}{max:>9.0}{:>10.2} %{:>12.2}{:>14.3} in {:.0} s",
             self.name,
             self.mean(),
             self.within(2000),
+            self.time(),
             self.drift as f64 / 1000.0,
             self.seconds,
         );
@@ -174,7 +186,9 @@ impl Place {
 
 /// Prints the errors that a replay reports itself.
 fn print_report(part: &Value) {
-    for what in ["times", "gaps"] {
+    let paused = &part["pauses"];
+    println!("  pauses of the processor: {paused}");
+    for what in ["times", "gaps", "undisturbed_gaps"] {
         let of = |quantile: &str| part["errors"][what]["microseconds"][quantile].as_f64().unwrap_or(f64::NAN);
         let [median, p99, p99_9, max] = ["median", "p99", "p99_9", "max"].map(of);
         println!("  of {what}: median {median:.3} µs, 99 % {p99:.2} µs, 99.9 % {p99_9:.1} µs, at most {max:.0} µs");
@@ -215,8 +229,8 @@ fn main() {
     let within = rounds.each_ref().map(|rounds| rounds.iter().map(|round| round.within(2000)).fold(0.0, f64::max));
     println!("errors of gaps in microseconds, of {ROUNDS} rounds of {count} frames; the largest drift of a round");
     println!(
-        "{:<26}{:>9}{:>9}{:>9}{:>9}{:>9}{:>12}{:>14}",
-        "", "median", "mean", "99 %", "99.9 %", "max", "within 2 µs", "drift, µs"
+        "{:<26}{:>9}{:>9}{:>9}{:>9}{:>9}{:>12}{:>12}{:>14}",
+        "", "median", "mean", "99 %", "99.9 %", "max", "within 2 µs", "of times", "drift, µs"
     );
     let [bare, ours_of_rounds, nano, gtod] = rounds.map(Errors::sum);
     let all = [&bare, &ours_of_rounds, &nano, &gtod];
@@ -226,11 +240,12 @@ fn main() {
     }
     for errors in [&nano, &gtod] {
         println!(
-            "{} / linerate: median {:.0}, mean {:.1}, 99 % {:.1}",
+            "{} / linerate: gaps: median {:.0}, mean {:.1}, 99 % {:.1}; times: median {:.0}",
             errors.name,
             errors.quantile(0.5) / ours_of_rounds.quantile(0.5),
             errors.mean() / ours_of_rounds.mean(),
             errors.quantile(0.99) / ours_of_rounds.quantile(0.99),
+            errors.time() / ours_of_rounds.time(),
         );
     }
     println!("the whole capture:");

@@ -132,6 +132,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
         spent: run.spent(),
         clock: None,
         next: None,
+        paused_until: 0,
         refused: 0,
         has_starved: false,
         tally: Tally::new(),
@@ -238,6 +239,21 @@ impl About<'_> {
         if self.pace != Pace::Top {
             part["errors"] = tally.errors.json();
         }
+        if self.is_exact {
+            let (sum, longest) = tally.pauses.seconds();
+            let late = tally.errors.paused();
+            part["pauses"] = json!({
+                "count": tally.pauses.count(), "microseconds": sum * 1e6, "longest_microseconds": longest * 1e6, "late": late,
+            });
+            if late as f64 > MANY_PAUSED * given as f64 {
+                note(&format!(
+                    "note: {late} frames were late because the processor did something else, for {} in sum and at most {}: choose one \
+                     that is free of other work and interrupts (isolcpus=, nohz_full=) with --cores",
+                    time(sum),
+                    time(longest)
+                ));
+            }
+        }
         part
     }
 
@@ -283,6 +299,8 @@ impl About<'_> {
 /// The shortest time over which it is judged, and the frames that suffice in less.
 const JUDGED: f64 = 0.2;
 const ENOUGH: u64 = 10_000;
+/// The part of frames that pauses may make late without a note.
+const MANY_PAUSED: f64 = 0.01;
 
 /// Returns a replay's part of the summary as lines.
 fn table(part: &Value) -> String {
@@ -292,8 +310,12 @@ fn table(part: &Value) -> String {
         let sign = if micros < 0.0 { "-" } else { "" };
         sign.to_string() + &time(micros.abs() / 1e6)
     });
+    let undisturbed = match part["pauses"]["late"].as_u64() {
+        Some(1..) => line("between pauses", "undisturbed_gaps"),
+        _ => String::new(),
+    };
     format!(
-        "{:<16}{}\n{}{}drift {drift}, from the first frame to the last\n",
+        "{:<16}{}\n{}{}{undisturbed}drift {drift}, from the first frame to the last\n",
         "errors",
         titles(),
         line("of times", "times"),

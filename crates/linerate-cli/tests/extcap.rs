@@ -458,6 +458,7 @@ fn tshark_captures() {
     let options = ["-i", "linerate", "-o", port, "-o", "extcap.linerate.snaplen:80", "-f", "udp:9"];
     let (code, said, why) = capture(&options);
     assert_eq!((code, said), (Some(0), "198.18.0.1\t9\t296\t80\n".repeat(10)), "{why}");
+    assert!(why.lines().any(|line| line.ends_with("10 packets captured")), "{why}");
     assert!(!why.contains("Error by extcap"), "{why}");
     let (code, said, why) = capture(&["-i", "linerate", "-f", "udp port 53"]);
     assert!(code != Some(0) && said.is_empty() && why.contains("cannot understand the filter 'udp port 53'"), "{why}");

@@ -269,6 +269,49 @@ fn a_replay_without_end_is_ended() {
     }
 }
 
+/// A processor that did something else has made frames late: here the thread was stopped.
+#[test]
+fn pauses_of_the_processor_are_told_apart() {
+    const STOPS: usize = 3;
+    let folder = Folder::new("replay-pauses");
+    let file = folder.path("in.pcap");
+    write_timed(&file, &some(100));
+    let mut process = Process::start(&mut linerate(&[
+        "replay",
+        &file,
+        "null:",
+        "--loop",
+        "0",
+        "--exact",
+        "--json",
+        "--seconds",
+        "60",
+    ]));
+    process.await_output("seconds");
+    for _ in 0..STOPS {
+        process.pause(true);
+        let stopped = Instant::now();
+        while stopped.elapsed().as_millis() < 20 {
+            std::thread::yield_now();
+        }
+        process.pause(false);
+        process.await_output("seconds");
+    }
+    process.stop();
+    let said = process.await_error("the processor did something else");
+    let (code, rest) = process.ended();
+    let part = &summary(rest.as_bytes())["replay"];
+    let pauses = &part["pauses"];
+    // A stop may find the thread outside its loop, if rarely.
+    assert!(pauses["longest_microseconds"].as_f64().unwrap() >= 20_000.0, "{part}");
+    assert!(pauses["count"].as_u64().unwrap() > 0 && pauses["late"].as_u64().unwrap() > 1000, "{part}");
+    let counts = ["gaps", "undisturbed_gaps"].map(|what| part["errors"][what]["count"].as_u64().unwrap());
+    let late = pauses["late"].as_u64().unwrap();
+    // Frames that are late together have one gap in front of them, and one behind them.
+    assert!(counts[1] <= counts[0] - late && counts[1] >= counts[0].saturating_sub(2 * late), "{part}");
+    assert_eq!(code, Some(0), "{said}");
+}
+
 /// A pipe is read while its writer goes on.
 #[test]
 fn a_pipe_is_replayed_as_it_comes() {

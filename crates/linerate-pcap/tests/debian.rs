@@ -11,7 +11,7 @@ use linerate::traffic::{Generator, Template};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Namespace, World};
+use kit::{Namespace, World, object};
 
 /// Frames of UDP and of TCP that the programs see.
 const UDP: usize = 20;
@@ -29,9 +29,9 @@ enum End {
     Frames(usize),
 }
 
-/// A program's command, in which DEV and FILE are replaced; the text with which it says that it captures, on standard output or
+/// A program's command, in which DEV, FILE and OBJECT (which preloads the object for packet sockets) are replaced; the text with which it says that it captures, on standard output or
 /// standard error; and its end.
-const PROGRAMS: [(&str, &str, End); 9] = [
+const PROGRAMS: [(&str, &str, End); 11] = [
     // As root it gives its privileges up, and could not write its file.
     ("tcpdump -Z root -l -nn -t -e -i DEV udp", "listening on", End::Lines(UDP)),
     ("tcpdump -Z root -nn -i DEV -c 24 -w FILE", "listening on", End::Itself),
@@ -42,10 +42,13 @@ const PROGRAMS: [(&str, &str, End); 9] = [
     ),
     ("dumpcap -q -i DEV -f udp -w FILE", "File:", End::Frames(UDP)),
     ("stdbuf -oL ngrep -q -d DEV -n 10 -x -O FILE . udp", "filter:", End::Itself),
-    ("stdbuf -oL ngrep -d DEV -x . udp", "filter:", End::Text("#20\n")),
+    // It ends in the middle of a packet's lines, if it is interrupted there.
+    ("stdbuf -oL ngrep -d DEV -x . udp", "filter:", End::Lines(3 + UDP * 8)),
     ("stdbuf -oL p0f -i DEV tcp", "Entered main event loop", End::Text("10.0.0.4/")),
     ("/usr/bin/python3 -u counts.py DEV", "ready", End::Itself),
     ("/usr/bin/python3 -u sniffs.py DEV FILE", "ready", End::Itself),
+    ("/usr/bin/python3 -u until.py DEV FILE pcap", "ready", End::Lines(UDP + 1)),
+    ("OBJECT /usr/bin/python3 -u until.py DEV FILE sockets", "ready", End::Lines(UDP + 1)),
 ];
 
 /// Counts frames by libpcap's functions, as programs in languages with such an interface do.
@@ -83,6 +86,56 @@ print(conf.L2listen.__name__, *(packet.summary() for packet in packets), sep="\n
 wrpcap(sys.argv[2], packets)
 "#;
 
+/// Captures until Ctrl-C, by libpcap or by packet sockets.
+const SCAPY_UNTIL: &str = r#"
+import logging, sys
+logging.getLogger("scapy").setLevel(logging.ERROR)
+from scapy.all import conf, sniff, wrpcap
+conf.use_pcap = sys.argv[3] == "pcap"
+show = lambda packet: packet.summary()
+packets = sniff(iface=sys.argv[1], filter="udp", prn=show, started_callback=lambda: print("ready"))
+print(conf.L2listen.__name__, len(packets), "packets")
+wrpcap(sys.argv[2], packets)
+"#;
+
+/// Lists interfaces by libpcap's functions.
+const CTYPES_LIST: &str = r#"
+import ctypes
+pcap = ctypes.CDLL("libpcap.so.0.8")
+class Interface(ctypes.Structure):
+    pass
+Interface._fields_ = [("next", ctypes.POINTER(Interface)), ("name", ctypes.c_char_p)]
+first, text = ctypes.POINTER(Interface)(), ctypes.create_string_buffer(256)
+assert pcap.pcap_findalldevs(ctypes.byref(first), text) == 0
+while first:
+    print(first.contents.name.decode())
+    first = first.contents.next
+"#;
+
+/// Lists scapy's interfaces.
+const SCAPY_LIST: &str = r#"
+import logging
+logging.getLogger("scapy").setLevel(logging.ERROR)
+from scapy.all import conf, get_if_list
+conf.use_pcap = True
+conf.ifaces.reload()
+print(*get_if_list(), sep="\n")
+"#;
+
+/// Sends frames by libpcap's functions.
+const CTYPES_SEND: &str = r#"
+import ctypes, sys
+pcap = ctypes.CDLL("libpcap.so.0.8")
+text = ctypes.create_string_buffer(256)
+pcap.pcap_open_live.restype = ctypes.c_void_p
+handle = ctypes.c_void_p(pcap.pcap_open_live(sys.argv[1].encode(), 65535, 1, 100, text))
+for n in range(20):
+    frame = bytes([255] * 6 + [2, 0, 0, 0, 0, 1, 0x88, 0xb5] + [n] * (46 + n))
+    assert pcap.pcap_sendpacket(handle, frame, len(frame)) == 0
+    print(pcap.pcap_inject(handle, frame, ctypes.c_size_t(len(frame))))
+pcap.pcap_close(handle)
+"#;
+
 /// The name of a program's file in its folder.
 const WRITTEN: &str = "written";
 
@@ -96,7 +149,9 @@ struct Running {
 
 impl Running {
     fn start(namespace: &Namespace, words: &str, folder: &Path, device: &str, is_ours: bool) -> Running {
-        let words = words.replace("DEV", device).replace("FILE", &folder.join(WRITTEN).display().to_string());
+        let object = if is_ours { format!("env LD_PRELOAD={} ", object().display()) } else { String::new() };
+        let words = words.replace("OBJECT ", &object).replace("DEV", device);
+        let words = words.replace("FILE", &folder.join(WRITTEN).display().to_string());
         let mut words = words.split(' ');
         let mut command = namespace.command(words.next().unwrap(), is_ours);
         Running::spawn(command.args(words).current_dir(folder.parent().unwrap()), folder)
@@ -158,7 +213,7 @@ fn comparable(text: &str, folder: &str) -> String {
 fn programs_show_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("debian");
     let scratch = tempfile::tempdir().unwrap();
-    for (name, script) in [("counts.py", CTYPES), ("sniffs.py", SCAPY)] {
+    for (name, script) in [("counts.py", CTYPES), ("sniffs.py", SCAPY), ("until.py", SCAPY_UNTIL)] {
         std::fs::write(scratch.path().join(name), script).unwrap();
     }
     let frames = scratch.path().join("frames.pcap");
@@ -214,7 +269,15 @@ fn programs_list_ports() {
     let client =
         Running::spawn(command.args(["-Z", "root", "-i", "vale88:listed"]), &world.folder.path().join("client"));
     client.wait("listening on", |client| client.said()[1].contains("listening on"));
-    for (program, option) in [("tcpdump", "-D"), ("tshark", "-D"), ("dumpcap", "-D"), ("p0f", "-L")] {
+    let scripts = [("ctypes.list", CTYPES_LIST), ("scapy.list", SCAPY_LIST)].map(|(name, script)| {
+        let path = world.folder.path().join(name);
+        std::fs::write(&path, script).unwrap();
+        path.display().to_string()
+    });
+    let of_python = scripts.each_ref().map(|script| ("/usr/bin/python3", script.as_str()));
+    for (program, option) in
+        [("tcpdump", "-D"), ("tshark", "-D"), ("dumpcap", "-D"), ("p0f", "-L")].into_iter().chain(of_python)
+    {
         let list = |is_ours: bool| {
             let mut command = if is_ours { world.command(program) } else { Command::new(program) };
             let output = command.arg(option).output().expect("it is there");
@@ -229,4 +292,24 @@ fn programs_list_ports() {
         assert_eq!(mine, 1, "{program}: {ours:?}");
         assert!(!theirs.is_empty() && theirs.iter().all(|line| ours.contains(line)), "{program}: {ours:?}, {theirs:?}");
     }
+}
+
+/// What a program sends by libpcap's functions arrives, as from the interface.
+#[test]
+fn frames_that_a_program_sends_by_libpcap_arrive() {
+    let namespace = Namespace::new("sends");
+    let scratch = tempfile::tempdir().unwrap();
+    std::fs::write(scratch.path().join("sends.py"), CTYPES_SEND).unwrap();
+    let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
+        let folder = |what: &str| scratch.path().join(format!("{what}-{is_ours}"));
+        let capture = format!("tcpdump -Z root -U -i v0 -c {} -w FILE", 2 * 20);
+        let mut receiver = Running::start(&namespace, &capture, &folder("receives"), device, false);
+        receiver.wait("listening on", |running| running.said()[1].contains("listening on"));
+        let mut sender = Running::start(&namespace, "/usr/bin/python3 sends.py DEV", &folder("sends"), device, is_ours);
+        assert!(sender.child.wait().unwrap().success(), "{:?}", sender.said());
+        assert!(receiver.child.wait().unwrap().success());
+        (sender.said(), receiver.frames())
+    });
+    assert_eq!(theirs.1.len(), 40);
+    assert!(ours == theirs, "{ours:?}, {theirs:?}");
 }

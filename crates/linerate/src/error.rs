@@ -431,8 +431,8 @@ pub enum Error {
         errno: i32,
     },
 
-    /// A socket at which this process cannot listen.
-    #[error("{}: cannot listen there: {why}", path.display())]
+    /// A socket at which this process cannot listen, or which it cannot connect to.
+    #[error("{}: {why}", path.display())]
     Serve {
         /// The socket.
         path: std::path::PathBuf,

@@ -150,7 +150,10 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
         _ if path.as_os_str().len() > 107 => {
             fail("its path has more than 107 bytes".to_string(), "choose a shorter path")
         }
-        _ => fail(error.to_string(), "choose a path in a folder that exists and that you can write"),
+        _ => fail(
+            format!("cannot listen there: {error}"),
+            "choose a path in a folder that exists and that you can write",
+        ),
     })?;
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
     Ok(listener)

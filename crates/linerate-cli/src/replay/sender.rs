@@ -9,7 +9,7 @@ use linerate::Batch;
 use linerate::memory::Pool;
 use linerate::port::TxQueue;
 
-use super::errors::Errors;
+use super::errors::{Errors, PAUSE, Pauses};
 use super::schedule::{Pace, Schedule};
 use super::source::{Peek, Source};
 use super::timeline::{Clocks, Timeline};
@@ -24,6 +24,8 @@ const MARGIN: u64 = 100_000;
 /// The longest sleep, and the longest time in which a thread that spins does not look at anything else.
 const SLEEP: u64 = 10_000_000;
 const SPIN: u64 = 1_000_000;
+/// From one turn to the next a thread takes less, in nanoseconds, also if its lines have to be fetched.
+const NEAR: u64 = 2_000;
 /// A later time is the same: 73 years. So no sum of times overflows, whatever the capture says.
 const NEVER: u64 = u64::MAX / 8;
 /// An anchor is renewed at this age if the next frame is due after `CALM` or later, and at the second age in any case.
@@ -34,6 +36,8 @@ const CALM: u64 = 5_000;
 /// The counts of a replay.
 pub struct Tally {
     pub errors: Errors,
+    /// Those of a thread that spins.
+    pub pauses: Pauses,
     /// Frames that the port has taken, and the nanoseconds from when the first was due to when the last was sent.
     pub given: u64,
     pub nanoseconds: u64,
@@ -55,6 +59,7 @@ impl Tally {
     pub fn new() -> Tally {
         Tally {
             errors: Errors::new(),
+            pauses: Pauses::default(),
             given: 0,
             nanoseconds: 0,
             no_room: 0,
@@ -92,6 +97,8 @@ pub struct Sender {
     pub clock: Option<Clock>,
     /// When the next frame is due that is not in the batch.
     pub next: Option<u64>,
+    /// The end of the last pause.
+    pub paused_until: u64,
     /// Frames of the batch that the port has refused.
     pub refused: usize,
     /// The source had no frame when one could have been due.
@@ -169,7 +176,7 @@ impl Sender {
     }
 
     /// Returns whether a frame is due; if it is not, waits for it, or for a moment. The time of a turn that waits is not that of
-    /// the frames.
+    /// the frames, but for the last of it if the thread spins.
     fn is_due(&mut self, due: u64) -> bool {
         let is_handed_on = self.tx.unsent() == 0;
         let Some(clock) = &mut self.clock else { return false };
@@ -180,10 +187,25 @@ impl Sender {
             return true;
         }
         if self.is_exact && is_handed_on {
-            let until = clock.timeline.cycles_at(clock.start + due.min(now + SPIN));
+            // The last of the wait is in the turn that sends: nothing is between its end and the frame.
+            let near = due.saturating_sub(NEAR);
+            let is_near = now >= near;
+            let until = if is_near { due } else { near.min(now + SPIN) };
+            let until = clock.timeline.cycles_at(clock.start + until);
+            let longest = clock.timeline.cycles_at(clock.start + PAUSE) - clock.timeline.cycles_at(clock.start);
             // Without a pause instruction, which takes longer than a reading of the counter.
-            while cycles() < until {}
-        } else if left > 2 * MARGIN && is_handed_on {
+            let mut last = cycles();
+            while last < until {
+                let before = std::mem::replace(&mut last, cycles());
+                if last - before > longest {
+                    let [begin, end] = [before, last].map(|at| clock.timeline.nanoseconds_at(at));
+                    self.tally.pauses.add(end - begin);
+                    self.paused_until = end.saturating_sub(clock.start);
+                }
+            }
+            return is_near;
+        }
+        if left > 2 * MARGIN && is_handed_on {
             std::thread::sleep(Duration::from_nanos((left - MARGIN).min(SLEEP)));
         }
         false
@@ -235,7 +257,8 @@ impl Sender {
             self.tally.given += 1;
             self.tally.snapped += u64::from(is_snapped);
             if self.pace != Pace::Top {
-                self.tally.errors.record(at as i64 - due as i64);
+                // Those that were due before the pause began were sent before it.
+                self.tally.errors.record(at as i64 - due as i64, due < self.paused_until);
             }
         }
         if taken > 0 {

@@ -100,6 +100,6 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
             format!("its path has {} bytes, and that of a socket at most {LONGEST_PATH}", path.as_os_str().len()),
             "choose a shorter path",
         ),
-        _ => fail(e.to_string(), "choose a path in a folder that you may write to"),
+        _ => fail(format!("cannot listen there: {e}"), "choose a path in a folder that you may write to"),
     })
 }

@@ -66,7 +66,7 @@ impl Places {
         let fail = |why: String, mend: &str| Error::Serve { path: path.clone(), why, mend: mend.into() };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| fail(e.to_string(), "choose a path in a folder that you may write to"))?;
+            .map_err(|e| fail(format!("cannot open it: {e}"), "choose a path in a folder that you may write to"))?;
         let found = fstat(&file).map_err(|e| Error::system("fstat", e))?;
         // Another name of it would be another file of this user's, which a stranger has linked.
         let is_own = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile

@@ -108,7 +108,9 @@ fn check(folder: &Path) -> Result<()> {
 fn make(folder: &Path) -> Result<()> {
     let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
-    made.map_err(|error| refused(folder, error.to_string(), "name another folder: LINERATE_PORTS=PATH"))?;
+    made.map_err(|error| {
+        refused(folder, format!("cannot create it: {error}"), "name another folder: LINERATE_PORTS=PATH")
+    })?;
     check(folder)
 }
 
@@ -176,7 +178,8 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> 
     let mend = "name another folder: LINERATE_PORTS=PATH";
     // Clients in other folders find the server by this path.
     let absolute = std::path::absolute(path).map_err(|error| refused(path, error.to_string(), mend))?;
-    bind(&socket, &address(&absolute)?).map_err(|error| refused(path, io::Error::from(error).to_string(), mend))?;
+    bind(&socket, &address(&absolute)?)
+        .map_err(|error| refused(path, format!("cannot listen there: {error}"), mend))?;
     // Clients are admitted when it is about to listen, not before.
     let allow = || {
         if group.is_some() {
@@ -184,7 +187,9 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> 
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
     };
-    allow().map_err(|error| refused(path, error.to_string(), "choose a group that you are in"))?;
+    allow().map_err(|error| {
+        refused(path, format!("cannot set its group or mode: {error}"), "choose a group that you are in")
+    })?;
     listen(&socket, BACKLOG).map_err(|error| Error::system("listen", error))?;
     Ok(socket)
 }
@@ -220,7 +225,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
                 return Err(refused(path, why, "continue it, or end it, and serve again"));
             }
             Err(error) => {
-                let why = io::Error::from(error).to_string();
+                let why = format!("cannot connect: {}", io::Error::from(error));
                 return Err(refused(path, why, Remedy::Admit));
             }
         }
