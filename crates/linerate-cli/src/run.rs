@@ -168,12 +168,16 @@ pub struct Outcome {
 const DRAIN: Duration = Duration::from_secs(2);
 /// The longest time to wait for frames that are still moving.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+/// The longest time between two frames that are left of a port that is gone: a server's thread sleeps for 250 ms.
+const LEFT: Duration = Duration::from_millis(300);
 /// How often it is looked for frames that are still moving.
 const LOOK: Duration = Duration::from_millis(1);
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
 const LINK: Duration = Duration::from_secs(10);
 /// How often a run checks for its end.
 const TICK: Duration = Duration::from_millis(100);
+/// The time between two looks at a link that is awaited: a peer's TCP repeats its first segment after 200 ms.
+const LINK_LOOK: Duration = Duration::from_millis(5);
 /// The shortest last interval that is shown.
 const SHOWN: Duration = Duration::from_millis(250);
 /// The shortest time over which a rate is judged, and the packets that suffice in less.
@@ -725,7 +729,7 @@ impl Run {
                 let name = device.name().trim_end_matches(':');
                 note(&format!("{name}: waiting for the link, at most {} s; {look_at}", LINK.as_secs()));
             }
-            while link == Link::Down && start.elapsed() < LINK && !interrupts().wait(TICK) {
+            while link == Link::Down && start.elapsed() < LINK && !interrupts().wait(LINK_LOOK) {
                 self.hear_before()?;
                 link = device.link()?;
             }
@@ -812,14 +816,18 @@ impl Run {
                 })
         };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
-        let (mut before, mut is_still) = (arrived(), !self.devices.iter().any(are_left));
+        let is_gone = self.devices.iter().any(|device| gone(device).is_some());
+        let (mut before, mut is_still, mut changed) = (arrived(), !self.devices.iter().any(are_left), Instant::now());
         let begin = Instant::now();
         while !(is_still && is_received() && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN
         {
             // The frames need the processors.
             std::thread::sleep(LOOK);
             let now = arrived();
-            is_still = now == std::mem::replace(&mut before, now);
+            if now != std::mem::replace(&mut before, now) {
+                changed = Instant::now();
+            }
+            is_still = changed.elapsed() >= if is_gone { LEFT } else { LOOK };
             let now = (self.moved().packets, reports(&self.devices));
             if now != last {
                 (last, since) = (now, Instant::now());

@@ -79,8 +79,9 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
         let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=65_535)).transpose()?;
         // A comma ends a value of QEMU's options, unless it is doubled.
         let path = path.replace(',', ",,");
-        // A connection that is lost with its back end is made again within a second, or, where QEMU can, a tenth of it.
-        let again = if (major, minor) >= (9, 2) { "reconnect-ms=100" } else { "reconnect=1" };
+        // A connection that is lost with its back end is made again within a second, or, where QEMU can, before the machine's TCP
+        // repeats a segment, after 200 ms: Linux asks for its peer's address then, and, if the link is still down, again after 1 s.
+        let again = if (major, minor) >= (9, 2) { "reconnect-ms=20" } else { "reconnect=1" };
         let mode = if is("client") { "server=on,wait=off" } else { again };
         option("-chardev", format!("socket,id=socket{n},path={path},{mode}"));
         option("-netdev", format!("vhost-user,id=net{n},chardev=socket{n},queues={queues}"));

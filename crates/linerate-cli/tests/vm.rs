@@ -23,8 +23,8 @@ fn the_line_has_the_words_of_the_qemu_that_is_there() {
     for (version, again) in [
         ("7.2.22", "reconnect=1"),
         ("9.1.0", "reconnect=1"),
-        ("9.2.0", "reconnect-ms=100"),
-        ("11.1.3", "reconnect-ms=100"),
+        ("9.2.0", "reconnect-ms=20"),
+        ("11.1.3", "reconnect-ms=20"),
     ] {
         let qemu = qemu(&folder, version);
         let line = text(&expect(0, &mut linerate(&["vm", "vhost:/tmp/a,b", "--qemu", &qemu])).stdout);
