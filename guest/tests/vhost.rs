@@ -242,11 +242,11 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             let (from, to, address) = [("", &**there, "0.2"), (there, "", "0.1")][kill % 2];
             begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
             guest.run("until [ $(stat -c %s /tmp/there) -gt 1000000 ]; do usleep 1000; done");
-            let begin = Instant::now();
             processes[n].kill();
-            processes[n] = Process::start(&pairs[n]);
             let so_far = guest.run("stat -c %s /tmp/there").trim().to_string();
             assert!(so_far != "16777216", "the kill is too late");
+            let begin = Instant::now();
+            processes[n] = Process::start(&pairs[n]);
             guest.run(&format!("until [ $(stat -c %s /tmp/there) -gt {so_far} ]; do usleep 1000; done"));
             pauses.push(begin.elapsed());
             assert_eq!(end_transfer(&mut guest), sum, "{:?}, kill {kill}", pairs[n]);

@@ -78,7 +78,7 @@ impl Waiting {
         Some(next)
     }
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.next.get() >= self.end.get()
     }
 
@@ -303,7 +303,13 @@ impl Active {
     ///
     /// # Errors
     /// Those of the port's link.
-    pub fn wait(&mut self, waker: BorrowedFd<'_>, at_work: &Owner, side: &Latch<Option<Side>>) -> Result<(), Error> {
+    pub fn wait(
+        &mut self,
+        waker: BorrowedFd<'_>,
+        at_work: &Owner,
+        side: &Latch<Option<Side>>,
+        waiting: &Waiting,
+    ) -> Result<(), Error> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
             return Ok(());
@@ -328,21 +334,24 @@ impl Active {
         at_work.set();
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
-        self.check_link(side)
+        self.check_link(side, waiting)
     }
 
     /// Looks at the port's link, if that is long ago. The event of a port that is gone is readable for good.
     ///
     /// # Errors
-    /// Those of the link.
-    pub fn check_link(&mut self, side: &Latch<Option<Side>>) -> Result<(), Error> {
+    /// Those of the link, once all frames that came before its end are received.
+    pub fn check_link(&mut self, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
         if self.link_since.elapsed() < LONGEST_SLEEP {
             return Ok(());
         }
         self.link_since = Instant::now();
         // A thread that sends notices the end itself.
         let Some(side) = side.try_lock() else { return Ok(()) };
-        side.as_ref().map_or(Ok(()), |side| side.port.link().map(|_| ()))
+        match side.as_ref().map(|side| side.port.link()) {
+            Some(Err(error)) if !self.receive(waiting) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Polls from now on.

@@ -74,13 +74,16 @@ fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next
         // A program that was woken by frames that its filter refuses goes back to its other descriptors.
         let was_woken = handle.is_selected() && (*has_received || handle.ready.is_raised());
         if waits && !handle.is_nonblocking() && !was_woken {
-            return active.wait(handle.waker(), &handle.at_work, &handle.side).map(|()| None).map_err(Some);
+            return active
+                .wait(handle.waker(), &handle.at_work, &handle.side, &handle.waiting)
+                .map(|()| None)
+                .map_err(Some);
         }
         if was_woken {
             handle.ready.set(false);
         }
-        active.check_link(&handle.side).map_err(Some)?;
-        Ok(Some(Next::Nothing))
+        active.check_link(&handle.side, &handle.waiting).map_err(Some)?;
+        Ok(handle.waiting.is_empty().then_some(Next::Nothing))
     });
     handle.at_work.clear();
     outcome.unwrap_or_else(|error| {

@@ -243,6 +243,38 @@ fn a_cut_capture_ends_with_an_error() {
     assert!(errors.contains("it is cut after frame 4"), "{errors}");
 }
 
+/// A program that slept, or was stopped, when its server ended receives what was in its ring.
+#[test]
+fn frames_that_came_before_the_server_s_end_are_received() {
+    let world = World::new();
+    let mut port = port("vale71:a");
+    let mut tx = port.tx(0).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = world.command("tcpdump");
+    let mut tcpdump = Running::new(command.args(["-Z", "root", "-i", "vale71:b", "-w"]).arg(file.path()));
+    tcpdump.wait_for("listening on");
+    tcpdump.wait_for_sleep();
+    let pid = Pid::from_child(&tcpdump.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", tcpdump.child.id())).unwrap();
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    };
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+    send(&port, &mut tx, 500);
+    drop(world);
+    // Long enough that it looks at its link as soon as it goes on.
+    let stopped = std::time::Instant::now();
+    while stopped.elapsed().as_millis() < 300 {
+        std::thread::yield_now();
+    }
+    kill_process(pid, Signal::CONT).unwrap();
+    let (_, _, errors) = tcpdump.end();
+    assert!(errors.contains("is gone") && errors.contains("500 packets captured"), "{errors}");
+}
+
 /// Random calls leave no descriptor behind, and end; `LINERATE_CALLS` is their number.
 #[test]
 fn random_calls_leave_nothing_behind() {
