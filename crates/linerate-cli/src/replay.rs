@@ -240,17 +240,13 @@ impl About<'_> {
             part["errors"] = tally.errors.json();
         }
         if self.is_exact {
-            let (sum, longest) = tally.pauses.seconds();
             let late = tally.errors.paused();
-            part["pauses"] = json!({
-                "count": tally.pauses.count(), "microseconds": sum * 1e6, "longest_microseconds": longest * 1e6, "late": late,
-            });
+            part["pauses"] = tally.pauses.json(late);
             if late as f64 > MANY_PAUSED * given as f64 {
+                let [sum, longest] = tally.pauses.seconds().map(time);
                 note(&format!(
-                    "note: {late} frames were late because the processor did something else, for {} in sum and at most {}: choose one \
-                     that is free of other work and interrupts (isolcpus=, nohz_full=) with --cores",
-                    time(sum),
-                    time(longest)
+                    "note: {late} frames were late because the processor did something else, for {sum} in sum and at most {longest}: \
+                     choose one that is free of other work and interrupts (isolcpus=, nohz_full=) with --cores"
                 ));
             }
         }

@@ -802,10 +802,11 @@ impl Run {
         };
         // Frames that the models' wires have sent are still to be received and forwarded, as those that wait in the ring of a
         // port which is gone.
-        let are_left = |device: &Port| model(device).is_some() || gone(device).is_some();
         let arrived = || {
-            let all = self.devices.iter().zip(self.known_statistics().0).filter(|(device, _)| are_left(device));
-            all.map(|(_, statistics)| statistics.rx_packets).sum::<u64>()
+            let (statistics, gone) = self.known_statistics();
+            let all = self.devices.iter().zip(statistics.iter().zip(gone));
+            let are_left = all.filter(|(device, (_, gone))| *gone || model(device).is_some());
+            are_left.map(|(_, (statistics, _))| statistics.rx_packets).sum::<u64>()
         };
         // A thread without a processor has not received them yet; after a count it does not.
         let is_received = || {
@@ -817,7 +818,8 @@ impl Run {
         };
         let (mut last, mut since) = ((0, Vec::new()), Instant::now());
         let is_gone = self.devices.iter().any(|device| gone(device).is_some());
-        let (mut before, mut is_still, mut changed) = (arrived(), !self.devices.iter().any(are_left), Instant::now());
+        let (mut before, mut changed) = (arrived(), Instant::now());
+        let mut is_still = !is_gone && models(&self.devices).is_empty();
         let begin = Instant::now();
         while !(is_still && is_received() && is_settled()) && since.elapsed() < DRAIN && begin.elapsed() < LONGEST_DRAIN
         {

@@ -29,8 +29,8 @@ enum End {
     Frames(usize),
 }
 
-/// A program's command, in which DEV, FILE and OBJECT (which preloads the object for packet sockets) are replaced; the text with which it says that it captures, on standard output or
-/// standard error; and its end.
+/// A program's command, in which DEV, FILE and OBJECT (which preloads the object for packet sockets) are replaced; the text with
+/// which it says that it captures, on standard output or standard error; and its end.
 const PROGRAMS: [(&str, &str, End); 11] = [
     // As root it gives its privileges up, and could not write its file.
     ("tcpdump -Z root -l -nn -t -e -i DEV udp", "listening on", End::Lines(UDP)),
@@ -294,7 +294,7 @@ fn programs_list_ports() {
     }
 }
 
-/// What a program sends by libpcap's functions arrives, as from the interface.
+/// Frames that a program sends by libpcap's functions arrive, as from the interface.
 #[test]
 fn frames_that_a_program_sends_by_libpcap_arrive() {
     let namespace = Namespace::new("sends");

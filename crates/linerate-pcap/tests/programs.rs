@@ -254,15 +254,7 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     let mut tcpdump = Running::new(command.args(["-Z", "root", "-i", "vale71:b", "-w"]).arg(file.path()));
     tcpdump.wait_for("listening on");
     tcpdump.wait_for_sleep();
-    let pid = Pid::from_child(&tcpdump.child);
-    kill_process(pid, Signal::STOP).unwrap();
-    let is_stopped = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", tcpdump.child.id())).unwrap();
-        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
-    };
-    while !is_stopped() {
-        std::thread::yield_now();
-    }
+    tcpdump.pause(true);
     send(&port, &mut tx, 500);
     drop(world);
     // Long enough that it looks at its link as soon as it goes on.
@@ -270,7 +262,7 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     while stopped.elapsed().as_millis() < 300 {
         std::thread::yield_now();
     }
-    kill_process(pid, Signal::CONT).unwrap();
+    tcpdump.pause(false);
     let (_, _, errors) = tcpdump.end();
     assert!(errors.contains("is gone") && errors.contains("500 packets captured"), "{errors}");
 }

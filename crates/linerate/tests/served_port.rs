@@ -279,7 +279,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     drop(server);
     let said = [&a, &b].map(|port| port.link().unwrap_err().with_hint());
     assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
-    // What it has counted is still there.
+    // Its counts are still there.
     assert_eq!(b.statistics().unwrap().rx_packets, 3);
     assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
 }
@@ -335,7 +335,7 @@ fn a_monitor_ends_with_its_port() {
     assert!(monitor.link().is_ok());
 }
 
-/// What it was given before is in its ring, or at its server, or was dropped for want of room.
+/// Packets that it was given before are in its ring, or at its server, or were dropped for want of room.
 #[test]
 fn a_monitor_of_a_closed_port_receives_what_is_left() {
     const SENT: usize = 600;

@@ -1,5 +1,7 @@
 //! The errors of a replay's times, and the pauses of its processor.
 
+use std::time::Duration;
+
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -75,8 +77,8 @@ pub struct Pauses {
     longest: u64,
 }
 
-/// No reading of the counter takes as long, in nanoseconds.
-pub const PAUSE: u64 = 1_000;
+/// No reading of the counter takes as long.
+pub const PAUSE: Duration = Duration::from_micros(1);
 
 impl Pauses {
     pub fn add(&mut self, nanoseconds: u64) {
@@ -85,13 +87,15 @@ impl Pauses {
         self.longest = self.longest.max(nanoseconds);
     }
 
-    /// Returns seconds: those of all pauses, and those of the longest.
-    pub fn seconds(&self) -> (f64, f64) {
-        (self.sum as f64 / 1e9, self.longest as f64 / 1e9)
+    /// Returns the seconds of all pauses, and of the longest one.
+    pub fn seconds(&self) -> [f64; 2] {
+        [self.sum, self.longest].map(|nanoseconds| nanoseconds as f64 / 1e9)
     }
 
-    pub fn count(&self) -> u64 {
-        self.count
+    /// `late`: the frames that they have made late.
+    pub fn json(&self, late: u64) -> Value {
+        let [sum, longest] = [self.sum, self.longest].map(|nanoseconds| nanoseconds as f64 / 1000.0);
+        json!({ "count": self.count, "microseconds": sum, "longest_microseconds": longest, "late": late })
     }
 }
 

@@ -14,7 +14,7 @@ use super::schedule::{Pace, Schedule};
 use super::source::{Peek, Source};
 use super::timeline::{Clocks, Timeline};
 use crate::limits::End;
-use crate::profile::cycles;
+use crate::profile::{cycles, cycles_in};
 use crate::run::send;
 
 /// The time from the start to the first frame, in nanoseconds, in which that frame is prepared.
@@ -36,7 +36,7 @@ const CALM: u64 = 5_000;
 /// The counts of a replay.
 pub struct Tally {
     pub errors: Errors,
-    /// Those of a thread that spins.
+    /// The pauses of a thread that spins.
     pub pauses: Pauses,
     /// Frames that the port has taken, and the nanoseconds from when the first was due to when the last was sent.
     pub given: u64,
@@ -192,7 +192,7 @@ impl Sender {
             let is_near = now >= near;
             let until = if is_near { due } else { near.min(now + SPIN) };
             let until = clock.timeline.cycles_at(clock.start + until);
-            let longest = clock.timeline.cycles_at(clock.start + PAUSE) - clock.timeline.cycles_at(clock.start);
+            let longest = cycles_in(PAUSE);
             // Without a pause instruction, which takes longer than a reading of the counter.
             let mut last = cycles();
             while last < until {
@@ -257,7 +257,7 @@ impl Sender {
             self.tally.given += 1;
             self.tally.snapped += u64::from(is_snapped);
             if self.pace != Pace::Top {
-                // Those that were due before the pause began were sent before it.
+                // Frames that were due before the pause began were sent before it.
                 self.tally.errors.record(at as i64 - due as i64, due < self.paused_until);
             }
         }

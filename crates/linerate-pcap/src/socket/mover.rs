@@ -251,7 +251,7 @@ impl Mover<'_> {
         }
         self.link_since = Instant::now();
         match self.queues.port.link() {
-            // What came before the end is received first.
+            // Frames that came before the end are received first.
             Err(_) if self.receive() > 0 => true,
             Err(error) => {
                 let (name, text) = (&self.link.name.text, error.to_string());

@@ -72,14 +72,27 @@ impl Running {
 
     /// Waits until all threads of the program sleep at the same time: it polls nothing.
     pub fn wait_for_sleep(&self) {
+        self.wait_for_state('S');
+    }
+
+    /// Stops it until it is to go on; returns when none of its threads runs.
+    pub fn pause(&self, stops: bool) {
+        kill_process(Pid::from_child(&self.child), if stops { Signal::STOP } else { Signal::CONT }).unwrap();
+        if stops {
+            self.wait_for_state('T');
+        }
+    }
+
+    /// Waits until all threads of the program have this state (proc_pid_stat(5)) at the same time.
+    fn wait_for_state(&self, state: char) {
         let folder = format!("/proc/{}/task", self.child.id());
-        let is_asleep = |thread: std::fs::DirEntry| {
+        let is_in_it = |thread: std::fs::DirEntry| {
             let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            status.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+            status.rsplit(") ").next().is_some_and(|there| there.starts_with(state))
         };
         let begin = Instant::now();
-        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_asleep(thread.unwrap())) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "the program polls");
+        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_in_it(thread.unwrap())) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "a thread of the program is not in state {state}");
             std::thread::yield_now();
         }
     }

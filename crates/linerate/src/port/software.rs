@@ -151,7 +151,7 @@ impl<K: PortKind> Device for SoftwarePort<K> {
         self.kind.tx(&self.config, queue, counters)
     }
 
-    /// Those of a port that is gone stay.
+    /// The counts of a port that is gone stay.
     fn statistics(&self) -> Result<Statistics> {
         let (mut sum, drops) = (self.counters.sum(), self.kind.drops());
         sum.drops.no_descriptor += drops.no_descriptor;
