@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use linerate::capture::{Counts, Format, SNAPLEN};
@@ -32,12 +32,15 @@ use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
 use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
+use crate::signals::interrupts;
 use crate::terminal::note;
 use crate::{Common, LONGEST_MTU, packets, usage, whole};
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
 /// an interface's queues, each of which has one, are shorter.
 const RING: u16 = 4096;
+/// How long the reader of standard output may take for the last packets before this is said.
+const LONGEST_END: Duration = Duration::from_secs(1);
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -178,6 +181,15 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
             Outcome { lost, filtered: received.saturating_sub(accepted), ..Outcome::default() }
         },
         |measured| {
+            let is_for_reader = what.write.as_deref().is_some_and(is_standard_output);
+            let begin = Instant::now();
+            while is_for_reader && !writer.is_finished() && !interrupts().have_come() {
+                if begin.elapsed() > LONGEST_END {
+                    note("note: the reader of standard output has not read all packets yet; Ctrl-C ends without the rest");
+                    break;
+                }
+                interrupts().wait(LOOK);
+            }
             let Ok(writer) = writer.join() else {
                 measured.panicked = true;
                 return (Value::Null, String::new());

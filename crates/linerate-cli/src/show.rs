@@ -1,10 +1,11 @@
 //! The output of a run: the full-screen view or lines for people, JSON lines for programs, and the summary.
 
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::port::Drops;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value, json};
 
 use crate::live::Screen;
@@ -171,15 +172,35 @@ static LOOK: extern "C" fn() = {
 /// The first failure to write to standard output.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
+/// The most bytes that a pipe takes without a wait once it has any room (pipe(7): `PIPE_BUF`).
+const AT_ONCE: usize = 4096;
+
+/// Writes `text`. After Ctrl-C a reader that reads nothing has a second.
+fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    for piece in text.as_bytes().chunks(AT_ONCE) {
+        let mut looks = 0;
+        while poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&LOOK)).is_ok_and(|there| there == 0) {
+            looks += u32::from(interrupts().have_come());
+            if looks > 10 {
+                return Err(std::io::Error::new(ErrorKind::TimedOut, "its reader has read nothing for 1 s"));
+            }
+        }
+        out.write_all(piece)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
 /// Prints `text`. If nobody reads it, as after `linerate … | head -1`, or if it cannot be written, the run ends as
 /// after Ctrl-C: it gives its cards back.
 pub fn print(text: &str) {
-    let mut out = stdout().lock();
+    let out = stdout().lock();
     let is_open = match CLOSED.load(Ordering::Relaxed) {
         true => Err(std::io::Error::new(ErrorKind::NotFound, "it is closed")),
         false => Ok(()),
     };
-    if let Err(error) = is_open.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush()) {
+    if let Err(error) = is_open.and_then(|()| write_to_reader(out, text)) {
         if error.kind() != ErrorKind::BrokenPipe {
             UNWRITTEN.get_or_init(|| error.to_string());
         }

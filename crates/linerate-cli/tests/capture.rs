@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
 use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, with_mounts, write_frames};
 use linerate::capture::{Reader, Writer};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Returns the frames of a file and their times.
@@ -285,6 +286,51 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
         whole += 1;
     }
     assert_eq!((whole, written > 10), (written, true));
+
+    // A compressor has taken more frames than are in the file, whose blocks have up to 128 KiB.
+    let random = |count: u32| -> Vec<Vec<u8>> {
+        let mut state = 7u32;
+        let mut byte = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..count).map(|_| (0..500).map(|_| byte()).collect()).collect()
+    };
+    write_frames(&folder.path("in.pcap"), &random(3000));
+    let words = [&disk, &copy, env!("CARGO_BIN_EXE_linerate"), "capture", &port, "--json"];
+    let output = expect(1, with_mounts(&script.replace(".pcapng", ".pcapng.zst").replace("100k", "400k")).args(words));
+    let (why, said) = (text(&output.stderr), summary(&output.stdout));
+    let unpacked = zstd::stream::read::Decoder::new(std::fs::File::open(&copy).unwrap()).unwrap();
+    let mut reader = Reader::new(unpacked, "the copy").unwrap();
+    let whole = std::iter::from_fn(|| reader.next(&mut frame).ok().flatten()).count();
+    assert!(whole > 10 && why.contains(&format!("; it has {whole} whole frames")), "{whole}: {why}");
+    assert_eq!((&said["capture"]["written"], whole < 3000), (&whole.into(), true), "{said}");
+}
+
+/// A reader of standard output that reads nothing has all the time until Ctrl-C, and then a second.
+#[test]
+fn a_reader_that_reads_nothing_does_not_keep_the_capture_from_its_end() {
+    let folder = Folder::new("capture-stuck");
+    write_frames(&folder.path("in.pcap"), &frames(1000));
+    let port = format!("pcap:{}", folder.path("in.pcap"));
+    for (write, said) in [
+        (&["--write", "-"][..], "the reader of standard output has not read all packets yet; Ctrl-C ends"),
+        (&[], "all ports are at their end"),
+    ] {
+        let mut command = linerate(&["capture", &port]);
+        let mut child = command.args(write).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(said) {
+            line.clear();
+            assert!(std::io::BufRead::read_line(&mut errors, &mut line).unwrap() > 0, "{said}");
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let mut rest = String::new();
+        errors.read_to_string(&mut rest).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(rest.contains("reader has read nothing for 1 s"), "{rest}");
+    }
 }
 
 /// A reader that reads nothing for a time: what finds no room is dropped, and counted.

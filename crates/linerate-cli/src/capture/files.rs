@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::Error;
-use linerate::capture::{Counts, Format, Output};
+use linerate::capture::{Counts, Format, Output, Reader};
+use zstd::stream::read::Decoder;
 use zstd::stream::write::Encoder;
+
+use crate::signals::interrupts;
 
 /// The first level of zstd, which is the fastest but the negative ones.
 const LEVEL: i32 = 1;
@@ -119,7 +122,10 @@ impl Files {
         self.begun += 1;
         let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
         let path = if is_ring { numbered(&self.path, self.begun) } else { self.path.clone() };
-        let output = if is_standard_output(&path) { Output::standard()? } else { Output::create(&path)? };
+        let output = match is_standard_output(&path) {
+            true => Output::standard(|| interrupts().have_come())?,
+            false => Output::create(&path)?,
+        };
         let is_compressed = path.extension().is_some_and(|ending| ending == "zst");
         let target = match is_compressed {
             false => Target::Plain(output),
@@ -185,13 +191,28 @@ impl Files {
     /// # Errors
     /// [`Error::Recording`].
     pub fn flush(&mut self) -> Result<(), Error> {
-        if let Some(Current { target: Target::Compressed(encoder), frames, unflushed, .. }) = &mut self.current
+        if let Some(Current { target: Target::Compressed(encoder), unflushed, .. }) = &mut self.current
             && unflushed.is_some_and(|since| since.elapsed() >= FLUSHED)
         {
             *unflushed = None;
-            encoder.flush().map_err(|error| encoder.get_ref().error(&error, *frames))?;
+            let flushed = encoder.flush();
+            flushed.map_err(|error| self.failure(&error))?;
         }
         Ok(())
+    }
+
+    /// Returns what is said about a file that could not be written. Only the file itself tells how many of the frames it has that
+    /// a compressor has taken.
+    fn failure(&mut self, error: &std::io::Error) -> Error {
+        let current = self.current.as_mut().expect("a file is always open");
+        let output = match &current.target {
+            Target::Plain(output) => return output.error(error, current.frames),
+            Target::Compressed(encoder) => encoder.get_ref(),
+        };
+        let (whole, more) = self.names.back().map_or((0, ""), |path| compressed_frames(path));
+        self.frames = self.frames - current.frames + whole;
+        current.frames = whole;
+        output.error(error, format!("{more}{whole}"))
     }
 
     /// Ends the last file.
@@ -204,14 +225,12 @@ impl Files {
             self.format.end(&mut bytes, interface, counts);
         }
         self.put(&bytes, 0)?;
-        let frames = self.current.as_ref().map_or(0, |current| current.frames);
-        match self.current.take().map(|current| current.target) {
-            Some(Target::Compressed(mut encoder)) => {
-                let ended = encoder.do_finish();
-                ended.map_err(|error| encoder.get_ref().error(&error, frames))
-            }
-            _ => Ok(()),
+        if let Some(Current { target: Target::Compressed(encoder), .. }) = &mut self.current {
+            let ended = encoder.do_finish();
+            ended.map_err(|error| self.failure(&error))?;
         }
+        self.current = None;
+        Ok(())
     }
 
     /// Writes bytes, which are whole records of this number of frames.
@@ -225,20 +244,37 @@ impl Files {
                     let (whole, end) = records.fold((0, 0), |(whole, end), found| (whole + 1, end + found.len));
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
                     output.cut(written - end);
-                    return Err(output.error(&error, current.frames));
+                    return Err(self.failure(&error));
                 }
             }
             Target::Compressed(encoder) => {
                 current.unflushed.get_or_insert_with(Instant::now);
-                encoder.write_all(bytes).map_err(|error| encoder.get_ref().error(&error, current.frames))?;
+                let written = encoder.write_all(bytes);
+                written.map_err(|error| self.failure(&error))?;
             }
         }
+        let current = self.current.as_mut().expect("a file is always open");
         current.bytes += bytes.len() as u64;
         current.frames += frames;
         self.frames += frames;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// Counts the whole frames of a compressed file; of a very long one not all, which the word says.
+fn compressed_frames(path: &Path) -> (u64, &'static str) {
+    const LONGEST: Duration = Duration::from_secs(5);
+    let (mut whole, mut frame, begin) = (0, Vec::new(), Instant::now());
+    let Ok(decoder) = fs::File::open(path).and_then(Decoder::new) else { return (0, "") };
+    let Ok(mut reader) = Reader::new(decoder, "the file") else { return (0, "") };
+    while let Ok(Some(_)) = reader.next(&mut frame) {
+        whole += 1;
+        if begin.elapsed() > LONGEST {
+            return (whole, "more than ");
+        }
+    }
+    (whole, "")
 }
 
 /// Returns whether a path is `-`.

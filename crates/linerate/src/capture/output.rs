@@ -20,6 +20,8 @@ pub struct Output {
     name: String,
     /// The file has been emptied.
     has_begun: bool,
+    /// Returns whether a pipe's reader has little time left.
+    is_ending: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Output {
@@ -45,19 +47,25 @@ impl Output {
                 "another recording is writing it, or it is being read; choose another file".to_string(),
             ));
         }
-        Ok(Output { file, name, has_begun: false })
+        Ok(Output { file, name, has_begun: false, is_ending: Box::new(|| true) })
     }
 
-    /// Returns this process's standard output, which is not emptied.
+    /// Returns this process's standard output, which is not emptied. If it is a pipe, its reader may read nothing for any time
+    /// while `is_ending` returns false, and for a second from then on.
     ///
     /// # Errors
     /// [`Error::Recording`] if it is closed.
-    pub fn standard() -> Result<Output> {
+    pub fn standard(is_ending: impl Fn() -> bool + Send + 'static) -> Result<Output> {
         let name = "standard output".to_string();
-        match std::io::stdout().as_fd().try_clone_to_owned() {
-            Ok(file) => Ok(Output { file: file.into(), name, has_begun: true }),
-            Err(error) => Err(Error::Recording { file: name, why: format!("cannot write it: {error}") }),
-        }
+        let file = match std::io::stdout().as_fd().try_clone_to_owned() {
+            Ok(file) => File::from(file),
+            Err(error) => return Err(Error::Recording { file: name, why: format!("cannot write it: {error}") }),
+        };
+        // Opened once more, since other processes may have the descriptor's flags.
+        let is_pipe = file.metadata().is_ok_and(|file| file.file_type().is_fifo());
+        let own = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/1").ok();
+        let file = is_pipe.then(own).flatten().unwrap_or(file);
+        Ok(Output { file, name, has_begun: true, is_ending: Box::new(is_ending) })
     }
 
     /// Empties the file, unless that is done.
@@ -97,8 +105,8 @@ impl Output {
         }
     }
 
-    /// Returns what is said about a failure, when this many whole frames are in the file.
-    pub fn error(&self, error: &std::io::Error, frames: u64) -> Error {
+    /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.
+    pub fn error(&self, error: &std::io::Error, frames: impl std::fmt::Display) -> Error {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");
         Error::Recording { file: self.name.clone(), why }
     }
@@ -112,8 +120,9 @@ impl Write for Output {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 written => return written,
             }
+            let is_ending = (self.is_ending)();
             let there = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&LONGEST_WAIT))?;
-            if there == 0 {
+            if there == 0 && is_ending {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, "the pipe's reader has read nothing for 1 s"));
             }
         }
