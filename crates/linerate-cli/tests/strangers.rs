@@ -80,6 +80,10 @@ fn a_server_of_another_user_is_not_used() {
     }
     // The server's own user may use it.
     expect(0, &mut place.command(NOBODY, "gen vale0:a --count 10 --seconds 30 --pages ordinary"));
+    std::fs::set_permissions(place.ports(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let said = place.fails(STRANGER, "switch list");
+    assert!(said.contains("it cannot be read: Permission denied") && said.contains("LINERATE_PORTS"), "{said}");
+    std::fs::set_permissions(place.ports(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // No other user can serve in its place.
     let said = place.fails(STRANGER, "serve");
     assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");

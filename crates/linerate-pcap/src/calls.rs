@@ -259,7 +259,13 @@ fn set_link_type(handle: &Handle, kind: c_int) -> c_int {
         return handle.not_activated();
     }
     if !LINK_TYPES.contains(&kind) {
-        handle.fail(&format!("{kind} is not one of the DLTs supported by this device"));
+        let name = real!(pcap_datalink_val_to_name(kind => c_int) -> *const c_char | null());
+        let name = match name.is_null() {
+            true => format!("DLT {kind}"),
+            // SAFETY: a text of libpcap's that ends with a zero, and stays.
+            false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+        };
+        handle.fail(&format!("{name} is not one of the DLTs supported by this device"));
         return PCAP_ERROR;
     }
     handle.link_type.store(kind, Relaxed);

@@ -179,7 +179,13 @@ impl Running {
         }
     }
 
+    /// Interrupts the program in its sleep: Python forgets a signal that comes just before, and sleeps on.
     fn interrupt(&self) {
+        let state = format!("/proc/{}/stat", self.child.id());
+        self.wait("its sleep", |_| {
+            let state = std::fs::read_to_string(&state).unwrap();
+            state.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+        });
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 

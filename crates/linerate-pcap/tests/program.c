@@ -140,6 +140,9 @@ static void api(const char *device) {
 	SHOW(pcap_datalink(a));
 	SHOW(pcap_set_datalink(a, 1));
 	SHOW(pcap_set_datalink(a, 105));
+	printf("%s\n", pcap_geterr(a));
+	SHOW(pcap_set_datalink(a, 9999));
+	printf("%s\n", pcap_geterr(a));
 	SHOW(pcap_setdirection(a, 1));
 	SHOW(pcap_setdirection(a, 0));
 	SHOW(pcap_getnonblock(a, text));

@@ -58,12 +58,24 @@ impl Client {
         Ok(None)
     }
 
-    /// Connects to all servers in a folder.
+    /// Connects to all servers in a folder; if there is no folder, there are none.
     ///
     /// # Errors
-    /// [`Error::Serve`] if one does not admit this user.
+    /// [`Error::Serve`] if one does not admit this user, or if the folder does not.
     pub fn all(folder: &Path) -> Result<Vec<Client>> {
-        let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                let mend =
+                    "name the folder of your own server, LINERATE_PORTS=PATH, or run this as the server's user".into();
+                return Err(Error::Serve {
+                    path: folder.to_path_buf(),
+                    why: format!("it cannot be read: {error}"),
+                    mend,
+                });
+            }
+        };
         let mut clients = Vec::new();
         for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
             clients.extend(connect_to(&entry.path())?.map(Client::new));
