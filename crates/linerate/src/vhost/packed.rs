@@ -16,8 +16,8 @@
 //! with a ring of one that was killed finds it there, and completes what was begun.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::memory::GuestMemory;
 use super::places::{Kept, Record};
@@ -102,7 +102,7 @@ impl Packed {
                 base,
             }
         };
-        packed.next = next.unwrap_or_else(|| packed.resume());
+        packed.next = next.unwrap_or_else(|| packed.resume(at.descriptors));
         if packed.next & !WRAP > last {
             return None;
         }
@@ -163,30 +163,33 @@ impl Packed {
         self.record.keep(Kept { base: self.base, last: self.last, from, to });
     }
 
-    /// Returns where a ring begins that the front end starts.
+    /// Returns where a ring begins that the front end starts, which has it at this address.
     ///
     /// If the process before this one was killed, the front end names the base again that it had named to that process; then
     /// the record is right. If the driver has begun anew meanwhile, the base may still be the same, but the ring is new.
-    fn resume(&self) -> u16 {
+    fn resume(&self, address: u64) -> u16 {
         let is_inside = |place: u16| place & !WRAP <= self.last;
-        let is_it = |kept: &Kept| (kept.base, kept.last) == (self.base, self.last);
-        match self.record.kept().filter(is_it) {
-            Some(Kept { from, to, .. }) if is_inside(from) && is_inside(to) && !self.is_new() => {
+        let is_it = |&Kept { base, last, from, to }: &Kept| {
+            last == self.last && [base, from, to, self.base].into_iter().all(is_inside)
+        };
+        match self.record.kept_of(address).filter(is_it) {
+            Some(Kept { base, from, to, .. }) if !self.is_new() => {
                 self.complete(from, to);
-                to
+                self.pass_dropped(base, to)
             }
             _ => self.base,
         }
     }
 
-    /// Returns whether no descriptor was ever used: each is available in the first round, or zero but for its id, which some
-    /// drivers write in advance (DPDK's).
+    /// Returns whether no descriptor from the base on was ever used: each is available in the first round, or zero but for its
+    /// id, which some drivers write in advance (DPDK's).
     fn is_new(&self) -> bool {
-        self.ring.iter().all(|[address, second]| {
+        let is_unused = |[address, second]: &[AtomicU64; 2]| {
             let word = second.load(Relaxed);
             let is_zero = word & !(0xFFFF << ID) == 0 && address.load(Relaxed) == 0;
             (word >> FLAGS) as u16 & OWNER == AVAILABLE || is_zero
-        })
+        };
+        self.base & WRAP != 0 && self.ring.iter().skip(index(self.base)).all(is_unused)
     }
 
     /// Completes an exposure that was interrupted: the driver has seen nothing of it, and gets all of these chains back empty.
@@ -195,9 +198,13 @@ impl Packed {
         while at != to && chains.len() < self.size() {
             let Some((first, id)) = self.descriptor(at) else { break };
             let chain = Head { first, place: at, end: self.after(at), id };
-            let Some(chain) = self.whole(chain) else { break };
-            chains.push(chain);
-            at = chain.end;
+            let whole = self.whole(chain);
+            chains.push(whole.unwrap_or(chain));
+            match whole {
+                Some(chain) => at = chain.end,
+                // The front end has used what was left of it, as a chain of its own.
+                None => break,
+            }
         }
         if chains.is_empty() {
             return; // it was not interrupted
@@ -213,6 +220,27 @@ impl Packed {
             at = self.after(at);
         }
         chains.iter().rev().for_each(|&chain| self.expose(chain.place, Packed::word(chain, 0)));
+    }
+
+    /// Returns where a ring goes on that is at `place`, and for which the front end names another base than `before`.
+    ///
+    /// QEMU empties a transmit queue while its back end is gone. It knows the place of a packed one only from the base, and
+    /// returns what it finds there as used: chains out of order if `before` is ahead of `place`. The driver waits for those in
+    /// front of them, and gets them back empty, too. Behind `place`, nothing waits for them.
+    fn pass_dropped(&self, before: u16, place: u16) -> u16 {
+        if self.base == before {
+            return place;
+        }
+        let mut at = place;
+        while at != before {
+            if self.descriptor(at).is_none() {
+                return place;
+            }
+            at = self.after(at);
+        }
+        self.keep(place, self.base);
+        self.complete(place, self.base);
+        self.base
     }
 }
 

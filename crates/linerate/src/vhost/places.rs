@@ -2,8 +2,9 @@
 //! memory of the front end has them.
 //!
 //! ```text
-//!   word 0        what the file is
-//!   word 8 + n    virtqueue n: base, last index, and the places between which chains are being exposed; 0: none
+//!   word 0          what the file is
+//!   word 8 + n      virtqueue n: base, last index, and the places between which chains are being exposed; 0: none
+//!   word 256 + n    where the front end has its ring
 //! ```
 //!
 //! The file is mapped: a place is kept with one store. It is removed when the port is closed, unless a front end still has rings:
@@ -13,7 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::pwrite;
@@ -25,9 +26,10 @@ use crate::memory::{DmaArray, Mapping};
 const LEN: usize = 4096;
 const WORDS: usize = LEN / size_of::<u64>();
 /// The first word: the kind of file, and the format's version.
-const WHAT: u64 = u64::from_le_bytes(*b"lr-vq-01");
-/// The word of virtqueue 0.
+const WHAT: u64 = u64::from_le_bytes(*b"lr-vq-02");
+/// The words of virtqueue 0: its place, and its ring's address.
 const FIRST: usize = 8;
+const RINGS: usize = 256;
 
 /// The file, open.
 pub struct Places {
@@ -105,7 +107,7 @@ impl Places {
 /// Removes the file if no ring is in use.
 impl Drop for Places {
     fn drop(&mut self) {
-        if self.words[FIRST..].iter().all(|word| word.load(Relaxed) == 0) {
+        if self.words[FIRST..RINGS].iter().all(|word| word.load(Relaxed) == 0) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -117,8 +119,13 @@ impl Record {
     /// # Panics
     /// If the file has no room for as many.
     pub fn new(places: Arc<Places>, number: usize) -> Record {
-        assert!(FIRST + number < WORDS);
-        Record { places, number: FIRST + number }
+        assert!(FIRST + number < RINGS);
+        Record { places, number }
+    }
+
+    #[inline(always)]
+    fn place(&self) -> &AtomicU64 {
+        &self.places.words[FIRST + self.number]
     }
 
     /// Keeps a place.
@@ -128,19 +135,26 @@ impl Record {
         // A place has no bit to spare, but a last index has: it is below 2^15.
         let words = [to, from, last | IS_THERE, base].map(u64::from);
         let word = words[0] | words[1] << 16 | words[2] << 32 | words[3] << 48;
-        self.places.words[self.number].store(word, Relaxed);
+        self.place().store(word, Relaxed);
     }
 
-    /// Returns what is kept.
-    pub fn kept(&self) -> Option<Kept> {
-        let word = self.places.words[self.number].load(Relaxed);
+    /// Returns what is kept of the ring that the front end has at this address. From here on the record is that ring's.
+    pub fn kept_of(&self, address: u64) -> Option<Kept> {
+        let (place, ring) = (self.place(), &self.places.words[RINGS + self.number]);
+        if ring.load(Relaxed) != address {
+            // In this order: the place is never taken for another ring's.
+            place.store(0, Relaxed);
+            ring.store(address, Release);
+            return None;
+        }
+        let word = place.load(Relaxed);
         let [to, from, last, base] = [0, 16, 32, 48].map(|shift| (word >> shift) as u16);
         (last & IS_THERE != 0).then_some(Kept { base, last: last & !IS_THERE, from, to })
     }
 
     /// Forgets the place: the front end knows it.
     pub fn forget(&self) {
-        self.places.words[self.number].store(0, Relaxed);
+        self.place().store(0, Relaxed);
     }
 }
 

@@ -135,7 +135,15 @@ impl Session {
         let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };
         let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol & protocol::REPLY_ACK != 0;
         match answer {
-            Ok(Some(payload)) => self.connection.send(header, &[&payload], &[]),
+            Ok(Some(payload)) => {
+                self.connection.send(header, &[&payload], &[])?;
+                // Not before: a process that is killed in between has not told the place to any.
+                if request == request::GET_VRING_BASE {
+                    let stopped = self.state(&message).and_then(|state| self.vring(state.index));
+                    stopped.iter().for_each(|vring| vring.forget_place());
+                }
+                Ok(())
+            }
             Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_bytes()], &[]),
             Ok(None) => Ok(()),
             Err(Refused(why)) if wants_reply => {
@@ -344,7 +352,7 @@ impl Session {
             (setup.kick, setup.call) = (None, None);
             setup.clone()
         });
-        let place = u32::from(vring.give_back(&setup));
+        let place = u32::from(vring.place_of_stopped(&setup));
         let value = if setup.is_packed() { place | place << 16 } else { place };
         Ok(Some(VringState { value, ..state }.as_bytes().to_vec()))
     }

@@ -61,6 +61,8 @@ struct FrontEnd {
     /// The rings' size, and where they begin.
     size: u16,
     base: u32,
+    /// Where it has the memory itself.
+    user: u64,
 }
 
 /// A port, and where it listens.
@@ -133,7 +135,15 @@ impl FrontEnd {
                 }
             }
         };
-        FrontEnd { connection: Connection::new(socket), rings: [ring(0), ring(1)], file, memory, size: SIZE, base: 0 }
+        FrontEnd {
+            connection: Connection::new(socket),
+            rings: [ring(0), ring(1)],
+            file,
+            memory,
+            size: SIZE,
+            base: 0,
+            user: USER,
+        }
     }
 
     fn say(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) {
@@ -207,15 +217,15 @@ impl FrontEnd {
 
     /// Shares the memory.
     fn share(&self) {
-        let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
+        let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: self.user, offset: 0 };
         let table = MemoryTable { regions: 1, padding: 0 };
         self.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[self.file.as_fd()]);
     }
 
     fn start(&self, number: u32) {
         let state = |value: u32| VringState { index: number, value };
-        let at = USER + u64::from(number) * 3 * 4096;
-        let log = at + 8192 - USER + GUEST;
+        let at = self.user + u64::from(number) * 3 * 4096;
+        let log = at + 8192 - self.user + GUEST;
         let addresses = VringAddr {
             index: number,
             flags: RING_LOGGED,
@@ -291,6 +301,31 @@ impl FrontEnd {
             second.store((id as u64) << 32, Relaxed);
         }
         (self.rings[ring as usize].added, self.rings[ring as usize].popped, self.base) = (0, 0, 1 << 15);
+    }
+
+    /// Drops a chain of its transmit queue, as QEMU does while its back end is gone: it knows no place but the base.
+    fn drop_as_qemu(&mut self) {
+        let place = self.base as u16;
+        let (at, owner) = (place & 0x7FFF, if place >> 15 == 1 { AVAILABLE } else { USED });
+        let mut descriptors = 0;
+        let mut id = None;
+        loop {
+            let word = &self.rings[1].table[usize::from((at + descriptors) % self.size)][1];
+            let flags = (word.load(Acquire) >> 48) as u16;
+            if descriptors == 0 && flags & (AVAILABLE | USED) != owner {
+                return;
+            }
+            id.get_or_insert(word.load(Acquire) >> 32 & 0xFFFF);
+            descriptors += 1;
+            if flags & NEXT == 0 {
+                break;
+            }
+        }
+        let used = if place >> 15 == 1 { AVAILABLE | USED } else { 0 };
+        self.rings[1].table[usize::from(at)][1].store(id.unwrap() << 32 | u64::from(used) << 48, Release);
+        let to = at + descriptors;
+        let place = u32::from(if to < self.size { place + descriptors } else { (to - self.size) | !place & 0x8000 });
+        self.base = place | place << 16;
     }
 
     /// Takes a chain that came back in a packed ring: its id and length.
@@ -1141,6 +1176,98 @@ fn packed_rings_go_on_after_a_kill() {
     assert!(rings.exists());
     drop((rx, place.port));
     assert!(!rings.exists());
+}
+
+/// A ring goes on behind what QEMU has dropped by itself while there was no back end, wherever that was.
+#[test]
+fn packed_rings_go_on_behind_what_qemu_has_dropped() {
+    // Frames before the kill; then chains that wait, by their descriptors; those that come back empty, and the place then.
+    // QEMU drops the chain of index 0 in the first, third, and so on, round, if it finds one: else nothing.
+    for (before, waiting, empty, what) in [
+        (0, &[1, 1, 1][..], 1, "what is next"),
+        (32, &[1, 1], 1, "what is next, in a later round"),
+        (29, &[1, 1, 1, 1, 1], 4, "what is behind three chains"),
+        (29, &[1, 1, 3, 1], 3, "the last two of a chain's descriptors"),
+        (31, &[3], 1, "the last two of the only chain's descriptors"),
+        (29, &[1, 1], 0, "nothing: index 0 is not available"),
+        (37, &[1, 1], 0, "nothing: index 0 is used"),
+    ] {
+        let mut place = listening("?packed=on");
+        let mut rx = place.port.rx(0).unwrap();
+        let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+        for _ in 0..before {
+            front.exchange_packed(&mut rx, &frames(1));
+        }
+        for (n, &descriptors) in waiting.iter().enumerate() {
+            let address = front.write(4096 * n, &[n as u8; 60]);
+            let parts = match descriptors {
+                3 => &[(address, 40, 0), (address + 40, 20, 0), (address + 60, 12, 0)][..],
+                _ => &[(address, 72, 0)],
+            };
+            front.offer_packed(TRANSMITS, 7 + n as u16, parts);
+        }
+        let Place { port, folder, .. } = place;
+        drop((rx, port));
+        front.drop_as_qemu();
+        let mut place = listening_in(folder, "?packed=on");
+        let mut rx = place.port.rx(0).unwrap();
+        front = front.connect_again(&place, PACKED);
+        let left = waiting.len() - empty;
+        let expected: Vec<_> = (empty..waiting.len()).map(|n| vec![n as u8; 60]).collect();
+        assert_eq!(receive(&mut rx, left), expected, "{what}");
+        for (n, &descriptors) in waiting.iter().enumerate() {
+            until(|| {
+                rx.recv(&mut Batch::new());
+                front.pop_packed(TRANSMITS, descriptors) == Some((7 + n as u16, 0))
+            });
+        }
+        for _ in 0..40 {
+            front.exchange_packed(&mut rx, &frames(1));
+        }
+    }
+}
+
+/// QEMU may find the rest of a chain of an earlier round at its base, and drop that.
+#[test]
+fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    (0..31).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
+    let address = front.write(0, &[1; 60]);
+    front.offer_packed(TRANSMITS, 7, &[(address, 40, 0), (address + 40, 32, 0)]);
+    assert_eq!(receive(&mut rx, 1), [vec![1; 60]]);
+    assert_eq!(front.pop_packed(TRANSMITS, 2), Some((7, 0)));
+    (0..4).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
+    front.drop_as_qemu();
+    assert_eq!(front.base, 0x8001_8001);
+    let first = front.rings[1].added;
+    front.transmit_packed(&frames(3));
+    front = front.connect_again(&place, PACKED);
+    assert_eq!(receive(&mut rx, 3), frames(3));
+    (0..3).for_each(|n| assert_eq!(front.pop_packed(TRANSMITS, 1), Some((0xFF00 | (first + n), 0))));
+    (0..40).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
+}
+
+/// A machine that arrives from elsewhere has rings of its own; the record is of those that were there.
+#[test]
+fn another_front_end_s_packed_rings_begin_where_it_names() {
+    let mut place = listening("?packed=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    front.exchange_packed(&mut rx, &frames(7));
+    drop(front);
+    until(|| place.port.info().description.contains("no front end"));
+    let other = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+    let mut other = FrontEnd { user: USER + LEN as u64, base: 0x0003_0003, ..other };
+    // It has used three in the second round.
+    for n in 0..SIZE {
+        let used = if n < 3 { 0 } else { AVAILABLE | USED };
+        other.rings[1].table[usize::from(n)][1].store(u64::from(used) << 48, Relaxed);
+    }
+    (other.rings[1].added, other.rings[1].popped) = (SIZE + 3, SIZE + 3);
+    other = other.up(&place, PACKED);
+    (0..40).for_each(|_| other.exchange_packed(&mut rx, &frames(1)));
 }
 
 /// A back end that was killed between using buffers and raising the interrupt leaves a driver that waits for it.

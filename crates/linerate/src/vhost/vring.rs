@@ -172,15 +172,19 @@ impl Vring {
         self.is_broken.store(false, Relaxed);
     }
 
-    /// Returns where the ring is that the front end has just stopped, and forgets it: from now on the front end knows.
-    pub fn give_back(&self, setup: &Setup) -> u16 {
+    /// Returns where the ring is that the front end has just stopped. [Forget](Vring::forget_place) it once the front end knows.
+    pub fn place_of_stopped(&self, setup: &Setup) -> u16 {
         // A packed ring that no queue has looked at yet may not be where the front end has named.
         let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
         let place = self.place().or_else(found).unwrap_or(setup.base);
         setup.log_ring();
+        place
+    }
+
+    /// Forgets where the ring is: from now on the front end knows.
+    pub fn forget_place(&self) {
         self.record.iter().for_each(Record::forget);
         self.begin_anew();
-        place
     }
 
     /// Returns where the ring is; `None` if no queue has looked at it.
