@@ -22,6 +22,10 @@ pub struct Machine {
     /// Its processors
     #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 255))]
     processors: u16,
+    /// Its cards do not tell it whether their links are up: when a port's process ends and another one goes on, the machine does
+    /// not forget the addresses of its peers
+    #[arg(long)]
+    no_link_state: bool,
     /// The QEMU to use
     #[arg(long, default_value = "qemu-system-x86_64")]
     qemu: String,
@@ -100,6 +104,9 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
         }
         if is("packed") {
             card += ",packed=on";
+        }
+        if machine.no_link_state {
+            card += ",status=off";
         }
         if let Some(mtu) = mtu {
             card += &format!(",host_mtu={mtu}");

@@ -57,7 +57,9 @@ fn the_card_has_the_options_of_its_port() {
     let macs: Vec<_> = given.lines().filter_map(|line| line.split("mac=").nth(1)?.get(..17)).collect();
     assert!(macs.len() == 2 && macs[0] != macs[1], "{given}");
     let line = text(&expect(0, &mut linerate(&["vm", ports[1], "--qemu", &qemu, "--", "-append", "a b"])).stdout);
-    assert!(line.trim_end().ends_with("-append 'a b'"), "{line}");
+    assert!(line.trim_end().ends_with("-append 'a b'") && !line.contains("status="), "{line}");
+    let line = text(&expect(0, &mut linerate(&["vm", ports[1], "--qemu", &qemu, "--no-link-state"])).stdout);
+    assert!(line.contains(",status=off"), "{line}");
 }
 
 #[test]
