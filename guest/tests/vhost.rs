@@ -468,6 +468,47 @@ fn dpdk_returns_every_packet_intact() {
     }
 }
 
+/// DPDK at one port is killed under load, and started again; DPDK at another port of the same pool returns every packet
+/// meanwhile, and no buffer is lost.
+#[test]
+fn a_killed_dpdk_takes_nothing_from_other_ports() {
+    let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let sockets = folders.each_ref().map(|folder| folder.path().join("socket").display().to_string());
+    let devices = sockets.each_ref().map(|socket| format!("net_virtio_user0,path={socket},queue_size=256,packed_vq=1"));
+    let names = sockets.each_ref().map(|socket| format!("vhost:{socket}?packed=on"));
+    let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+    let ports = Options { pool: Some(pool.clone()), ..Options::default() };
+    let [mut killed, mut other] = ports.open(names.each_ref().map(String::as_str)).unwrap();
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            let (mut rx, mut tx) = (killed.rx(0).unwrap(), killed.tx(0).unwrap());
+            let (mut batch, mut back) = (Batch::new(), Batch::new());
+            for _ in 0..KILLS {
+                let dpdk = Returning::start(&devices[0], &folders[0]);
+                wait_until_packets_arrive(&pool, &mut rx, &mut tx, "killed", &|| dpdk.said());
+                // Until it is killed, its queues are full.
+                let (mut returned, mut dpdk) = (0, Some(dpdk));
+                while dpdk.is_some() || killed.link().unwrap() != Link::Down {
+                    if batch.is_empty() {
+                        batch.alloc(&pool, 32, 1000);
+                    }
+                    tx.send(&mut batch);
+                    returned += rx.recv(&mut back);
+                    back.clear();
+                    dpdk = dpdk.filter(|_| returned < 10_000);
+                }
+            }
+        });
+        let dpdk = Returning::start(&devices[1], &folders[1]);
+        let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
+        while !killer.is_finished() {
+            every_packet_arrives(1000, &pool, &mut rx, &mut tx, "the other", || dpdk.said());
+        }
+    });
+    drop((killed, other));
+    assert_eq!(pool.available(), pool.region().buffers());
+}
+
 /// DPDK's back end, as server and as client, returns what it receives; its memory is mapped, its rings are ours.
 #[test]
 fn dpdk_s_back_end_returns_every_packet_intact() {
