@@ -293,6 +293,32 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     pauses.sort();
     println!("traffic goes on after {:?} (median), {:?} at most", pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     println!("the longest: {:?}", &pauses[pauses.len().saturating_sub(10)..]);
+    // Frames that were not yet returned to the machine as sent at the kill come again, from one ring.
+    for (n, there) in there.iter().enumerate() {
+        let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
+        let sink = guest.start(&format!("{there} linerate sink packet:{far} --json"));
+        guest.wait_for(&sink, "link up");
+        let load = guest.start_linerate(&format!("gen packet:{near} --rate 5k"), 1);
+        for is_killed in [true, false] {
+            // Bytes and packets that were received are behind the interface's name (proc_pid_net(5)).
+            let packets = format!("set -- $({there} grep {far}: /proc/net/dev); packets=$3");
+            let more = format!(
+                "{packets}; end=$((packets+2000)); while [ $packets -lt $end ]; do usleep 1000; {packets}; done"
+            );
+            guest.run(&more);
+            if is_killed {
+                processes[n].kill();
+                processes[n] = Process::start(&pairs[n]);
+            }
+        }
+        guest.interrupt(load);
+        // Its status tells that frames were lost, with the process that had them.
+        let said = guest.interrupt(sink).output;
+        let line = said.lines().rfind(|line| line.starts_with("{\"summary\"")).unwrap_or_else(|| panic!("{said}"));
+        let summary = &serde_json::from_str::<serde_json::Value>(line).unwrap()["summary"];
+        let count = |what: &str| summary[what].as_u64().unwrap();
+        assert!(count("packets") > 4000 && count("duplicated") <= 256 && count("corrupted") == 0, "{summary}");
+    }
     for _ in 0..3 {
         let packed = pairs[1][0].trim_start_matches("vhost:").split('?').next().unwrap();
         kill_where_qemu_drops(&mut guest, packed, &mut processes[1], "10.91.0.2");
