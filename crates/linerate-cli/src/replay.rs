@@ -133,6 +133,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
         clock: None,
         next: None,
         paused_until: 0,
+        looked_at: None,
         refused: 0,
         has_starved: false,
         tally: Tally::new(),

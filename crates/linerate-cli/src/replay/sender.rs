@@ -24,6 +24,8 @@ const MARGIN: u64 = 100_000;
 /// The longest sleep, and the longest time in which a thread that spins does not look at anything else.
 const SLEEP: u64 = 10_000_000;
 const SPIN: u64 = 1_000_000;
+/// Between two turns of a wait nothing takes as long.
+const TURN: Duration = Duration::from_micros(10);
 /// From one turn to the next a thread takes less, in nanoseconds, also if its lines have to be fetched.
 const NEAR: u64 = 2_000;
 /// A later time is the same: 73 years. So no sum of times overflows, whatever the capture says.
@@ -99,6 +101,8 @@ pub struct Sender {
     pub next: Option<u64>,
     /// The end of the last pause.
     pub paused_until: u64,
+    /// The counter at the end of the last turn, if that has only waited.
+    pub looked_at: Option<u64>,
     /// Frames of the batch that the port has refused.
     pub refused: usize,
     /// The source had no frame when one could have been due.
@@ -117,6 +121,13 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// Adds the pause between two readings of the counter; returns its end.
+    fn paused(&self, pauses: &mut Pauses, before: u64, after: u64) -> u64 {
+        let [begin, end] = [before, after].map(|at| self.timeline.nanoseconds_at(at));
+        pauses.add(end - begin);
+        end.saturating_sub(self.start)
+    }
+
     fn start() -> Clock {
         let clocks = Clocks::new();
         let anchor = clocks.read();
@@ -180,6 +191,13 @@ impl Sender {
     fn is_due(&mut self, due: u64) -> bool {
         let is_handed_on = self.tx.unsent() == 0;
         let Some(clock) = &mut self.clock else { return false };
+        // A thread without a processor of its own yields it between two turns.
+        if let Some(before) = self.looked_at.take() {
+            let now = cycles();
+            if now - before > cycles_in(TURN) {
+                self.paused_until = clock.paused(&mut self.tally.pauses, before, now);
+            }
+        }
         let now = clock.now();
         let left = due.saturating_sub(now);
         clock.keep(now, left);
@@ -198,11 +216,10 @@ impl Sender {
             while last < until {
                 let before = std::mem::replace(&mut last, cycles());
                 if last - before > longest {
-                    let [begin, end] = [before, last].map(|at| clock.timeline.nanoseconds_at(at));
-                    self.tally.pauses.add(end - begin);
-                    self.paused_until = end.saturating_sub(clock.start);
+                    self.paused_until = clock.paused(&mut self.tally.pauses, before, last);
                 }
             }
+            self.looked_at = (!is_near).then_some(last);
             return is_near;
         }
         if left > 2 * MARGIN && is_handed_on {
