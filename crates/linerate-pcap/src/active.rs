@@ -159,6 +159,8 @@ pub struct Active {
     quiet_since: Option<Instant>,
     /// When the port's link was looked at.
     link_since: Instant,
+    /// The program was told that the port is gone.
+    is_gone: bool,
 }
 
 impl Active {
@@ -228,6 +230,7 @@ impl Active {
             tick,
             quiet_since: None,
             link_since: Instant::now(),
+            is_gone: false,
         };
         Ok((active, Side::new(port)))
     }
@@ -320,8 +323,9 @@ impl Active {
             // A frame may have come before; there is one more poll.
             return Ok(());
         }
-        let event = self.rx.arm().filter(|_| self.tick.is_none());
-        let longest = if event.is_some() { LONGEST_SLEEP } else { TICK };
+        // That of a port that is gone stays readable: a program that goes on nevertheless (ngrep) sleeps.
+        let event = self.rx.arm().filter(|_| self.tick.is_none() && !self.is_gone);
+        let longest = if event.is_some() || self.is_gone { LONGEST_SLEEP } else { TICK };
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         let waker_event = PollFd::from_borrowed_fd(waker, PollFlags::IN);
         // A signal handler may use the handle while this thread sleeps.
@@ -349,7 +353,10 @@ impl Active {
         // A thread that sends notices the end itself.
         let Some(side) = side.try_lock() else { return Ok(()) };
         match side.as_ref().map(|side| side.port.link()) {
-            Some(Err(error)) if !self.receive(waiting) => Err(error),
+            Some(Err(error)) if !self.receive(waiting) => {
+                self.is_gone = true;
+                Err(error)
+            }
             _ => Ok(()),
         }
     }

@@ -88,9 +88,11 @@ wrpcap(sys.argv[2], packets)
 
 /// Captures until Ctrl-C, by libpcap or by packet sockets.
 const SCAPY_UNTIL: &str = r#"
-import logging, sys
+import logging, signal, sys
 logging.getLogger("scapy").setLevel(logging.ERROR)
 from scapy.all import conf, sniff, wrpcap
+# Python ignores Ctrl-C if its parent does, as a shell's background jobs do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 conf.use_pcap = sys.argv[3] == "pcap"
 show = lambda packet: packet.summary()
 packets = sniff(iface=sys.argv[1], filter="udp", prn=show, started_callback=lambda: print("ready"))

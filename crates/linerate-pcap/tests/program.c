@@ -211,6 +211,17 @@ static void loop(const char *device, const char *expression, unsigned wait) {
 	report_rest();
 }
 
+/* Goes on after errors, as ngrep does, until it is interrupted. */
+static void again(const char *device) {
+	pcap = opened(device);
+	signal(SIGINT, ended);
+	ready();
+	while (pcap_loop(pcap, -1, each, NULL) != -2) {
+		printf("%s\n", pcap_geterr(pcap));
+		fflush(stdout);
+	}
+}
+
 /* Takes three frames, then filters: those that were received with them, too. */
 static void narrow(const char *device, const char *expression) {
 	pcap = opened(device);
@@ -468,6 +479,8 @@ int main(int argc, char **argv) {
 		api(device);
 	else if (!strcmp(what, "loop"))
 		loop(device, argc > 4 ? argv[4] : "", atoi(third));
+	else if (!strcmp(what, "again"))
+		again(device);
 	else if (!strcmp(what, "select") || !strcmp(what, "poll") || !strcmp(what, "next"))
 		wait_for(device, what, atol(third));
 	else if (!strcmp(what, "narrow"))

@@ -267,6 +267,21 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     assert!(errors.contains("is gone") && errors.contains("500 packets captured"), "{errors}");
 }
 
+/// A program that goes on after the error sleeps until it is told again.
+#[test]
+fn a_loop_on_a_port_that_is_gone_sleeps() {
+    let world = World::new();
+    let mut again = world.start(&["again", "vale72:a"]);
+    assert_eq!(again.line(), "ready");
+    drop(world);
+    for _ in 0..2 {
+        assert_eq!(again.line(), "vale72:a: the process that served it is gone; open it again");
+        again.wait_for_sleep();
+    }
+    again.interrupt();
+    assert!(again.end().0.success());
+}
+
 /// Random calls leave no descriptor behind, and end; `LINERATE_CALLS` is their number.
 #[test]
 fn random_calls_leave_nothing_behind() {
