@@ -253,6 +253,10 @@ fn cards_are_ports_of_a_switch() {
     assert!(flood["ports"][0]["rx_packets"].as_u64() > Some(0), "{flood}");
     world.succeeds("switch detach vale2:sim:2");
     world.succeeds("switch attach vale2:sim:2?wire=none");
+    // By the name that is listed, too.
+    assert!(world.succeeds("switch list").contains("vale2:sim_2"));
+    world.succeeds("switch detach vale2:sim_2");
+    assert!(!world.succeeds("switch list").contains("vale2:sim_2"));
 }
 
 /// A user of a switch cannot make the server use its privileges.

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -9,8 +10,8 @@ use std::sync::OnceLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
-use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SocketAddrUnix, SocketType};
 
 use super::{SocketFile, connect_as, listen_as};
 use crate::error::{Error, Result};
@@ -52,7 +53,7 @@ impl Peers {
     /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
     ///
     /// # Errors
-    /// [`Error::Card`] if the socket, or its folder, is not for this user.
+    /// [`Error::Card`] if the socket, or its folder, is not for this user, or if no socket can be there.
     pub fn at(port: &str, path: &Path) -> Result<Peers> {
         Peers::at_as(SocketType::STREAM, port, path)
     }
@@ -62,12 +63,18 @@ impl Peers {
     /// # Errors
     /// As [`at`](Peers::at).
     pub fn at_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
+        let refused = |why: String, mend: &str| {
+            let why = format!("{}: {why}", path.display());
+            Err(Error::Card { card: port.to_string(), why, mend: mend.into() })
+        };
+        if let Err(error) = SocketAddrUnix::new(path) {
+            return refused(error.to_string(), "choose a path of at most 108 bytes for both sides");
+        }
         if let Err(error @ Errno::ACCESS) = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
-            return Err(Error::Card {
-                card: port.to_string(),
-                why: format!("{}: {error}", path.display()),
-                mend: "ask the server's owner for access to the socket and its folder".into(),
-            });
+            return refused(error.to_string(), "ask the server's owner for access to the socket and its folder");
+        }
+        if std::fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
+            return refused("it is no socket".to_string(), "name the socket at which the other side listens");
         }
         Ok(Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() })
     }
@@ -83,15 +90,11 @@ impl Peers {
     /// Returns whether a server may be one after the first: it is of the same user, of root, or of this process's user. Another
     /// user could have taken the place of a socket that was removed, and would get the packets.
     pub fn admits(&self, server: &UnixStream) -> bool {
-        let Peers::Server { path, user, .. } = self else { return true };
+        let Peers::Server { user, .. } = self else { return true };
         let Ok(peer) = socket_peercred(server) else { return false };
         let (peer, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
         let first = *user.get_or_init(|| peer);
-        let is_admitted = [first, own, 0].contains(&peer);
-        if !is_admitted {
-            tracing::debug!("user {peer} listens at {}, where user {first} has listened", path.display());
-        }
-        is_admitted
+        [first, own, 0].contains(&peer)
     }
 
     /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
@@ -104,7 +107,14 @@ impl Peers {
                 Peers::Server { kind, path, .. } => {
                     let connected = connect_as(*kind, path);
                     // A server that is not there yet is waited for. Other reasons last until they are mended.
-                    let failed = connected.as_ref().err().filter(|error| {
+                    let admitted = connected.and_then(|socket| match self.admits(&socket) {
+                        true => Ok(socket),
+                        false => Err(std::io::Error::new(
+                            ErrorKind::PermissionDenied,
+                            "another user than before listens there",
+                        )),
+                    });
+                    let failed = admitted.as_ref().err().filter(|error| {
                         let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
                         !waits.contains(&error.kind())
                     });
@@ -113,7 +123,7 @@ impl Peers {
                     {
                         tracing::warn!("{}: {error}; tries again", path.display());
                     }
-                    connected.ok().filter(|socket| self.admits(socket))
+                    admitted.ok()
                 }
             };
             let pause = match self {

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::log::Log;
@@ -26,6 +27,9 @@ use crate::unix_socket::{ControlThread, Peers};
 
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
+
+/// The time in which a front end says its first word, and ends a message that it has begun.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that the control thread and the port share.
 pub struct Shared {
@@ -99,19 +103,30 @@ impl Session {
         Session { connection, shared, memory: Arc::default(), log: None, features: 0, protocol: 0, status: 0 }
     }
 
-    /// Serves the front end until it is gone, or the port is closed.
+    /// Serves the front end until it is gone, or the port is closed. One that says nothing, or stops within a message, does not
+    /// keep the next one waiting; between messages it may be silent for any time.
     fn run(mut self, stop: &Interrupt) {
+        let mut expected_since = Some(Instant::now());
         loop {
+            let left = expected_since.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                tracing::warn!("the front end's connection is ended: no whole message came within {PATIENCE:?}");
+                return;
+            }
+            let longest = left.and_then(|left| Timespec::try_from(left).ok());
             let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(self.connection.socket(), PollFlags::IN)];
-            if poll(&mut events, None).is_err() {
-                continue; // a signal
+            match poll(&mut events, longest.as_ref()) {
+                // A signal, or the time is over.
+                Err(_) | Ok(0) => continue,
+                Ok(_) => {}
             }
             if !events[0].revents().is_empty() {
                 return;
             }
             match self.connection.receive() {
-                Ok(None) => {}
+                Ok(None) => expected_since = expected_since.or_else(|| Some(Instant::now())),
                 Ok(Some(message)) => {
+                    expected_since = None;
                     let request = message.header.request;
                     if let Err(why) = self.take(message) {
                         tracing::warn!("request {request} of the front end ends its connection: {why}");
@@ -119,6 +134,10 @@ impl Session {
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!("a message of the front end ends its connection: {error}");
+                    return;
+                }
                 Err(error) => {
                     tracing::debug!("the front end's connection has ended: {error}");
                     return;

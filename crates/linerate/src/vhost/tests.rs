@@ -1,6 +1,7 @@
 //! A front end that does what it should, and what it should not.
 #![allow(unsafe_code)]
 
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -771,6 +772,46 @@ fn a_log_is_not_trusted() {
         let mut front = FrontEnd::connect(&place, feature::VERSION_1);
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5), "{what}");
+    }
+}
+
+/// A client waits for its server; a path at which none can ever listen is an error at once.
+#[test]
+fn a_path_where_no_server_can_be_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let long = folder.path().join("x".repeat(108));
+    for (path, why) in [(&file, "it is no socket"), (&folder.path().into(), "it is no socket"), (&long, "too long")] {
+        for name in [format!("vhost:{}?client=on", path.display()), format!("memif:{}", path.display())] {
+            let error = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).map(drop).unwrap_err();
+            assert!(matches!(error, Error::Card { .. }) && error.to_string().contains(why), "{name}: {error}");
+        }
+    }
+}
+
+/// The next front end is served after one that says nothing, and after one that stops within a message.
+#[test]
+fn a_silent_front_end_does_not_keep_the_next_one_out() {
+    let silent = [&b""[..], &[1, 0, 0]].map(|said| {
+        let place = listening("");
+        let mut socket = UnixStream::connect(&place.path).unwrap();
+        socket.write_all(said).unwrap();
+        until(|| !place.port.info().description.contains("no front end"));
+        (place, socket)
+    });
+    for (mut place, socket) in silent {
+        let mut rx = place.port.rx(0).unwrap();
+        let front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        let begin = std::time::Instant::now();
+        let mut events = [PollFd::new(&socket, PollFlags::HUP)];
+        // It is the port that ends the first connection.
+        while poll(&mut events, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) != Ok(1) {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(60), "it keeps the connection");
+        }
+        let mut front = front.up(&place, feature::VERSION_1);
+        front.transmit(&frames(3));
+        assert_eq!(receive(&mut rx, 3), frames(3));
     }
 }
 

@@ -283,6 +283,10 @@ impl Attached {
     #[cold]
     pub fn give_up(&mut self) {
         self.vring.give_up();
+        tracing::warn!(
+            "a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its driver \
+             starts it again"
+        );
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
     }

@@ -107,10 +107,9 @@ impl State {
             return Ok(number);
         }
         let mut all = lock(&self.attached);
-        let at = all
-            .iter()
-            .position(|there| address(&there.port) == address(port) && there.switch == switch)
-            .ok_or_else(absent)?;
+        // By its own name, or by that on the switch, which is listed.
+        let is_it = |there: &Attached| address(&there.port) == address(port) || plain(&there.port) == port;
+        let at = all.iter().position(|there| there.switch == switch && is_it(there)).ok_or_else(absent)?;
         let attached = all.swap_remove(at);
         drop(all);
         attached.end();
