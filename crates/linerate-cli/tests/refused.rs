@@ -131,6 +131,15 @@ fn a_thread_without_work_sleeps_in_poll() {
             assert_eq!(sink.ended().0, Some(0));
         }
     }
+    // Beside a port that never receives, too.
+    let folder = Folder::new("sleeps");
+    for port in ["null:", &format!("pcap:{}?write", folder.path("out.pcap"))] {
+        let mut forwarder = Process::start(&mut inside(&host, &format!("fwd tap:t1 {port} --wait interrupt --json")));
+        forwarder.await_output("ports");
+        let mut looks = (0..20).map(|_| (0..1000).filter(|_| forwarder.are_in_poll()).count());
+        assert!(looks.any(|polling| polling > 900), "{port}");
+        forwarder.interrupt();
+    }
 }
 
 /// Each obstacle is named, with the command that removes it.

@@ -97,13 +97,22 @@ impl Process {
 
     /// True if one of its threads is in poll(2) now.
     pub fn is_in_poll(&self) -> bool {
+        self.threads().into_iter().any(|(_, call)| is_poll(&call))
+    }
+
+    /// Returns whether all threads that move packets are in poll(2).
+    pub fn are_in_poll(&self) -> bool {
+        let threads = self.threads();
+        let mut moving = threads.iter().filter(|(name, _)| name.starts_with("linerate ")).peekable();
+        moving.peek().is_some() && moving.all(|(_, call)| is_poll(call))
+    }
+
+    /// Returns the names of its threads, and the system calls that they are in (proc_pid_syscall(5)).
+    fn threads(&self) -> Vec<(String, String)> {
         let tasks = Path::new("/proc").join(self.child.id().to_string()).join("task");
         let threads = std::fs::read_dir(tasks).unwrap().flatten();
-        let mut calls = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("syscall")).ok());
-        calls.any(|call| {
-            let number = call.split(' ').next().and_then(|number| number.parse::<libc::c_long>().ok());
-            matches!(number, Some(libc::SYS_poll | libc::SYS_ppoll))
-        })
+        let read = |thread: &std::fs::DirEntry, file: &str| std::fs::read_to_string(thread.path().join(file)).ok();
+        threads.filter_map(|thread| Some((read(&thread, "comm")?, read(&thread, "syscall")?))).collect()
     }
 
     /// Returns the processor time of all its threads, in their own code and in the kernel, in 1/100 s.
@@ -295,4 +304,10 @@ pub fn write_frames(path: &str, frames: &[Vec<u8>]) {
         let packet = pcap_file::pcap::PcapPacket::new(Default::default(), frame.len() as u32, frame);
         writer.write_packet(&packet).unwrap();
     }
+}
+
+/// Returns whether a system call, as proc_pid_syscall(5) shows it, is poll(2).
+fn is_poll(call: &str) -> bool {
+    let number = call.split(' ').next().and_then(|number| number.parse::<libc::c_long>().ok());
+    matches!(number, Some(libc::SYS_poll | libc::SYS_ppoll))
 }

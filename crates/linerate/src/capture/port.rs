@@ -1,5 +1,6 @@
 //! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,9 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::packet::Times;
-use crate::port::{CaptureCounts, Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{
+    CaptureCounts, Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit, Waker,
+};
 
 /// A port on a capture file.
 ///
@@ -94,7 +97,10 @@ impl PortKind for CaptureFile {
     fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (replay, failure, exhausted) = (self.reader.take(), self.failure.clone(), self.exhausted.clone());
         let (pool, timestamps) = (config.pool.clone(), config.options.timestamps);
-        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted }))
+        // A file that is written gives no packets.
+        let sleeps = config.options.interrupts.filter(|_| self.is_written);
+        let never = sleeps.map(|_| Waker::new()).transpose()?;
+        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, never }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -207,9 +213,15 @@ struct CaptureRx {
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
     exhausted: Arc<AtomicBool>,
+    /// A thread sleeps on it while other ports have no packets either.
+    never: Option<Waker>,
 }
 
 impl Receive for CaptureRx {
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.never.as_ref().map(Waker::as_fd)
+    }
+
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut bytes) = (batch.len(), 0, 0);
         while batch.len() < batch.capacity() {

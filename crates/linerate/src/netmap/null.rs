@@ -1,10 +1,11 @@
 //! A port that drops sent packets, and receives none.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::port::{Config, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{Config, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, Waker};
 
 /// The port `null:`.
 pub type Null = SoftwarePort<Nothing>;
@@ -34,8 +35,8 @@ impl PortKind for Nothing {
         true
     }
 
-    fn rx(&mut self, _: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(NullRx))
+    fn rx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(NullRx { never: config.options.interrupts.map(|_| Waker::new()).transpose()? }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -43,11 +44,18 @@ impl PortKind for Nothing {
     }
 }
 
-struct NullRx;
+struct NullRx {
+    /// A thread sleeps on it while other ports have no packets either.
+    never: Option<Waker>,
+}
 
 impl Receive for NullRx {
     fn recv(&mut self, _: &mut Batch) -> usize {
         0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.never.as_ref().map(Waker::as_fd)
     }
 }
 
