@@ -17,9 +17,7 @@ use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::nic::virtio::{Notify, QueueAddresses, Transport};
 use crate::pci::{Bus, Interrupt};
 use crate::spec::virtio::{feature, status};
-use crate::vhost::message::{
-    MemoryRegion, MemoryTable, NO_DESCRIPTOR, PROTOCOL_FEATURES, VringAddr, VringState, protocol, request,
-};
+use crate::vhost::message::{MemoryRegion, MemoryTable, PROTOCOL_FEATURES, VringAddr, VringState, protocol, request};
 
 /// The properties that a port asks of its back ends.
 pub struct Wanted {
@@ -44,6 +42,8 @@ pub struct BackEnd {
     pairs: u16,
     /// The doorbells, by queue.
     kicks: Vec<Arc<Interrupt>>,
+    /// The event of queues that are polled, which nothing reads: QEMU's libvhost-user fails without one.
+    unread: Interrupt,
     state: Mutex<State>,
 }
 
@@ -90,6 +90,7 @@ impl BackEnd {
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>, card: &str) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let unread = Interrupt::shared()?;
         let found = (|| {
             let offered = number(&link, request::GET_FEATURES)?;
             let (mut protocol, mut pairs) = (0, 1);
@@ -105,7 +106,7 @@ impl BackEnd {
         })();
         let Some((offered, protocol, pairs)) = found else { return Err(failed(&link, card)) };
         let (pairs, state) = (u16::try_from(pairs).unwrap_or(u16::MAX).min(0x7FFF), Mutex::default());
-        Ok(Arc::new(BackEnd { link, wanted: wanted.clone(), offered, protocol, pairs, kicks, state }))
+        Ok(Arc::new(BackEnd { link, wanted: wanted.clone(), offered, protocol, pairs, kicks, unread, state }))
     }
 
     /// Fails if a request has failed.
@@ -168,15 +169,12 @@ impl BackEnd {
         // Nothing is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
         let base = if features & feature::RING_PACKED != 0 { 1 << 31 | 1 << 15 } else { 0 };
         let call = ring.vector.and_then(|vector| self.wanted.interrupts.get(usize::from(vector)));
-        let event = |request, event: Option<&Interrupt>| match event {
-            Some(event) => self.tell_with(request, u64::from(index).as_bytes(), &[event.as_fd()]),
-            None => self.tell(request, (u64::from(index) | NO_DESCRIPTOR).as_bytes()),
-        };
+        let event = |request, event: &Interrupt| self.tell_with(request, u64::from(index).as_bytes(), &[event.as_fd()]);
         self.tell(request::SET_VRING_NUM, value(ring.size.into()).as_bytes())
             && self.tell(request::SET_VRING_BASE, value(base).as_bytes())
             && self.tell(request::SET_VRING_ADDR, ring.addresses.as_bytes())
-            && event(request::SET_VRING_CALL, call)
-            && event(request::SET_VRING_KICK, Some(&self.kicks[usize::from(ring.queue)]))
+            && event(request::SET_VRING_CALL, call.unwrap_or(&self.unread))
+            && event(request::SET_VRING_KICK, &self.kicks[usize::from(ring.queue)])
             && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(request::SET_VRING_ENABLE, value(1).as_bytes()))
     }
 
