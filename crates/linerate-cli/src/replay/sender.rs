@@ -194,7 +194,7 @@ impl Sender {
         // A thread without a processor of its own yields it between two turns.
         if let Some(before) = self.looked_at.take() {
             let now = cycles();
-            if now - before > cycles_in(TURN) {
+            if now.saturating_sub(before) > cycles_in(TURN) {
                 self.paused_until = clock.paused(&mut self.tally.pauses, before, now);
             }
         }
