@@ -283,7 +283,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             let begin = Instant::now();
             processes[n].kill();
             processes[n] = Process::start(&pairs[n]);
-            // What has come until now may have come after the kill; then there is more to wait for.
+            // Bytes that are there now may have come after the kill; then there are more to wait for.
             let is_more = format!("[ $({size}) -gt $so_far -o $so_far = 16777216 ]");
             guest.run(&format!("so_far=$({size}); until {is_more}; do usleep 1000; done"));
             pauses.push(begin.elapsed());
@@ -313,9 +313,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
         }
         guest.interrupt(load);
         // Its status tells that frames were lost, with the process that had them.
-        let said = guest.interrupt(sink).output;
-        let line = said.lines().rfind(|line| line.starts_with("{\"summary\"")).unwrap_or_else(|| panic!("{said}"));
-        let summary = &serde_json::from_str::<serde_json::Value>(line).unwrap()["summary"];
+        let summary = guest.interrupt(sink).summary_of_any();
         let count = |what: &str| summary[what].as_u64().unwrap();
         assert!(count("packets") > 4000 && count("duplicated") <= 256 && count("corrupted") == 0, "{summary}");
     }

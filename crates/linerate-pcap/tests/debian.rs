@@ -11,7 +11,7 @@ use linerate::traffic::{Generator, Template};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Namespace, World, object};
+use kit::{Namespace, World, is_in_state, object};
 
 /// Frames of UDP and of TCP that the programs see.
 const UDP: usize = 20;
@@ -183,11 +183,8 @@ impl Running {
 
     /// Interrupts the program in its sleep: Python forgets a signal that comes just before, and sleeps on.
     fn interrupt(&self) {
-        let state = format!("/proc/{}/stat", self.child.id());
-        self.wait("its sleep", |_| {
-            let state = std::fs::read_to_string(&state).unwrap();
-            state.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
-        });
+        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        self.wait("its sleep", |_| is_in_state(&folder, 'S'));
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 

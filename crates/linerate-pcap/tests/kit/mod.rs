@@ -86,12 +86,8 @@ impl Running {
     /// Waits until all threads of the program have this state (proc_pid_stat(5)) at the same time.
     fn wait_for_state(&self, state: char) {
         let folder = format!("/proc/{}/task", self.child.id());
-        let is_in_it = |thread: std::fs::DirEntry| {
-            let status = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            status.rsplit(") ").next().is_some_and(|there| there.starts_with(state))
-        };
         let begin = Instant::now();
-        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_in_it(thread.unwrap())) {
+        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_in_state(&thread.unwrap().path(), state)) {
             assert!(begin.elapsed() < Duration::from_secs(30), "a thread of the program is not in state {state}");
             std::thread::yield_now();
         }
@@ -237,4 +233,10 @@ pub fn send(port: &Port, tx: &mut TxQueue, count: usize) {
     while tx.unsent() > 0 {
         tx.send(&mut batch);
     }
+}
+
+/// Returns whether the process or thread of this folder in `/proc` has a state (proc_pid_stat(5)).
+pub fn is_in_state(folder: &Path, state: char) -> bool {
+    let status = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
+    status.rsplit(") ").next().is_some_and(|there| there.starts_with(state))
 }
