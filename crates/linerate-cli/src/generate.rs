@@ -155,7 +155,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         _ => total.map(|all| run.paces(Some(all), mean_len)),
     };
     let held_back = run.ask(total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none())));
-    let (is_served, answered) = (run.is_served(), run.answered());
+    let (rest, answered) = (run.rests().then_some(REST), run.answered());
     for (queue, lanes) in (0..queues).zip(lanes) {
         let device = &mut run.devices()[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
@@ -164,7 +164,6 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             None => None,
         };
         let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
-        let rest = is_served.then_some(REST);
         let speed = speed.clone().map(Follower::new);
         let mut sender = Sender {
             tx,

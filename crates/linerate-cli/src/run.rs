@@ -353,6 +353,16 @@ impl Run {
         self.devices.iter().any(|device| device.info().driver == "served")
     }
 
+    /// Returns whether threads without work sleep for [`REST`]: if the other side is a process, it needs the processor. Threads
+    /// that send have no waiter.
+    pub fn rests(&self) -> bool {
+        match self.common.wait {
+            Some(Wait::Poll) => false,
+            Some(Wait::Interrupt | Wait::Adaptive) => self.is_served() || matches!(self.command, "gen" | "replay"),
+            None => self.is_served(),
+        }
+    }
+
     /// Returns a thread's waiter, in the selected mode.
     pub fn waiter(&self) -> Waiter {
         let usual = if self.is_served() { Wait::Adaptive } else { Wait::Poll };
@@ -404,10 +414,9 @@ impl Run {
         let core = self.common.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
         let (work, stop, paused) = (Arc::<Work>::default(), self.stop.clone(), self.live.paused());
         let counters = work.clone();
-        // With a processor of its own a thread spins; otherwise it yields. If the other side is a process, the
-        // thread rests, because that process needs a processor.
+        // With a processor of its own a thread spins; otherwise it yields.
         let alone = processors > threads;
-        let must_rest = self.is_served() && self.common.wait != Some(Wait::Poll);
+        let must_rest = self.rests();
         let thread = std::thread::Builder::new().name(format!("linerate {number}")).spawn(move || {
             if let Some(core) = core {
                 let mut set = rustix::thread::CpuSet::new();

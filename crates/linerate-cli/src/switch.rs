@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
+use linerate::port::PortName;
 use linerate::share::{Client, RingCounts, folder};
 use serde_json::json;
 
@@ -16,12 +17,12 @@ pub fn run(command: &Switch) -> Result<ExitCode, Error> {
         Switch::List { json } => return list(*json),
         Switch::Attach { port, host } => {
             let (switch, port) = parts(port)?;
-            let number = client(switch)?.attach(switch, port, *host, RingCounts::default())?;
+            let number = client(switch)?.attach(switch, &port, *host, RingCounts::default())?;
             print(&format!("{switch}:{port} is port {number}\n"));
         }
         Switch::Detach { port } => {
             let (switch, port) = parts(port)?;
-            client(switch)?.detach(switch, port)?;
+            client(switch)?.detach(switch, &port)?;
         }
         Switch::Create { port } => client(port)?.create(port, RingCounts::default())?,
         Switch::Destroy { port } => client(port)?.destroy(port)?,
@@ -34,9 +35,16 @@ fn client(name: &str) -> Result<Client, Error> {
     Client::find(&folder, name)?.ok_or(Error::NoServer { name: name.to_string(), folder })
 }
 
-fn parts(name: &str) -> Result<(&str, &str), Error> {
+/// Returns the switch and the port of a name. The server may have another working directory.
+fn parts(name: &str) -> Result<(&str, String), Error> {
     let why = || Error::BadName { name: name.to_string(), why: "a port of a switch is named valeS:P".to_string() };
-    name.split_once(':').filter(|_| name.starts_with("vale")).ok_or_else(why)
+    let (switch, port) = name.split_once(':').filter(|_| name.starts_with("vale")).ok_or_else(why)?;
+    let port = match PortName::parse(port) {
+        Ok(port) => port.with_absolute_path()?,
+        // A name that only the server knows.
+        Err(_) => port.to_string(),
+    };
+    Ok((switch, port))
 }
 
 fn list(json: bool) -> Result<ExitCode, Error> {

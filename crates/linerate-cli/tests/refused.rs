@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Folder, Namespace, Process, alone, expect, inside, pair, summary, text};
+use kit::{Folder, Namespace, POLL, Process, alone, expect, inside, pair, summary, text};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -136,9 +136,21 @@ fn a_thread_without_work_sleeps_in_poll() {
     for port in ["null:", &format!("pcap:{}?write", folder.path("out.pcap"))] {
         let mut forwarder = Process::start(&mut inside(&host, &format!("fwd tap:t1 {port} --wait interrupt --json")));
         forwarder.await_output("ports");
-        let mut looks = (0..20).map(|_| (0..1000).filter(|_| forwarder.are_in_poll()).count());
+        let mut looks = (0..20).map(|_| (0..1000).filter(|_| forwarder.are_in(&POLL)).count());
         assert!(looks.any(|polling| polling > 900), "{port}");
         forwarder.interrupt();
+    }
+    // A thread that only sends has no interrupt to wait for: it sleeps between frames.
+    for (wait, sleeps) in [("interrupt", true), ("adaptive", true), ("poll", false)] {
+        let generator = format!("gen null: --rate 10pps --wait {wait} --json");
+        let mut generator = Process::start(&mut inside(&host, &generator));
+        generator.await_output("ports");
+        let mut looks = (0..20).map(|_| (0..1000).filter(|_| generator.are_in(&[libc::SYS_clock_nanosleep])).count());
+        match sleeps {
+            true => assert!(looks.any(|sleeping| sleeping > 500), "gen --wait {wait}"),
+            false => assert!(looks.all(|sleeping| sleeping == 0), "gen --wait {wait}"),
+        }
+        generator.interrupt();
     }
 }
 

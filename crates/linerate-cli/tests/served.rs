@@ -224,6 +224,12 @@ fn machines_are_ports_of_a_switch() {
     assert_eq!(got["packets"].as_u64(), Some(counted(&far)[1]), "{code:?} {got}");
     // Nothing shows that the last ones are missing.
     assert!(got["lost"].as_u64() <= Some(counted(&far)[2]), "{got}");
+    // A path is the client's, whose working directory is another than the server's.
+    for command in ["attach", "detach"] {
+        let command = format!("switch {command} vale0:vhost:third");
+        expect(0, world.command(&command).current_dir(world.folder.path()));
+        assert_eq!(world.folder.path().join("third").exists(), command.contains("attach"), "{command}");
+    }
 }
 
 /// A card becomes part of a switch, and can then be reached only through it.

@@ -97,14 +97,14 @@ impl Process {
 
     /// True if one of its threads is in poll(2) now.
     pub fn is_in_poll(&self) -> bool {
-        self.threads().into_iter().any(|(_, call)| is_poll(&call))
+        self.threads().into_iter().any(|(_, call)| is_one_of(&call, &POLL))
     }
 
-    /// Returns whether all threads that move packets are in poll(2).
-    pub fn are_in_poll(&self) -> bool {
+    /// Returns whether all threads that move packets are in one of these system calls.
+    pub fn are_in(&self, calls: &[libc::c_long]) -> bool {
         let threads = self.threads();
         let mut moving = threads.iter().filter(|(name, _)| name.starts_with("linerate ")).peekable();
-        moving.peek().is_some() && moving.all(|(_, call)| is_poll(call))
+        moving.peek().is_some() && moving.all(|(_, call)| is_one_of(call, calls))
     }
 
     /// Returns the names of its threads, and the system calls that they are in (proc_pid_syscall(5)).
@@ -306,8 +306,10 @@ pub fn write_frames(path: &str, frames: &[Vec<u8>]) {
     }
 }
 
-/// Returns whether a system call, as proc_pid_syscall(5) shows it, is poll(2).
-fn is_poll(call: &str) -> bool {
-    let number = call.split(' ').next().and_then(|number| number.parse::<libc::c_long>().ok());
-    matches!(number, Some(libc::SYS_poll | libc::SYS_ppoll))
+/// The system calls that wait for events.
+pub const POLL: [libc::c_long; 2] = [libc::SYS_poll, libc::SYS_ppoll];
+
+/// Returns whether a system call, as proc_pid_syscall(5) shows it, is one of these.
+fn is_one_of(call: &str, calls: &[libc::c_long]) -> bool {
+    call.split(' ').next().and_then(|number| number.parse().ok()).is_some_and(|number| calls.contains(&number))
 }

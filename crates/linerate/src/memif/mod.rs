@@ -75,6 +75,9 @@ impl Memif {
             Some(place) => place.copy_from_slice(text),
             None => return Err(name.bad_option("secret", "it has at most 24 bytes")),
         }
+        if role == Role::Server && name.option("ring").is_some() {
+            return Err(name.bad_option("ring", "the client decides the size of its rings: give it the option"));
+        }
         config.check_ring()?;
         let (rx_queues, tx_queues) = (config.options.rx_queues, config.options.tx_queues);
         let queues = rx_queues.max(tx_queues);

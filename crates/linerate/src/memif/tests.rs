@@ -284,6 +284,7 @@ fn wrong_names_are_explained() {
     assert!(error("role=master").with_hint().contains("it must be client or server"));
     assert!(error("secret=0123456789012345678901234").with_hint().contains("at most 24 bytes"));
     assert!(error("role=server&zero-copy=on").with_hint().contains("only a client lends"));
+    assert!(error("role=server&ring=64").with_hint().contains("the client decides"));
     assert!(matches!(error("ring=1024&zero-copy=on"), Error::PoolTooSmall { .. }));
     assert!(error("id=4294967296").with_hint().contains("0 to 4294967295"));
     assert!(matches!(error("ring=100"), Error::RingSize { .. }));

@@ -263,6 +263,29 @@ impl PortName {
         self.text.split('?').next().unwrap_or(&self.text)
     }
 
+    /// Returns the name with its file's or socket's path made absolute, for a process with another working directory.
+    ///
+    /// # Errors
+    /// [`Error::System`] without a working directory.
+    ///
+    /// ```
+    /// use linerate::port::PortName;
+    ///
+    /// let name = PortName::parse("vhost:/run/vm.sock?queues=2")?;
+    /// assert_eq!(name.with_absolute_path()?, "vhost:/run/vm.sock?queues=2");
+    /// # Ok::<(), linerate::Error>(())
+    /// ```
+    pub fn with_absolute_path(&self) -> Result<String> {
+        let has_path =
+            matches!(self.kind, Kind::VfioUser | Kind::Vhost | Kind::VirtioUser | Kind::Memif | Kind::Capture);
+        if !has_path {
+            return Ok(self.text.clone());
+        }
+        let (kind, behind) = self.text.split_once(':').expect("these kinds are written in front of a colon");
+        let path = std::path::absolute(&self.rest).map_err(|error| Error::system("getcwd", error))?;
+        Ok(format!("{kind}:{}{}", path.display(), &behind[self.rest.len()..]))
+    }
+
     /// Returns the name without some of its options.
     pub(crate) fn without(&self, left: &[&str]) -> String {
         let options = self.options().filter(|(option, _)| !left.contains(option));

@@ -37,6 +37,7 @@ pub mod request {
 /// Bits of a header's flags.
 pub mod flag {
     /// The version, in the lowest two bits.
+    pub const VERSION_BITS: u32 = 3;
     pub const VERSION: u32 = 1;
     pub const REPLY: u32 = 1 << 2;
     /// The sender wants to hear whether it succeeded.

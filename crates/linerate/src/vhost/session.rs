@@ -149,6 +149,9 @@ impl Session {
     /// Does what a message says, and replies.
     fn take(&mut self, mut message: Message) -> io::Result<()> {
         let Header { request, flags, .. } = message.header;
+        if flags & (flag::VERSION_BITS | flag::REPLY) != flag::VERSION {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or of another version than 1"));
+        }
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = self.answer(request, &message, descriptors);
         let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };

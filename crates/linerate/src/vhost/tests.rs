@@ -153,6 +153,11 @@ impl FrontEnd {
         let _ = self.connection.send(header, &[payload], descriptors);
     }
 
+    /// Says what each back end has nothing against, with these flags.
+    fn say_with(&mut self, flags: u32) {
+        let _ = self.connection.send(Header { request: request::SET_OWNER, flags, size: 0 }, &[], &[]);
+    }
+
     fn ask(&mut self, request: u32, payload: &[u8]) -> Vec<u8> {
         self.say(request, payload, &[]);
         self.reply(request)
@@ -852,8 +857,10 @@ fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
 #[test]
 fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
     type Lie = fn(&mut FrontEnd);
-    let lies: [(&str, Lie); 18] = [
+    let lies: [(&str, Lie); 20] = [
         ("an unknown request", |front| front.say(99, &[], &[])),
+        ("a reply", |front| front.say_with(flag::VERSION | flag::REPLY)),
+        ("another version", |front| front.say_with(2)),
         ("a queue that is not there", |front| {
             front.say(request::SET_VRING_NUM, VringState { index: 2, value: 16 }.as_bytes(), &[]);
         }),

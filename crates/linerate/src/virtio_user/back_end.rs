@@ -182,9 +182,14 @@ impl BackEnd {
     fn stop(&self, state: &mut State) {
         let rings = std::mem::take(&mut state.rings);
         if std::mem::take(&mut state.is_started) {
+            let was_alive = self.link.is_alive();
             for ring in rings {
                 let stopped = VringState { index: ring.queue.into(), value: 0 };
                 let _ = self.link.ask(request::GET_VRING_BASE, stopped.as_bytes());
+            }
+            if was_alive && !self.link.is_alive() && !self.link.is_gone() {
+                let why = self.link.failure().unwrap_or_default();
+                tracing::warn!("{why}: its rings may not be stopped, and their memory is not used again");
             }
         }
     }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Forms;
 use super::back_end::{BackEnd, Wanted};
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, Result};
 use crate::nic::virtio::Virtio;
 use crate::pci::Interrupt;
 use crate::port::{Config, Device, FRAME_HEADERS};
@@ -123,8 +123,8 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let (peers, first) = match is_server {
         true => (Peers::listen(path)?, None),
         false => {
-            let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
             let peers = Peers::at(&shared.config.name, path)?;
+            let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
             // Notes its user, who is the first.
             peers.admits(&socket);
             (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
@@ -135,17 +135,15 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
 
 /// Returns the error of a path without a back end.
 fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
-    let mend: Remedy = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            "ask the back end's owner for access to the socket and its folder".into()
-        }
-        _ => format!(
-            "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
-            shared.path
-        )
-        .into(),
-    };
-    Error::Card { card: shared.config.name.clone(), why: format!("no back end can be reached there: {error}"), mend }
+    let mend = format!(
+        "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
+        shared.path
+    );
+    Error::Card {
+        card: shared.config.name.clone(),
+        why: format!("no back end can be reached there: {error}"),
+        mend: mend.into(),
+    }
 }
 
 /// Attaches to one back end after the other.

@@ -15,6 +15,9 @@ use crate::vhost::message::{Connection, Header, Message, flag};
 /// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The time of waiting for a reply after which a message says so.
+const NOTICED: Duration = Duration::from_secs(1);
+
 /// The remedy for a failure whose cause is not known.
 const USUAL_REMEDY: &str =
     "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
@@ -179,13 +182,22 @@ impl Link {
 /// Receives the reply to a request.
 fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::Result<Vec<u8>> {
     let begin = Instant::now();
-    // No time at all would mean for ever.
-    connection.socket().set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+    let mut is_noticed = patience <= NOTICED;
     let message = loop {
+        let left = if is_noticed { patience.saturating_sub(begin.elapsed()) } else { NOTICED };
+        // No time at all would mean for ever.
+        connection.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match connection.receive() {
             Ok(Some(message)) => break message,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_noticed => {
+                let (seconds, most) = (NOTICED.as_secs(), patience.as_secs());
+                tracing::warn!(
+                    "the back end has not answered request {request} of vhost-user for {seconds} s; it has {most} s"
+                );
+                is_noticed = true;
+            }
             Err(error) => return Err(error),
         }
         // Each part of a message in time is not enough.
@@ -194,7 +206,7 @@ fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::R
         }
     };
     let Message { header, payload, descriptors } = message;
-    let is_reply = header.flags & (flag::VERSION | flag::REPLY) == flag::VERSION | flag::REPLY;
+    let is_reply = header.flags & (flag::VERSION_BITS | flag::REPLY) == flag::VERSION | flag::REPLY;
     if header.request != request || !is_reply || !descriptors.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply does not match the request"));
     }

@@ -284,8 +284,13 @@ fn a_path_without_a_back_end_is_an_error_that_says_what_to_do() {
     for words in ["no back end can be reached", "No such file", "fwd vhost:", "?server=on"] {
         assert!(message.contains(words), "{message}");
     }
-    std::fs::write(&path, "").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(refused(&pool(), &name).with_hint().contains("Connection refused"));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    assert!(refused(&pool(), &name).with_hint().contains("it is no socket"));
+    let folder = format!("virtio-user:{}", path.parent().unwrap().display());
+    assert!(refused(&pool(), &folder).with_hint().contains("it is no socket"));
     assert!(refused(&pool(), &format!("{name}?server=on")).to_string().contains("no socket"));
     assert!(open(&pool(), &format!("{name}?ring=100")).is_err());
 }

@@ -357,6 +357,16 @@ impl Hardware {
         }
         self.bring_up_alone(&mut state)
     }
+
+    /// Reports that the device has used a buffer that it does not have.
+    #[cold]
+    pub fn report_lie(&self, direction: &str) {
+        tracing::warn!(
+            "{}: the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is \
+             reset",
+            self.config.name
+        );
+    }
 }
 
 impl Drop for Hardware {

@@ -363,6 +363,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 Next::Invalid => {
                     self.broken = true;
                     self.counters.dropped();
+                    self.hardware.report_lie("receive");
                     return self.keep_beginning(batch);
                 }
             };
@@ -665,6 +666,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
         if lie && !self.broken {
             self.broken = true;
             self.counters.dropped();
+            self.hardware.report_lie("transmit");
         }
     }
 
