@@ -7,6 +7,7 @@
 
 use crate::memory::{Region, View};
 use crate::slot::Slot;
+use crate::spec::virtio::feature;
 
 /// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
 /// checksum, and the offset from there at which it is stored.
@@ -25,10 +26,36 @@ pub(crate) enum Segmentation {
     Other,
 }
 
+/// VirtIO's features by which one side takes what the other leaves undone (VIRTIO 1.2, 5.1.3.1).
+pub(crate) struct Taken {
+    checksum: u64,
+    tcp_ipv4: u64,
+    tcp_ipv6: u64,
+    udp: u64,
+    ecn: u64,
+}
+
+/// A device's.
+pub(crate) const BY_DEVICE: Taken = Taken {
+    checksum: feature::CSUM,
+    tcp_ipv4: feature::HOST_TSO4,
+    tcp_ipv6: feature::HOST_TSO6,
+    udp: feature::HOST_USO,
+    ecn: feature::HOST_ECN,
+};
+/// A driver's.
+pub(crate) const BY_DRIVER: Taken = Taken {
+    checksum: feature::GUEST_CSUM,
+    tcp_ipv4: feature::GUEST_TSO4,
+    tcp_ipv6: feature::GUEST_TSO6,
+    udp: feature::GUEST_USO4 | feature::GUEST_USO6,
+    ecn: feature::GUEST_ECN,
+};
+
 impl Offload {
     pub const LEN: usize = 10;
     const NEEDS_CHECKSUM: u8 = 1;
-    /// A flag of the segmentation type: the packet has ECN bits.
+    /// A flag of the segmentation type: TCP's CWR is set, which only the first segment keeps (RFC 3168).
     const ECN: u8 = 0x80;
 
     /// Returns the offloads left to do for the packet that begins in this slot.
@@ -73,6 +100,20 @@ impl Offload {
             5 => Segmentation::Udp,
             _ => Segmentation::Other,
         }
+    }
+
+    /// Returns whether the other side takes all that is left to do, by the features that were negotiated.
+    pub fn is_taken(self, by: &Taken, features: u64) -> bool {
+        let segmentation = match self.segmentation() {
+            Segmentation::None => 0,
+            Segmentation::TcpIpv4 => by.tcp_ipv4,
+            Segmentation::TcpIpv6 => by.tcp_ipv6,
+            Segmentation::Udp => by.udp,
+            Segmentation::Other => return false,
+        };
+        let ecn = if self.0[1] & Offload::ECN != 0 { by.ecn } else { 0 };
+        let needed = by.checksum | segmentation | ecn;
+        features & needed == needed
     }
 
     /// Returns the checksum's start, and its own offset; `None` if it is not inside the first `len` bytes.

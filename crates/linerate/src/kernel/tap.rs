@@ -32,7 +32,7 @@ pub struct Files {
 
 /// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
-    libc::TUN_F_CSUM as libc::c_ulong | libc::TUN_F_TSO4 as libc::c_ulong | libc::TUN_F_TSO6 as libc::c_ulong;
+    (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as libc::c_ulong;
 /// Those of datagrams to be segmented, which Linux knows since 6.2.
 const DATAGRAMS: libc::c_ulong = 0x20 | 0x40;
 /// The shortest Ethernet frame without CRC; the kernel delivers shorter ones unpadded.

@@ -19,7 +19,7 @@ use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Pool};
-use crate::offload::{Offload, Segmentation};
+use crate::offload::{BY_DRIVER, Offload};
 use crate::packet::Packet;
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
@@ -605,14 +605,7 @@ fn fill_chains(
     let memory = &*setup.memory;
     let mut bytes = single_header();
     if let Some(todo) = packet.offload() {
-        let needed = match todo.segmentation() {
-            Segmentation::None => feature::GUEST_CSUM,
-            Segmentation::TcpIpv4 => feature::GUEST_CSUM | feature::GUEST_TSO4,
-            Segmentation::TcpIpv6 => feature::GUEST_CSUM | feature::GUEST_TSO6,
-            Segmentation::Udp => feature::GUEST_CSUM | feature::GUEST_USO4 | feature::GUEST_USO6,
-            Segmentation::Other => u64::MAX,
-        };
-        if setup.features & needed != needed {
+        if !todo.is_taken(&BY_DRIVER, setup.features) {
             return Sent::Unfinished;
         }
         bytes[..Offload::LEN].copy_from_slice(&todo.0);

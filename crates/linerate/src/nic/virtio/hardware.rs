@@ -68,10 +68,12 @@ const OFFLOADS: u64 = feature::CSUM
     | GUEST_SEGMENTATION
     | feature::HOST_TSO4
     | feature::HOST_TSO6
+    | feature::HOST_ECN
     | feature::HOST_USO;
 
 /// Features with which a device leaves packets to be segmented to the driver.
-const GUEST_SEGMENTATION: u64 = feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_USO4 | feature::GUEST_USO6;
+const GUEST_SEGMENTATION: u64 =
+    feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
 
 /// The offset of zeros for headers.
 pub(super) const ZEROS: usize = 0;

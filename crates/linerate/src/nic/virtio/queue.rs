@@ -27,7 +27,7 @@ use super::vector::{Groups, SMALLEST};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
-use crate::offload::{LONGEST, Offload, Segmentation};
+use crate::offload::{BY_DEVICE, LONGEST, Offload};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
@@ -730,13 +730,6 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     /// Returns the offloads left to the device, if it can do them.
     fn left_to_device(&self, first: &Slot) -> Option<Offload> {
         let todo = Offload::of(first, self.pool.region().view())?;
-        let needed = match todo.segmentation() {
-            Segmentation::None => feature::CSUM,
-            Segmentation::TcpIpv4 => feature::CSUM | feature::HOST_TSO4,
-            Segmentation::TcpIpv6 => feature::CSUM | feature::HOST_TSO6,
-            Segmentation::Udp => feature::CSUM | feature::HOST_USO,
-            Segmentation::Other => return None,
-        };
-        (self.features & needed == needed).then_some(todo)
+        todo.is_taken(&BY_DEVICE, self.features).then_some(todo)
     }
 }
