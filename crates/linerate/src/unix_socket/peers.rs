@@ -102,6 +102,10 @@ impl Peers {
         let (mut accepts, mut reported) = (true, None);
         loop {
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
+            // Not a last connection that is closed at once: DPDK 22.11, as a server, dies of it (SIGPIPE).
+            if poll(&mut events, Some(&NO_TIME)) == Ok(1) {
+                return None;
+            }
             let found = match self {
                 Peers::Listener { .. } => None,
                 Peers::Server { kind, path, .. } => {
