@@ -92,14 +92,14 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     }
     let Some(before) = BEFORE.get() else { return };
     match before.sa_sigaction {
-        // SAFETY: the default action ends the process when the instruction is repeated.
-        libc::SIG_DFL => unsafe {
-            libc::sigaction(signal, before, std::ptr::null_mut());
+        libc::SIG_IGN if code <= 0 => {}
+        // SAFETY: the default action ends the process when the instruction is repeated. A fault cannot be ignored.
+        libc::SIG_DFL | libc::SIG_IGN => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
             if code <= 0 {
                 libc::raise(signal);
             }
         },
-        libc::SIG_IGN => {}
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: it was installed as a function of this type.
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
@@ -138,4 +138,86 @@ fn replace(address: usize) -> bool {
     unsafe { *error.0 = error.1 };
     entry.is_broken.store(true, Release);
     replaced
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use crate::memory::Mapping;
+
+    const KIND: &str = "LINERATE_FAULT";
+
+    extern "C" fn with_info(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel passes a valid structure, and the process ends here.
+        unsafe { libc::_exit(if (*info).si_addr().is_null() { 99 } else { 41 }) }
+    }
+
+    extern "C" fn plain(_: libc::c_int) {
+        // SAFETY: the process ends here.
+        unsafe { libc::_exit(42) }
+    }
+
+    /// Returns memory that is there, and its file.
+    fn memory(map: impl Fn(std::os::fd::OwnedFd) -> Mapping) -> (Mapping, std::os::fd::OwnedFd) {
+        let file = memfd_create("fault", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        (map(file.try_clone().unwrap()), file)
+    }
+
+    /// The child: an earlier handler, guarded memory that goes away, and a signal that is not ours.
+    #[test]
+    fn in_a_process_of_its_own() {
+        let Ok(kind) = std::env::var(KIND) else { return };
+        let (before, signal) = kind.split_once(' ').unwrap();
+        // SAFETY: as in `install`.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (action.sa_flags, action.sa_sigaction) = match before {
+                "info" => (libc::SA_SIGINFO, with_info as extern "C" fn(_, _, _) as usize),
+                "plain" => (0, plain as extern "C" fn(_) as usize),
+                "ignored" => (0, libc::SIG_IGN),
+                _ => (0, libc::SIG_DFL),
+            };
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+        let (guarded, file) = memory(|file| Mapping::of_unsealed_peer(file).unwrap());
+        guarded.write(0, &[5; 8]);
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [9; 8];
+        guarded.read(0, &mut bytes);
+        assert!(bytes == [0; 8] && guarded.is_broken());
+        if signal == "raise" {
+            // SAFETY: a signal to this thread.
+            unsafe { libc::raise(libc::SIGBUS) };
+        } else {
+            let (other, file) = memory(|file| Mapping::of_device(file, 0, 4096).unwrap());
+            ftruncate(&file, 0).unwrap();
+            other.read(0, &mut bytes);
+            std::hint::black_box(bytes);
+        }
+        // SAFETY: the process ends here.
+        unsafe { libc::_exit(43) }
+    }
+
+    #[test]
+    fn other_signals_go_to_the_handler_that_was_there_before() {
+        for (kind, code, by_signal) in [
+            ("info fault", Some(41), None),
+            ("plain fault", Some(42), None),
+            ("ignored fault", None, Some(libc::SIGBUS)),
+            ("default fault", None, Some(libc::SIGBUS)),
+            ("plain raise", Some(42), None),
+            ("ignored raise", Some(43), None),
+            ("default raise", None, Some(libc::SIGBUS)),
+        ] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "memory::fault::tests::in_a_process_of_its_own"]).env(KIND, kind);
+            let output = child.output().unwrap();
+            assert_eq!((output.status.code(), output.status.signal()), (code, by_signal), "{kind}: {output:?}");
+        }
+    }
 }
