@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::fs::fstat;
+
 use crate::memory::Mapping;
 
 /// The most regions of a table; QEMU and DPDK have 8 in one message, and more by single ones.
@@ -26,6 +28,10 @@ struct Region {
     /// Its first byte in the mapping.
     offset: u64,
     mapping: Arc<Mapping>,
+    /// The device and the number of its file.
+    file: (u64, u64),
+    /// How often it was added: QEMU before 8.0 adds each once for each pair of queues, and so it removes them.
+    times: u32,
 }
 
 /// A stretch of memory that is there.
@@ -48,9 +54,15 @@ pub struct Described {
 }
 
 impl GuestMemory {
-    /// Adds a region; `None` if it is not inside its file, wraps around, or overlaps another.
+    /// Adds a region, which may be there already; `None` if it is not inside its file, wraps around, or overlaps another.
     pub fn add(&mut self, described: Described, file: OwnedFd) -> Option<()> {
         let Described { guest, len, user, offset } = described;
+        let identity = fstat(&file).ok().map(|stat| (stat.st_dev, stat.st_ino))?;
+        let is_it = |there: &&mut Region| there.is(described) && (there.offset, there.file) == (offset, identity);
+        if let Some(there) = self.regions.iter_mut().find(is_it) {
+            there.times = there.times.checked_add(1)?;
+            return Some(());
+        }
         let end = guest.checked_add(len)?;
         let is_apart = |there: &Region| end <= there.guest || there.guest + there.len <= guest;
         user.checked_add(len)?;
@@ -63,17 +75,17 @@ impl GuestMemory {
         if offset.checked_add(len)? > mapping.len() as u64 {
             return None;
         }
-        self.regions.push(Region { guest, user, len, offset, mapping: Arc::new(mapping) });
+        self.regions.push(Region { guest, user, len, offset, mapping: Arc::new(mapping), file: identity, times: 1 });
         Some(())
     }
 
-    /// Removes the region of these addresses; `None` if there is none.
+    /// Removes the region of these addresses, if it was added no more often; `None` if there is none.
     pub fn remove(&mut self, described: Described) -> Option<()> {
-        let is_it = |region: &Region| {
-            (region.guest, region.user, region.len) == (described.guest, described.user, described.len)
-        };
-        let at = self.regions.iter().position(is_it)?;
-        self.regions.remove(at);
+        let at = self.regions.iter().position(|region| region.is(described))?;
+        self.regions[at].times -= 1;
+        if self.regions[at].times == 0 {
+            self.regions.remove(at);
+        }
         Some(())
     }
 
@@ -107,6 +119,11 @@ impl GuestMemory {
 }
 
 impl Region {
+    /// Returns whether these are its addresses.
+    fn is(&self, described: Described) -> bool {
+        (self.guest, self.user, self.len) == (described.guest, described.user, described.len)
+    }
+
     #[inline(always)]
     fn place(&self, within: u64) -> Option<Place<'_>> {
         (within < self.len).then(|| Place {
