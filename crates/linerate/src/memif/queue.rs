@@ -149,7 +149,9 @@ fn take(
             Gathered::Unfinished if !ring.is_ending() => break Some(taken),
             Gathered::Unfinished | Gathered::Broken => break None,
         }
-        taken += parts.len() as u16;
+        let descriptors = parts.len() as u16;
+        ring.unchain(taken, descriptors);
+        taken += descriptors;
     };
     counters.moved_packets(packets, batch.len() - slots, bytes);
     outcome
