@@ -1,6 +1,9 @@
 //! A front end that does what it should, and what it should not.
 #![allow(unsafe_code)]
 
+mod at_once;
+mod negotiation;
+
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -229,10 +232,21 @@ impl FrontEnd {
     }
 
     fn start(&self, number: u32) {
+        self.place(number);
+        self.kick(number);
+    }
+
+    /// Says where a ring is.
+    fn place(&self, number: u32) {
+        self.place_as(number, |_| {});
+    }
+
+    /// The same, with a change of its addresses.
+    fn place_as(&self, number: u32, change: impl FnOnce(&mut VringAddr)) {
         let state = |value: u32| VringState { index: number, value };
         let at = self.user + u64::from(number) * 3 * 4096;
         let log = at + 8192 - self.user + GUEST;
-        let addresses = VringAddr {
+        let mut addresses = VringAddr {
             index: number,
             flags: RING_LOGGED,
             descriptors: at,
@@ -240,9 +254,14 @@ impl FrontEnd {
             used: at + 8192,
             log,
         };
+        change(&mut addresses);
         self.say(request::SET_VRING_NUM, state(self.size.into()).as_bytes(), &[]);
         self.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
         self.say(request::SET_VRING_BASE, state(self.base).as_bytes(), &[]);
+    }
+
+    /// Gives a ring its events, and so starts it.
+    fn kick(&self, number: u32) {
         let [kick, call] =
             [&self.rings[number as usize].kick, &self.rings[number as usize].call].map(|event| event.as_fd());
         self.say(request::SET_VRING_CALL, u64::from(number).as_bytes(), &[call]);
@@ -375,7 +394,7 @@ impl FrontEnd {
     }
 }
 
-fn is_raised(event: &Interrupt) -> bool {
+fn is_raised(event: &impl AsFd) -> bool {
     poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
 }
 

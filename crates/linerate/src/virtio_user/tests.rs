@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -97,6 +98,10 @@ fn every_packet_crosses_in_both_directions() {
         (Vectors::Best, "", "?in_order=on"),
         (Vectors::Scalar, "", "?mergeable=off"),
         (Vectors::Best, "?packed=on", "&in_order=on&mergeable=off"),
+        (Vectors::Best, "?packed=on", "&in_order=on"),
+        (Vectors::Best, "?packed=on", "&mergeable=off"),
+        (Vectors::Best, "", "?in_order=on&mergeable=off"),
+        (Vectors::Best, "", "?mergeable=off"),
     ] {
         let (_folder, path) = socket();
         let (theirs, ours) = (pool(), pool());
@@ -315,15 +320,23 @@ struct BackEnd {
     /// The front end's memory: the region, then its rings.
     memory: mpsc::Receiver<Vec<OwnedFd>>,
     thread: JoinHandle<Vec<u32>>,
-    _folder: TempDir,
+    /// The features that the front end has accepted last.
+    accepted: Arc<AtomicU64>,
+    _folder: Option<TempDir>,
 }
 
 const FEATURES: u64 = feature::VERSION_1 | feature::MRG_RXBUF | feature::EVENT_IDX | feature::MQ | feature::MTU;
 
 impl BackEnd {
-    fn start(features: u64, protocol: u64, mut change: Change) -> BackEnd {
+    fn start(features: u64, protocol: u64, change: Change) -> BackEnd {
         let (folder, path) = socket();
-        let listener = UnixListener::bind(&path).unwrap();
+        BackEnd { _folder: Some(folder), ..BackEnd::start_at(&path, features, protocol, change) }
+    }
+
+    fn start_at(path: &Path, features: u64, protocol: u64, mut change: Change) -> BackEnd {
+        let listener = UnixListener::bind(path).unwrap();
+        let accepted = Arc::new(AtomicU64::new(0));
+        let answered = accepted.clone();
         let (sender, memory) = mpsc::channel();
         let serve = move || {
             let mut requests = Vec::new();
@@ -347,6 +360,7 @@ impl BackEnd {
                     _ => (flags & flag::NEED_REPLY != 0).then(|| vec![0; 8]),
                 };
                 match request {
+                    request::SET_FEATURES => answered.store(u64::read_from_bytes(&message.payload).unwrap(), Relaxed),
                     request::SET_STATUS => last_status = u64::read_from_bytes(&message.payload).unwrap(),
                     request::SET_MEM_TABLE => drop(sender.send(message.descriptors)),
                     // Polled queues have an event, too.
@@ -370,7 +384,7 @@ impl BackEnd {
                 }
             }
         };
-        BackEnd { path, memory, thread: std::thread::spawn(serve), _folder: folder }
+        BackEnd { path: path.to_path_buf(), memory, thread: std::thread::spawn(serve), accepted, _folder: None }
     }
 
     fn name(&self, options: &str) -> String {
@@ -424,6 +438,69 @@ fn a_back_end_is_asked_for_what_it_has() {
         assert_eq!(count(NET_SET_MTU) == 2, has(protocol::NET_MTU));
         assert_eq!(count(GET_QUEUE_NUM), usize::from(has(protocol::MQ)));
     }
+}
+
+/// What a port's options ask for is negotiated if the back end has it, and nothing else.
+#[test]
+fn what_the_options_say_is_negotiated() {
+    let always = feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | PROTOCOL_FEATURES | feature::MTU;
+    let (mergeable, suppresses) = (feature::MRG_RXBUF, feature::EVENT_IDX);
+    let offloads = feature::CSUM
+        | feature::GUEST_CSUM
+        | feature::HOST_TSO4
+        | feature::HOST_TSO6
+        | feature::HOST_ECN
+        | feature::HOST_USO;
+    let segments =
+        feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
+    for (options, expected) in [
+        ("", mergeable | suppresses),
+        ("?mergeable=off", suppresses),
+        ("?in_order=on", mergeable | suppresses | feature::IN_ORDER),
+        ("?packed=on", mergeable | feature::RING_PACKED),
+        ("?packed=on&in_order=on&mergeable=off", feature::RING_PACKED | feature::IN_ORDER),
+        ("?queues=2", mergeable | suppresses | feature::MQ),
+        ("?offloads=on", mergeable | suppresses | offloads | segments),
+        ("?offloads=on&mergeable=off", suppresses | offloads),
+    ] {
+        let back = BackEnd::start(u64::MAX, PROTOCOL, good());
+        drop(open(&pool(), &back.name(options)).unwrap());
+        let accepted = back.accepted.load(Relaxed);
+        assert_eq!(accepted, always | expected, "{options}: {:#x}", accepted ^ (always | expected));
+        back.thread.join().unwrap();
+    }
+}
+
+/// Back ends that end while they are asked, at each request, do not keep the next one out, which may have other features.
+#[test]
+fn a_back_end_that_fails_is_followed_by_the_next() {
+    let (_folder, path) = socket();
+    let ours = pool();
+    let vhost = |options: &str| open(&pool(), &format!("vhost:{}{options}", path.display())).unwrap();
+    let mut back = vhost("");
+    let mut front = open(&ours, &format!("virtio-user:{}?packed=on", path.display())).unwrap();
+    let (mut rx, mut tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
+    let mut batch = Batch::new();
+    for at in 0..=24 {
+        let theirs = back.pool().clone();
+        let (mut back_rx, mut back_tx) = (back.rx(0).unwrap(), back.tx(0).unwrap());
+        cross(&ours, &mut tx, &mut back_rx, 64, 100);
+        cross(&theirs, &mut back_tx, &mut rx, 64, 100);
+        let kind = if at % 2 == 0 { "split" } else { "packed" };
+        assert!(front.info().description.contains(kind), "{at}: {}", front.info().description);
+        drop((back_rx, back_tx, back));
+        until_link(&front, false);
+        let change = move |n: usize, _: &Header, answer: &mut Answer| answer.close = n >= at;
+        let failing = BackEnd::start_at(&path, FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
+        assert_eq!(failing.thread.join().unwrap().len(), at + 1);
+        // Whatever it was given.
+        assert_eq!((rx.recv(&mut batch), tx.send(&mut batch)), (0, 0));
+        std::fs::remove_file(&path).unwrap();
+        back = vhost(if at % 2 == 0 { "?packed=on" } else { "" });
+        until_link(&front, true);
+    }
+    drop((back, rx, tx, front, batch));
+    assert_eq!(ours.available(), BUFFERS);
 }
 
 /// Each is an error, whatever the request: no panic, no buffer lost, no thread left.

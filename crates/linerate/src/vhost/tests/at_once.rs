@@ -1,0 +1,187 @@
+//! What a front end changes while queues look at it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::*;
+use crate::vhost::log::Log;
+use crate::vhost::memory::GuestMemory;
+use crate::vhost::ring::Addresses;
+use crate::vhost::vring::{Attached, Vring};
+
+/// A driver that changes a packet's header and its descriptor while they are read: whatever a packet is taken for, what is left
+/// to do is inside it.
+#[test]
+fn what_changes_while_it_is_read_is_read_once() {
+    const ROUNDS: usize = 20_000;
+    for longest in [1518, 9018] {
+        let mut place = listening(&format!("?offloads=on&mtu={}", longest - 18));
+        let mut rx = place.port.rx(0).unwrap();
+        let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
+        let (address, done) = (front.write(0, &[3; 200]), Arc::new(AtomicBool::new(false)));
+        let (memory, is_done) = (front.memory.clone(), done.clone());
+        let hostile = std::thread::spawn(move || {
+            let (mut n, headers) =
+                (0u32, [[0u8; 10], [1, 0, 0, 0, 0, 0, 34, 0, 6, 0], [1, 1, 0, 0, 9, 0, 255, 255, 6, 0]]);
+            while !is_done.load(Relaxed) {
+                n += 1;
+                memory.write(BUFFERS, &headers[n as usize % 3]);
+                // The lengths of all descriptors of the transmit ring.
+                for descriptor in 0..usize::from(SIZE) {
+                    memory.write(
+                        3 * 4096 + 16 * descriptor + 8,
+                        &[72u32, 212, 1, u32::MAX][n as usize % 4].to_le_bytes(),
+                    );
+                }
+            }
+            n
+        });
+        let (mut batch, mut taken, mut unfinished) = (Batch::new(), 0, 0);
+        for _ in 0..ROUNDS {
+            if front.rings[1].added.wrapping_sub(front.used(TRANSMITS)) < SIZE {
+                let place = front.rings[1].added % SIZE;
+                front.describe(TRANSMITS, place, address, 72, 0, 0);
+                front.offer(TRANSMITS, place);
+            }
+            rx.recv(&mut batch);
+            for packet in &mut batch {
+                let (len, left) = (packet.segments().map(<[u8]>::len).sum::<usize>(), packet.offload());
+                assert!(len == 60 || len == 200, "{len}");
+                // Where the checksum belongs.
+                assert!(left.is_none_or(|left| left.places(len).is_some()), "{left:?} in {len}");
+                (taken, unfinished) = (taken + 1, unfinished + usize::from(left.is_some()));
+            }
+            batch.clear();
+            // A length beyond the memory breaks the ring: the next connection goes on.
+            if place.port.link().unwrap() == Link::Down {
+                (front.rings[1].added, front.base) = (0, 0);
+                for index in [&front.rings[1].available[1], &front.rings[1].used[1]] {
+                    index.store(0, Relaxed);
+                }
+                front = front.connect_again(&place, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
+            }
+        }
+        done.store(true, Relaxed);
+        assert!(hostile.join().unwrap() > 0);
+        assert!(taken > unfinished && unfinished > 0, "{taken}, {unfinished}");
+    }
+}
+
+/// A front end replaces its memory's table again and again while a queue polls. What it took away is not touched any more once
+/// the reply is there.
+#[test]
+fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let done = Arc::new(AtomicBool::new(false));
+    let is_done = done.clone();
+    let poller = std::thread::spawn(move || {
+        let (mut batch, mut count) = (Batch::new(), 0);
+        while !is_done.load(Relaxed) {
+            rx.recv(&mut batch);
+            for packet in &mut batch {
+                assert!(packet.iter().all(|&byte| byte == 7), "bytes of memory that is not the ring's");
+                count += 1;
+            }
+            batch.clear();
+        }
+        (rx, count)
+    });
+    let mut sent = 0;
+    for round in 0..200u64 {
+        // Beside the rings' memory, another one for buffers.
+        let file = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        rustix::io::pwrite(&file, &[&[0; HEADER][..], &[7; 60]].concat(), 0).unwrap();
+        let guest = GUEST + LEN as u64 + round % 2 * 8192;
+        let regions = [
+            MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 },
+            MemoryRegion { guest, len: 4096, user: USER + LEN as u64, offset: 0 },
+        ];
+        let table = MemoryTable { regions: 2, padding: 0 };
+        let payload = [table.as_bytes(), regions[0].as_bytes(), regions[1].as_bytes()].concat();
+        front.say(request::SET_MEM_TABLE, &payload, &[front.file.as_fd(), file.as_fd()]);
+        front.number(request::GET_FEATURES); // it has all messages before this one
+        for _ in 0..4 {
+            let number = front.rings[1].added % SIZE;
+            front.describe(TRANSMITS, number, guest, 72, 0, 0);
+            front.offer(TRANSMITS, number);
+            sent += 1;
+        }
+        until(|| front.used(TRANSMITS) == front.rings[1].added);
+        // The table without the second one; then it is gone.
+        front.share();
+        front.number(request::GET_FEATURES);
+        ftruncate(&file, 0).unwrap();
+    }
+    assert_ne!(place.port.link().unwrap(), Link::Down);
+    done.store(true, Relaxed);
+    let (rx, count) = poller.join().unwrap();
+    assert_eq!((count, place.port.statistics().unwrap().drops.malformed), (sent, 0));
+    drop(rx);
+}
+
+/// Two queues mark pages of one word, and the front end takes it: each mark is seen once.
+#[test]
+fn no_mark_of_a_log_is_lost_while_it_is_taken() {
+    let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, 4096).unwrap();
+    let log = Log::new(file.try_clone().unwrap(), 8, 0).unwrap();
+    let mapping = Arc::new(Mapping::of_device(file, 0, 4096).unwrap());
+    // SAFETY: nothing of this memory is lent as a slice.
+    let word = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, 1) };
+    const PAGES: u64 = 64;
+    let (marks, seen) = (2_000, [const { AtomicU64::new(0) }; PAGES as usize]);
+    std::thread::scope(|scope| {
+        let queues: Vec<_> = [0, PAGES / 2]
+            .into_iter()
+            .map(|first| {
+                let (log, own) = (&log, &seen[first as usize..][..PAGES as usize / 2]);
+                scope.spawn(move || {
+                    for n in 1..=marks {
+                        log.mark(first * 4096, own.len() * 4096);
+                        until(|| own.iter().all(|seen| seen.load(Relaxed) >= n));
+                    }
+                })
+            })
+            .collect();
+        while queues.iter().any(|queue| !queue.is_finished()) {
+            let pages = word[0].swap(0, Acquire);
+            seen.iter().enumerate().for_each(|(page, seen)| _ = seen.fetch_add(pages >> page & 1, Relaxed));
+        }
+    });
+    assert!(seen.iter().all(|seen| seen.load(Relaxed) == marks), "{seen:?}");
+}
+
+/// A change of what a front end shares waits for the poll that is in progress: the front end hears that it is done only then.
+#[test]
+fn a_change_waits_for_the_poll_that_is_in_progress() {
+    let front = FrontEnd::new(UnixStream::pair().unwrap().0);
+    let mut memory = GuestMemory::default();
+    let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
+    memory.add(region.into(), front.file.try_clone().unwrap()).unwrap();
+    let vring = Arc::new(Vring::new(None).unwrap());
+    vring.change(|setup| {
+        (setup.size, setup.is_started, setup.is_enabled) = (SIZE, true, true);
+        setup.addresses = Addresses { descriptors: USER, available: USER + 4096, used: USER + 8192 };
+        setup.memory = Arc::new(memory);
+    });
+    let mut attached = Attached::new(vring.clone());
+    for _ in 0..100 {
+        assert!(attached.enter().is_some());
+        assert!(!attached.has_work());
+        let has_left = Arc::new(AtomicBool::new(false));
+        let (vring, was_left) = (vring.clone(), has_left.clone());
+        let changer = std::thread::spawn(move || {
+            vring.change(|_| {});
+            was_left.load(Acquire)
+        });
+        until(|| attached.has_work());
+        // It has changed the setup, and has time to return.
+        (0..100).for_each(|_| std::thread::yield_now());
+        has_left.store(true, Release);
+        attached.leave();
+        assert!(changer.join().unwrap());
+    }
+}
