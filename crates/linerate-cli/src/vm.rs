@@ -26,6 +26,9 @@ pub struct Machine {
     /// not forget the addresses of its peers
     #[arg(long)]
     no_link_state: bool,
+    /// Emulate its processors, even if there is KVM: inside of another machine it may not work
+    #[arg(long)]
+    no_kvm: bool,
     /// The QEMU to use
     #[arg(long, default_value = "qemu-system-x86_64")]
     qemu: String,
@@ -69,7 +72,7 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     let mut words = Vec::new();
     let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
     // KVM runs the guest's code on the processor itself.
-    let has_kvm = has_kvm();
+    let has_kvm = !machine.no_kvm && has_kvm();
     let accelerators = if has_kvm { "kvm:tcg" } else { "tcg" };
     option("-M", format!("q35,accel={accelerators},memory-backend=memory"));
     option("-cpu", "max".to_string());
