@@ -44,7 +44,7 @@ mod wire;
 
 pub use back_end::{OpenVswitch, Passt};
 pub use guest::{Guest, Outcome, Program};
-pub use machine::{Kernel, Machine, Qemu, linerate};
+pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
 pub use served::{Counted, Served, has_reason, write_down};

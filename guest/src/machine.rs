@@ -1,6 +1,7 @@
 //! The machine that a test needs, and its boot.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,6 +28,21 @@ pub struct Machine {
     programs: Vec<String>,
     processors: usize,
     is_incoming: bool,
+    memory: Memory,
+    /// The ports of `linerate vm`, which starts the machine.
+    ports: Vec<String>,
+}
+
+/// Where a machine has its memory, which it shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// A file of its own, sealed against shrinking.
+    #[default]
+    Memfd,
+    /// A file in a folder.
+    File,
+    /// POSIX's shared memory, since QEMU 9.1.
+    Shm,
 }
 
 /// The kernel of a guest; all come from `guest/prepare`.
@@ -78,6 +94,8 @@ impl Machine {
             programs: Vec::new(),
             processors: 1,
             is_incoming: false,
+            memory: Memory::default(),
+            ports: Vec::new(),
         }
     }
 
@@ -166,6 +184,18 @@ impl Machine {
         self
     }
 
+    /// Selects the kind of its memory.
+    pub fn memory(mut self, memory: Memory) -> Machine {
+        self.memory = memory;
+        self
+    }
+
+    /// Has `linerate vm` start the machine, with cards at these ports and nothing of ours in front of them.
+    pub fn at_ports(mut self, ports: &[&str]) -> Machine {
+        self.ports = ports.iter().map(ToString::to_string).collect();
+        self
+    }
+
     /// Adds to the kernel's arguments.
     pub fn kernel_argument(mut self, argument: &str) -> Machine {
         self.kernel_arguments.push(argument.to_string());
@@ -251,7 +281,19 @@ impl Machine {
             Qemu::Newest => "qemu",
             Qemu::Distribution => "distribution-qemu",
         });
-        words.extend(qemu(&unpacked));
+        if self.ports.is_empty() {
+            words.extend(qemu(&unpacked));
+        } else {
+            let script = folder.join("qemu");
+            let line = qemu(&unpacked).join("' '");
+            fs::write(&script, format!("#!/bin/sh\nexec '{line}' \"$@\"\n")).expect("a file in the test's folder");
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+            words.extend([programs()[0].display().to_string(), "vm".to_string()]);
+            words.extend(self.ports.iter().cloned());
+            words.extend([format!("--qemu={}", script.display()), "--memory=768".to_string()]);
+            words.extend([format!("--processors={}", self.processors), "--no-kvm".to_string()]);
+            words.extend(["--run", "--"].map(String::from));
+        }
         let mut qemu = Command::new(&words[0]);
         qemu.args(&words[1..]).env("QEMU_MODULE_DIR", unpacked.join("usr/lib/x86_64-linux-gnu/qemu"));
         let image = image(&kernel);
@@ -264,33 +306,30 @@ impl Machine {
             "mitigations=off apparmor=0 audit=0 init_on_alloc=0 nowatchdog rcupdate.rcu_expedited=1".to_string(),
         ];
         append.extend(self.kernel_arguments);
-        qemu.args([
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "max",
-            "-M",
-            "q35,kernel-irqchip=split,hpet=off,memory-backend=memory",
-            "-m",
-            MEMORY,
-            "-object",
-            // Shared, and sealed against shrinking, for devices that other processes serve.
-            &format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"),
-            "-smp",
-            &self.processors.to_string(),
-        ])
-        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-        .args(["-serial", &format!("file:{}", file("console"))])
-        .args(["-chardev", &format!("socket,id=shell,path={}", file("shell")), "-serial", "chardev:shell"])
-        .args(["-chardev", &format!("socket,id=monitor,path={}", file("monitor"))])
-        .args(["-mon", "chardev=monitor,mode=control"])
-        .arg("-kernel")
-        .arg(image)
-        .arg("-initrd")
-        .arg(&initramfs)
-        .args(["-append", &append.join(" ")])
-        .args(&self.arguments)
-        .stdin(Stdio::null());
+        if self.ports.is_empty() {
+            // Shared, for devices that other processes serve.
+            let memory = match self.memory {
+                Memory::Memfd => "memory-backend-memfd",
+                Memory::File => "memory-backend-file,mem-path=/dev/shm",
+                Memory::Shm => "memory-backend-shm",
+            };
+            qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
+                .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory", "-m", MEMORY, "-object"])
+                .arg(format!("{memory},id=memory,size={MEMORY},share=on"))
+                .args(["-smp", &self.processors.to_string()]);
+        }
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-serial", &format!("file:{}", file("console"))])
+            .args(["-chardev", &format!("socket,id=shell,path={}", file("shell")), "-serial", "chardev:shell"])
+            .args(["-chardev", &format!("socket,id=monitor,path={}", file("monitor"))])
+            .args(["-mon", "chardev=monitor,mode=control"])
+            .arg("-kernel")
+            .arg(image)
+            .arg("-initrd")
+            .arg(&initramfs)
+            .args(["-append", &append.join(" ")])
+            .args(&self.arguments)
+            .stdin(Stdio::null());
         let child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
         let (shell, monitor) = (accept(&shell), accept(&monitor));
         Guest::new(child, shell, monitor, self.folder, self.is_incoming)
@@ -372,7 +411,7 @@ fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         // All packages together: a package for itself would have other features, and be built once more.
-        for targets in [&["--bins"][..], &["--example", "stray", "--example", "control"]] {
+        for targets in [&["--bins"][..], &["--example", "stray", "--example", "control", "--example", "stored"]] {
             let mut build = Command::new(env!("CARGO"));
             build.current_dir(root()).args(["build", "--quiet", "--release", "--workspace"]).args(targets);
             let built = build.env("CARGO_TARGET_DIR", root().join("target")).status();
@@ -387,6 +426,6 @@ fn programs() -> &'static [PathBuf] {
             assert!(status.is_ok_and(|status| status.success()), "{program} cannot be stripped: gcc's binutils do it");
             stripped
         };
-        ["linerate", "examples/stray", "examples/control"].map(strip).to_vec()
+        ["linerate", "examples/stray", "examples/control", "examples/stored"].map(strip).to_vec()
     })
 }

@@ -2,9 +2,12 @@
 //! behind `virtio-user:` ports, as well as Open vSwitch and passt. DPDK's net_memif, in both roles, on `memif:` ports.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +20,12 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
-use linerate_guest::{Guest, Machine, Namespace, OpenVswitch, Passt, Qemu};
+use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
@@ -70,7 +78,7 @@ struct Pair {
 }
 
 /// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets; and packed ones. The
-/// last can send packets to be segmented, and receive none.
+/// last can send packets to be segmented and finished, and takes none.
 const PAIRS: [Pair; 8] = [
     Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
     Pair { options: "mrg_rxbuf=off,event_idx=off", port: "", queues: 1 },
@@ -79,8 +87,15 @@ const PAIRS: [Pair; 8] = [
     Pair { options: "host_mtu=9000", port: "?mtu=9000", queues: 4 },
     Pair { options: "packed=on", port: "?packed=on&offloads=on", queues: 2 },
     Pair { options: "packed=on,mrg_rxbuf=off,event_idx=off,indirect_desc=off", port: "?packed=on", queues: 1 },
-    Pair { options: "guest_tso4=off,guest_tso6=off,guest_ecn=off", port: "?offloads=on", queues: 1 },
+    Pair { options: "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off", port: "?offloads=on", queues: 1 },
 ];
+
+impl Pair {
+    /// Returns whether the receiving card may get packets whose checksum is left to do.
+    fn takes_unfinished(&self) -> bool {
+        self.port.contains("offloads") && !self.options.contains("guest_csum=off")
+    }
+}
 
 #[test]
 fn guests_reach_each_other_through_a_forwarder() {
@@ -94,13 +109,63 @@ fn the_distribution_s_qemu_has_its_cards_at_these_ports_too() {
         Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
         Pair { options: "packed=on", port: "?packed=on&offloads=on", queues: 1 },
     ];
-    reach_each_other(Machine::new().qemu(Qemu::Distribution), &pairs, 1 << 20);
+    reach_each_other(Machine::new().qemu(Qemu::Distribution).memory(Memory::File), &pairs, 1 << 20);
+}
+
+/// `linerate vm` starts machines that find their cards at the ports of a served switch, which a third program is on, too.
+#[test]
+fn a_machine_s_line_puts_it_on_a_switch() {
+    for qemu in [Qemu::Newest, Qemu::Distribution] {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let linerate = |words: &[&str]| {
+            let mut command = linerate_guest::linerate();
+            command.args(words).env("LINERATE_PORTS", path("ports"));
+            command
+        };
+        let server = Process(linerate(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let ports = [
+            format!("vhost:{}?packed=on&queues=2", path("near")),
+            format!("vhost:{}?client=on&offloads=on", path("far")),
+        ];
+        let begin = Instant::now();
+        for port in &ports {
+            let attach = || linerate(&["switch", "attach", &format!("vale0:{port}")]).output().unwrap();
+            while let output = attach()
+                && !output.status.success()
+            {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{output:?}");
+            }
+        }
+        let third = linerate(&["sink", "vale0:third", "--count", "1", "--seconds", "120", "--json"]);
+        let third = { third }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let machine = Machine::new().qemu(qemu).at_ports(&ports.each_ref().map(String::as_str));
+        let mut guest = machine.boot();
+        guest.run("modprobe -a virtio_pci virtio_net; head -c 1048576 /dev/urandom >/tmp/file");
+        let sum = guest.run("sha256sum </tmp/file");
+        let there = guest.apart("eth1", "10.9.0.2/24");
+        guest.run("ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up");
+        guest.wait_for_link("", "eth0");
+        guest.wait_for_link(&there, "eth1");
+        let answer = guest.run("ping -c 3 -i 0.2 -W 5 -s 1400 10.9.0.2");
+        assert!(answer.contains("3 packets received"), "{answer}");
+        for (from, to, address) in [("", &*there, "10.9.0.2"), (&*there, "", "10.9.0.1")] {
+            begin_transfer(&mut guest, from, to, address);
+            assert_eq!(end_transfer(&mut guest), sum, "{qemu:?}");
+        }
+        // Broadcasts come to the third port, too.
+        let seen = third.wait_with_output().unwrap();
+        assert!(seen.status.success(), "{seen:?}");
+        complaints(&mut guest);
+        drop(server);
+    }
 }
 
 /// Sends pings of several lengths, and a file of this size over TCP in both directions, between the cards of each pair.
 fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
     let folder = TempDir::new().unwrap();
     machine.program("ethtool");
+    machine.program("tcpdump");
     let mut forwarders = Vec::new();
     for (n, Pair { options, port, queues }) in pairs.iter().enumerate() {
         let sockets = ["a", "b"].map(|end| folder.path().join(format!("{end}{n}")).display().to_string());
@@ -113,9 +178,9 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         forwarders.push(Forwarder::start(ports));
     }
     let mut guest = machine.boot();
-    guest.run(&format!("modprobe -a virtio_pci virtio_net; head -c {size} /dev/urandom >/tmp/file"));
+    guest.run(&format!("modprobe -a virtio_pci virtio_net af_packet; head -c {size} /dev/urandom >/tmp/file"));
     let sum = guest.run("sha256sum </tmp/file");
-    for (n, Pair { options, port, queues }) in pairs.iter().enumerate() {
+    for (n, pair @ Pair { options, port, queues }) in pairs.iter().enumerate() {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
         let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
         guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
@@ -137,11 +202,17 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
             begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
             assert_eq!(end_transfer(&mut guest), sum, "{options}");
         }
-        let last = format!("rx-{}", queues - 1);
-        assert!(guest.run(&format!("ls /sys/class/net/{near}/queues")).contains(&last), "{options}");
+        sees_checksums(&mut guest, &there, n, pair);
+        let features = guest.run(&format!("ethtool -k {near}"));
+        let is_left = |feature: &str| features.contains(&format!("{feature}: on"));
+        let offloads = ["tx-checksumming", "tcp-segmentation-offload"].map(is_left);
+        assert_eq!(offloads, [port.contains("offloads"); 2], "{options}: {features}");
     }
-    for (forwarder, Pair { options, .. }) in forwarders.into_iter().zip(pairs) {
+    for (forwarder, Pair { options, queues, .. }) in forwarders.into_iter().zip(pairs) {
         let ports = forwarder.ports();
+        let used = [ports[0].queue_statistics().rx_slots, ports[1].queue_statistics().tx_slots];
+        let is_used = |slots: &Vec<u64>| slots.len() == usize::from(*queues) && !slots.contains(&0);
+        assert!(used.iter().all(is_used), "{options}: {used:?}");
         for port in &ports {
             // What a card has negotiated is seen while its machine runs.
             let is_packed = port.info().description.contains("packed");
@@ -151,6 +222,29 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         }
     }
     complaints(&mut guest);
+}
+
+/// Sends datagrams from Linux's own sockets to the far card of a pair, through all queues, and has tcpdump judge their checksums
+/// where they arrive; a card that takes unfinished packets sees those of the sender's driver.
+fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
+    const COUNT: usize = 40;
+    let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
+    guest.run(&format!(
+        "echo 0 >/proc/sys/net/ipv6/conf/{near}/accept_dad && ip addr add fd0{n}::1/64 dev {near} && \
+         {there} sh -c 'echo 0 >/proc/sys/net/ipv6/conf/{far}/accept_dad' && \
+         {there} ip addr add fd0{n}::2/64 dev {far} && \
+         {there} sh -c 'echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; echo 0 >/proc/sys/net/ipv6/icmp/ratelimit' && \
+         for queue in /sys/class/net/{near}/queues/tx-*; do echo 0 >$queue/xps_cpus || true; done"
+    ));
+    for (program, address) in [("traceroute", format!("10.9{n}.0.2")), ("traceroute6", format!("fd0{n}::2"))] {
+        let seen = guest.start(&format!("{there} tcpdump -Z root -i {far} -n -vv -c {COUNT} dst {address} and udp"));
+        guest.wait_for(&seen, "listening on");
+        // Each to another port, and so by another queue.
+        guest.run(&format!("{program} -n -m 1 -q {COUNT} -w 1 {address} 500"));
+        let said = guest.wait(seen).output;
+        let valid = said.matches("udp sum ok").count();
+        assert!(valid == COUNT || pair.takes_unfinished(), "{}, {address}: {valid}: {said}", pair.options);
+    }
 }
 
 /// Opens two ports that sleep while they have nothing to do, with a pool of their own.
@@ -251,7 +345,7 @@ fn kill_where_qemu_drops(guest: &mut Guest, socket: &str, process: &mut Process,
 fn a_machine_and_its_back_ends_may_be_killed() {
     let kills = by_hand("LINERATE_KILLS", KILLS);
     let folder = TempDir::new().unwrap();
-    let mut machine = Machine::new().processors(2);
+    let mut machine = Machine::new().processors(2).memory(Memory::Shm);
     let pairs = [("split", "packed=off"), ("packed", "packed=on")].map(|(kind, options)| {
         // QEMU connects to the near port, and listens for the far one.
         let [near, far] = ["near", "far"].map(|end| folder.path().join(format!("{kind}-{end}")).display().to_string());
@@ -355,37 +449,74 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             }
             let device =
                 format!("net_virtio_user0,path={socket},queue_size=256,packed_vq={is_packed},server={is_server}");
-            Returning::start(&device, &folder).returns_every_packet(&pool, &mut rx, &mut tx, name);
+            Returning::start(&device, 1, &folder).returns_every_packet(&pool, &mut rx, &mut tx, name);
         }
     }
 }
+
+/// Cards of a machine that moves.
+const MOVED: [&str; 2] = ["packed=off", "packed=on"];
+/// The UDP port of datagrams that the machine stores.
+const STORED: u16 = 7000;
 
 /// A machine moves to another QEMU while frames come to its cards, with split and with packed queues: those of the old place
 /// as long as it is there, then those of the new one. It gets no frame twice, and none that is not what was sent.
 #[test]
 fn a_machine_moves_while_it_receives() {
-    const CARDS: [&str; 2] = ["packed=off", "packed=on"];
-    let moves = by_hand("LINERATE_MIGRATIONS", 1);
+    for (options, [seen, stored]) in MOVED.iter().zip(moves(by_hand("LINERATE_MIGRATIONS", 1), true)) {
+        assert!(seen["packets"].as_u64() > Some(2000), "{options}: {seen}");
+        assert!(stored["stored"].as_u64() > Some(100), "{options}: {stored}");
+        // The bytes of a page that was not moved are those of an earlier frame, or of none.
+        for what in ["corrupted", "reordered", "duplicated"] {
+            assert_eq!(seen[what].as_u64(), Some(0), "{options}: {what}: {seen}");
+        }
+        for what in ["corrupted", "repeated"] {
+            assert_eq!(stored[what].as_u64(), Some(0), "{options}: {what}: {stored}");
+        }
+    }
+}
+
+/// The same while the log of what was written goes nowhere: the test before this one can fail.
+#[test]
+fn a_machine_that_moves_without_the_log_has_other_frames() {
+    for (options, [_, stored]) in MOVED.iter().zip(moves(1, false)) {
+        let damaged = ["corrupted", "repeated"].map(|what| stored[what].as_u64().unwrap());
+        assert!(damaged != [0, 0], "{options}: {stored}");
+    }
+}
+
+/// Moves a machine so many times. Returns for each card the report of a program that checks frames as they come, and of one
+/// that checks them after the moves.
+fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     let folder = TempDir::new().unwrap();
-    let sockets = CARDS.map(|options| {
+    let sockets = MOVED.map(|options| {
         ["here", "there"].map(|end| folder.path().join(format!("{end}-{options}")).display().to_string())
     });
+    let load = Load::start(
+        sockets.each_ref().map(|ends| open(&ends.each_ref().map(|socket| format!("vhost:{socket}?packed=on")))),
+    );
+    let relayed = |socket: &String| {
+        let relayed = format!("{socket}-relayed");
+        relay_without_log(&relayed, socket);
+        relayed
+    };
+    let sockets = if is_logged { sockets } else { sockets.map(|[here, there]| [relayed(&here), there]) };
     // A machine with a card at one of the two ports for each.
     let machine = |place: usize| {
         let mut machine = Machine::new();
-        for (options, sockets) in CARDS.iter().zip(&sockets) {
+        for (options, sockets) in MOVED.iter().zip(&sockets) {
             machine.card_at_back_end(options, &sockets[place], 1);
         }
         machine
     };
-    let load = Load::start(
-        sockets.each_ref().map(|ends| open(&ends.each_ref().map(|socket| format!("vhost:{socket}?packed=on")))),
-    );
     let mut guest = machine(0).boot();
-    guest.run("modprobe -a virtio_pci virtio_net af_packet");
-    let sinks = [0, 1].map(|n| {
-        guest.run(&format!("ip link set eth{n} up"));
-        guest.start_linerate(&format!("sink packet:eth{n}"), 1)
+    guest.run("modprobe -a virtio_pci virtio_net af_packet; echo 67108864 >/proc/sys/net/core/rmem_default");
+    let programs = [0, 1].map(|n| {
+        guest.run(&format!("ip addr add 10.8.{n}.2/24 dev eth{n} && ip link set eth{n} up"));
+        let port = STORED + n as u16;
+        let storing = guest.start(&format!("stored {port} /tmp/moved"));
+        guest.wait_for(&storing, "stores");
+        [guest.start_linerate(&format!("sink packet:eth{n}"), 1), storing]
     });
     let receives = |guest: &mut Guest, place: usize| {
         let before = load.sent();
@@ -397,18 +528,104 @@ fn a_machine_moves_while_it_receives() {
         let socket = folder.path().join(format!("migration-{number}"));
         let arriving = machine(number % 2).incoming(&socket).boot();
         guest = guest.migrate(arriving, &socket);
-        receives(&mut guest, number % 2);
-    }
-    for (sink, options) in sinks.into_iter().zip(CARDS) {
-        let summary = guest.interrupt(sink).summary();
-        let received = summary["packets"].as_u64().unwrap();
-        assert!(received > 2000, "{options}: {summary}");
-        // The bytes of a page that was not moved are those of an earlier frame, or of none.
-        for what in ["corrupted", "reordered", "duplicated"] {
-            assert_eq!(summary[what].as_u64(), Some(0), "{options}: {what}: {summary}");
+        if is_logged {
+            receives(&mut guest, number % 2);
         }
     }
-    complaints(&mut guest);
+    guest.run("touch /tmp/moved");
+    let reports = programs.map(|[seeing, storing]| {
+        let stored = guest.wait(storing).summary();
+        [guest.interrupt(seeing).summary_of_any(), stored]
+    });
+    if is_logged {
+        complaints(&mut guest);
+    }
+    reports.to_vec()
+}
+
+/// Listens at `path`, and relays one front end's connection to the back end at `to`; but that gets a log of its own, which the
+/// front end never sees.
+fn relay_without_log(path: &str, to: &str) {
+    const SET_LOG_BASE: u32 = 6;
+    let listener = UnixListener::bind(path).unwrap();
+    let to = to.to_string();
+    let relay = |from: UnixStream, to: UnixStream| {
+        // A message that is complete, with its descriptors, which came with its first byte.
+        while let Some((message, descriptors)) = receive_message(&from) {
+            let request = u32::from_le_bytes(message[..4].try_into().unwrap());
+            let descriptors: Vec<OwnedFd> = match request {
+                SET_LOG_BASE => descriptors
+                    .into_iter()
+                    .map(|log| {
+                        let other = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+                        ftruncate(&other, fstat(&log).unwrap().st_size as u64).unwrap();
+                        other
+                    })
+                    .collect(),
+                _ => descriptors,
+            };
+            let files: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(files.is_empty() || control.push(SendAncillaryMessage::ScmRights(&files)));
+            if sendmsg(&to, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    };
+    std::thread::spawn(move || {
+        let front = listener.accept().unwrap().0;
+        let back = UnixStream::connect(to).unwrap();
+        let (also_front, also_back) = (front.try_clone().unwrap(), back.try_clone().unwrap());
+        std::thread::spawn(move || relay(also_back, also_front));
+        relay(front, back);
+    });
+}
+
+/// Receives a message of vhost-user; `None` at the end.
+fn receive_message(mut from: &UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut header, mut descriptors) = ([0; 12], Vec::new());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(from, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::WAITALL).ok()?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            descriptors.extend(files);
+        }
+    }
+    let mut message = header.to_vec();
+    message.resize(12 + u32::from_le_bytes(header[8..].try_into().unwrap()) as usize, 0);
+    (received.bytes == header.len()).then_some(())?;
+    from.read_exact(&mut message[12..]).ok()?;
+    Some((message, descriptors))
+}
+
+/// Writes a datagram for the programs that store them: to an address of the card's own network, with a hash of its own.
+fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
+    let (headers, datagram) = packet.split_at_mut(42);
+    let length = datagram.len() as u16;
+    headers[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 9, 8, 0]);
+    headers[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 9, 17, 0, 0, 10, 8, card, 1, 10, 8, card, 2]);
+    headers[16..18].copy_from_slice(&(length + 28).to_be_bytes());
+    let sum = headers[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
+    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+    headers[24..26].copy_from_slice(&sum.to_be_bytes());
+    // From any port; without a checksum.
+    headers[34..42].copy_from_slice(&[0, 9, 0, 0, 0, 0, 0, 0]);
+    headers[36..38].copy_from_slice(&(STORED + u16::from(card)).to_be_bytes());
+    headers[38..40].copy_from_slice(&(length + 8).to_be_bytes());
+    let mut state = number;
+    datagram.iter_mut().for_each(|byte| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        *byte = (state >> 56) as u8;
+    });
+    datagram[..8].copy_from_slice(&number.to_le_bytes());
+    // FNV-1a, as the program computes it.
+    let hashed = datagram[..8].iter().chain(&datagram[16..]);
+    let hash = hashed
+        .fold(0xCBF2_9CE4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+    datagram[8..16].copy_from_slice(&hash.to_le_bytes());
 }
 
 /// A thread that sends frames to each card of a machine, at that of two ports where the card is.
@@ -427,9 +644,9 @@ impl Load {
                 let queues = ports.each_mut().map(|port| (port.tx(0).unwrap(), port.rx(0).unwrap()));
                 (ports, queues, Generator::new(1518, 1), Batch::new())
             });
-            let mut received = Batch::new();
+            let (mut received, mut number) = (Batch::new(), 0);
             while !stopped.load(Relaxed) {
-                for ((ports, queues, generator, batch), counts) in cards.iter_mut().zip(&*counts) {
+                for (card, ((ports, queues, generator, batch), counts)) in cards.iter_mut().zip(&*counts).enumerate() {
                     let Some(at) = ports.iter().position(|port| port.link().unwrap() != Link::Down) else { continue };
                     let (tx, rx) = &mut queues[at];
                     // The guest's own packets, without which its queue would time out.
@@ -437,7 +654,9 @@ impl Load {
                     received.clear();
                     if batch.is_empty() {
                         batch.alloc(ports[0].pool(), 32, 1514);
-                        batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+                        batch.packets().skip(1).for_each(|mut packet| generator.fill(&mut packet));
+                        number += 1;
+                        batch.packets().take(1).for_each(|mut packet| fill_stored(&mut packet, card as u8, number));
                     }
                     counts[at].fetch_add(tx.send(batch) as u64, Relaxed);
                 }
@@ -486,9 +705,35 @@ fn dpdk_returns_every_packet_intact() {
         let mut port = open_one(&format!("vhost:{}?packed=on", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
-        let dpdk = Returning::start(&device, &folder);
+        let mut dpdk = Returning::start(&device, 1, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
         assert_eq!(port.info().description.contains("packed"), options.contains("packed"), "{options}");
+        dpdk.restart_port();
+        every_packet_arrives(1000, &pool, &mut rx, &mut tx, options, || dpdk.said());
+    }
+}
+
+/// Two queues at DPDK, whose device stays while the port comes and goes: it is the server.
+#[test]
+fn dpdk_waits_for_its_next_port() {
+    for options in ["packed_vq=0", "packed_vq=1"] {
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("socket");
+        let device = format!("net_virtio_user0,path={},queue_size=256,queues=2,server=1,{options}", socket.display());
+        let name = format!("vhost:{}?packed=on&queues=2&client=on", socket.display());
+        let mut dpdk = None;
+        for _ in 0..3 {
+            let mut port = open_one(&name).unwrap();
+            let pool = port.pool().clone();
+            let mut queues = [0, 1].map(|queue| (port.rx(queue).unwrap(), port.tx(queue).unwrap()));
+            let dpdk = dpdk.get_or_insert_with(|| Returning::start(&device, 2, &folder));
+            for (rx, tx) in &mut queues {
+                every_packet_arrives(1000, &pool, rx, tx, options, || dpdk.said());
+            }
+            assert_eq!(port.info().description.contains("packed"), options.contains("vq=1"), "{options}");
+            drop((queues, port));
+            assert_eq!(pool.available(), pool.region().buffers(), "{options}");
+        }
     }
 }
 
@@ -508,7 +753,7 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
             let (mut rx, mut tx) = (killed.rx(0).unwrap(), killed.tx(0).unwrap());
             let (mut batch, mut back) = (Batch::new(), Batch::new());
             for _ in 0..KILLS {
-                let dpdk = Returning::start(&devices[0], &folders[0]);
+                let dpdk = Returning::start(&devices[0], 1, &folders[0]);
                 wait_until_packets_arrive(&pool, &mut rx, &mut tx, "killed", &|| dpdk.said());
                 // Until it is killed, its queues are full.
                 let (mut returned, mut dpdk) = (0, Some(dpdk));
@@ -523,7 +768,7 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
                 }
             }
         });
-        let dpdk = Returning::start(&devices[1], &folders[1]);
+        let dpdk = Returning::start(&devices[1], 1, &folders[1]);
         let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
         while !killer.is_finished() {
             every_packet_arrives(1000, &pool, &mut rx, &mut tx, "the other", || dpdk.said());
@@ -553,9 +798,9 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         let device = format!("net_vhost0,iface={},queues=1", socket.display());
         let (mut port, dpdk) = if options.contains("server") {
             let port = open_one(&name).unwrap();
-            (port, Returning::start(&format!("{device},client=1"), &folder))
+            (port, Returning::start(&format!("{device},client=1"), 1, &folder))
         } else {
-            let dpdk = Returning::start(&device, &folder);
+            let dpdk = Returning::start(&device, 1, &folder);
             let begin = Instant::now();
             let port = loop {
                 match open_one(&name) {
@@ -717,7 +962,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
         let mut port = open_one(&format!("memif:{}?{ours}", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=9,id=0", socket.display());
-        let dpdk = Returning::start(&device, &folder);
+        let dpdk = Returning::start(&device, 1, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, theirs);
         let description = port.info().description;
         assert!(description.contains("connected to DPDK"), "{description}");
@@ -742,7 +987,7 @@ struct Returning {
 }
 
 impl Returning {
-    fn start(device: &str, folder: &TempDir) -> Returning {
+    fn start(device: &str, queues: u16, folder: &TempDir) -> Returning {
         let path = folder.path().join("log");
         let log = File::create(&path).unwrap();
         let mut command = Command::new("setpriv");
@@ -757,6 +1002,10 @@ impl Returning {
             "--rxd=256",
             "--forward-mode=io",
             "--no-flush-rx",
+            "--interactive",
+            "--auto-start",
+            &format!("--rxq={queues}"),
+            &format!("--txq={queues}"),
         ]);
         // It runs until its input ends.
         let child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
@@ -765,6 +1014,17 @@ impl Returning {
 
     fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Stops and starts its port.
+    fn restart_port(&mut self) {
+        let input = self.child.stdin.as_mut().expect("it is a pipe");
+        input.write_all(b"stop\nport stop 0\nport start 0\nstart\n").unwrap();
+        let begin = Instant::now();
+        while self.said().matches("Checking link statuses").count() < 3 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{}", self.said());
+            std::thread::yield_now();
+        }
     }
 
     /// Checks that all packets come back.
@@ -784,7 +1044,10 @@ fn every_packet_arrives(
     said: impl Fn() -> String,
 ) {
     wait_until_packets_arrive(pool, rx, tx, options, &said);
-    for size in [64, 128, 256, 512, 1024, 1518] {
+    // The last ones alone: each is sent when the one before is back.
+    for (size, count, most) in
+        [64, 128, 256, 512, 1024, 1518].map(|size| (size, count, 128)).into_iter().chain([(64, 100, 1)])
+    {
         let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
         let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
         let begin = Instant::now();
@@ -792,8 +1055,8 @@ fn every_packet_arrives(
             let late = begin.elapsed() > Duration::from_secs(20);
             assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), said());
             // No more on the way than the peer's queues hold.
-            if batch.is_empty() && sent < count && sent - checker.report().received < 128 {
-                batch.alloc(pool, 32.min((count - sent) as usize), size - 4);
+            if batch.is_empty() && sent < count && sent - checker.report().received < most {
+                batch.alloc(pool, 32.min(most).min(count - sent) as usize, size - 4);
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
                 sent += batch.len() as u64;
             }

@@ -1,0 +1,44 @@
+//! Runs in a guest: has datagrams stored where the kernel has received them, and checks each when a file appears.
+//!
+//! ```text
+//!   stored PORT FILE
+//! ```
+//!
+//! A datagram begins with its number and its hash ([`hash`]). Datagrams that are not read stay in the pages that the card has
+//! written: after a live migration they are what was copied.
+
+use std::collections::HashSet;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+/// FNV-1a over the number and what is behind the hash.
+fn hash(datagram: &[u8]) -> u64 {
+    let bytes = datagram[..8].iter().chain(&datagram[16..]);
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, port, file] = &arguments[..] else { panic!("stored PORT FILE") };
+    let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).expect("a free port");
+    println!("stores");
+    while !std::fs::exists(file).expect("a folder") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    socket.set_nonblocking(true).expect("a socket");
+    let (mut datagram, mut numbers, mut stored, mut corrupted, mut repeated) = ([0; 2048], HashSet::new(), 0, 0, 0);
+    // Those that come meanwhile are enough for ever.
+    while stored < 100_000
+        && let Ok(len) = socket.recv(&mut datagram)
+    {
+        let datagram = &datagram[..len];
+        let [number, claimed] = [0, 8].map(|at| datagram.get(at..)?.first_chunk().copied().map(u64::from_le_bytes));
+        stored += 1;
+        if number.is_none() || len < 16 || claimed != Some(hash(datagram)) {
+            corrupted += 1;
+        } else if !numbers.insert(number) {
+            repeated += 1;
+        }
+    }
+    println!("{{\"summary\":{{\"stored\":{stored},\"corrupted\":{corrupted},\"repeated\":{repeated}}}}}");
+}
