@@ -13,10 +13,11 @@ use std::sync::Arc;
 use fake::{Fake, touch};
 use fake_virtio::{Card, MERGEABLE, PACKED, SPLIT};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
-use linerate::Batch;
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Side, ValePort};
-use linerate::port::{Config, Device, Receive, Transmit, Vectors};
+use linerate::port::{Config, Device, Link, Port, Receive, RxQueue, Transmit, TxQueue, Vectors};
+use linerate::{Batch, Options};
+use tempfile::TempDir;
 
 /// Packets in one measurement.
 const PACKETS: usize = 256;
@@ -164,6 +165,56 @@ fn virtio_forward((mut card, mut batch): (Card, Batch)) -> (Card, Batch) {
     black_box((card, batch))
 }
 
+/// Both sides of a crossing between two ports at one socket, with packets on the way in both directions.
+struct Crossing {
+    ways: [(RxQueue, TxQueue); 2],
+    batch: Batch,
+    _ports: [Port; 2],
+    _folder: TempDir,
+}
+
+fn crossing(names: [&str; 2]) -> Crossing {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket").display().to_string();
+    let pool = Pool::new(Region::new(&RegionOptions { buffers: 16_384, ..RegionOptions::default() }).unwrap());
+    let open = |name: &str| {
+        let [port] =
+            Options { pool: Some(pool.clone()), ..Options::default() }.open([&*name.replace("PATH", &socket)]).unwrap();
+        port
+    };
+    let mut ports = names.map(open);
+    while ports.iter().any(|port| port.link().unwrap() == Link::Down) {}
+    let [back, front] = &mut ports;
+    let ways = [(back.rx(0).unwrap(), front.tx(0).unwrap()), (front.rx(0).unwrap(), back.tx(0).unwrap())];
+    let mut crossing = Crossing { ways, batch: Batch::with_capacity(32), _ports: ports, _folder: folder };
+    // A client hands its buffers over at its first poll.
+    crossing.ways.iter_mut().for_each(|(rx, _)| _ = rx.recv(&mut crossing.batch));
+    for (_, tx) in &mut crossing.ways {
+        for _ in 0..PACKETS / 32 {
+            crossing.batch.alloc(&pool, 32, 60);
+            while !crossing.batch.is_empty() {
+                tx.send(&mut crossing.batch);
+            }
+        }
+    }
+    for _ in 0..16 {
+        crossing = cross(crossing);
+    }
+    crossing
+}
+
+/// Each side returns what it receives: twice 256 packets cross.
+fn cross(mut crossing: Crossing) -> Crossing {
+    let Crossing { ways: [(back_rx, front_tx), (front_rx, back_tx)], batch, .. } = &mut crossing;
+    for _ in 0..PACKETS / 32 {
+        back_rx.recv(batch);
+        back_tx.send(batch);
+        front_rx.recv(batch);
+        front_tx.send(batch);
+    }
+    black_box(crossing)
+}
+
 /// Limits instructions to 3 % more than were counted when this line was last changed.
 fn limit(counted: u64) -> LibraryBenchmarkConfig {
     let mut config = LibraryBenchmarkConfig::default();
@@ -309,9 +360,30 @@ fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
+#[library_benchmark(config = limit(98_998))]
+#[bench::split(args = (["vhost:PATH", "virtio-user:PATH?ring=1024"]), setup = crossing)]
+fn vhost_split_32(waiting: Crossing) -> Crossing {
+    cross(waiting)
+}
+
+#[library_benchmark(config = limit(113_348))]
+#[bench::packed(args = (["vhost:PATH?packed=on", "virtio-user:PATH?ring=1024&packed=on"]), setup = crossing)]
+fn vhost_packed_32(waiting: Crossing) -> Crossing {
+    cross(waiting)
+}
+
+#[library_benchmark(config = limit(140_468))]
+#[bench::copied(args = (["memif:PATH?role=server", "memif:PATH?ring=1024"]), setup = crossing)]
+fn memif_32(waiting: Crossing) -> Crossing {
+    cross(waiting)
+}
+
 library_benchmark_group!(
     name = path,
     benchmarks = [
+        vhost_split_32,
+        vhost_packed_32,
+        memif_32,
         batch_1,
         batch_32,
         avx2_1,
