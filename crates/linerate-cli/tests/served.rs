@@ -236,7 +236,8 @@ fn machines_are_ports_of_a_switch() {
 #[test]
 fn cards_are_ports_of_a_switch() {
     let world = World::serving("");
-    for port in ["vale0:sim:0?wire=sim:1", "vale1:sim:1?wire=sim:0"] {
+    // Rings for a fifth of a second, too.
+    for port in ["vale0:sim:0?wire=sim:1&ring=4096", "vale1:sim:1?wire=sim:0&ring=4096"] {
         assert!(world.succeeds(&format!("switch attach {port}")).contains(" is port"));
     }
     let sink = format!("sink vale1:b --count {COUNT} --seconds 30 --json --ring 4096");
