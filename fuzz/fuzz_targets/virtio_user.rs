@@ -1,4 +1,5 @@
-//! A hostile back end of `virtio-user:`: its answers, its writes into the driver's memory, and its end.
+//! A hostile back end of `virtio-user:`: its answers, and its end. What it writes into the driver's memory is in the properties of
+//! `virtio_user/tests.rs`.
 #![no_main]
 
 use std::os::fd::OwnedFd;
