@@ -289,6 +289,20 @@ impl Guest {
         there
     }
 
+    /// Plugs in 128 MiB of memory that is shared as the rest is, and waits until the guest has it.
+    #[track_caller]
+    pub fn plug_memory(&mut self) {
+        let memory = json!({"qom-type": "memory-backend-memfd", "id": "more", "size": 128 << 20, "share": true});
+        self.monitor("object-add", memory);
+        let total = "awk '/MemTotal/ { print $2 }' /proc/meminfo";
+        let before = self.run(total);
+        self.monitor("device_add", json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}));
+        // Where the kernel does not do it by itself.
+        let take = "for block in /sys/devices/system/memory/memory*/state; do \
+                    grep -q offline $block && echo online >$block; done";
+        self.run(&format!("until [ $({total}) -gt {} ]; do {take}; usleep 10000; done", before.trim()));
+    }
+
     /// Unplugs a device while the guest runs, and waits until the guest has released it.
     #[track_caller]
     pub fn unplug(&mut self, id: &str) {

@@ -314,7 +314,9 @@ impl Machine {
                 Memory::Shm => "memory-backend-shm",
             };
             qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
-                .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory", "-m", MEMORY, "-object"])
+                .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
+                // With a place for more.
+                .args(["-m", &format!("{MEMORY},slots=1,maxmem=1G"), "-object"])
                 .arg(format!("{memory},id=memory,size={MEMORY},share=on"))
                 .args(["-smp", &self.processors.to_string()]);
         }
