@@ -266,8 +266,8 @@ impl Ring {
         }
     }
 
-    /// Takes the marks of a packet of several parts from descriptors that were received. DPDK (seen in 22.11, and in the source of 2025), as a client that
-    /// copies, sets them and never clears them: the next packet would seem to go on in the one behind it.
+    /// Takes the marks of a packet of several parts from descriptors that were received. DPDK's client that copies (22.11, and the
+    /// source of 2025) sets them and never clears the first one: the next packet would seem to go on in the one behind it.
     pub fn unchain(&self, ahead: u16, count: u16) {
         for ahead in ahead..ahead.saturating_add(count) {
             let first = &self.descriptor(ahead).1[0];
