@@ -1,6 +1,6 @@
-//! What a guest's Linux moves over two served models that are cabled to each other, by this build and by another one, in turns
-//! in one guest: whether a change of the model has made it slower as a card of virtual machines. The guest's processors are
-//! emulated, so only the ratios are meaningful.
+//! Packets that a guest's Linux moves over two served models that are cabled to each other, by this build and by another one, in
+//! turns in one guest: whether a change of the model has made it slower as a card of virtual machines. The guest's processors
+//! are emulated, so only the ratios are meaningful.
 //!
 //! `LINERATE_OTHER=/path/to/linerate cargo bench -p linerate-guest --bench served_card`; without it, this build twice, which
 //! shows how far apart equals are.

@@ -1,4 +1,4 @@
-//! What iperf3 and ping of a guest measure.
+//! Measurements by iperf3 and ping of a guest.
 
 use serde_json::Value;
 

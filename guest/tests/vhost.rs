@@ -217,7 +217,7 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         let is_used = |slots: &Vec<u64>| slots.len() == usize::from(*queues) && !slots.contains(&0);
         assert!(used.iter().all(is_used), "{options}: {used:?}");
         for port in &ports {
-            // What a card has negotiated is seen while its machine runs.
+            // The features of a card are seen while its machine runs.
             let is_packed = port.info().description.contains("packed");
             assert_eq!(is_packed, options.contains("packed=on"), "{options}");
             let drops = port.statistics().unwrap().drops;
@@ -488,7 +488,7 @@ fn a_machine_that_moves_without_the_log_has_other_frames() {
     }
 }
 
-/// Moves a machine so many times. Returns for each card the report of a program that checks frames as they come, and of one
+/// Moves a machine this many times. Returns for each card the report of a program that checks frames as they come, and of one
 /// that checks them after the moves.
 fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     let folder = TempDir::new().unwrap();
@@ -977,7 +977,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
             assert!(begin.elapsed() < Duration::from_secs(20), "{theirs}: the port does not see the end");
             std::thread::yield_now();
         }
-        // What a client has lent comes back, too.
+        // Buffers that a client has lent come back, too.
         drop((rx, tx, port));
         assert_eq!(pool.available(), pool.region().buffers(), "{ours}");
     }

@@ -138,7 +138,7 @@ impl Measured {
     }
 }
 
-/// What threads and ports count, which a judge compares with the reports of their wires.
+/// The counts of threads and ports, which a judge compares with the reports of their wires.
 #[derive(Clone, Copy)]
 pub struct Sums {
     /// Frames that came and that the ports did not deliver.

@@ -1,4 +1,4 @@
-//! What was asked of a run and not reached.
+//! The part of a run's demands that was not reached.
 
 use linerate::traffic::Rate;
 use serde_json::{Value, json};

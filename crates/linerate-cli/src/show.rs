@@ -13,7 +13,7 @@ use crate::rates::{Tick, causes_in_words, mpps, shortened};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
-/// What a run shows.
+/// The lines that a run shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// The rates of each second, and the summary.
@@ -192,7 +192,7 @@ fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Prints `text`. If nobody reads it, as after `linerate … | head -1`, or if it cannot be written, the run ends as
+/// Prints `text`. If it has no reader, as after `linerate … | head -1`, or if it cannot be written, the run ends as
 /// after Ctrl-C: it gives its cards back.
 pub fn print(text: &str) {
     let out = stdout().lock();

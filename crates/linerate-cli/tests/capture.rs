@@ -250,7 +250,7 @@ fn filters_take_what_tcpdump_takes() {
             capture(0, &[&port, "--write", &path, "--only", ours]);
             assert!(read(&path).0 == wanted, "{ours}");
         }
-        // Of those, exactly so many.
+        // Exactly this many of those.
         capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7", "--seconds", "60"]);
         assert!(read(&path).0 == wanted[..7], "{expression}");
     }
@@ -358,7 +358,7 @@ fn a_slow_reader_loses_what_is_counted() {
     let dropped = said["capture"]["dropped"].as_u64().unwrap();
     assert!(dropped > 0, "{said}");
     assert_eq!((frames.len() as u64 + dropped, &said["lost"]), (5000, &dropped.into()), "{said}");
-    // What came is a part of what was sent, in order.
+    // The received frames are some of those sent, in order.
     let mut all = sent.iter();
     assert!(frames.iter().all(|frame| all.any(|sent| sent == frame)));
 }

@@ -76,7 +76,7 @@ fn a_full_standard_error_is_no_panic() {
     }
 }
 
-/// `linerate … | head -1`: nobody reads any more, and the run ends as after Ctrl-C.
+/// `linerate … | head -1`: the reader is gone, and the run ends as after Ctrl-C.
 #[test]
 fn a_closed_standard_output_ends_the_run() {
     let mut command = linerate(&["fwd", "sim:0", "sim:1", "--json"]);

@@ -294,7 +294,7 @@ fn copies_of_served_ports_are_captured() {
     }
 }
 
-/// What the port drops while the reader does not read is reported at the end.
+/// Drops of the port while the reader does not read are reported at the end.
 #[test]
 fn dropped_packets_are_reported() {
     const COUNT: u64 = 20_000;

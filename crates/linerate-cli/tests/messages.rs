@@ -1,4 +1,4 @@
-//! What the command says to mistakes and dead ends, and its exit codes.
+//! The command's answers to mistakes and dead ends, and its exit codes.
 
 mod kit;
 

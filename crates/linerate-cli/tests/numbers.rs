@@ -221,7 +221,7 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
 
 #[test]
 fn a_rate_that_is_not_reached_is_reported() {
-    // No processor makes so many packets a second.
+    // No processor makes this many packets a second.
     let much = ["gen", "null:", "--rate", "999M", "--seconds", "0.5"];
     let (sent, said) = run(0, &much);
     assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");

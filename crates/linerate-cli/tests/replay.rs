@@ -338,7 +338,7 @@ fn a_pipe_is_replayed_as_it_comes() {
     assert!(frames(&out) == bytes(&all));
 }
 
-/// What is not sent, or not whole, is counted, said, and with --strict a failure.
+/// Frames that are not sent, or not whole, are counted, said, and with --strict a failure.
 #[test]
 fn frames_that_are_not_sent_as_they_were_are_counted() {
     let folder = Folder::new("replay-frames");

@@ -370,7 +370,7 @@ fn a_served_port_is_handed_out_to_several_programs() {
         };
         expect(0, &mut sender);
         let counts = [second, third].map(|sink| {
-            // What it had no time for is counted.
+            // Frames that it had no time for are counted.
             let said = summary(sink.interrupt().1.as_bytes());
             let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
             assert_eq!(

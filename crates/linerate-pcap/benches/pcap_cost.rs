@@ -1,4 +1,4 @@
-//! What libpcap's interface costs: a counting `pcap_dispatch` loop over that of the bare port; the nanoseconds between the times
+//! The cost of libpcap's interface: a counting `pcap_dispatch` loop over that of the bare port; the nanoseconds between the times
 //! of frames and their sending by another process; and tcpdump on a port beside the same tcpdump on a veth pair (as root,
 //! with tcpdump).
 //!

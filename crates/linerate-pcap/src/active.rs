@@ -36,7 +36,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep where a port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
 
-/// What a handle is set to before it is activated.
+/// The settings of a handle before it is activated.
 pub struct Settings {
     pub snaplen: Cell<c_int>,
     pub promiscuous: Cell<bool>,
@@ -371,7 +371,7 @@ impl Active {
     /// Makes the program's descriptor readable while frames wait, or once they come.
     pub fn keep_watch(&mut self, waiting: &Waiting, ready: &Ready) {
         while waiting.is_empty() && self.tick.is_none() {
-            // What came before does not interrupt, and each look at the ring asks for the next interrupt anew.
+            // Earlier packets do not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
             self.is_armed = true;
             if !self.receive(waiting) {

@@ -13,7 +13,7 @@ use crate::real::real;
 /// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
 const BUFFER: usize = 4096;
 
-/// What became of an attempt to get a frame.
+/// The outcome of an attempt to get a frame.
 enum Next {
     /// It stays until frames are received again.
     Frame(*const Frame),

@@ -1,4 +1,4 @@
-//! What other threads and signal handlers use of a port while a thread receives: its counters and its sending side.
+//! The parts of a port that other threads and signal handlers use while a thread receives: its counters and its sending side.
 
 use std::time::{Duration, Instant};
 

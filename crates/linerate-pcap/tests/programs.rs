@@ -308,7 +308,7 @@ fn a_loop_sleeps_and_ends_with_its_port() {
     assert_eq!(polls.end().1, "pcap_dispatch: vale98:b: the process that served it is gone; open it again\n");
 }
 
-/// Names that are nobody's are errors of the system's libpcap; a port that cannot be opened says why.
+/// Names of no port are errors of the system's libpcap; a port that cannot be opened says why.
 #[test]
 fn names_that_cannot_be_opened_are_explained() {
     let world = World::new();

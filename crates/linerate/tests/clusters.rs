@@ -402,7 +402,7 @@ fn a_consumer_that_is_gone_drops_its_own_until_another_takes_its_place() {
     assert!(matches!(bench.port.rx(0).map(drop), Err(linerate::Error::QueueTaken { queue: 0, .. })));
     assert!(matches!(bench.port.rx(2).map(drop), Err(linerate::Error::NoSuchQueue { queues: 2, .. })));
     assert!(matches!(bench.port.reset(), Err(linerate::Error::QueuesInUse { queues: 2, .. })));
-    // What waits for it is dropped with it, and what comes later.
+    // Packets that wait for it are dropped with it, and later ones.
     first.stop().unwrap();
     assert_eq!(bench.drops(), 32 - of_second as u64);
     bench.send(&frames);

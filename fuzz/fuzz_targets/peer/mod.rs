@@ -1,4 +1,4 @@
-//! What the targets of sockets have in common: bytes that decide, a socket with descriptors, memory that is shared.
+//! The common parts of the targets of sockets: bytes that decide, a socket with descriptors, memory that is shared.
 #![allow(dead_code)] // each target uses its part
 
 use std::io::{IoSlice, IoSliceMut};

@@ -33,7 +33,7 @@ pub struct Ring {
     pub files: Option<u32>,
 }
 
-/// What the files have at their ends, by interface.
+/// The statistics at the files' ends, by interface.
 pub type Ends = Vec<Counts>;
 
 /// The files that are written.
@@ -142,7 +142,7 @@ impl Files {
         self.put(&beginning, 0)?;
         while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
             if let Some(oldest) = self.names.pop_front() {
-                // Somebody may have moved it away.
+                // It may have been moved away.
                 let _ = fs::remove_file(oldest);
                 self.removed += 1;
             }

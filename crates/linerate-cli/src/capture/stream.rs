@@ -1,4 +1,4 @@
-//! What one queue captures: records in chunks, which are handed to the writer.
+//! The records of one queue, in chunks, which are handed to the writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -21,13 +21,13 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
-/// What a stream counts, and its empty chunks.
+/// The counters of a stream, and its empty chunks.
 pub struct Shared {
     /// Packets that were received.
     pub received: AtomicU64,
     /// Packets that the filters accepted.
     pub accepted: AtomicU64,
-    /// Packets that were dropped because no chunk was empty, or nobody wrote them any more.
+    /// Packets that were dropped because no chunk was empty, or the writer had ended.
     pub dropped: AtomicU64,
     /// Packets behind a later one.
     pub unsorted: AtomicU64,

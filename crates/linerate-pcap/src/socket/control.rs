@@ -215,7 +215,7 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
             socket.settings.has_ring.store(size.is_ok_and(|size| size != 0), Relaxed);
             Err(libc::ENOPROTOOPT)
         }
-        // What belongs to rings, and fanout.
+        // Options of rings, and fanout.
         (SOL_PACKET, _) => Err(libc::ENOPROTOOPT),
         _ => return None,
     };
@@ -288,7 +288,7 @@ pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut l
         (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => settings.is_locked.load(Relaxed).into(),
         // The kernel has the protocol of a packet socket elsewhere.
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => 0,
-        // What the link's end holds for this one.
+        // Frames that the link's end holds for this one.
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.link.as_ref()?.size(settings)?,
         (SOL_PACKET, PACKET_AUXDATA) => settings.has_auxiliary.load(Relaxed).into(),
         (SOL_PACKET, PACKET_STATISTICS) => {

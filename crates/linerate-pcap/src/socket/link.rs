@@ -232,7 +232,7 @@ pub fn join(
     let place = place(name.index);
     let mut place = locked(&place);
     if let Some(running) = &*place {
-        // What the port has dropped so far is not this member's.
+        // Earlier drops of the port are not this member's.
         let link = running.link.clone();
         if receives && link.is_only_sending && !link.state().is_closed {
             return Err(Error::QueueTaken { port: name.text.clone(), direction: "receive", queue: 0 });

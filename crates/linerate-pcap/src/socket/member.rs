@@ -11,7 +11,7 @@ use super::frame::{ALL, HEADER, protocol};
 use crate::abi::Instruction;
 use crate::filter;
 
-/// What a packet socket is set to, and its counters.
+/// The settings of a packet socket, and its counters.
 #[derive(Default)]
 pub struct Settings {
     /// `SOCK_DGRAM`: the program sees no Ethernet headers.
@@ -56,7 +56,7 @@ pub struct Member {
     pub settings: Arc<Settings>,
 }
 
-/// What became of an attempt to take a frame that the program has sent.
+/// The outcome of an attempt to take a frame that the program has sent.
 pub enum Taken {
     /// Its length. The frame is in the buffer; a longer one is cut.
     Frame(usize),

@@ -290,7 +290,7 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     }
     let whole = received as usize;
     let skipped = if is_dgram { HEADER.min(whole) } else { 0 };
-    // What the program has no room for is lost.
+    // Bytes that the program has no room for are lost.
     let len = if flags & libc::MSG_TRUNC != 0 { whole - skipped } else { room.min(whole - skipped) };
     if wants_address && !is_dgram && room >= HEADER {
         // The kernel has just written there.

@@ -1,4 +1,4 @@
-//! What the tests use: programs with the object in front of the system's libpcap, networks, ports.
+//! Tools of the tests: programs with the object in front of the system's libpcap, networks, ports.
 #![allow(dead_code)] // each test uses a part of it
 
 use std::io::{BufRead, BufReader, Read};

@@ -16,7 +16,7 @@ pub enum Format {
     Pcapng,
 }
 
-/// What has happened at an interface since the capture began, for the file's statistics.
+/// The counts of an interface since the capture began, for the file's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The first and the last time of the capture, in nanoseconds since 1970.

@@ -82,7 +82,7 @@ impl Output {
     /// Writes all bytes, to the emptied file.
     ///
     /// # Errors
-    /// What stopped it, and the count of bytes that are written.
+    /// The error that stopped it, and the count of bytes that are written.
     pub fn write_whole(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
         let mut written = 0;
         while written < bytes.len() {

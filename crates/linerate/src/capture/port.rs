@@ -37,7 +37,7 @@ pub struct CaptureFile {
     defects: Arc<Defects>,
 }
 
-/// What the file has not, or not whole: the counts of [`CaptureCounts`].
+/// Packets that are not in the file, or not whole: the counts of [`CaptureCounts`].
 #[derive(Default)]
 struct Defects {
     not_ethernet: Arc<AtomicU64>,

@@ -35,7 +35,7 @@ pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) 
     };
     let is_served = PortName::parse(port).is_ok_and(|port| port.may_be_served());
     let cluster = cluster_of(name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() });
-    // What a pipe's end or a monitor receives is handed out in this process.
+    // Packets of a pipe's end or a monitor are handed out in this process.
     let is_own = cluster.is_some() && !matches!(name.kind(), Kind::Vale | Kind::Netmap);
     if options.local || !is_served || is_own {
         return Ok(None);

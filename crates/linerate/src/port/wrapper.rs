@@ -45,7 +45,7 @@ pub trait Wrapper: Send {
     }
 }
 
-/// What a wrapper does with a receive queue.
+/// A wrapper's work at a receive queue.
 pub trait RxWrapper: Send {
     /// As [`Receive::recv`], from the inner queue.
     fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize;
@@ -59,7 +59,7 @@ pub trait RxWrapper: Send {
     }
 }
 
-/// What a wrapper does with a transmit queue.
+/// A wrapper's work at a transmit queue.
 pub trait TxWrapper: Send {
     /// As [`Transmit::send`], to the inner queue.
     fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize;

@@ -44,7 +44,7 @@ pub struct Record {
     number: usize,
 }
 
-/// What is kept of a virtqueue.
+/// The record of a virtqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The place that the front end had named.

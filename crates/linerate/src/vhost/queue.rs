@@ -644,7 +644,7 @@ fn fill_chains(
     Sent::Before(at)
 }
 
-/// What a receive queue sleeps on: the front end's notifications, and changes of the setup.
+/// The events that a receive queue sleeps on: the front end's notifications, and changes of the setup.
 pub(super) struct Sleep {
     events: OwnedFd,
     kick: Option<Arc<Interrupt>>,

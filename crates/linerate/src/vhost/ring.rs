@@ -36,11 +36,11 @@ pub struct Head {
     pub place: u16,
     /// The place behind it.
     pub end: u16,
-    /// What the driver calls it: only ever returned, since the driver may have written any number.
+    /// The driver's name of it: only ever returned, since the driver may have written any number.
     pub id: u16,
 }
 
-/// What is at a place.
+/// The outcome of a look at a place.
 pub enum Found {
     Chain(Head),
     /// The driver has made no chain available there yet.

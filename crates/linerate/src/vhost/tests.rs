@@ -939,7 +939,7 @@ fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
                 Err(error) => break error.kind(),
             }
         };
-        // What it had not read is reset.
+        // Bytes that it had not read are reset.
         assert!([std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset].contains(&end), "{what}");
     }
 }
@@ -970,7 +970,7 @@ fn a_client_connects_whenever_it_can() {
     assert!(!free.exists(), "the socket goes with its port");
 }
 
-/// Its server accepts whoever comes, and one that is full nobody.
+/// Its server accepts whoever comes, and one that is full accepts none.
 #[test]
 fn a_client_ends_whatever_its_server_does() {
     let folder = TempDir::new().unwrap();
@@ -1190,7 +1190,7 @@ fn packed_rings_go_on_after_a_kill() {
         (place, rx)
     };
     for _ in 0..2 {
-        // What is available at the kill is not lost, here or when only the connection ends.
+        // Chains that are available at the kill are not lost, here or when only the connection ends.
         for is_kill in [true, false] {
             front.transmit_packed(&frames(2));
             if is_kill {

@@ -44,7 +44,7 @@ pub struct Vring {
 /// An RARP frame.
 pub type Announcement = [u8; 60];
 
-/// What the front end has said of a virtqueue.
+/// A virtqueue, as the front end has described it.
 #[derive(Clone, Default)]
 pub struct Setup {
     pub memory: Arc<GuestMemory>,

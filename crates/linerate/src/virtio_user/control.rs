@@ -188,7 +188,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
 fn watch(back_end: &BackEnd, stop: &Interrupt) -> bool {
     let Ok(socket) = back_end.link.socket() else { return true };
     while !back_end.link.is_gone() {
-        // What a back end says after its end is not read.
+        // Words of a back end after its end are not read.
         let flags = if back_end.link.is_alive() { PollFlags::IN } else { PollFlags::empty() };
         let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), flags)];
         if poll(&mut events, None).is_err() {

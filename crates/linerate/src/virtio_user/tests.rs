@@ -122,7 +122,7 @@ fn every_packet_crosses_in_both_directions() {
             cross_long(&ours, &mut front_tx, &mut back_rx);
             cross_long(&theirs, &mut back_tx, &mut front_rx);
         }
-        // What was sent is counted when its buffers come back.
+        // Sent packets are counted when their buffers come back.
         until(|| {
             front_tx.send(&mut Batch::new());
             front.statistics().unwrap().tx_packets == back.statistics().unwrap().rx_packets
@@ -171,7 +171,7 @@ fn a_back_end_comes_and_goes() {
             let (mut back_rx, mut back_tx) = (back.rx(0).unwrap(), back.tx(0).unwrap());
             cross(&ours, &mut front_tx, &mut back_rx, 64, 500);
             cross(&theirs, &mut back_tx, &mut front_rx, 64, 500);
-            // Some that nobody takes any more.
+            // Some that are not taken any more.
             batch.alloc(&ours, 32, 60);
             front_tx.send(&mut batch);
             drop((back_rx, back_tx, back));
@@ -300,7 +300,7 @@ fn a_path_without_a_back_end_is_an_error_that_says_what_to_do() {
     assert!(open(&pool(), &format!("{name}?ring=100")).is_err());
 }
 
-/// What a back end of a test does with its requests, in order.
+/// A change of a test's back end to its answers, by the request's number.
 type Change = Box<dyn FnMut(usize, &Header, &mut Answer) + Send>;
 
 /// A back end's answer to one request, as it would be right.
@@ -440,7 +440,7 @@ fn a_back_end_is_asked_for_what_it_has() {
     }
 }
 
-/// What a port's options ask for is negotiated if the back end has it, and nothing else.
+/// Features that a port's options ask for are negotiated if the back end has them, and no others.
 #[test]
 fn what_the_options_say_is_negotiated() {
     let always = feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | PROTOCOL_FEATURES | feature::MTU;

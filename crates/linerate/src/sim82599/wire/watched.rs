@@ -3,7 +3,7 @@
 use super::{Frame, Report, Unsent, Wire};
 use crate::error::Result;
 
-/// What a wire around another does with the frames.
+/// The work of a wire around another with the frames.
 pub trait Watch: Send {
     /// A frame leaves the card.
     fn leaves(&mut self, frame: &Frame);

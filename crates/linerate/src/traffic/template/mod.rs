@@ -56,7 +56,7 @@ use super::stamp;
 /// | `10.0.0.0/24*1000` | each 1,000 times before the next: with a field that has 1,000 values, all pairs |
 /// | `random`, `random(1024-65535)` | any of them, all equally likely |
 ///
-/// What is not given is filled in: addresses reserved for benchmarks, lengths, the numbers of the next layers, and checksums.
+/// Other fields are filled in: addresses reserved for benchmarks, lengths, the numbers of the next layers, and checksums.
 /// All of them may be given, also wrong ones, for example `udp(checksum=0xBAD)`.
 ///
 /// ```

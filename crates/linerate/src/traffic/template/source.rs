@@ -90,7 +90,7 @@ impl Source {
 pub(super) struct Turn {
     index: u64,
     last: u64,
-    /// What is added to the index for each frame, if each value is used once.
+    /// The step of the index for each frame, if each value is used once.
     stride: u64,
     /// The uses of the present value so far.
     used: u64,

@@ -47,7 +47,7 @@ impl Values {
     /// Reads the values of a field of `bits` bits.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence that has named the field.
+    /// The mistake, as the end of a sentence that has named the field.
     pub fn parse(text: &str, notation: Notation, bits: u8) -> Result<Values, String> {
         let text = text.trim();
         let most = u128::MAX >> (128 - u32::from(bits));

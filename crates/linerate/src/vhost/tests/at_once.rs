@@ -1,4 +1,4 @@
-//! What a front end changes while queues look at it.
+//! Memory, tables and logs that a front end changes while queues look at them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
