@@ -90,9 +90,10 @@ impl Bound {
     }
 }
 
-/// Returns the error of a port whose server is gone.
+/// Returns the error of a port that its server has ended: a monitor ends with its port, all others with their server.
 pub fn gone() -> Error {
-    Error::Refused { why: "the process that served the port is gone; open it again".to_string(), errno: libc::ENXIO }
+    let why = "the process that served the port is gone, or, of a monitor, the port is closed; open it again";
+    Error::Refused { why: why.to_string(), errno: libc::ENXIO }
 }
 
 /// Calls `work` until it finds a server. A missing server is started.
