@@ -1,8 +1,9 @@
 //! `linerate fwd`: forwards packets between two ports; `linerate filter`: forwards some of them.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 
 use linerate::filter::Filter;
 use linerate::port::{RxQueue, TxQueue};
@@ -12,6 +13,7 @@ use linerate::{Batch, Error};
 use crate::limits::Quota;
 use crate::profile::{Stamps, cycles};
 use crate::run::{Outcome, Run, is_tester, send};
+use crate::terminal::note;
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 
@@ -77,7 +79,13 @@ struct Way {
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
     held: Arc<AtomicU64>,
+    /// Since when the other port's queue has had no peer.
+    alone: Option<Instant>,
 }
+
+/// How long packets wait for a peer that is not there. A process is back sooner; Linux complains of a queue that stands still for
+/// five seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counts the packets that are left in a batch when its thread ends.
 fn leave(batch: &mut Batch, held: &AtomicU64) {
@@ -101,7 +109,9 @@ impl Way {
     fn turn_dividing(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>) -> usize {
         let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
         if !self.batch.is_empty() || waiting {
-            return send(tx, &mut self.batch, self.chains);
+            let sent = send(tx, &mut self.batch, self.chains);
+            self.drop_stale(sent, tx);
+            return sent;
         }
         let is_due = self.stamps.as_mut().is_some_and(Stamps::is_due);
         if is_due || self.tuner.is_some() {
@@ -110,6 +120,24 @@ impl Way {
         self.quota.recv(&mut self.rx, &mut self.batch);
         self.work(rest);
         send(tx, &mut self.batch, self.chains)
+    }
+
+    /// Drops packets whose queue has had no peer for a while, and counts them: a machine that is down does not stop the other one.
+    #[cold]
+    fn drop_stale(&mut self, sent: usize, tx: &TxQueue) {
+        if sent > 0 || self.batch.is_empty() || tx.has_peer() {
+            self.alone = None;
+        } else if self.alone.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+            leave(&mut self.batch, &self.held);
+            self.batch.clear();
+            static NOTED: Once = Once::new();
+            NOTED.call_once(|| {
+                note(
+                    "note: packets are dropped, since a queue has had no peer for a second: it is not there, or does not use as \
+                     many queues as its port has",
+                );
+            });
+        }
     }
 
     /// Does the program's own work: the rules and the touch.
@@ -198,7 +226,7 @@ pub fn run(
 pub struct Counts {
     /// Packets that the rules rejected.
     filtered: Arc<AtomicU64>,
-    /// Packets that were received and that no port had taken when the threads ended.
+    /// Packets that were received and that no port has taken.
     held: Arc<AtomicU64>,
 }
 
@@ -220,6 +248,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
             tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
+            alone: None,
         };
         let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
         let (mut to_a, mut to_b) = (a.tx(queue)?, b.tx(queue)?);

@@ -160,7 +160,7 @@ pub struct Outcome {
     pub duplicated: u64,
     /// Frames that a filter dropped.
     pub filtered: u64,
-    /// Packets that were received, and that no port had taken at the end.
+    /// Packets that were received, and that no port has taken.
     pub held: u64,
 }
 

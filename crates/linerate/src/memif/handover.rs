@@ -195,6 +195,11 @@ impl Attached {
         Some((ring, lent.as_mut()?))
     }
 
+    /// Returns whether there was a connection with this ring at the last look.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Returns the count of buffers that the ring has.
     pub fn lent(&self) -> usize {
         self.running.as_ref().and_then(|running| running.lent.as_ref()).map_or(0, Lent::count)

@@ -224,6 +224,10 @@ impl Transmit for MemifTx {
         }
         self.finish_and_send(batch)
     }
+
+    fn has_peer(&self) -> bool {
+        self.attached.is_running()
+    }
 }
 
 /// The outcome of sending a packet.

@@ -224,6 +224,10 @@ impl RegionTx for LendingTx {
         self.attached.lent()
     }
 
+    fn has_peer(&self) -> bool {
+        self.attached.is_running()
+    }
+
     fn send(&mut self, batch: &mut Batch) -> usize {
         let LendingTx { attached, pool, counters, longest } = self;
         if attached.ring().is_none() {

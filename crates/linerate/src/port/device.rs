@@ -162,6 +162,11 @@ pub trait Transmit: Send {
         0
     }
 
+    /// As [`TxQueue::has_peer`](super::TxQueue::has_peer).
+    fn has_peer(&self) -> bool {
+        true
+    }
+
     /// Stops the queue, and returns an error if the card did not answer.
     ///
     /// # Errors

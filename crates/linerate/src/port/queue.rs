@@ -118,6 +118,13 @@ impl TxQueue {
         self.queue.unsent()
     }
 
+    /// Returns whether there was a peer to take packets at the last [`send`](TxQueue::send). A queue to another process or a machine
+    /// has none while that is not there, or does not use this queue, as a machine with fewer processors than queues: then `send`
+    /// takes nothing. All other queues have one.
+    pub fn has_peer(&self) -> bool {
+        self.queue.has_peer()
+    }
+
     /// As [`RxQueue::stop`]. Packets that the card has not fetched by then are not sent.
     ///
     /// # Errors

@@ -61,6 +61,11 @@ pub(crate) trait RegionTx: Send {
         0
     }
 
+    /// As [`Transmit::has_peer`].
+    fn has_peer(&self) -> bool {
+        true
+    }
+
     /// Stops the ring, as dropping it does.
     ///
     /// # Errors
@@ -160,6 +165,10 @@ impl<R: RegionTx> Transmit for Tx<R> {
 
     fn unsent(&self) -> usize {
         self.ring.unsent()
+    }
+
+    fn has_peer(&self) -> bool {
+        self.ring.has_peer()
     }
 
     fn stop(mut self: Box<Self>) -> Result<()> {

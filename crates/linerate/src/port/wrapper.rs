@@ -117,6 +117,10 @@ impl<W: TxWrapper> Transmit for Queue<dyn Transmit, W> {
         self.inner.unsent() + self.wrapper.unsent()
     }
 
+    fn has_peer(&self) -> bool {
+        self.inner.has_peer()
+    }
+
     fn stop(self: Box<Self>) -> Result<()> {
         self.inner.stop()
     }

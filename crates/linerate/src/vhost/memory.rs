@@ -89,6 +89,11 @@ impl GuestMemory {
         Some(())
     }
 
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
     /// Returns where the guest's address is.
     #[inline(always)]
     pub fn guest(&self, address: u64) -> Option<Place<'_>> {

@@ -462,6 +462,10 @@ impl Transmit for VhostTx {
         }
         self.finish_and_send(batch)
     }
+
+    fn has_peer(&self) -> bool {
+        self.attached.is_running()
+    }
 }
 
 /// The outcome of sending a packet.

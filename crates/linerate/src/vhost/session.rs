@@ -71,14 +71,31 @@ pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> R
 
 /// Serves one front end after the other.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
+    let mut is_noted = false;
     while let Some(socket) = peers.next(stop) {
         tracing::debug!("a front end is connected");
         shared.is_connected.store(true, SeqCst);
-        Session::new(shared.clone(), Connection::new(socket)).run(stop);
+        let end = Session::new(shared.clone(), Connection::new(socket)).run(stop);
+        // QEMU does so again and again.
+        if end == End::Early && !std::mem::replace(&mut is_noted, true) {
+            tracing::warn!(
+                "the front end has asked what the port has, and ended its connection: it may need more; a machine that runs needs \
+                 the options (packed, offloads, queues, mtu) with which its port was there before"
+            );
+        }
+        is_noted &= end == End::Early;
         tracing::debug!("the front end is gone");
         shared.is_connected.store(false, SeqCst);
         peers.pause(stop);
     }
+}
+
+/// The end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The front end has asked for features, and has shared no memory.
+    Early,
+    Other,
 }
 
 /// A message that breaks the protocol, or asks for what cannot be.
@@ -96,22 +113,33 @@ struct Session {
     features: u64,
     protocol: u64,
     status: u8,
+    /// The front end has asked for the features.
+    has_asked: bool,
 }
 
 impl Session {
     fn new(shared: Arc<Shared>, connection: Connection) -> Session {
-        Session { connection, shared, memory: Arc::default(), log: None, features: 0, protocol: 0, status: 0 }
+        Session {
+            connection,
+            shared,
+            memory: Arc::default(),
+            log: None,
+            features: 0,
+            protocol: 0,
+            status: 0,
+            has_asked: false,
+        }
     }
 
     /// Serves the front end until it is gone, or the port is closed. One that says nothing, or stops within a message, does not
     /// keep the next one waiting; between messages it may be silent for any time.
-    fn run(mut self, stop: &Interrupt) {
+    fn run(mut self, stop: &Interrupt) -> End {
         let mut expected_since = Some(Instant::now());
         loop {
             let left = expected_since.map(|since| PATIENCE.saturating_sub(since.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
                 tracing::warn!("the front end's connection is ended: no whole message came within {PATIENCE:?}");
-                return;
+                return End::Other;
             }
             let longest = left.and_then(|left| Timespec::try_from(left).ok());
             let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(self.connection.socket(), PollFlags::IN)];
@@ -121,7 +149,7 @@ impl Session {
                 Ok(_) => {}
             }
             if !events[0].revents().is_empty() {
-                return;
+                return End::Other;
             }
             match self.connection.receive() {
                 Ok(None) => expected_since = expected_since.or_else(|| Some(Instant::now())),
@@ -130,17 +158,17 @@ impl Session {
                     let request = message.header.request;
                     if let Err(why) = self.take(message) {
                         tracing::warn!("request {request} of the front end ends its connection: {why}");
-                        return;
+                        return End::Other;
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     tracing::warn!("a message of the front end ends its connection: {error}");
-                    return;
+                    return End::Other;
                 }
                 Err(error) => {
                     tracing::debug!("the front end's connection has ended: {error}");
-                    return;
+                    return if self.has_asked && self.memory.is_empty() { End::Early } else { End::Other };
                 }
             }
         }
@@ -180,7 +208,10 @@ impl Session {
         let number = || message.parse::<u64>().map(|(number, _)| number).ok_or(Refused("it has no number"));
         let reply = |number: u64| Ok(Some(number.as_bytes().to_vec()));
         match request {
-            request::GET_FEATURES => reply(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES),
+            request::GET_FEATURES => {
+                self.has_asked = true;
+                reply(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES)
+            }
             request::SET_FEATURES => self.set_features(number()?),
             request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED),
             request::SET_PROTOCOL_FEATURES => {

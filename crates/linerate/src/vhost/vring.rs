@@ -246,6 +246,11 @@ impl Attached {
         &self.vring
     }
 
+    /// Returns whether the ring was started and enabled at the last poll.
+    pub fn is_running(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.setup.is_enabled)
+    }
+
     /// Begins a poll; `None` if there is nothing to work on. End it with [`leave`](Attached::leave).
     #[inline(always)]
     pub fn enter(&mut self) -> Option<&mut Running> {

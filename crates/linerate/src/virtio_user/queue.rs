@@ -174,6 +174,10 @@ impl Transmit for UserTx {
         self.0.queue.as_ref().map_or(0, |queue| queue.unsent())
     }
 
+    fn has_peer(&self) -> bool {
+        self.0.queue.is_some()
+    }
+
     fn stop(self: Box<Self>) -> Result<()> {
         self.0.queue.map_or(Ok(()), |queue| queue.stop())
     }

@@ -51,11 +51,16 @@ fn a_front_end_may_start_fewer_pairs_than_there_are() {
     front.offer(RECEIVES, 0);
     let mut batch = Batch::new();
     for (rx, tx) in &mut queues[1..] {
-        assert_eq!((rx.recv(&mut batch), send(tx, &place.pool, &[1; 60])), (0, 0));
+        assert_eq!((rx.recv(&mut batch), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, 0, false));
     }
     front.transmit(&frames(3));
     let (rx, tx) = &mut queues[0];
-    assert_eq!((receive(rx, 3), send(tx, &place.pool, &[1; 60])), (frames(3), 1));
+    assert_eq!((receive(rx, 3), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (frames(3), 1, true));
+    // One that has no room for now has a peer all the same; one that is disabled has none.
+    assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, true));
+    front.say(request::SET_VRING_ENABLE, VringState { index: RECEIVES, value: 0 }.as_bytes(), &[]);
+    front.number(request::GET_FEATURES); // it has all messages before this one
+    assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, false));
 }
 
 /// A front end describes a ring that it still changes: where it begins is read when it is first looked at.
