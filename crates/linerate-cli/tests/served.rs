@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kit::{Namespace, Process, expect, inside, linerate, pair, summary, text, write_frames};
+use kit::{Namespace, Process, expect, inside, linerate, pair, summary, text, until, write_frames};
 
 mod kit;
 
@@ -230,6 +230,35 @@ fn machines_are_ports_of_a_switch() {
         expect(0, world.command(&command).current_dir(world.folder.path()));
         assert_eq!(world.folder.path().join("third").exists(), command.contains("attach"), "{command}");
     }
+}
+
+/// A switch's port of a machine with several queues receives from all of them, and sends to the first.
+#[test]
+fn all_queues_of_a_machine_reach_the_switch() {
+    let world = World::serving("");
+    let socket = world.folder.path().join("queues").display().to_string();
+    world.succeeds(&format!("switch attach vale3:vhost:{socket}?queues=3"));
+    let mut machine = Process::start(
+        &mut world.command(&format!("sink virtio-user:{socket}?queues=3 --queues 3 --seconds 60 --json")),
+    );
+    machine.await_output("ports");
+    world.succeeds(&format!("gen vale3:a --flows 8 --count {COUNT} --rate 20k --ring 4096 --seconds 30"));
+    let counted = |key: &str| {
+        let list = world.succeeds("switch list --json");
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let port =
+            list["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vale3:queues").unwrap().clone();
+        port[key].as_u64().unwrap()
+    };
+    // The machine drops those that it is too slow for.
+    until("all packets reach the machine's port", || counted("rx_packets") + counted("drops") >= COUNT);
+    let (_, said) = machine.interrupt();
+    let machine = summary(said.as_bytes());
+    assert!(machine["ports"][0]["rx_packets"].as_u64() > Some(0), "{machine}");
+    let (before, generator) =
+        (counted("tx_packets"), format!("gen virtio-user:{socket}?queues=3 --queues 3 --flows 9"));
+    world.succeeds(&format!("{generator} --count {COUNT} --rate 20k --seconds 30"));
+    until("all packets come from the machine's port", || counted("tx_packets") >= before + COUNT);
 }
 
 /// A card becomes part of a switch, and can then be reached only through it.

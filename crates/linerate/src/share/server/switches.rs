@@ -40,12 +40,10 @@ fn address(port: &str) -> &str {
 }
 
 /// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`). Of one
-/// that is too long it is the end of the last part of its path.
+/// with a path it is that of its file; of one that is too long, the end.
 fn plain(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    let port = address(port);
-    let last = port.rsplit('/').next().unwrap_or(port);
-    let name = if port.chars().count() > LONGEST_NAME { last } else { port };
+    let name = address(port).rsplit('/').next().unwrap_or_default();
     let excess = name.chars().count().saturating_sub(LONGEST_NAME);
     name.chars().skip(excess).map(allowed).collect()
 }
@@ -185,27 +183,27 @@ fn number_of(switch: &str, name: &str) -> u32 {
 }
 
 impl Attached {
-    /// Connects a port of this machine with a port of the switch, by a thread for each pair of queues.
+    /// Connects a port of this machine with a port of the switch, by a thread for each queue of that. All queues of the machine's port
+    /// are received from; packets to it go to its first ones, since a peer may not use the others.
     fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
         // By the switch's port, and by the other one.
         let refused = [(); 2].map(|()| Arc::<AtomicU64>::default());
         for queue in 0..queues {
-            let mut directions = [
-                (port.rx(queue)?, switched.tx(queue)?, refused[0].clone()),
-                (switched.rx(queue)?, port.tx(queue)?, refused[1].clone()),
-            ];
-            let (stop, waker) = (self.stop.clone(), self.waker.clone());
+            let all = (queue..port.info().rx_queues).step_by(usize::from(queues));
+            let mut from_port = all.map(|queue| port.rx(queue)).collect::<Result<Vec<_>>>()?;
+            let (mut to_switch, mut from_switch, mut to_port) =
+                (switched.tx(queue)?, switched.rx(queue)?, port.tx(queue)?);
+            let (stop, waker, refused) = (self.stop.clone(), self.waker.clone(), refused.clone());
             let forward = move || {
                 let mut batches = [Batch::new(), Batch::new()];
                 let mut waiter = Waiter::new(Wait::Adaptive).woken_by(waker);
                 while !stop.load(Ordering::Relaxed) {
-                    let mut moved = 0;
-                    for ((rx, tx, refused), batch) in directions.iter_mut().zip(&mut batches) {
-                        moved += forward_once(rx, tx, batch, refused);
+                    let mut moved = forward_once(&mut from_switch, &mut to_port, &mut batches[1], &refused[1]);
+                    for rx in &mut from_port {
+                        moved += forward_once(rx, &mut to_switch, &mut batches[0], &refused[0]);
                     }
-                    let [(a, ..), (b, ..)] = &mut directions;
-                    waiter.turn(moved, &mut [a, b]);
+                    waiter.turn(moved, &mut from_port.iter_mut().chain([&mut from_switch]).collect::<Vec<_>>());
                 }
             };
             let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
