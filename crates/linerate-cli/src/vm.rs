@@ -8,7 +8,7 @@ use linerate::Error;
 use linerate::port::PortName;
 
 use crate::show::print;
-use crate::{usage, whole};
+use crate::{LONGEST_MTU, usage, whole};
 
 /// The machine.
 #[derive(Args)]
@@ -19,9 +19,9 @@ pub struct Machine {
     /// Its memory in MiB, which is shared with the ports
     #[arg(long, default_value_t = 512, value_parser = whole::<u32>(16, 1 << 20))]
     memory: u32,
-    /// Its processors
-    #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 255))]
-    processors: u16,
+    /// Its processors; by default as many as a port has queues: Linux uses no more queues than processors
+    #[arg(long, value_parser = whole::<u16>(1, 255))]
+    processors: Option<u16>,
     /// Its cards do not tell it whether their links are up: when a port's process ends and another one goes on, the machine does
     /// not forget the addresses of its peers
     #[arg(long)]
@@ -77,19 +77,22 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     option("-M", format!("q35,accel={accelerators},memory-backend=memory"));
     option("-cpu", "max".to_string());
     option("-m", format!("{}M", machine.memory));
-    option("-smp", machine.processors.to_string());
+    let queues = ports.iter().map(|port| port.number("queues", 1, 1..=64)).collect::<Result<Vec<_>, Error>>()?;
+    let most = queues.iter().copied().max().unwrap_or(1);
+    option("-smp", machine.processors.map_or(most, usize::from).to_string());
     option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", machine.memory));
     for (n, port) in ports.iter().enumerate() {
         let path = port.short().trim_start_matches("vhost:");
-        let is = |name: &str| port.option(name) == Some("on");
-        let queues = port.number("queues", 1, 1..=64)?;
-        let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=65_535)).transpose()?;
+        let [is_client, is_packed] = [port.switch("client", false)?, port.switch("packed", false)?];
+        port.switch("offloads", false)?;
+        let queues = queues[n];
+        let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=LONGEST_MTU.into())).transpose()?;
         // A comma ends a value of QEMU's options, unless it is doubled.
         let path = path.replace(',', ",,");
         // A connection that is lost with its back end is made again within a second, or, where QEMU can, before the machine's TCP
         // repeats a segment, after 200 ms: Linux asks for its peer's address then, and, if the link is still down, again after 1 s.
         let again = if (major, minor) >= (9, 2) { "reconnect-ms=20" } else { "reconnect=1" };
-        let mode = if is("client") { "server=on,wait=off" } else { again };
+        let mode = if is_client { "server=on,wait=off" } else { again };
         option("-chardev", format!("socket,id=socket{n},path={path},{mode}"));
         option("-netdev", format!("vhost-user,id=net{n},chardev=socket{n},queues={queues}"));
         // QEMU gives the cards of all machines the same addresses.
@@ -105,7 +108,7 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
             // Two for each pair, one for the control queue, one for changes of the configuration.
             card += &format!(",vectors={}", 2 * queues + 2);
         }
-        if is("packed") {
+        if is_packed {
             card += ",packed=on";
         }
         if machine.no_link_state {

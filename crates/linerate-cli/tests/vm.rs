@@ -4,7 +4,7 @@ mod kit;
 
 use std::os::unix::fs::PermissionsExt;
 
-use kit::{Folder, expect, linerate, text};
+use kit::{Folder, Process, expect, linerate, summary, text};
 
 /// Returns a program that says it is QEMU of that version, and prints its other arguments, one in a line.
 fn qemu(folder: &Folder, version: &str) -> String {
@@ -54,6 +54,9 @@ fn the_card_has_the_options_of_its_port() {
     ] {
         assert!(given.lines().any(|line| line.contains(word)), "{word}: {given}");
     }
+    // Linux uses no more queues than processors.
+    let line = text(&expect(0, &mut linerate(&["vm", ports[0], ports[1], "--qemu", &qemu, "--no-kvm"])).stdout);
+    assert!(line.contains(" -smp 4 ") && line.contains("accel=tcg"), "{line}");
     let macs: Vec<_> = given.lines().filter_map(|line| line.split("mac=").nth(1)?.get(..17)).collect();
     assert!(macs.len() == 2 && macs[0] != macs[1], "{given}");
     let line = text(&expect(0, &mut linerate(&["vm", ports[1], "--qemu", &qemu, "--", "-append", "a b"])).stdout);
@@ -69,6 +72,8 @@ fn what_is_no_port_of_a_machine_is_refused() {
     for (code, arguments, why) in [
         (2, &["vm", "sim:0", "--qemu", &qemu][..], "a machine has its card at vhost:PATH"),
         (2, &["vm", "vhost:/tmp/s?queues=65", "--qemu", &qemu], "queues"),
+        (2, &["vm", "vhost:/tmp/s?packed=ON", "--qemu", &qemu], "on or off"),
+        (2, &["vm", "vhost:/tmp/s?mtu=20000", "--qemu", &qemu], "from 68 to 9710"),
         (2, &["vm"], "required"),
         (2, &["vm", "vhost:/tmp/s", "vhost:/tmp/s?packed=on", "--qemu", &qemu], "given twice"),
         (2, &["vm", "sim:0", "--qemu", "/nowhere/qemu"], "a machine has its card at vhost:PATH"),
@@ -79,4 +84,31 @@ fn what_is_no_port_of_a_machine_is_refused() {
         let said = text(&expect(code, &mut linerate(arguments)).stderr);
         assert!(said.contains(why), "{arguments:?}: {said}");
     }
+}
+
+/// A machine whose driver uses fewer queues than its port has: the other machine's queues go on, and packets that have no queue
+/// are dropped and counted.
+#[test]
+fn queues_that_a_machine_does_not_use_stop_no_other() {
+    const COUNT: u64 = 3000;
+    let folder = Folder::new("fewer");
+    let [a, b] = ["a", "b"].map(|name| folder.path(name));
+    let start = |words: &str| Process::start(&mut linerate(&words.split(' ').collect::<Vec<_>>()));
+    let ports = format!("vhost:{a}?queues=2 vhost:{b}?queues=2");
+    let mut forwarder = start(&format!("fwd {ports} --queues 2 --wait adaptive --seconds 60 --json"));
+    let mut sink = start(&format!("sink virtio-user:{b} --seconds 60 --json --wait interrupt"));
+    sink.await_output("ports");
+    let generator = format!("gen virtio-user:{a}?queues=2 --queues 2 --flows 8 --count {COUNT} --rate 1k --seconds 60");
+    expect(0, &mut linerate(&generator.split(' ').collect::<Vec<_>>()));
+    forwarder.await_error("does not use as many queues as its port has");
+    let (_, said) = forwarder.interrupt();
+    let forwarded = summary(said.as_bytes());
+    let counts = |value: &serde_json::Value| value.as_u64().unwrap();
+    let [received, sent] =
+        [(0, "rx_packets"), (1, "tx_packets")].map(|(port, key)| counts(&forwarded["ports"][port][key]));
+    let dropped = counts(&forwarded["held"]);
+    // Each queue had half of them. The first packets of the other one may be on their way when the run ends.
+    assert_eq!((received, sent, dropped), (COUNT, COUNT / 2, COUNT / 2), "{forwarded}");
+    let (_, said) = sink.interrupt();
+    assert_eq!(counts(&summary(said.as_bytes())["packets"]), COUNT / 2, "{said}");
 }
