@@ -35,7 +35,7 @@ fn packets() -> Sent {
             0 if n % 8 == 4 => {
                 let ip = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 9);
                 ip.tcp(80, 4321, u32::from(n) << 24, 1000).cwr().psh().write(&mut bytes, &payload).unwrap();
-                Some(Offload([1, 0x84, 0, 0, 0xA8, 5, 54, 0, 16, 0]))
+                Some(Offload([1, 0x84, 0, 0, 0xA0, 5, 54, 0, 16, 0]))
             }
             0 if n % 16 == 8 => {
                 ip().tcp(80, 4321, u32::from(n) << 24, 1000).cwr().write(&mut bytes, &payload).unwrap();
