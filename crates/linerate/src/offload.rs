@@ -7,7 +7,6 @@
 
 use crate::memory::{Region, View};
 use crate::slot::Slot;
-use crate::spec::virtio::feature;
 
 /// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
 /// checksum, and the offset from there at which it is stored.
@@ -28,29 +27,12 @@ pub(crate) enum Segmentation {
 
 /// VirtIO's features by which one side takes what the other leaves undone (VIRTIO 1.2, 5.1.3.1).
 pub(crate) struct Taken {
-    checksum: u64,
-    tcp_ipv4: u64,
-    tcp_ipv6: u64,
-    udp: u64,
-    ecn: u64,
+    pub checksum: u64,
+    pub tcp_ipv4: u64,
+    pub tcp_ipv6: u64,
+    pub udp: u64,
+    pub ecn: u64,
 }
-
-/// A device's.
-pub(crate) const BY_DEVICE: Taken = Taken {
-    checksum: feature::CSUM,
-    tcp_ipv4: feature::HOST_TSO4,
-    tcp_ipv6: feature::HOST_TSO6,
-    udp: feature::HOST_USO,
-    ecn: feature::HOST_ECN,
-};
-/// A driver's.
-pub(crate) const BY_DRIVER: Taken = Taken {
-    checksum: feature::GUEST_CSUM,
-    tcp_ipv4: feature::GUEST_TSO4,
-    tcp_ipv6: feature::GUEST_TSO6,
-    udp: feature::GUEST_USO4 | feature::GUEST_USO6,
-    ecn: feature::GUEST_ECN,
-};
 
 impl Offload {
     pub const LEN: usize = 10;

@@ -481,3 +481,85 @@ mod tests {
         assert!(message.contains("nr_hugepages"), "{message}");
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod faults {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::Mapping;
+
+    const KIND: &str = "LINERATE_FAULT";
+
+    extern "C" fn with_info(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel passes a valid structure, and the process ends here.
+        unsafe { libc::_exit(if (*info).si_addr().is_null() { 99 } else { 41 }) }
+    }
+
+    extern "C" fn plain(_: libc::c_int) {
+        // SAFETY: the process ends here.
+        unsafe { libc::_exit(42) }
+    }
+
+    /// Returns memory that is there, and its file.
+    fn memory(map: impl Fn(std::os::fd::OwnedFd) -> Mapping) -> (Mapping, std::os::fd::OwnedFd) {
+        let file = memfd_create("fault", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        (map(file.try_clone().unwrap()), file)
+    }
+
+    /// The child: an earlier handler, guarded memory that goes away, and a signal that is not ours.
+    #[test]
+    fn in_a_process_of_its_own() {
+        let Ok(kind) = std::env::var(KIND) else { return };
+        let (before, signal) = kind.split_once(' ').unwrap();
+        // SAFETY: plain data, of which zeros are a value; the handlers have the signature of their flags.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (action.sa_flags, action.sa_sigaction) = match before {
+                "info" => (libc::SA_SIGINFO, with_info as extern "C" fn(_, _, _) as usize),
+                "plain" => (0, plain as extern "C" fn(_) as usize),
+                "ignored" => (0, libc::SIG_IGN),
+                _ => (0, libc::SIG_DFL),
+            };
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+        let (guarded, file) = memory(|file| Mapping::of_unsealed_peer(file).unwrap());
+        guarded.write(0, &[5; 8]);
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [9; 8];
+        guarded.read(0, &mut bytes);
+        assert!(bytes == [0; 8] && guarded.is_broken());
+        if signal == "raise" {
+            // SAFETY: a signal to this thread.
+            unsafe { libc::raise(libc::SIGBUS) };
+        } else {
+            let (other, file) = memory(|file| Mapping::of_device(file, 0, 4096).unwrap());
+            ftruncate(&file, 0).unwrap();
+            other.read(0, &mut bytes);
+            std::hint::black_box(bytes);
+        }
+        // SAFETY: the process ends here.
+        unsafe { libc::_exit(43) }
+    }
+
+    #[test]
+    fn other_signals_go_to_the_handler_that_was_there_before() {
+        for (kind, code, by_signal) in [
+            ("info fault", Some(41), None),
+            ("plain fault", Some(42), None),
+            ("ignored fault", None, Some(libc::SIGBUS)),
+            ("default fault", None, Some(libc::SIGBUS)),
+            ("plain raise", Some(42), None),
+            ("ignored raise", Some(43), None),
+            ("default raise", None, Some(libc::SIGBUS)),
+        ] {
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["memory::mapping::faults::in_a_process_of_its_own"]).env(KIND, kind);
+            let output = child.output().unwrap();
+            assert_eq!((output.status.code(), output.status.signal()), (code, by_signal), "{kind}: {output:?}");
+        }
+    }
+}

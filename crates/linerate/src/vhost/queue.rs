@@ -19,7 +19,7 @@ use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Pool};
-use crate::offload::{BY_DRIVER, Offload};
+use crate::offload::{Offload, Taken};
 use crate::packet::Packet;
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
@@ -31,6 +31,15 @@ use crate::spec::virtio::{feature, header};
 const SHORTEST: usize = 14;
 /// The most chains that one poll drops: a front end that makes nothing else does not keep the thread.
 const MOST_DROPPED: usize = 256;
+
+/// Packets that a driver takes unfinished.
+const BY_DRIVER: Taken = Taken {
+    checksum: feature::GUEST_CSUM,
+    tcp_ipv4: feature::GUEST_TSO4,
+    tcp_ipv6: feature::GUEST_TSO6,
+    udp: feature::GUEST_USO4 | feature::GUEST_USO6,
+    ecn: feature::GUEST_ECN,
+};
 
 /// Returns the length of the header that the features have (5.1.6.1).
 fn header_len(features: u64) -> usize {

@@ -27,7 +27,7 @@ use super::vector::{Groups, SMALLEST};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
-use crate::offload::{BY_DEVICE, LONGEST, Offload};
+use crate::offload::{LONGEST, Offload, Taken};
 use crate::pci::Interrupt;
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
@@ -37,6 +37,15 @@ use crate::spec::virtio::{feature, header};
 const SHORT: u32 = header::SHORT_LEN as u32;
 /// Fewer packets than these cost less than the preparations of a loop over many.
 const FEW: usize = 4;
+
+/// Packets that a device takes unfinished.
+const BY_DEVICE: Taken = Taken {
+    checksum: feature::CSUM,
+    tcp_ipv4: feature::HOST_TSO4,
+    tcp_ipv6: feature::HOST_TSO6,
+    udp: feature::HOST_USO,
+    ecn: feature::HOST_ECN,
+};
 
 /// A receive queue.
 pub(super) struct VirtioRx<R: Ring, L: Locate> {
