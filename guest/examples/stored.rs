@@ -4,18 +4,14 @@
 //!   stored PORT FILE
 //! ```
 //!
-//! A datagram begins with its number and its hash ([`hash`]). Datagrams that are not read stay in the pages that the card has
+//! A datagram begins with its number and its hash ([`hash_of`]). Datagrams that are not read stay in the pages that the card has
 //! written: after a live migration they are what was copied.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-/// FNV-1a over the number and what is behind the hash.
-fn hash(datagram: &[u8]) -> u64 {
-    let bytes = datagram[..8].iter().chain(&datagram[16..]);
-    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
-}
+use linerate_guest::hash_of;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -34,7 +30,7 @@ fn main() {
         let datagram = &datagram[..len];
         let [number, claimed] = [0, 8].map(|at| datagram.get(at..)?.first_chunk().copied().map(u64::from_le_bytes));
         stored += 1;
-        if number.is_none() || len < 16 || claimed != Some(hash(datagram)) {
+        if number.is_none() || len < 16 || claimed != Some(hash_of(datagram)) {
             corrupted += 1;
         } else if !numbers.insert(number) {
             repeated += 1;

@@ -48,5 +48,5 @@ pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;
 pub use scenario::{A, B, does_all, forwards_chains, forwards_flows, obeys};
 pub use served::{Counted, Served, has_reason, write_down};
-pub use traffic::{cross, cross_flows, expect_generated, offer};
+pub use traffic::{cross, cross_flows, expect_generated, hash_of, offer};
 pub use wire::Wire;

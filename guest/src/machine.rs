@@ -67,8 +67,8 @@ pub enum Qemu {
     Distribution,
 }
 
-/// The guest's memory.
-const MEMORY: &str = "768M";
+/// The guest's memory, in MiB.
+const MEMORY: u32 = 768;
 
 /// The address of the first card's port on the root bus.
 const FIRST: usize = 4;
@@ -290,7 +290,7 @@ impl Machine {
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a file of ours");
             words.extend([programs()[0].display().to_string(), "vm".to_string()]);
             words.extend(self.ports.iter().cloned());
-            words.extend([format!("--qemu={}", script.display()), "--memory=768".to_string()]);
+            words.extend([format!("--qemu={}", script.display()), format!("--memory={MEMORY}")]);
             words.extend([format!("--processors={}", self.processors), "--no-kvm".to_string()]);
             words.extend(["--run", "--"].map(String::from));
         }
@@ -316,8 +316,8 @@ impl Machine {
             qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
                 .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
                 // With a place for more.
-                .args(["-m", &format!("{MEMORY},slots=1,maxmem=1G"), "-object"])
-                .arg(format!("{memory},id=memory,size={MEMORY},share=on"))
+                .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=1G"), "-object"])
+                .arg(format!("{memory},id=memory,size={MEMORY}M,share=on"))
                 .args(["-smp", &self.processors.to_string()]);
         }
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])

@@ -96,3 +96,10 @@ pub fn offer(wire: &Wire, count: usize, size: usize) {
     let mut generator = Generator::new(size, 1);
     (0..count).for_each(|_| wire.send(&frame(&mut generator)));
 }
+
+/// Returns the hash of a datagram that begins with its number and this hash, of eight bytes each: FNV-1a over the number and the
+/// rest.
+pub fn hash_of(datagram: &[u8]) -> u64 {
+    let bytes = datagram[..8].iter().chain(&datagram[16..]);
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
+}

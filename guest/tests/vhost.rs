@@ -20,7 +20,7 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
-use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu};
+use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -78,8 +78,8 @@ struct Pair {
 }
 
 /// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets; and packed ones. The
-/// last can send packets to be segmented and finished, and takes none.
-const PAIRS: [Pair; 8] = [
+/// last two can send packets to be segmented; one takes those with a checksum to be done, and one takes none.
+const PAIRS: [Pair; 9] = [
     Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
     Pair { options: "mrg_rxbuf=off,event_idx=off", port: "", queues: 1 },
     Pair { options: "indirect_desc=off,disable-modern=on,disable-legacy=off", port: "", queues: 1 },
@@ -87,6 +87,7 @@ const PAIRS: [Pair; 8] = [
     Pair { options: "host_mtu=9000", port: "?mtu=9000", queues: 4 },
     Pair { options: "packed=on", port: "?packed=on&offloads=on", queues: 2 },
     Pair { options: "packed=on,mrg_rxbuf=off,event_idx=off,indirect_desc=off", port: "?packed=on", queues: 1 },
+    Pair { options: "guest_tso4=off,guest_tso6=off,guest_ecn=off", port: "?offloads=on", queues: 1 },
     Pair { options: "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off", port: "?offloads=on", queues: 1 },
 ];
 
@@ -624,10 +625,7 @@ fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
         *byte = (state >> 56) as u8;
     });
     datagram[..8].copy_from_slice(&number.to_le_bytes());
-    // FNV-1a, as the program computes it.
-    let hashed = datagram[..8].iter().chain(&datagram[16..]);
-    let hash = hashed
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+    let hash = hash_of(datagram);
     datagram[8..16].copy_from_slice(&hash.to_le_bytes());
 }
 
