@@ -222,7 +222,7 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(67_100))]
+#[library_benchmark(config = limit(56_071))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -234,7 +234,7 @@ fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(67_100))]
+#[library_benchmark(config = limit(56_071))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -252,67 +252,67 @@ fn avx2_32_pages(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(43_724))]
+#[library_benchmark(config = limit(42_677))]
 #[bench::four(args = (Vectors::Scalar, 4), setup = waiting)]
 fn batch_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(30_932))]
+#[library_benchmark(config = limit(30_357))]
 #[bench::eight(args = (Vectors::Scalar, 8), setup = waiting)]
 fn batch_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(34_772))]
+#[library_benchmark(config = limit(33_965))]
 #[bench::four(args = (Vectors::Avx2, 4), setup = waiting)]
 fn avx2_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(21_340))]
+#[library_benchmark(config = limit(20_877))]
 #[bench::eight(args = (Vectors::Avx2, 8), setup = waiting)]
 fn avx2_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(83_213))]
+#[library_benchmark(config = limit(69_371))]
 #[bench::one(args = (Vectors::Scalar, 32), setup = idle)]
 fn poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(83_213))]
+#[library_benchmark(config = limit(69_371))]
 #[bench::one(args = (Vectors::Avx2, 32), setup = idle)]
 fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(33_857))]
+#[library_benchmark(config = limit(30_277))]
 #[bench::one(args = (1), setup = pipe)]
 fn pipe_1(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(16_065))]
+#[library_benchmark(config = limit(15_941))]
 #[bench::eight(args = (8), setup = pipe)]
 fn pipe_8(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(6_177))]
+#[library_benchmark(config = limit(6_149))]
 #[bench::thirty_two(args = (32), setup = pipe)]
 fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(276_168))]
+#[library_benchmark(config = limit(270_547))]
 #[bench::one(args = (1), setup = switched)]
 fn switch_1(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(98_355))]
+#[library_benchmark(config = limit(98_176))]
 #[bench::eight(args = (8), setup = switched)]
 fn switch_8(waiting: Switched) -> Switched {
     switch(waiting)
@@ -348,31 +348,31 @@ fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(120_909))]
+#[library_benchmark(config = limit(119_878))]
 #[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
 fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(111_566))]
+#[library_benchmark(config = limit(110_284))]
 #[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
 fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(98_998))]
+#[library_benchmark(config = limit(97_454))]
 #[bench::split(args = (["vhost:PATH", "virtio-user:PATH?ring=1024"]), setup = crossing)]
 fn vhost_split_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(113_348))]
+#[library_benchmark(config = limit(112_604))]
 #[bench::packed(args = (["vhost:PATH?packed=on", "virtio-user:PATH?ring=1024&packed=on"]), setup = crossing)]
 fn vhost_packed_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(140_468))]
+#[library_benchmark(config = limit(139_076))]
 #[bench::copied(args = (["memif:PATH?role=server", "memif:PATH?ring=1024"]), setup = crossing)]
 fn memif_32(waiting: Crossing) -> Crossing {
     cross(waiting)

@@ -35,11 +35,12 @@ pub(crate) const MAX_CHAIN: usize = 64;
 /// A batch belongs to the pool of the first queue that it is used with. A queue of another region copies its packets.
 pub struct Batch {
     slots: Box<[Slot]>,
+    capacity: usize,
     start: usize,
     end: usize,
     /// False if every packet is in one slot, which shortens loops over the packets.
     has_chains: bool,
-    cache: Option<Cache>,
+    cache: Cache,
     /// In a box: it is rare, and the fields above stay at their places.
     segmented: Option<Box<Segmented>>,
 }
@@ -61,13 +62,15 @@ impl Batch {
     /// # Panics
     /// If memory cannot hold as many slots, as [`Vec::with_capacity`].
     pub fn with_capacity(capacity: usize) -> Batch {
-        let slots = (0..capacity.max(1).saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
-        Batch { slots, start: 0, end: 0, has_chains: false, cache: None, segmented: None }
+        let capacity = capacity.max(1);
+        let slots = (0..capacity.saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
+        Batch { slots, capacity, start: 0, end: 0, has_chains: false, cache: Cache::default(), segmented: None }
     }
 
     /// Returns the most slots to receive before some are sent or cleared.
+    #[inline(always)]
     pub fn capacity(&self) -> usize {
-        self.slots.len() - MAX_CHAIN
+        self.capacity
     }
 
     /// Returns the count of slots: that of packets, unless frames are longer than a buffer.
@@ -87,7 +90,7 @@ impl Batch {
     pub fn clear(&mut self) {
         if self.end > 0 {
             self.free(self.start..self.end);
-            (self.start, self.end, self.has_chains) = (0, 0, false);
+            self.sent_all();
         }
     }
 
@@ -134,20 +137,20 @@ impl Batch {
     /// Returns the slots, and a view of their bytes; a batch without a cache has no slots.
     #[inline(always)]
     fn parts(&mut self) -> (&mut [Slot], View<'_>) {
-        let view = self.cache.as_ref().map_or(View::EMPTY, |cache| cache.pool().region().view());
+        let view = self.cache.pool().map_or(View::EMPTY, |pool| pool.region().view());
         (&mut self.slots[self.start..self.end], view)
     }
 
     /// Returns the count of free buffers that travel with the batch.
     pub fn cached(&self) -> usize {
-        self.cache.as_ref().map_or(0, Cache::len)
+        self.cache.len()
     }
 
     /// Returns free buffers that travel with the batch to their pool, unless there are `most` or fewer.
     #[inline(always)]
     pub(crate) fn keep_cached(&mut self, most: usize) {
-        if let Some(cache) = self.cache.as_mut().filter(|cache| cache.len() > most) {
-            cache.keep(most);
+        if self.cache.len() > most {
+            self.cache.keep(most);
         }
     }
 
@@ -162,7 +165,7 @@ impl Batch {
 
     /// Returns the bytes of a buffer of the batch's pool behind the headroom.
     fn room(&self) -> usize {
-        self.cache.as_ref().map_or(0, |cache| cache.pool().region().room())
+        self.pool().map_or(0, |pool| pool.region().room())
     }
 
     // The rest is for the queues of this crate.
@@ -170,7 +173,7 @@ impl Batch {
     /// Returns whether the batch's packets and buffers are of `pool`.
     #[inline(always)]
     pub(crate) fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
-        self.cache.as_ref().is_some_and(|cache| Arc::ptr_eq(cache.pool(), pool))
+        self.pool().is_some_and(|own| Arc::ptr_eq(own, pool))
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.
@@ -182,8 +185,8 @@ impl Batch {
     /// As [`is_already_of`](Batch::is_already_of), but a batch without a pool gets `pool`.
     #[inline(always)]
     pub(crate) fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
-        match &self.cache {
-            Some(cache) => Arc::ptr_eq(cache.pool(), pool),
+        match self.pool() {
+            Some(own) => Arc::ptr_eq(own, pool),
             None => self.adopt(pool),
         }
     }
@@ -192,7 +195,7 @@ impl Batch {
     fn adopt(&mut self, pool: &Arc<Pool>) -> bool {
         let own = self.is_already_of(pool);
         if !own && self.is_empty() {
-            self.cache = Some(Cache::new(pool, self.capacity()));
+            self.cache = Cache::new(pool, self.capacity());
             return true;
         }
         own
@@ -207,11 +210,10 @@ impl Batch {
         if self.end + room > self.capacity() {
             self.compact();
         }
-        let Some(cache) = &mut self.cache else { return (0, 0) };
-        let bufs = cache.offer(room);
+        let bufs = self.cache.offer(room);
         let offered = bufs.len();
         let taken = take(&mut self.slots[self.end..self.end + offered], bufs);
-        cache.used(offered, taken);
+        self.cache.used(offered, taken);
         self.end += taken;
         (offered, taken)
     }
@@ -220,8 +222,8 @@ impl Batch {
     /// there is no [place](Batch::place), or the cache is empty.
     #[inline(always)]
     pub(crate) fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
-        let place = entry(&mut self.slots, self.end)?;
-        let buf = self.cache.as_mut()?.take_warmest()?;
+        let place = entry(&mut self.slots, self.capacity, self.end)?;
+        let buf = self.cache.take_warmest()?;
         *place = slot;
         self.end += 1;
         Some(buf)
@@ -230,7 +232,7 @@ impl Batch {
     /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or slots must be moved to its front first.
     #[inline(always)]
     pub(crate) fn place(&mut self) -> Option<&mut Slot> {
-        entry(&mut self.slots, self.end)
+        entry(&mut self.slots, self.capacity, self.end)
     }
 
     /// Returns whether the batch has as many slots as its capacity, or more.
@@ -267,7 +269,7 @@ impl Batch {
 
     /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
     pub(crate) fn take_buffer(&mut self) -> Option<u32> {
-        self.cache.as_mut()?.take_one()
+        self.cache.take_one()
     }
 
     /// Appends a slot of a chain, also beyond the capacity; returns false if that is full, too.
@@ -326,14 +328,15 @@ impl Batch {
     }
 
     /// Returns the pool of the batch's packets and buffers.
+    #[inline(always)]
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
-        self.cache.as_ref().map(Cache::pool)
+        self.cache.pool()
     }
 
     /// Returns the slots and their pool; `None` for a batch that never had any.
     #[inline(always)]
     pub(crate) fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
-        self.cache.as_ref().map(|cache| (&self.slots[self.start..self.end], cache.pool()))
+        self.pool().map(|pool| (&self.slots[self.start..self.end], pool))
     }
 
     /// Returns the slots, in order.
@@ -353,22 +356,26 @@ impl Batch {
     pub(crate) fn sent(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {
-            (self.start, self.end, self.has_chains) = (0, 0, false);
+            self.sent_all();
         }
+    }
+
+    /// Removes all slots, which a queue owns now.
+    #[inline(always)]
+    pub(crate) fn sent_all(&mut self) {
+        (self.start, self.end, self.has_chains) = (0, 0, false);
     }
 
     /// Takes buffers of the batch's own pool that a queue no longer needs.
     #[inline(always)]
     pub(crate) fn put(&mut self, bufs: &[u32]) {
-        if let Some(cache) = &mut self.cache {
-            cache.put(bufs);
-        }
+        self.cache.put(bufs);
     }
 
     /// Returns whether the cache would return buffers to the pool if it got `more`, and the pool does not need them.
     #[inline(always)]
     pub(crate) fn is_stocked(&self, more: usize) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.is_stocked(more))
+        self.cache.is_stocked(more)
     }
 
     /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should
@@ -389,18 +396,17 @@ impl Batch {
     /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, nothing is
     /// freed: no buffer of another slot may become free.
     fn free(&mut self, places: Range<usize>) {
-        let Some(cache) = &mut self.cache else { return };
         let slots = &self.slots[places];
         // A loop over many prepares more than one packet costs.
         if let [slot] = slots
             && !slot.is_empty_place()
         {
-            return cache.put(&[slot.buf()]);
+            return self.cache.put(&[slot.buf()]);
         }
         let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
         debug_assert_eq!(empty, 0, "a place without a buffer is freed");
         if empty == 0 {
-            cache.put_all(slots.iter().map(Slot::buf));
+            self.cache.put_all(slots.iter().map(Slot::buf));
         }
     }
 
@@ -418,8 +424,8 @@ impl Batch {
 
 /// Returns the entry at `end`, unless it is behind the capacity.
 #[inline(always)]
-fn entry(slots: &mut [Slot], end: usize) -> Option<&mut Slot> {
-    slots.split_last_chunk_mut::<MAX_CHAIN>()?.0.get_mut(end)
+fn entry(slots: &mut [Slot], capacity: usize, end: usize) -> Option<&mut Slot> {
+    if end < capacity { slots.get_mut(end) } else { None }
 }
 
 impl Drop for Batch {

@@ -147,7 +147,7 @@ impl Batch {
             return false;
         }
         self.compact();
-        let Batch { slots, end, cache: Some(cache), .. } = self else { return false };
+        let Batch { slots, end, cache, .. } = self;
         let bufs = cache.offer(count);
         if bufs.len() < count {
             return false;
@@ -157,10 +157,11 @@ impl Batch {
             let part = room.min(len - index * room);
             *slot = Slot::new(buf, HEADROOM, part as u16, index + 1 < count);
         }
+        let Some(region) = cache.pool().map(|pool| pool.region()) else { return false };
         if let Some(offload) = offload {
-            offload.note(&mut slots[0], cache.pool().region());
+            offload.note(&mut slots[0], region);
         }
-        let view = cache.pool().region().view();
+        let view = region.view();
         for (index, slot) in slots.iter_mut().enumerate() {
             fill(index * room, view.bytes_mut(slot));
         }

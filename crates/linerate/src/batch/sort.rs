@@ -32,8 +32,8 @@ impl Batch {
     ///
     /// `keep` is the program's closure, and may panic: then the packet passed to it and all later ones are kept.
     fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
-        let Batch { slots, start, end, cache: Some(cache), .. } = self else { return };
-        let pool = cache.pool().clone();
+        let Batch { slots, start, end, cache, .. } = self;
+        let Some(pool) = cache.pool().cloned() else { return };
         let (mut begins, mut keeping) = (true, true);
         let mut sorting = Sorting { to: *start, at: *start, slots, start, end };
         while sorting.at < *sorting.end {

@@ -159,9 +159,10 @@ impl Drop for Reservation {
     }
 }
 
-/// One thread's private share of a pool's free buffers, last in, first out.
+/// One thread's private share of a pool's free buffers, last in, first out. The default has no pool, and no buffers.
+#[derive(Default)]
 pub(crate) struct Cache {
-    pool: Arc<Pool>,
+    pool: Option<Arc<Pool>>,
     free: Vec<u32>,
     /// Buffers beyond these return to the pool.
     most: usize,
@@ -171,15 +172,16 @@ impl Cache {
     /// Creates an empty cache, for a batch of this capacity.
     pub(crate) fn new(pool: &Arc<Pool>, capacity: usize) -> Cache {
         let most = pool.most_cached(capacity);
-        Cache { pool: pool.clone(), free: Vec::with_capacity(2 * most), most }
+        Cache { pool: Some(pool.clone()), free: Vec::with_capacity(2 * most), most }
     }
 
     #[inline(always)]
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref()
     }
 
     /// Returns the count of buffers in the cache.
+    #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.free.len()
     }
@@ -188,7 +190,7 @@ impl Cache {
     /// [`used`](Cache::used) removes those that were used, from the front.
     #[inline(always)]
     pub(crate) fn offer(&mut self, count: usize) -> &[u32] {
-        while self.free.len() < count && self.pool.fetch(&mut self.free) {}
+        while self.free.len() < count && self.refill() {}
         &self.free[self.free.len().saturating_sub(count)..]
     }
 
@@ -213,15 +215,21 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn take_one(&mut self) -> Option<u32> {
         if self.free.is_empty() {
-            self.pool.fetch(&mut self.free);
+            self.refill();
         }
         self.take_warmest()
+    }
+
+    /// Adds buffers of the pool; returns false if it has none.
+    #[inline(always)]
+    fn refill(&mut self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.fetch(&mut self.free))
     }
 
     /// Returns whether `more` buffers would go on to the pool, which does not need them.
     #[inline(always)]
     pub(crate) fn is_stocked(&self, more: usize) -> bool {
-        self.free.len() + more > self.most && self.pool.is_ample()
+        self.free.len() + more > self.most && self.pool.as_ref().is_some_and(|pool| pool.is_ample())
     }
 
     /// Adds free buffers; if there are too many, whole magazines go on to the pool.
@@ -245,24 +253,28 @@ impl Cache {
     /// Keeps the `most` warmest buffers at most, and returns the others to the pool.
     #[cold]
     pub(crate) fn keep(&mut self, most: usize) {
-        let excess = self.free.len().saturating_sub(most);
-        self.pool.give(&self.free[..excess]);
-        self.free.drain(..excess);
+        self.give_coldest(self.free.len().saturating_sub(most));
     }
 
     /// Keeps at least half of the most, the warmest buffers, and returns whole magazines to the pool.
     #[cold]
     fn trim(&mut self) {
-        let magazine = self.pool.depot.magazine();
-        let excess = (self.free.len() - self.most / 2) / magazine * magazine;
-        self.pool.give(&self.free[..excess]);
-        self.free.drain(..excess);
+        let magazine = self.pool.as_ref().map_or(1, |pool| pool.depot.magazine());
+        self.give_coldest((self.free.len() - self.most / 2) / magazine * magazine);
+    }
+
+    /// Returns the `count` coldest buffers to the pool.
+    fn give_coldest(&mut self, count: usize) {
+        if let Some(pool) = &self.pool {
+            pool.give(&self.free[..count]);
+        }
+        self.free.drain(..count);
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.pool.give(&self.free);
+        self.give_coldest(self.free.len());
     }
 }
 

@@ -83,8 +83,8 @@ impl<T: Copy> Ring<T> {
         let at = self.place(tail);
         if from.len() < FEW {
             for (n, word) in from.iter().enumerate() {
-                // SAFETY: these places are the sender's (see above).
-                unsafe { *self.places[self.place(tail.wrapping_add(n as u32))].get() = *word };
+                // SAFETY: these places are the sender's (see above), and `place` is below the ring's length.
+                unsafe { *self.places.get_unchecked(self.place(tail.wrapping_add(n as u32))).get() = *word };
             }
             return;
         }
@@ -107,8 +107,8 @@ impl<T: Copy> Ring<T> {
         let at = self.place(head);
         if to.len() < FEW {
             for (n, word) in to.iter_mut().enumerate() {
-                // SAFETY: these places are the receiver's (see above).
-                *word = unsafe { *self.places[self.place(head.wrapping_add(n as u32))].get() };
+                // SAFETY: these places are the receiver's (see above), and `place` is below the ring's length.
+                *word = unsafe { *self.places.get_unchecked(self.place(head.wrapping_add(n as u32))).get() };
             }
             return;
         }
@@ -167,14 +167,29 @@ impl<T: Copy> Sender<T> {
         if count == 0 {
             return 0;
         }
-        self.ring.put(self.tail, &from[..count]);
-        self.tail = self.tail.wrapping_add(count as u32);
-        self.ring.tail.0.store(self.tail, Ordering::Release);
+        self.put(&from[..count]);
         count
+    }
+
+    /// As [`send`](Sender::send), for one word; returns whether it fits.
+    #[inline(always)]
+    pub fn send_one(&mut self, word: T) -> bool {
+        let fits = self.free(1) > 0;
+        if fits {
+            self.put(&[word]);
+        }
+        fits
+    }
+
+    #[inline(always)]
+    fn put(&mut self, words: &[T]) {
+        self.ring.put(self.tail, words);
+        self.tail = self.tail.wrapping_add(words.len() as u32);
+        self.ring.tail.0.store(self.tail, Ordering::Release);
     }
 }
 
-impl<T: Copy> Receiver<T> {
+impl<T: Copy + Default> Receiver<T> {
     /// Returns the number of words to receive.
     #[inline(always)]
     pub fn available(&mut self) -> usize {
@@ -191,10 +206,26 @@ impl<T: Copy> Receiver<T> {
         if count == 0 {
             return 0; // the sender's copy of this line stays valid
         }
-        self.ring.get(self.head, &mut to[..count]);
-        self.head = self.head.wrapping_add(count as u32);
-        self.ring.head.0.store(self.head, Ordering::Release);
+        self.get(&mut to[..count]);
         count
+    }
+
+    /// As [`receive`](Receiver::receive), for one word; `None` if there is none.
+    #[inline(always)]
+    pub fn receive_one(&mut self) -> Option<T> {
+        if self.available() == 0 {
+            return None;
+        }
+        let mut word = [T::default()];
+        self.get(&mut word);
+        Some(word[0])
+    }
+
+    #[inline(always)]
+    fn get(&mut self, words: &mut [T]) {
+        self.ring.get(self.head, words);
+        self.head = self.head.wrapping_add(words.len() as u32);
+        self.ring.head.0.store(self.head, Ordering::Release);
     }
 
     /// Returns the number of words now, including those that [`available`](Receiver::available) has not looked for.

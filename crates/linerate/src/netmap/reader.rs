@@ -43,9 +43,10 @@ pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batc
     // A packet alone, since the packets in a channel are whole. What a loop over many prepares costs more than it does.
     if receiver.available() == 1
         && let Some(place) = batch.place()
+        && let Some(word) = receiver.receive_one()
     {
         // SAFETY: as in `receive_from`.
-        receiver.receive(unsafe { Slot::words_mut(std::slice::from_mut(place)) });
+        *place = unsafe { Slot::of_word(word) };
         counters.moved_packets(1, 1, place.len());
         batch.appended(1, false);
         return 1;
@@ -83,12 +84,12 @@ pub fn send_counted(sender: &mut Sender<u64>, counters: &QueueCounters, batch: &
     if batch.len() == 1
         && let Some(slot) = batch.first().filter(|slot| !slot.has_more())
     {
-        let count = sender.send(Slot::words(std::slice::from_ref(slot)));
-        if count > 0 {
-            counters.moved_packets(1, 1, slot.len());
-            batch.sent(1);
+        if !sender.send_one(slot.word()) {
+            return 0;
         }
-        return count;
+        counters.moved_packets(1, 1, slot.len());
+        batch.sent_all();
+        return 1;
     }
     send_many(sender, counters, batch)
 }

@@ -10,6 +10,21 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) }
     }
 
+    /// Returns the slot as a word, as [`words`](Slot::words) does.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u64 {
+        u64::from(self.buf) | u64::from(self.data) << u32::BITS
+    }
+
+    /// Returns the slot of a [word](Slot::word).
+    ///
+    /// # Safety
+    /// The word must be a slot that its previous owner has given up.
+    #[inline(always)]
+    pub(crate) unsafe fn of_word(word: u64) -> Slot {
+        Slot { buf: word as u32, data: (word >> u32::BITS) as u32 }
+    }
+
     /// Returns slots as words to store to.
     ///
     /// # Safety

@@ -13,6 +13,7 @@
 
 mod hardware;
 mod queue;
+mod ring;
 mod semaphore;
 mod start;
 mod vector;

@@ -20,10 +20,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::Controller;
 use super::hardware::Hardware;
+use super::ring::Ring;
 use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::memory::{Descriptors, Locate, Placement, Pool, Reservation};
+use crate::memory::{Locate, Placement, Pool, Reservation};
 use crate::pci::{Bar, Doorbell, Interrupt};
 use crate::port::{QueueCounters, RegionRx, RegionTx};
 use crate::slot::Slot;
@@ -37,9 +38,7 @@ const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
 pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
-    pub(super) descriptors: Descriptors,
-    pub(super) bufs: Box<[u32]>,
-    pub(super) next: usize,
+    pub(super) ring: Ring,
     /// The tail as last written to RDT, plus one.
     pub(super) tail: usize,
     pub(super) doorbell: B::Doorbell,
@@ -55,9 +54,12 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) partial: Vec<Slot>,
     /// The next descriptors belong to a packet that is being dropped.
     pub(super) dropping: bool,
+    /// The next descriptor is in a packet: one of the two above.
+    pub(super) is_inside: bool,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
+    pub(super) is_stopped: bool,
     pub(super) _reservation: Reservation,
 }
 
@@ -69,15 +71,15 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        let has = |count| batch.capacity() >= count && self.is_done(self.next + count - 1);
-        if has(SMALLEST) || self.dropping || !self.partial.is_empty() {
+        let has = |count| batch.capacity() >= count && self.is_done(count - 1);
+        if self.is_inside || has(SMALLEST) {
             return self.recv_burst(batch);
         }
         if has(2) { self.recv_few(batch) } else { self.recv_one(batch) }
     }
 
     fn buffers(&self) -> usize {
-        self.bufs.len() + self.partial.len()
+        self.ring.len() + self.partial.len()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -102,17 +104,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Receives a packet that is alone: it costs less than a loop, and what that prepares.
     #[inline(never)]
     fn recv_one(&mut self, batch: &mut Batch) -> usize {
-        let word = self.status();
-        if word & receive::DD == 0 {
-            self.return_descriptors(0);
-            return 0;
+        if self.take_one(batch) {
+            self.return_descriptors(1);
+            self.counters.moved(1);
+            return 1;
         }
-        if !self.take_one(word, batch) {
+        if self.is_done(0) {
             return self.recv_burst(batch);
         }
-        self.return_descriptors(1);
-        self.counters.moved(1);
-        1
+        self.return_descriptors(0);
+        0
     }
 
     /// Receives fewer packets than a group has. Their loop keeps everything in the queue and the batch, since what a
@@ -120,18 +121,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn recv_few(&mut self, batch: &mut Batch) -> usize {
         let mut received = 0;
-        while !batch.is_full() {
-            let word = self.status();
-            if word & receive::DD == 0 {
-                break;
-            }
-            if !self.take_one(word, batch) {
-                self.counters.moved(received);
-                return received + self.recv_burst(batch);
-            }
+        while self.take_one(batch) {
             received += 1;
         }
         self.counters.moved(received);
+        if self.is_done(0) && !batch.is_full() {
+            return received + self.recv_burst(batch);
+        }
         self.return_descriptors(received);
         received
     }
@@ -139,9 +135,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// As [`take_run`](Self::take_run), for one packet. Returns false, without a change, for anything but a packet in one
     /// buffer, and for a batch that has no room, or no buffer.
     #[inline(always)]
-    fn take_one(&mut self, word: u64, batch: &mut Batch) -> bool {
-        let Some(length) = Self::whole_packet(word, self.longest) else { return false };
-        let buf = &mut self.bufs[self.next];
+    fn take_one(&mut self, batch: &mut Batch) -> bool {
+        let Some(length) = Self::whole_packet(self.status(), self.longest) else { return false };
+        let buf = self.ring.buf();
         let Some(new) = batch.exchange_one(self.placement.slot(*buf, length, false)) else { return false };
         *buf = new;
         self.refill();
@@ -151,16 +147,17 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Receives into a batch of the queue's own region.
     #[inline(never)]
     fn recv_burst(&mut self, batch: &mut Batch) -> usize {
-        let (before, first) = (batch.len(), self.next);
-        if self.dropping || !self.partial.is_empty() {
+        let (before, first) = (batch.len(), self.ring.next());
+        if self.is_inside {
             self.resume(batch);
         }
         let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
         }
+        self.is_inside = self.dropping || !self.partial.is_empty();
         let received = batch.len() - before;
-        if self.next != first {
+        if self.ring.next() != first {
             self.counters.moved(received);
         }
         self.return_descriptors(received);
@@ -171,11 +168,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// arrives.
     #[inline(always)]
     fn return_descriptors(&mut self, received: usize) {
-        let owed = self.next.wrapping_sub(self.tail) & (self.bufs.len() - 1);
+        let owed = self.ring.since(self.tail);
         if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
-            self.tail = self.next;
+            self.tail = self.ring.next();
             // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
-            self.doorbell.ring((self.next.wrapping_sub(1) & (self.bufs.len() - 1)) as u32);
+            self.doorbell.ring(self.ring.wrap(self.tail.wrapping_sub(1)) as u32);
         }
     }
 
@@ -183,9 +180,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
         // At most once round the ring, so that a malicious card cannot keep the thread here.
-        for _ in 0..self.bufs.len() {
+        for _ in 0..self.ring.len() {
             // At the ring's end, more whole packets may follow at its beginning.
-            if (received == 0 || self.next != 0) && !self.take_careful(batch) {
+            if (received == 0 || self.ring.next() != 0) && !self.take_careful(batch) {
                 break;
             }
             let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
@@ -201,7 +198,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let done = self.take_groups(slots, fresh);
-        if done > 0 && (done == slots.len() || self.next == 0) {
+        if done > 0 && (done == slots.len() || self.ring.next() == 0) {
             return done;
         }
         done + self.take_singly(&mut slots[done..], &fresh[done..])
@@ -211,9 +208,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(always)]
     fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
-        let (ring, bufs) = (&self.descriptors[self.next..], &mut self.bufs[self.next..]);
-        let done = groups.take(ring, bufs, slots, fresh, C::RX_ERRORS);
-        self.next = (self.next + done) & (self.bufs.len() - 1);
+        let (descriptors, bufs) = self.ring.rest();
+        let done = groups.take(descriptors, bufs, slots, fresh, C::RX_ERRORS);
+        self.ring.advance(done);
         done
     }
 
@@ -221,9 +218,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let (locate, placement, longest) = (self.addresses.locator(), self.placement, self.longest);
-        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
+        let (descriptors, bufs) = self.ring.rest();
         let mut done = 0;
-        for (((descriptor, buf), slot), &new) in ring.zip(slots).zip(fresh) {
+        for (((descriptor, buf), slot), &new) in descriptors.iter().zip(bufs).zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the DD bit.
             let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
             *slot = placement.slot(*buf, length, false);
@@ -232,7 +229,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             descriptor[1].store(0, Relaxed);
             done += 1;
         }
-        self.next = (self.next + done) & (self.bufs.len() - 1);
+        self.ring.advance(done);
         done
     }
 
@@ -245,16 +242,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         is_whole.then_some(length)
     }
 
-    /// Returns whether the card is done with a descriptor, which may be behind the ring's end.
+    /// Returns whether the card is done with the descriptor that is this many behind the next one.
     #[inline(always)]
-    fn is_done(&self, index: usize) -> bool {
-        self.descriptors[index & (self.bufs.len() - 1)][1].load(Relaxed) & receive::DD != 0
+    fn is_done(&self, behind: usize) -> bool {
+        self.ring.at(self.ring.next() + behind)[1].load(Relaxed) & receive::DD != 0
     }
 
     /// Returns word 1 of the next descriptor, with its DD bit.
     #[inline(always)]
     fn status(&self) -> u64 {
-        self.descriptors[self.next][1].load(Acquire)
+        self.ring.descriptor()[1].load(Acquire)
     }
 
     /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if
@@ -284,11 +281,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             };
             let more = word & receive::EOP == 0;
-            if !batch.push_slot(&mut self.placement.slot(self.bufs[self.next], length, more)) {
+            if !batch.push_slot(&mut self.placement.slot(*self.ring.buf(), length, more)) {
                 batch.put(&[new]); // longer than a card may make it
                 return self.drop_packet(batch, word);
             }
-            self.bufs[self.next] = new;
+            *self.ring.buf() = new;
             self.refill();
             if !more {
                 return true;
@@ -316,15 +313,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Returns the next descriptor to the card with the buffer in `bufs`.
     #[inline(always)]
     fn refill(&mut self) {
-        let descriptor = &self.descriptors[self.next];
-        let data = self.placement.data(self.bufs[self.next]);
+        let data = self.placement.data(*self.ring.buf());
+        let descriptor = self.ring.descriptor();
         descriptor[0].store(self.addresses.locate(data), Relaxed);
         descriptor[1].store(0, Relaxed);
-        self.next = (self.next + 1) & (self.bufs.len() - 1);
+        self.ring.advance(1);
     }
 
     fn skip_dropped(&mut self) {
-        for _ in 0..self.bufs.len() {
+        for _ in 0..self.ring.len() {
             let word = self.status();
             if !self.dropping || word & receive::DD == 0 {
                 break;
@@ -344,11 +341,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
 /// A transmit queue.
 pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
-    pub(super) descriptors: Descriptors,
-    pub(super) bufs: Box<[u32]>,
+    pub(super) ring: Ring,
     /// The oldest descriptor not known to be done.
     pub(super) clean: usize,
-    pub(super) next: usize,
     /// Descriptors with RS, the oldest first. At least [`REPORT_EVERY`] apart, a ring of 4,096 has at most 128.
     pub(super) reports: [u16; 128],
     pub(super) oldest_report: u8,
@@ -365,6 +360,7 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) counters: Arc<QueueCounters>,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
+    pub(super) is_stopped: bool,
     pub(super) _reservation: Reservation,
 }
 
@@ -377,7 +373,8 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         match batch.len() {
-            1 => self.send_one(batch),
+            // A report is for many packets: it is not looked for at each of them.
+            1 if self.unreported > 0 => self.send_one(batch),
             SMALLEST.. => self.send_burst(batch),
             _ => self.send_few(batch),
         }
@@ -392,7 +389,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     }
 
     fn buffers(&self) -> usize {
-        self.in_flight()
+        self.ring.since(self.clean)
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -407,16 +404,12 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sends a packet that is alone, as it is received.
     #[inline(never)]
     fn send_one(&mut self, batch: &mut Batch) -> usize {
-        // A report is for many packets: it is not looked for at each of them.
-        if self.unreported == 0 {
-            self.reclaim(batch);
-        }
         if !batch.first().is_some_and(|slot| self.fill_one(slot)) {
             return self.send_burst(batch);
         }
-        batch.sent(1);
+        batch.sent_all();
         self.counters.moved(1);
-        self.doorbell.ring(self.next as u32);
+        self.doorbell.ring(self.ring.next() as u32);
         1
     }
 
@@ -433,7 +426,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         }
         if taken > 0 {
             self.counters.moved(taken);
-            self.doorbell.ring(self.next as u32);
+            self.doorbell.ring(self.ring.next() as u32);
         }
         // Anything but a packet in one buffer, or the ring is full.
         if batch.is_empty() { taken } else { taken + self.send_burst(batch) }
@@ -447,11 +440,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return false;
         }
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-        let descriptor = &self.descriptors[self.next];
+        let descriptor = self.ring.descriptor();
         descriptor[0].store(address, Relaxed);
         descriptor[1].store(Self::word(length), Relaxed);
-        self.bufs[self.next] = slot.buf();
-        self.next = (self.next + 1) & (self.bufs.len() - 1);
+        *self.ring.buf() = slot.buf();
+        self.ring.advance(1);
         self.unreported += 1;
         if self.unreported >= REPORT_EVERY {
             self.ask_for_report();
@@ -471,7 +464,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         if self.is_reclaiming(batch) {
             self.reclaim(batch);
         }
-        let (mut total, first, mut taken) = (batch.len(), self.next, 0);
+        let (mut total, first, mut taken) = (batch.len(), self.ring.next(), 0);
         while taken < total {
             let mut now = self.fill_run(&batch.slots()[taken..]);
             if self.unreported >= REPORT_EVERY {
@@ -491,8 +484,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.counters.moved(taken);
         }
         // Packets that the card cannot send were dropped.
-        if self.next != first {
-            self.doorbell.ring(self.next as u32);
+        if self.ring.next() != first {
+            self.doorbell.ring(self.ring.next() as u32);
         }
         taken
     }
@@ -503,7 +496,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
         let filled = self.fill_groups(&slots[..count]);
-        if filled > 0 && (filled == count || self.next == 0) {
+        if filled > 0 && (filled == count || self.ring.next() == 0) {
             return filled;
         }
         filled + self.fill_singly(&slots[filled..count])
@@ -513,8 +506,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
-        let filled = groups.fill(&self.descriptors[self.next..], &mut self.bufs[self.next..], slots, COMMAND);
-        self.next = (self.next + filled) & (self.bufs.len() - 1);
+        let (descriptors, bufs) = self.ring.rest();
+        let filled = groups.fill(descriptors, bufs, slots, COMMAND);
+        self.ring.advance(filled);
         self.unreported += filled;
         filled
     }
@@ -524,8 +518,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn fill_singly(&mut self, slots: &[Slot]) -> usize {
         let (locate, shift, longest) = (self.addresses.locator(), self.shift, self.longest);
         let mut filled = 0;
-        let ring = self.descriptors[self.next..].iter().zip(&mut self.bufs[self.next..]);
-        for ((descriptor, buf), slot) in ring.zip(slots) {
+        let (descriptors, bufs) = self.ring.rest();
+        for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
             let length = slot.whole_len();
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 break;
@@ -536,7 +530,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             descriptor[1].store(Self::word(length), Relaxed);
             filled += 1;
         }
-        self.next = (self.next + filled) & (self.bufs.len() - 1);
+        self.ring.advance(filled);
         self.unreported += filled;
         filled
     }
@@ -544,8 +538,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sets RS in the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
     #[inline(always)]
     fn ask_for_report(&mut self) {
-        let last = self.next.wrapping_sub(1) & (self.bufs.len() - 1);
-        let word = &self.descriptors[last][1];
+        let last = self.ring.wrap(self.ring.next().wrapping_sub(1));
+        let word = &self.ring.at(last)[1];
         word.store(word.load(Relaxed) | transmit::RS, Relaxed);
         self.reports[self.next_report as usize & 127] = last as u16;
         self.next_report = self.next_report.wrapping_add(1);
@@ -556,7 +550,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn is_reported(&self) -> bool {
         self.oldest_report != self.next_report
-            && self.descriptors[self.oldest_report()][1].load(Acquire) & transmit::DD != 0
+            && self.ring.at(self.oldest_report())[1].load(Acquire) & transmit::DD != 0
     }
 
     #[inline(always)]
@@ -569,7 +563,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// with the pool, and each thread keeps the buffers that it has in its caches.
     #[inline(always)]
     fn is_reclaiming(&self, batch: &Batch) -> bool {
-        self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.bufs.len() / 2))
+        self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.ring.len() / 2))
     }
 
     /// Takes back the buffers of packets whose descriptors are written back, the oldest first, as long as
@@ -579,25 +573,20 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
             if self.clean < end {
-                batch.put(&self.bufs[self.clean..end]);
+                batch.put(self.ring.bufs(self.clean..end));
             } else {
-                batch.put(&self.bufs[self.clean..]);
-                batch.put(&self.bufs[..end]);
+                batch.put(self.ring.bufs(self.clean..self.ring.len()));
+                batch.put(self.ring.bufs(0..end));
             }
-            self.clean = end & (self.bufs.len() - 1);
+            self.clean = self.ring.wrap(end);
             self.oldest_report = self.oldest_report.wrapping_add(1);
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn in_flight(&self) -> usize {
-        self.next.wrapping_sub(self.clean) & self.bufs.len().wrapping_sub(1)
     }
 
     /// Returns the count of free descriptors. One is never used: TDT = TDH means an empty ring (7.2.3.3).
     #[inline(always)]
     fn free(&self) -> usize {
-        self.bufs.len() - 1 - self.in_flight()
+        self.ring.len() - 1 - self.ring.since(self.clean)
     }
 
     /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, needs its checksum, or is to
@@ -633,11 +622,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         for (index, slot) in slots.iter().enumerate() {
             let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
             let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-            let descriptor = &self.descriptors[self.next];
+            let descriptor = self.ring.descriptor();
             descriptor[0].store(address, Relaxed);
             descriptor[1].store(command | slot.len() as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
-            self.bufs[self.next] = slot.buf();
-            self.next = (self.next + 1) & (self.bufs.len() - 1);
+            *self.ring.buf() = slot.buf();
+            self.ring.advance(1);
         }
         self.unreported += count;
         if self.unreported >= REPORT_EVERY {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Controller;
 use super::hardware::Hardware;
 use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
+use super::ring::Ring;
 use super::vector::Groups;
 use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
@@ -50,9 +51,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let groups = Groups::choose(vectors, &addresses, placement, longest);
         Ok(IntelRx {
             groups,
-            descriptors,
-            bufs: bufs.into(),
-            next: 0,
+            ring: Ring::new(descriptors, bufs),
             tail: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue).offset),
             addresses,
@@ -62,18 +61,21 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             counters,
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
+            is_inside: false,
             interrupt: hardware.interrupts.get(queue as usize).cloned(),
             queue,
             hardware: hardware.clone(),
+            is_stopped: false,
             _reservation: reservation,
         })
     }
 
     /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
+        if self.is_stopped {
             return Ok(());
         }
+        self.is_stopped = true;
         if self.interrupt.is_some() {
             C::forbid_interrupt(&self.hardware, self.queue);
         }
@@ -81,8 +83,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let stopped = C::stop_receive_queue(&self.hardware, self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         self.pool.give(&partial);
-        let held = std::mem::take(&mut self.bufs);
-        self.hardware.release(stopped, &held)
+        self.hardware.release(stopped, self.ring.bufs(0..self.ring.len()))
     }
 }
 
@@ -114,12 +115,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         C::start_transmit_queue(hardware, queue)?;
         let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
         let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
+        let bufs = vec![0; descriptors.len()];
         Ok(IntelTx {
             groups,
-            bufs: vec![0; descriptors.len()].into(),
-            descriptors,
+            ring: Ring::new(descriptors, bufs),
             clean: 0,
-            next: 0,
             reports: [0; 128],
             oldest_report: 0,
             next_report: 0,
@@ -132,19 +132,21 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             counters,
             queue,
             hardware: hardware.clone(),
+            is_stopped: false,
             _reservation: reservation,
         })
     }
 
     /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
-        if self.bufs.is_empty() {
+        if self.is_stopped {
             return Ok(());
         }
+        self.is_stopped = true;
         let stopped = C::stop_transmit_queue(&self.hardware, self.queue);
-        let in_flight = 0..self.in_flight();
-        let held: Vec<u32> = in_flight.map(|n| self.bufs[(self.clean + n) & (self.bufs.len() - 1)]).collect();
-        self.bufs = Box::default();
+        let (all, end) = (self.ring.bufs(0..self.ring.len()), self.ring.next());
+        let held =
+            if self.clean <= end { all[self.clean..end].to_vec() } else { [&all[self.clean..], &all[..end]].concat() };
         self.hardware.release(stopped, &held)
     }
 }
