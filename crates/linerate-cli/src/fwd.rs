@@ -1,19 +1,20 @@
 //! `linerate fwd`: forwards packets between two ports; `linerate filter`: forwards some of them.
 
+mod exit;
+
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
-use std::time::{Duration, Instant};
 
 use linerate::filter::Filter;
-use linerate::port::{RxQueue, TxQueue};
+use linerate::port::RxQueue;
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
+use self::exit::{Exit, Waiting};
 use crate::limits::Quota;
 use crate::profile::{Stamps, cycles};
-use crate::run::{Outcome, Run, is_tester, send};
-use crate::terminal::note;
+use crate::run::{Outcome, Run, is_tester};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, usage};
 
@@ -68,107 +69,67 @@ impl Rules {
     }
 }
 
-/// One direction: packets from one queue stay in the batch until another queue has sent them.
+/// One direction: packets from one queue wait until another queue has sent them.
 struct Way {
     rx: RxQueue,
-    batch: Batch,
-    chains: bool,
+    out: Waiting,
     rules: Rules,
     filtered: Arc<AtomicU64>,
     quota: Quota,
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
-    held: Arc<AtomicU64>,
-    /// Since when the other port's queue has had no peer.
-    alone: Option<Instant>,
-}
-
-/// How long packets wait for a peer that is not there. A process is back sooner; Linux complains of a queue that stands still for
-/// five seconds.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Counts the packets that are left in a batch when its thread ends.
-fn leave(batch: &mut Batch, held: &AtomicU64) {
-    held.fetch_add(batch.packets().count() as u64, Ordering::Relaxed);
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        leave(&mut self.batch, &self.held);
-    }
 }
 
 impl Way {
-    /// Receives, touches a byte of each packet, and sends; returns the number of packets sent. Packets that do not
-    /// fit stay in the batch, so that overload is dropped at the card and not here.
-    fn turn(&mut self, tx: &mut TxQueue) -> usize {
-        self.turn_dividing(tx, None)
+    /// Receives, touches a byte of each packet, and sends; returns the number of packets sent.
+    fn turn(&mut self, exit: &mut Exit) -> usize {
+        self.turn_dividing(exit, None)
     }
 
     /// As [`turn`](Way::turn); packets that the rules reject go to the port for the rest.
-    fn turn_dividing(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>) -> usize {
-        let waiting = rest.as_ref().is_some_and(|rest| !rest.batch.is_empty());
-        if !self.batch.is_empty() || waiting {
-            let sent = send(tx, &mut self.batch, self.chains);
-            self.drop_stale(sent, tx);
-            return sent;
+    fn turn_dividing(&mut self, exit: &mut Exit, rest: Option<&mut Rest>) -> usize {
+        let waiting = rest.as_ref().is_some_and(|rest| !rest.out.batch.is_empty());
+        if !self.out.batch.is_empty() || waiting {
+            return self.out.send(exit);
         }
         let is_due = self.stamps.as_mut().is_some_and(Stamps::is_due);
         if is_due || self.tuner.is_some() {
-            return self.turn_timed(tx, rest, is_due);
+            return self.turn_timed(exit, rest, is_due);
         }
-        self.quota.recv(&mut self.rx, &mut self.batch);
+        self.quota.recv(&mut self.rx, &mut self.out.batch);
         self.work(rest);
-        send(tx, &mut self.batch, self.chains)
-    }
-
-    /// Drops packets whose queue has had no peer for a while, and counts them: a machine that is down does not stop the other one.
-    #[cold]
-    fn drop_stale(&mut self, sent: usize, tx: &TxQueue) {
-        if sent > 0 || self.batch.is_empty() || tx.has_peer() {
-            self.alone = None;
-        } else if self.alone.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
-            leave(&mut self.batch, &self.held);
-            self.batch.clear();
-            static NOTED: Once = Once::new();
-            NOTED.call_once(|| {
-                note(
-                    "note: packets are dropped, since a queue has had no peer for a second: it is not there, or does not use as \
-                     many queues as its port has",
-                );
-            });
-        }
+        self.out.send(exit)
     }
 
     /// Does the program's own work: the rules and the touch.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
         let goes_on = rest.is_some();
-        let rejected = self.rules.apply(&mut self.batch, rest.map(|rest| &mut rest.batch), &self.filtered);
+        let rejected = self.rules.apply(&mut self.out.batch, rest.map(|rest| &mut rest.out.batch), &self.filtered);
         if rejected > 0 && !goes_on {
             self.quota.give_back(rejected);
         }
-        self.batch.packets().for_each(|mut packet| touch(&mut packet));
+        self.out.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
     /// As [`turn_dividing`](Way::turn_dividing), but timed: for the profile if it is due, and for the size of the
     /// next batches.
     #[cold]
-    fn turn_timed(&mut self, tx: &mut TxQueue, rest: Option<&mut Rest>, is_due: bool) -> usize {
+    fn turn_timed(&mut self, exit: &mut Exit, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
-        self.quota.recv(&mut self.rx, &mut self.batch);
+        self.quota.recv(&mut self.rx, &mut self.out.batch);
         let received = cycles();
         self.work(rest);
         let touched = cycles();
-        let sent = send(tx, &mut self.batch, self.chains);
+        let sent = self.out.send(exit);
         let end = cycles();
         if let Some(stamps) = self.stamps.as_ref().filter(|_| is_due) {
             stamps.note(sent, [begin, received, touched, end]);
         }
         if let Some(tuner) = &mut self.tuner {
             tuner.moved(sent, end - begin);
-            if self.batch.is_empty() && self.batch.capacity() != tuner.size() {
-                self.batch = Batch::with_capacity(tuner.size());
+            if self.out.batch.is_empty() && self.out.batch.capacity() != tuner.size() {
+                self.out.batch = Batch::with_capacity(tuner.size());
             }
         }
         sent
@@ -177,25 +138,19 @@ impl Way {
 
 /// The port for packets that are rejected, and the way back from it.
 struct Rest {
-    batch: Batch,
-    tx: TxQueue,
+    out: Waiting,
+    exit: Exit,
     way: Way,
-}
-
-impl Drop for Rest {
-    fn drop(&mut self) {
-        leave(&mut self.batch, &self.way.held);
-    }
 }
 
 impl Rest {
     /// Sends the packets put here, and forwards those that the port receives.
-    fn turn(&mut self, tx: &mut TxQueue) -> usize {
-        send(&mut self.tx, &mut self.batch, self.way.chains) + self.way.turn(tx)
+    fn turn(&mut self, exit: &mut Exit) -> usize {
+        self.out.send(&mut self.exit) + self.way.turn(exit)
     }
 
     fn unsent(&self) -> usize {
-        self.batch.len() + self.way.batch.len() + self.tx.unsent()
+        self.out.batch.len() + self.way.out.batch.len() + self.exit.unsent()
     }
 }
 
@@ -212,8 +167,8 @@ pub fn run(
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
     let mut run = Run::open(command, &names, count, common)?;
-    let Counts { filtered, held } = start(&mut run, profile, rules, common)?;
-    let testers = [is_tester(a), is_tester(b)];
+    let filtered = start(&mut run, profile, rules, common)?;
+    let (testers, held) = ([is_tester(a), is_tester(b)], run.held());
     run.finish(|reports, _| {
         let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
         let [filtered, held] = [&filtered, &held].map(|count| count.load(Ordering::Relaxed));
@@ -221,43 +176,37 @@ pub fn run(
     })
 }
 
-/// Counts of the threads that forward.
-#[derive(Default)]
-pub struct Counts {
-    /// Packets that the rules rejected.
-    filtered: Arc<AtomicU64>,
-    /// Packets that were received and that no port has taken.
-    held: Arc<AtomicU64>,
-}
-
-/// Starts forwarding in a run with two or three ports.
-pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Counts, Error> {
-    let counts = Counts::default();
-    let (profile, quota) = (profile.then(|| run.profile()), run.quota());
-    for queue in 0..run.queues() {
-        let chains = run.may_have_chains();
-        let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
-        let batch = || Batch::with_capacity(common.batch.packets());
+/// Starts forwarding in a run with two or three ports. Returns the count of packets that the rules rejected.
+pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
+    let (filtered, held) = (Arc::<AtomicU64>::default(), run.held());
+    let (profile, quota, chains) = (profile.then(|| run.profile()), run.quota(), run.may_have_chains());
+    let queues = run.queues();
+    // Of two ports neither may stop what comes for the other.
+    let drops = run.devices().len() > 2;
+    let mut exits = Vec::new();
+    for port in run.devices() {
+        exits.push(Exit::of(port, queues, drops)?);
+    }
+    for queue in 0..queues {
+        let waiting = || Waiting::new(Batch::with_capacity(common.batch.packets()), chains, held.clone());
         let way = |rx, rules: &Rules| Way {
             rx,
-            batch: batch(),
-            chains,
+            out: waiting(),
             rules: rules.clone(),
-            filtered: counts.filtered.clone(),
-            held: counts.held.clone(),
+            filtered: filtered.clone(),
             quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
             tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
-            alone: None,
         };
+        let mut exits = exits.iter_mut().filter_map(Iterator::next);
+        let (Some(mut to_a), Some(mut to_b)) = (exits.next(), exits.next()) else { unreachable!("a queue of each") };
+        let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
         let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
-        let (mut to_a, mut to_b) = (a.tx(queue)?, b.tx(queue)?);
-        let mut rest = match rest {
-            [port, ..] => {
-                let way = way(port.rx(queue)?, &Rules::default());
-                Some(Rest { batch: batch(), tx: port.tx(queue)?, way })
+        let mut rest = match (rest, exits.next()) {
+            ([port, ..], Some(exit)) => {
+                Some(Rest { out: waiting(), exit, way: way(port.rx(queue)?, &Rules::default()) })
             }
-            [] => None,
+            _ => None,
         };
         let mut waiter = run.waiter();
         run.spawn(move || {
@@ -265,7 +214,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
             // Unsent packets are tried again, without sleeping.
             let unsent = || {
-                let ways = forth.batch.len() + back.batch.len() + to_a.unsent() + to_b.unsent();
+                let ways = forth.out.batch.len() + back.out.batch.len() + to_a.unsent() + to_b.unsent();
                 ways + rest.as_ref().map_or(0, Rest::unsent)
             };
             let waiting = if packets == 0 { unsent() } else { 0 };
@@ -278,7 +227,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             packets
         });
     }
-    Ok(counts)
+    Ok(filtered)
 }
 
 /// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.

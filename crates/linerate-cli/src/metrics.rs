@@ -35,7 +35,7 @@ pub struct Sample<'a> {
 }
 
 /// Returns the counters of a run: of its command, and of its ports.
-pub fn text(command: &str, packets: u64, cycles_per_packet: Option<f64>, ports: &[Sample]) -> String {
+pub fn text(command: &str, packets: u64, held: u64, cycles_per_packet: Option<f64>, ports: &[Sample]) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, f64)>| {
         let mut samples = samples.peekable();
@@ -51,6 +51,8 @@ pub fn text(command: &str, packets: u64, cycles_per_packet: Option<f64>, ports: 
     family("info", "gauge", "The program that runs.", &mut [(version, 1.0)].into_iter());
     let moved = [(of_command(), packets as f64)];
     family("packets_total", "counter", "Packets that the command has moved.", &mut moved.into_iter());
+    let held = (command == "fwd" || command == "filter").then(|| (of_command(), held as f64));
+    family("not_forwarded_packets_total", "counter", "Packets that no port has taken.", &mut held.into_iter());
     let cycles = cycles_per_packet.map(|cycles| (of_command(), cycles));
     family("cycles_per_packet", "gauge", "Cycles of the threads for each packet.", &mut cycles.into_iter());
     let up = ports.iter().map(|port| (label(port), f64::from(u8::from(port.is_up))));
@@ -101,8 +103,8 @@ mod tests {
     fn labels_are_quoted() {
         let statistics = Statistics { rx_packets: 7, ..Statistics::default() };
         let port = Sample { name: "pcap:a\"b\\c\nd", is_up: true, statistics: &statistics };
-        let text = text("sink", 7, None, &[port]);
+        let text = text("sink", 7, 0, None, &[port]);
         assert!(text.contains("linerate_port_receive_packets_total{port=\"pcap:a\\\"b\\\\c\\nd\"} 7\n"), "{text}");
-        assert!(!text.contains("cycles"), "{text}");
+        assert!(!text.contains("cycles") && !text.contains("forwarded"), "{text}");
     }
 }

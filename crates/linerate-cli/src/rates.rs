@@ -107,6 +107,8 @@ pub struct Tick {
     /// Since the run began.
     pub seconds: f64,
     pub ports: Vec<Rates>,
+    /// Packets that no port has taken, since the run began.
+    pub held: u64,
     /// `None` if nothing moved.
     pub cycles_per_packet: Option<f64>,
     pub parts: Option<Parts>,
@@ -133,7 +135,7 @@ impl Tick {
         let tenth = |value: f64| (value * 10.0).round() / 10.0;
         let mut line = json!({
             "seconds": tenth(self.seconds), "ports": ports, "cycles_per_packet": self.cycles_per_packet.map(tenth),
-            "processors": self.processors,
+            "processors": self.processors, "held": self.held,
         });
         if let Some(parts) = self.parts {
             line["profile"] = parts.json();
@@ -163,7 +165,8 @@ impl Tick {
             1 => format!(", on processor {}", cores[0]),
             _ => format!(", on processors {}", cores.join(" ")),
         };
-        lines.push(cycles + &used);
+        let held = if self.held == 0 { String::new() } else { format!(", not forwarded {}", self.held) };
+        lines.push(cycles + &used + &held);
         if let Some(Parts { receive, touch, send }) = self.parts {
             let parts = format!("receive {receive:.1}, touch {touch:.1}, send {send:.1}");
             // The unit is in the line above, too.
@@ -279,7 +282,8 @@ mod tests {
         let ports =
             vec![port("sim:0", 14.881, 0), port(&"vfio-user:/run/a/very/long/path".repeat(9), 1e-3, u64::MAX / 7)];
         let parts = Some(Parts { receive: 1.0, touch: 2.0, send: 3.0 });
-        let tick = Tick { seconds: 1.0, ports, cycles_per_packet: Some(53.0), parts, processors: (0..64).collect() };
+        let tick =
+            Tick { seconds: 1.0, ports, held: 7, cycles_per_packet: Some(53.0), parts, processors: (0..64).collect() };
         let wide = tick.table(usize::MAX);
         let whole: Vec<&str> = wide.split_whitespace().map(|word| word.trim_end_matches(',')).collect();
         for width in 0..200 {

@@ -71,6 +71,8 @@ pub struct Run {
     held_back: Arc<AtomicU64>,
     /// Answers to requests that the threads have sent beside the packets that they move.
     answered: Arc<AtomicU64>,
+    /// Packets that were received and that no port has taken.
+    held: Arc<AtomicU64>,
     /// The ports' counters when they were last read: a port that is gone has no others.
     last: RefCell<Vec<Statistics>>,
     /// A port's link was down for a time.
@@ -186,6 +188,20 @@ const ENOUGH: u64 = 10_000;
 /// The bound of a sender that waits.
 const NO_ROOM: &str = "the port, which has no room";
 
+/// Returns why ports with different numbers of queues are refused: packets would come to queues that no thread forwards.
+fn differing_queues(devices: &[Port]) -> Option<String> {
+    let queues = |device: &Port| device.info().rx_queues;
+    let first = devices.first()?;
+    let other = devices.iter().find(|device| queues(device) != queues(first))?;
+    Some(format!(
+        "{} has {} receive queues and {} has {}: give both the same number, for example by --queues 1, or queues=N in a name",
+        first.name(),
+        queues(first),
+        other.name(),
+        queues(other)
+    ))
+}
+
 /// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
     if !chains {
@@ -252,6 +268,10 @@ impl Run {
             }
             error => error,
         })?;
+        if let Some(why) = differing_queues(&devices).filter(|_| matches!(command, "fwd" | "filter")) {
+            drop(devices);
+            usage(&why);
+        }
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
             if info.driver == "packet" {
@@ -297,6 +317,7 @@ impl Run {
             asked: None,
             held_back: Arc::default(),
             answered: Arc::default(),
+            held: Arc::default(),
             last: RefCell::default(),
             was_down: Cell::default(),
             sends_chains: false,
@@ -335,6 +356,11 @@ impl Run {
     /// Returns the counter of answers, for threads that send some.
     pub fn answered(&self) -> Arc<AtomicU64> {
         self.answered.clone()
+    }
+
+    /// Returns the counter of packets that no port takes, for threads that forward.
+    pub fn held(&self) -> Arc<AtomicU64> {
+        self.held.clone()
     }
 
     /// Returns the end of the run's time, for threads that send.
@@ -384,21 +410,9 @@ impl Run {
         self.shown = shown;
     }
 
-    /// Returns the number of queues of each port; a port's own option has priority over `--queues`. Refuses ports with different
-    /// numbers: packets would come to queues that no thread forwards.
+    /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
     pub fn queues(&self) -> u16 {
-        let queues = |device: &Port| device.info().rx_queues;
-        let first = self.devices.first().map_or(1, queues);
-        if let (Some(a), Some(b)) = (self.devices.first(), self.devices.iter().find(|device| queues(device) != first)) {
-            usage(&format!(
-                "{} has {first} receive queues and {} has {}: give both the same number, for example by --queues 1, or \
-                 queues=N in a name",
-                a.name(),
-                b.name(),
-                queues(b)
-            ));
-        }
-        first
+        self.devices.first().map_or(1, |device| device.info().rx_queues)
     }
 
     /// Adds a thread. `turn` moves a batch and returns the number of packets; it is called repeatedly from the time
@@ -769,7 +783,8 @@ impl Run {
                 statistics,
             })
             .collect();
-        metrics::text(self.command, moved.packets, moved.cycles_per_packet(), &samples)
+        let held = self.held.load(Ordering::Relaxed);
+        metrics::text(self.command, moved.packets, held, moved.cycles_per_packet(), &samples)
     }
 
     /// True if a capture file that is a port cannot be read or written any more.

@@ -86,29 +86,83 @@ fn what_is_no_port_of_a_machine_is_refused() {
     }
 }
 
-/// A machine whose driver uses fewer queues than its port has: the other machine's queues go on, and packets that have no queue
-/// are dropped and counted.
+fn start(words: &str) -> Process {
+    Process::start(&mut linerate(&words.split(' ').collect::<Vec<_>>()))
+}
+
+fn count(value: &serde_json::Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+/// A machine whose driver uses fewer queues than its port has: it gets all packets by those that it uses. Once it is gone, they are
+/// dropped, and counted at once.
 #[test]
-fn queues_that_a_machine_does_not_use_stop_no_other() {
+fn packets_come_by_the_queues_that_a_machine_uses() {
     const COUNT: u64 = 3000;
     let folder = Folder::new("fewer");
     let [a, b] = ["a", "b"].map(|name| folder.path(name));
-    let start = |words: &str| Process::start(&mut linerate(&words.split(' ').collect::<Vec<_>>()));
     let ports = format!("vhost:{a}?queues=2 vhost:{b}?queues=2");
     let mut forwarder = start(&format!("fwd {ports} --queues 2 --wait adaptive --seconds 60 --json"));
-    let mut sink = start(&format!("sink virtio-user:{b} --seconds 60 --json --wait interrupt"));
+    forwarder.await_error("waiting for the link");
+    let mut sink = start(&format!("sink virtio-user:{b} --count {COUNT} --seconds 60 --json --wait interrupt"));
     sink.await_output("ports");
     let generator = format!("gen virtio-user:{a}?queues=2 --queues 2 --flows 8 --count {COUNT} --rate 1k --seconds 60");
-    expect(0, &mut linerate(&generator.split(' ').collect::<Vec<_>>()));
-    forwarder.await_error("does not use as many queues as its port has");
+    let generate = || expect(0, &mut linerate(&generator.split(' ').collect::<Vec<_>>()));
+    generate();
+    // By two threads, of which each has half of the flows.
+    let (_, said) = sink.ended();
+    assert_eq!(count(&summary(said.as_bytes())["packets"]), COUNT, "{said}");
+    generate();
+    forwarder.await_error("are dropped, since it has taken nothing for a second: its other side is not there, or down");
+    forwarder.await_output(&format!("\"held\":{COUNT}"));
     let (_, said) = forwarder.interrupt();
     let forwarded = summary(said.as_bytes());
-    let counts = |value: &serde_json::Value| value.as_u64().unwrap();
     let [received, sent] =
-        [(0, "rx_packets"), (1, "tx_packets")].map(|(port, key)| counts(&forwarded["ports"][port][key]));
-    let dropped = counts(&forwarded["held"]);
-    // Each queue had half of them. The first packets of the other one may be on their way when the run ends.
-    assert_eq!((received, sent, dropped), (COUNT, COUNT / 2, COUNT / 2), "{forwarded}");
-    let (_, said) = sink.interrupt();
-    assert_eq!(counts(&summary(said.as_bytes())["packets"]), COUNT / 2, "{said}");
+        [(0, "rx_packets"), (1, "tx_packets")].map(|(port, key)| count(&forwarded["ports"][port][key]));
+    assert_eq!((received, sent, count(&forwarded["held"])), (2 * COUNT, COUNT, COUNT), "{forwarded}");
+}
+
+/// A machine that is there and takes nothing: packets wait for it, which is said. Where some go to a third port, they are dropped.
+#[test]
+fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {
+    const COUNT: u64 = 3000;
+    let folder = Folder::new("third");
+    let [a, b, c] = ["a", "b", "c"].map(|name| folder.path(name));
+    let generate = |count: u64| {
+        let packet = "eth/ip/udp(dport=9-10)/payload(20)";
+        let words = format!("gen virtio-user:{a} --packet {packet} --count {count} --rate 1k --seconds 60");
+        expect(0, &mut linerate(&words.split(' ').collect::<Vec<_>>()));
+    };
+    // It sends a packet, and has no buffers to receive.
+    let busy = || start(&format!("gen virtio-user:{b} --rate 0.01 --seconds 60"));
+
+    let mut forwarder = start(&format!("fwd vhost:{a} vhost:{b} --wait adaptive --seconds 60"));
+    forwarder.await_error("waiting for the link");
+    let _machine = busy();
+    generate(10);
+    forwarder.await_error("has taken nothing for a second: packets wait until it does");
+    forwarder.interrupt();
+
+    let rule = format!("--only udp:9 --rest vhost:{c}");
+    let mut forwarder = start(&format!("fwd vhost:{a} vhost:{b} {rule} --wait adaptive --seconds 60 --json"));
+    forwarder.await_error("waiting for the link");
+    let third = COUNT / 2;
+    let mut sink = start(&format!("sink virtio-user:{c} --count {third} --seconds 60 --json --wait interrupt"));
+    sink.await_output("ports");
+    generate(COUNT);
+    let (_, said) = sink.ended();
+    assert_eq!(count(&summary(said.as_bytes())["packets"]), third, "{said}");
+    forwarder.await_output(&format!("\"held\":{}", COUNT - third));
+    forwarder.interrupt();
+}
+
+/// Ports with different numbers of queues are refused before a machine is waited for, and leave no socket.
+#[test]
+fn different_numbers_of_queues_are_refused_at_once() {
+    let folder = Folder::new("differ");
+    let [a, b] = ["a", "b"].map(|name| folder.path(name));
+    let ports = [format!("vhost:{a}?queues=2"), format!("vhost:{b}?queues=4")];
+    let said = text(&expect(2, &mut linerate(&["fwd", &ports[0], &ports[1], "--queues", "4"])).stderr);
+    assert!(said.contains("give both the same number") && !said.contains("waiting for the link"), "{said}");
+    assert!(![a, b].iter().any(|path| std::fs::exists(path).unwrap()));
 }

@@ -36,7 +36,7 @@ impl Metrics {
         let (listener, address) = listen(address)
             .map_err(|source| Error::System { call: "listening at the address of --metrics", source })?;
         // No port is open yet.
-        let metrics = Metrics(Arc::new(Mutex::new(text(command, 0, None, &[]))));
+        let metrics = Metrics(Arc::new(Mutex::new(text(command, 0, 0, None, &[]))));
         let served = metrics.clone();
         let thread = std::thread::Builder::new().name("metrics".to_string());
         thread

@@ -89,6 +89,7 @@ impl Run {
                 show.tick(Tick {
                     seconds: (now - start).as_secs_f64(),
                     ports: rates,
+                    held: self.held.load(Ordering::Relaxed),
                     cycles_per_packet: moved.cycles_since(&seen.last.2),
                     parts: self.profile.as_ref().map(|profile| profile.parts()),
                     processors: Snapshot::take().processors(),
