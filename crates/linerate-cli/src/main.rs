@@ -297,6 +297,9 @@ enum Switch {
     Attach {
         /// For example vale0:eth0
         port: String,
+        /// Its name on the switch, in place of the interface's or the socket's file
+        #[arg(long)]
+        name: Option<String>,
         /// Also attach the kernel's network stack behind the interface
         #[arg(long)]
         host: bool,
@@ -543,7 +546,7 @@ fn code(error: &Error) -> ExitCode {
 /// names a folder is about the folder.
 fn may_be_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    let is_free = path.symlink_metadata().map_or(true, |there| there.is_dir() || there.file_type().is_socket());
+    let is_free = path.symlink_metadata().map_or(true, |there| there.file_type().is_socket());
     is_free && path.as_os_str().len() <= 107
 }
 

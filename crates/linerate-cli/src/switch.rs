@@ -15,9 +15,10 @@ use crate::terminal::note;
 pub fn run(command: &Switch) -> Result<ExitCode, Error> {
     match command {
         Switch::List { json } => return list(*json),
-        Switch::Attach { port, host } => {
+        Switch::Attach { port, name, host } => {
             let (switch, port) = parts(port)?;
-            let number = client(switch)?.attach(switch, &port, *host, RingCounts::default())?;
+            let named = name.as_ref().map_or_else(|| switch.to_string(), |name| format!("{switch}:{name}"));
+            let number = client(switch)?.attach(&named, &port, *host, RingCounts::default())?;
             print(&format!("{switch}:{port} is port {number}\n"));
         }
         Switch::Detach { port } => {
@@ -62,7 +63,11 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     let room = ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(24);
     print(&format!("{:<room$} {:>6} {:>14} {:>14} {:>10}\n", "port", "number", "to it", "from it", "dropped"));
     for port in &ports {
-        let (to, from) = (port.rx_packets, port.tx_packets);
+        // A port that is attached has received what comes from it.
+        let (to, from) = match port.name.starts_with("vale") {
+            true => (port.rx_packets, port.tx_packets),
+            false => (port.tx_packets, port.rx_packets),
+        };
         print(&format!("{:<room$} {:>6} {to:>14} {from:>14} {:>10}\n", port.name, port.number, port.drops));
     }
     Ok(ExitCode::SUCCESS)

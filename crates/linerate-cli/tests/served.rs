@@ -197,6 +197,49 @@ fn served_ports_are_listed_and_managed() {
     assert!(text(&expect(2, &mut world.command("switch attach nothing")).stderr).contains("valeS:P"));
 }
 
+/// Sockets of the same name have names that are chosen, and each name that is listed can be detached.
+#[test]
+fn a_port_of_a_machine_may_have_a_name_of_its_own() {
+    let world = World::serving("");
+    let folder = |name: &str| {
+        let path = world.folder.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path.join("net.sock").display().to_string()
+    };
+    let [a, b, c] = ["a", "b", "with-a.longer-name"].map(folder);
+    world.succeeds(&format!("switch attach vale2:vhost:{a}"));
+    assert!(world.fails(&format!("switch attach vale2:vhost:{b}")).contains("open already"));
+    world.succeeds(&format!("switch attach vale2:vhost:{b} --name vm_b"));
+    let long = c.replace("net.sock", "a-socket.of_a-long-name");
+    world.succeeds(&format!("switch attach vale2:vhost:{long}"));
+    for (name, why) in [("a:b", "letters, digits"), ("", "letters, digits"), ("sixteen_letters_", "at most 15")] {
+        let mut command = world.command("switch attach");
+        let said = text(&expect(1, command.arg(format!("vale2:vhost:{c}")).args(["--name", name])).stderr);
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(world.fails(&format!("switch attach vale2:vhost:{c} --host")).contains("behind an interface"));
+    let listed = world.succeeds("switch list");
+    // A machine sends 8 frames to the switch: they come from its port.
+    let sent = "gen virtio-user:SOCKET --count 8 --rate 1k --seconds 60".replace("SOCKET", &b);
+    world.succeeds(&sent);
+    for name in ["vale2:net_sock", "vale2:vm_b", "vale2:_of_a_long_name"] {
+        assert!(listed.contains(name), "{name}: {listed}");
+    }
+    let listed = world.succeeds("switch list");
+    let line = |name: &str| -> Vec<String> {
+        let line = listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {listed}"));
+        line[name.len()..].split_whitespace().map(str::to_string).collect()
+    };
+    // Number, to it, from it, dropped.
+    assert_eq!(line("vale2:vm_b")[1..], ["0", "8", "0"], "{listed}");
+    assert_eq!(line(&format!("vhost:{b}"))[1..], ["0", "8", "0"], "{listed}");
+    assert!(world.fails("switch detach vale2:vmb").contains("not attached"));
+    world.succeeds("switch detach vale2:vm_b");
+    world.succeeds("switch detach vale2:a-socket.of_a-long-name");
+    world.succeeds(&format!("switch detach vale2:vhost:{a}"));
+    assert!(!world.succeeds("switch list").contains("vale2"));
+}
+
 /// Virtual machines' cards, here driven by virtio-user, are ports of a switch; of each packet it is known where it went.
 #[test]
 fn machines_are_ports_of_a_switch() {

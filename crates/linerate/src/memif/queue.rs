@@ -145,6 +145,7 @@ fn take(
                     counters.dropped();
                 }
             }
+            Gathered::Packet(length) if length > limits.longest => counters.missed(0, 1),
             Gathered::Packet(_) => counters.dropped(),
             Gathered::Unfinished if !ring.is_ending() => break Some(taken),
             Gathered::Unfinished | Gathered::Broken => break None,

@@ -125,7 +125,9 @@ fn take(
             Gathered::Unfinished if !ring.is_ending() => break Some(taken),
             Gathered::Unfinished | Gathered::Broken => break None,
         };
-        if !(SHORTEST..=limits.longest).contains(&length) || parts.len() > MAX_CHAIN {
+        if length > limits.longest {
+            counters.missed(0, 1);
+        } else if length < SHORTEST || parts.len() > MAX_CHAIN {
             counters.dropped();
         } else if take_chain(ring, lent, placement, parts, batch) {
             (packets, bytes) = (packets + 1, bytes + length);

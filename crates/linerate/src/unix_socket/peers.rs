@@ -68,7 +68,7 @@ impl Peers {
             Err(Error::Card { card: port.to_string(), why, mend: mend.into() })
         };
         if let Err(error) = SocketAddrUnix::new(path) {
-            return refused(error.to_string(), "choose a path of at most 108 bytes for both sides");
+            return refused(error.to_string(), "choose a path of at most 107 bytes for both sides");
         }
         if let Err(error @ Errno::ACCESS) = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
             return refused(error.to_string(), "ask the server's owner for access to the socket and its folder");

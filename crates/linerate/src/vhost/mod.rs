@@ -66,10 +66,11 @@ impl Vhost {
         let places = has_packed.then(|| Places::open(Path::new(path)).map(Arc::new)).transpose()?;
         let vring = |number| {
             let record = places.clone().map(|places| Record::new(places, number));
-            Vring::new(record).map(Arc::new)
+            Vring::new(&config.name, record).map(Arc::new)
         };
         let vrings = (0..2 * usize::from(queues)).map(vring).collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
+            name: config.name.clone(),
             vrings,
             offered: offered(config.options.offloads, queues > 1, has_packed),
             is_connected: AtomicBool::new(false),

@@ -243,6 +243,10 @@ fn take(
         let chain = parts.gather(ring, memory, head, false)?;
         match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
             Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
+            Took::TooLong => {
+                counters.missed(0, 1);
+                dropped += 1;
+            }
             Took::Dropped => {
                 counters.dropped();
                 dropped += 1;
@@ -274,6 +278,7 @@ fn needs_work(mapping: &Mapping, at: usize) -> bool {
 enum Took {
     /// A packet of this length.
     Packet(usize),
+    TooLong,
     Dropped,
     NoRoom,
 }
@@ -289,9 +294,10 @@ fn take_chain(
     limits: Limits,
     parts: &Chain,
 ) -> Took {
-    let Some(length) = parts.len().checked_sub(header).filter(|length| (SHORTEST..=limits.longest).contains(length))
-    else {
-        return Took::Dropped;
+    let length = match parts.len().checked_sub(header) {
+        Some(length) if length > limits.longest => return Took::TooLong,
+        Some(length) if length >= SHORTEST => length,
+        _ => return Took::Dropped,
     };
     let mut cursor = parts.cursor(memory);
     let mut bytes = [0; header::LEN];

@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that the control thread and the port share.
 pub struct Shared {
+    /// The port's name.
+    pub name: String,
     /// Virtqueues in the front end's order: its receive queue and its transmit queue, for each pair.
     pub vrings: Vec<Arc<Vring>>,
     /// VirtIO's features that are offered.
@@ -66,7 +68,10 @@ pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> R
         true => Peers::at(port, path)?,
         false => Peers::listen(path)?,
     };
-    ControlThread::start("vhost-user", peers, move |peers, stop| run(peers, stop, &shared))
+    ControlThread::start("vhost-user", peers, move |peers, stop| {
+        let _of_port = tracing::error_span!("port", name = shared.name).entered();
+        run(peers, stop, &shared);
+    })
 }
 
 /// Serves one front end after the other.

@@ -597,6 +597,25 @@ fn memory_is_added_and_removed_while_packets_pass() {
 }
 
 /// Each breaks a rule of rings or chains: nothing is taken from the ring any more, and nothing else is harmed.
+/// A machine whose MTU is larger than the port's.
+#[test]
+fn a_frame_that_is_too_long_is_counted_as_that() {
+    let mut place = listening("");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    // The header has 12 bytes, and the longest frame 1,518.
+    for (n, len) in [12 + 1519, 12 + 13].into_iter().enumerate() {
+        front.describe(TRANSMITS, n as u16, GUEST, len, 0, 0);
+        front.offer(TRANSMITS, n as u16);
+    }
+    let (mut batch, drops) = (Batch::new(), || place.port.statistics().unwrap().drops);
+    until(|| {
+        rx.recv(&mut batch);
+        drops().malformed > 0
+    });
+    assert_eq!((batch.len(), drops().oversize, drops().malformed), (0, 1, 1));
+}
+
 #[test]
 fn a_ring_that_breaks_the_rules_is_given_up() {
     type Lie = fn(&mut FrontEnd);

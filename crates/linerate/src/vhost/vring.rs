@@ -24,6 +24,8 @@ const UNKNOWN: u32 = u32::MAX;
 
 /// A virtqueue, as both threads share it.
 pub struct Vring {
+    /// The port's name.
+    port: String,
     setup: Mutex<Setup>,
     /// Counts the changes of the setup.
     generation: AtomicU32,
@@ -137,8 +139,9 @@ impl Vring {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) without descriptors.
-    pub fn new(record: Option<Record>) -> Result<Vring> {
+    pub fn new(port: &str, record: Option<Record>) -> Result<Vring> {
         Ok(Vring {
+            port: port.to_string(),
             setup: Mutex::default(),
             generation: AtomicU32::new(1),
             is_polling: AtomicBool::new(false),
@@ -289,8 +292,9 @@ impl Attached {
     pub fn give_up(&mut self) {
         self.vring.give_up();
         tracing::warn!(
-            "a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its driver \
-             starts it again"
+            "{}: a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its \
+             driver starts it again",
+            self.vring.port
         );
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
@@ -338,7 +342,7 @@ impl Attached {
                 self.running = Some(Running { ring, setup });
             }
             None => {
-                tracing::warn!("a ring is not in the front end's memory: {:?}", setup.addresses);
+                tracing::warn!("{}: a ring is not in the front end's memory: {:?}", vring.port, setup.addresses);
                 vring.give_up();
             }
         }

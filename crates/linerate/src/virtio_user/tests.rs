@@ -135,6 +135,31 @@ fn every_packet_crosses_in_both_directions() {
     }
 }
 
+/// A back end whose frames are longer than those of the front end: they are counted as that, and not as damage.
+#[test]
+fn frames_that_are_too_long_for_the_receiver_are_counted_as_that() {
+    for packed in ["off", "on"] {
+        let (_folder, path) = socket();
+        let (theirs, ours) = (pool(), pool());
+        let name = |kind: &str, mtu: u32| format!("{kind}:{}?mtu={mtu}&packed={packed}", path.display());
+        let mut back = open(&theirs, &name("vhost", 9000)).unwrap();
+        let mut front = open(&ours, &name("virtio-user", 1500)).unwrap();
+        let (mut rx, mut tx) = (front.rx(0).unwrap(), back.tx(0).unwrap());
+        until_link(&back, true);
+        let (mut batch, mut received) = (Batch::new(), Batch::new());
+        for len in [4000, 1514, 1800, 1600, 60] {
+            assert!(batch.push(&theirs, &vec![1; len]));
+        }
+        until(|| {
+            tx.send(&mut batch);
+            rx.recv(&mut received);
+            received.packets().count() == 2
+        });
+        let drops = front.statistics().unwrap().drops;
+        assert_eq!((drops.oversize, drops.malformed), (3, 0), "packed={packed}");
+    }
+}
+
 #[test]
 fn each_of_several_queues_has_its_packets() {
     let (_folder, path) = socket();

@@ -76,6 +76,8 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) partial: Vec<Slot>,
     /// The current packet is being dropped.
     pub(super) dropping: bool,
+    /// Since it is too long.
+    pub(super) too_long: bool,
     /// The device has returned an id that it never had: nothing more is taken from it.
     pub(super) broken: bool,
     /// Buffers that the device has used and reported by the last one alone.
@@ -389,7 +391,9 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             };
             let len = written.wrapping_sub(skipped);
             let possible = len.wrapping_sub(1) < self.room - skipped && usize::from(buffers) <= MAX_CHAIN;
-            if self.dropping || !possible || self.so_far + len as usize > self.longest {
+            let is_too_long = self.so_far + len as usize > self.longest;
+            if self.dropping || !possible || is_too_long {
+                self.too_long |= possible && is_too_long && !self.dropping;
                 self.drop_buffer(batch, index, buffers);
                 if self.missing == 0 {
                     return true;
@@ -439,7 +443,10 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         self.dropping = self.missing > 0;
         if !self.dropping {
             (self.slots, self.so_far) = (0, 0);
-            self.counters.dropped();
+            match std::mem::take(&mut self.too_long) {
+                true => self.counters.missed(0, 1),
+                false => self.counters.dropped(),
+            }
         }
     }
 }

@@ -75,6 +75,7 @@ impl Hardware {
             so_far: 0,
             partial: Vec::with_capacity(MAX_CHAIN),
             dropping: false,
+            too_long: false,
             broken: false,
             reported: Reported::default(),
             interrupt: self.interrupts.get(usize::from(queue)).cloned(),

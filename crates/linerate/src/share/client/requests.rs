@@ -137,7 +137,8 @@ impl Client {
         self.done(&Request::Header { name: name.to_string(), set })
     }
 
-    /// Attaches a port of the machine to a switch, and its host's stack with `host`; returns its number.
+    /// Attaches a port of the machine to a switch, and its host's stack with `host`; returns its number. `switch` is the name of a
+    /// switch, or that of the new port on it (`vale0:vm1`).
     ///
     /// # Errors
     /// [`Error::Refused`].

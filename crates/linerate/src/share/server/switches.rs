@@ -18,6 +18,8 @@ use crate::share::protocol::name::base;
 /// A port of this machine that is attached to a switch.
 pub(super) struct Attached {
     switch: String,
+    /// Its name on the switch.
+    name: String,
     pub(super) port: String,
     stop: Arc<AtomicBool>,
     /// Wakes the threads, so that they see `stop`.
@@ -48,9 +50,24 @@ fn plain(port: &str) -> String {
     name.chars().skip(excess).map(allowed).collect()
 }
 
+/// Returns whether a name is one that a port may be given: as an interface's.
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain)
+}
+
 impl State {
+    /// Attaches a port; `switch` is a switch, or the name of the new port on one.
     pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
-        let name = format!("{switch}:{}", plain(port));
+        let bad = |name: &str, why: &str| Err(Error::BadName { name: name.to_string(), why: why.to_string() });
+        let (switch, chosen) = switch.split_once(':').map_or((switch, None), |(switch, name)| (switch, Some(name)));
+        if let Some(name) = chosen.filter(|name| !is_plain(name)) {
+            return bad(name, "a port of a switch has at most 15 letters, digits and '_'");
+        }
+        if host && port.contains('/') {
+            return bad(port, "the kernel's stack is behind an interface, and this is none");
+        }
+        let name = format!("{switch}:{}", chosen.map_or_else(|| plain(port), str::to_string));
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             if persistent.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::PortInUse { name });
@@ -67,6 +84,7 @@ impl State {
         }
         let mut attached = Attached {
             switch: switch.to_string(),
+            name: name.clone(),
             port: port.to_string(),
             stop: Arc::default(),
             waker: Waker::new()?,
@@ -106,7 +124,10 @@ impl State {
         }
         let mut all = lock(&self.attached);
         // By its own name, or by that on the switch, which is listed.
-        let is_it = |there: &Attached| address(&there.port) == address(port) || plain(&there.port) == port;
+        let is_it = |there: &Attached| match port.contains(['/', ':']) {
+            true => address(&there.port) == address(port),
+            false => there.name == format!("{switch}:{port}") || there.name == name,
+        };
         let at = all.iter().position(|there| there.switch == switch && is_it(there)).ok_or_else(absent)?;
         let attached = all.swap_remove(at);
         drop(all);
@@ -116,8 +137,7 @@ impl State {
 
     pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
         let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) || is_vale(name) {
+        if !is_plain(name) || is_vale(name) {
             return Err(bad(
                 "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
             ));

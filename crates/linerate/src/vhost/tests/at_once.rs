@@ -163,7 +163,7 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
     let mut memory = GuestMemory::default();
     let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
     memory.add(region.into(), front.file.try_clone().unwrap()).unwrap();
-    let vring = Arc::new(Vring::new(None).unwrap());
+    let vring = Arc::new(Vring::new("vhost:", None).unwrap());
     vring.change(|setup| {
         (setup.size, setup.is_started, setup.is_enabled) = (SIZE, true, true);
         setup.addresses = Addresses { descriptors: USER, available: USER + 4096, used: USER + 8192 };
