@@ -330,6 +330,14 @@ impl Writer {
         if self.unsorted > 0 {
             note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
         }
+        let is_missing = |path: &&PathBuf| !is_standard_output(path) && !path.exists();
+        match files.names().filter(is_missing).count() {
+            0 => {}
+            1 => note("note: a file is not there any more: another program has removed or moved it"),
+            count => {
+                note(&format!("note: {count} files are not there any more: another program has removed or moved them"))
+            }
+        }
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({
             "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,

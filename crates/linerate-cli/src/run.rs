@@ -172,6 +172,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 /// The longest time between two frames that are left of a port that is gone: a server's thread sleeps for 250 ms.
 const LEFT: Duration = Duration::from_millis(300);
+/// How long packets of a capture may wait in the kernel.
+const KEPT: Duration = Duration::from_millis(8);
 /// How often it is looked for frames that are still moving.
 const LOOK: Duration = Duration::from_millis(1);
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
@@ -252,6 +254,8 @@ impl Run {
             max_frame: usize::from(common.mtu) + FRAME_HEADERS,
             pool: Some(pool),
             interrupts: match common.wait {
+                // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
+                _ if command == "capture" && parsed.iter().all(PortName::is_packet) => Some(KEPT),
                 Some(Wait::Poll) => None,
                 // A port that another process serves can wake a thread; a card is polled unless requested
                 // otherwise.

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
-use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, with_mounts, write_frames};
+use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, until, with_mounts, write_frames};
 use linerate::capture::{Reader, Writer};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -181,6 +181,38 @@ fn statistics(bytes: &[u8]) -> Vec<[u64; 5]> {
         at = end;
     }
     found
+}
+
+/// Files that another program removes are said to be missing, and one that could not be made is not counted.
+#[test]
+fn files_that_are_not_there_any_more_are_said() {
+    let folder = Folder::new("capture-gone");
+    let ring = folder.path("ring");
+    std::fs::create_dir(&ring).unwrap();
+    let mut words =
+        vec!["capture", "sim:gone?rate=100k", "--seconds", "60", "--file-size", "200k", "--files", "2", "--write"];
+    let path = format!("{ring}/a.pcapng");
+    words.push(&path);
+    let mut capture = Process::start(&mut linerate(&words));
+    until("there are two files", || std::fs::read_dir(&ring).unwrap().count() == 2);
+    std::fs::remove_dir_all(&ring).unwrap();
+    capture.await_error("2 files are not there any more");
+    let (code, said) = capture.ended();
+    let line = said.lines().find(|line| line.starts_with("wrote ")).unwrap_or_else(|| panic!("{said}"));
+    let number = |before: &str| -> u64 {
+        let text = line.split(before).nth(1).unwrap_or_else(|| panic!("{line}"));
+        text.split(|c: char| !c.is_ascii_digit()).find(|word| !word.is_empty()).unwrap().parse().unwrap()
+    };
+    assert_eq!((code, number("into ")), (Some(1), number("a_")), "{line}");
+
+    let one = folder.path("one.pcap");
+    let mut capture =
+        Process::start(&mut linerate(&["capture", "sim:gone2?rate=1k", "--seconds", "60", "--write", &one]));
+    until("the file is there", || std::fs::metadata(&one).is_ok_and(|file| file.len() > 0));
+    std::fs::remove_file(&one).unwrap();
+    capture.stop();
+    capture.await_error("a file is not there any more: another program has removed or moved it");
+    assert_eq!(capture.ended().0, Some(0));
 }
 
 #[test]

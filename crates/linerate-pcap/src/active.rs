@@ -41,6 +41,9 @@ pub struct Settings {
     pub snaplen: Cell<c_int>,
     pub promiscuous: Cell<bool>,
     pub monitor_mode: Cell<bool>,
+    /// Milliseconds.
+    pub timeout: Cell<c_int>,
+    pub immediate: Cell<bool>,
     pub buffer_size: Cell<c_int>,
     pub precision: Cell<c_int>,
 }
@@ -137,6 +140,13 @@ impl Ready {
     }
 }
 
+/// Returns how long Linux may keep frames of slow traffic before it hands them over: in immediate mode not at all, otherwise for the
+/// timeout, and not so long that a program would notice.
+fn patience(settings: &Settings) -> Duration {
+    let timeout = u64::try_from(settings.timeout.get()).ok().filter(|timeout| *timeout > 0).unwrap_or(u64::MAX);
+    Duration::from_millis(if settings.immediate.get() { 0 } else { timeout.min(8) })
+}
+
 /// The receiving side of an open port.
 pub struct Active {
     /// The port's name with its options.
@@ -182,7 +192,7 @@ impl Active {
                 let pool = Some(Pool::new(region));
                 // Those of a file are of another day, unless its name asks for them.
                 let timestamps = !parsed.is_capture_to_read();
-                let interrupts = Some(Duration::ZERO);
+                let interrupts = Some(if parsed.is_packet() { patience(settings) } else { Duration::ZERO });
                 let options = Options { ring, pool, interrupts, timestamps, ..Options::default() };
                 let [port] = without_signals(|| options.open([name]))?;
                 names::note_alone(&port);
@@ -371,6 +381,8 @@ impl Active {
     /// Makes the program's descriptor readable while frames wait, or once they come.
     pub fn keep_watch(&mut self, waiting: &Waiting, ready: &Ready) {
         while waiting.is_empty() && self.tick.is_none() {
+            // An interrupt for frames that are received would leave the descriptor readable.
+            self.disarm();
             // Earlier packets do not interrupt, and each look at the ring asks for the next interrupt anew.
             self.rx.arm();
             self.is_armed = true;

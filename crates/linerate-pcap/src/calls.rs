@@ -52,9 +52,10 @@ of_handle! {
     fn pcap_set_snaplen(handle, len: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.snaplen, len);
     fn pcap_set_promisc(handle, on: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.promiscuous, on != 0);
     fn pcap_set_rfmon(handle, on: c_int) -> c_int | PCAP_ERROR => set(handle, &handle.settings.monitor_mode, on != 0);
-    // Frames are given at once, as in immediate mode.
-    fn pcap_set_timeout(handle, _milliseconds: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
-    fn pcap_set_immediate_mode(handle, _on: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
+    fn pcap_set_timeout(handle, milliseconds: c_int) -> c_int | PCAP_ERROR =>
+        set(handle, &handle.settings.timeout, milliseconds);
+    fn pcap_set_immediate_mode(handle, on: c_int) -> c_int | PCAP_ERROR =>
+        set(handle, &handle.settings.immediate, on != 0);
     fn pcap_set_protocol_linux(handle, _protocol: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
     // As on Linux, a size of zero or less is the usual one.
     fn pcap_set_buffer_size(handle, bytes: c_int) -> c_int | PCAP_ERROR =>
@@ -98,9 +99,11 @@ of_handle! {
     fn pcap_setdirection(handle, direction: c_int) -> c_int | PCAP_ERROR => set_direction(handle, direction);
     fn pcap_setfilter(handle, program: *const Program) -> c_int | PCAP_ERROR => set_filter(handle, program);
     fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => statistics(handle, stat);
-    fn pcap_inject(handle, bytes: *const c_void, len: usize) -> c_int | PCAP_ERROR => send(handle, bytes, len);
+    fn pcap_inject(handle, bytes: *const c_void, len: usize) -> c_int | PCAP_ERROR => {
+        send(handle, bytes, len, "The number of bytes to be injected must not be zero")
+    };
     fn pcap_sendpacket(handle, bytes: *const c_void, len: c_int) -> c_int | PCAP_ERROR => {
-        if send(handle, bytes, len.max(0) as usize) < 0 { PCAP_ERROR } else { 0 }
+        send(handle, bytes, len.max(0) as usize, "The number of bytes to be sent must be positive").min(0)
     };
 
     fn pcap_compile(handle, program: *mut c_void, text: *const c_char, optimize: c_int, netmask: c_uint)
@@ -139,8 +142,13 @@ extern "C-unwind" fn pcap_breakloop(pcap: *mut c_void) {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
     match Handle::of(pcap) {
-        // SAFETY: the handle is from `pcap_create`'s box, and the program gives it up.
-        Some(_) => guarded((), || drop(unsafe { Box::from_raw(pcap.cast::<Handle>()) })),
+        Some(_) => guarded((), || {
+            // SAFETY: the handle is from `pcap_create`'s box, and the program gives it up.
+            let handle = unsafe { Box::from_raw(pcap.cast::<Handle>()) };
+            if handle.is_without_its_threads() {
+                std::mem::forget(handle);
+            }
+        }),
         None => real!(pcap_close(pcap => *mut c_void) -> () | ()),
     }
 }
@@ -186,6 +194,7 @@ extern "C-unwind" fn pcap_open_live(
     let Some(handle) = Handle::of(pointer.cast()) else { return null_mut() };
     handle.settings.snaplen.set(snaplen);
     handle.settings.promiscuous.set(promiscuous != 0);
+    handle.settings.timeout.set(timeout);
     if guarded(PCAP_ERROR, || handle.activate()) < 0 {
         // SAFETY: this object's text, which ends with a zero; and the program's buffer of this size.
         unsafe { put_text(error, PCAP_ERRBUF_SIZE, &CStr::from_ptr(handle.error()).to_string_lossy()) };
@@ -276,7 +285,7 @@ fn set_direction(handle: &Handle, direction: c_int) -> c_int {
     match direction {
         PCAP_D_INOUT | PCAP_D_IN | PCAP_D_OUT => handle.set_direction(direction),
         _ => {
-            handle.fail(&format!("{direction} is not a valid direction"));
+            handle.fail("Invalid direction");
             PCAP_ERROR
         }
     }
@@ -301,9 +310,16 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
 }
 
 /// Sends a frame; returns its length. Errors begin as the system's do.
-fn send(handle: &Handle, bytes: *const c_void, len: usize) -> c_int {
-    if bytes.is_null() {
-        handle.fail("send: Bad address");
+/// Sends a frame; none of no bytes. A packet socket takes none that is shorter than an Ethernet header either.
+fn send(handle: &Handle, bytes: *const c_void, len: usize, none: &str) -> c_int {
+    let why = match len {
+        0 => Some(none),
+        _ if bytes.is_null() => Some("send: Bad address"),
+        1..14 => Some("send: Invalid argument"),
+        _ => None,
+    };
+    if let Some(why) = why {
+        handle.fail(why);
         return PCAP_ERROR;
     }
     // SAFETY: the program's bytes, of the length that it says.

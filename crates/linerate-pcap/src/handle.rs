@@ -63,6 +63,8 @@ pub struct Handle {
     waker: OwnedFd,
     /// A handle of the system's for compiling filters and writing files.
     dead: AtomicPtr<c_void>,
+    /// The process that has opened it.
+    process: u32,
 }
 
 /// The loop that runs, or the next one, is to end.
@@ -99,6 +101,8 @@ impl Handle {
                 snaplen: Cell::new(MAXIMUM_SNAPLEN),
                 promiscuous: Cell::new(false),
                 monitor_mode: Cell::new(false),
+                timeout: Cell::new(0),
+                immediate: Cell::new(false),
                 buffer_size: Cell::new(0),
                 precision: Cell::new(PCAP_TSTAMP_PRECISION_MICRO),
             },
@@ -120,6 +124,7 @@ impl Handle {
             drops: Default::default(),
             waker: event()?,
             dead: AtomicPtr::default(),
+            process: std::process::id(),
         })
     }
 
@@ -155,6 +160,15 @@ impl Handle {
 
     pub fn is_activated(&self) -> bool {
         self.is_activated.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the port's threads, whose end closing it awaits, are not in this process: a child has none of its parent's
+    /// threads (fork(2)). Ports of the kernel and of a server have no threads here.
+    pub fn is_without_its_threads(&self) -> bool {
+        let has_threads = |side: &Side| !matches!(side.port.info().driver, "packet" | "xdp" | "tap" | "served");
+        // A thread that the child does not have may have it.
+        self.process != std::process::id()
+            && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
     }
 
     /// Captures one direction only. A monitor is opened again for it; what another port receives is one direction.

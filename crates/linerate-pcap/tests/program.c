@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct pcap pcap_t;
@@ -145,6 +146,16 @@ static void api(const char *device) {
 	printf("%s\n", pcap_geterr(a));
 	SHOW(pcap_setdirection(a, 1));
 	SHOW(pcap_setdirection(a, 0));
+	SHOW(pcap_setdirection(a, 7));
+	printf("%s\n", pcap_geterr(a));
+	for (int len = -1; len < 14; len++) {
+		/* The last error of the system's, whichever that is, follows the text about no bytes. */
+		const char *end = len > 0 ? "" : ":";
+		int answer = pcap_sendpacket(a, frame, len);
+		printf("%d bytes: %d %.*s\n", len, answer, (int)strcspn(pcap_geterr(a), end), pcap_geterr(a));
+		answer = len < 0 ? 0 : pcap_inject(a, frame, len);
+		printf("%d bytes: %d %.*s\n", len, answer, (int)strcspn(pcap_geterr(a), end), pcap_geterr(a));
+	}
 	SHOW(pcap_getnonblock(a, text));
 	SHOW(pcap_setnonblock(a, 1, text));
 	SHOW(pcap_getnonblock(a, text));
@@ -473,6 +484,40 @@ static void churn(const char *device, long rounds, unsigned seed) {
 	printf("%ld descriptors more\n", descriptors() - before);
 }
 
+/* Waits for frames by poll(2); prints how often there was none. */
+static void wakes(const char *device, long frames) {
+	pcap = opened(device);
+	pcap_setnonblock(pcap, 1, text);
+	struct pollfd event = { pcap_get_selectable_fd(pcap), POLLIN, 0 };
+	long in_vain = 0;
+	while (count < frames) {
+		if (poll(&event, 1, 20000) != 1)
+			die("poll", "no frame came");
+		in_vain += pcap_dispatch(pcap, -1, each, NULL) == 0;
+	}
+	printf("%ld frames, %ld in vain\n", count, in_vain);
+	pcap_close(pcap);
+}
+
+/* A child closes its parent's handle, with which the parent goes on. */
+static void close_in_child(const char *device, long rounds) {
+	pcap = opened(device);
+	for (long n = 0; n < rounds; n++) {
+		int status;
+		pid_t child = fork();
+		if (child == 0) {
+			alarm(60);
+			pcap_close(pcap);
+			_exit(7);
+		}
+		if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7)
+			die("fork", "the child has not ended");
+		pcap_loop(pcap, 3, each, NULL);
+	}
+	printf("%ld frames\n", count);
+	pcap_close(pcap);
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
@@ -495,6 +540,10 @@ int main(int argc, char **argv) {
 		breaks(device);
 	else if (!strcmp(what, "beside"))
 		beside(device);
+	else if (!strcmp(what, "wakes"))
+		wakes(device, atol(third));
+	else if (!strcmp(what, "child"))
+		close_in_child(device, atol(third));
 	else if (!strcmp(what, "churn"))
 		churn(device, atol(third), atoi(argv[4]));
 	return 0;

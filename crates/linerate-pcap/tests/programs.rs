@@ -69,6 +69,25 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     assert!(theirs.lines().count() > 50, "{theirs}");
 }
 
+/// A descriptor is readable while there are frames, and not for those that the program has.
+#[test]
+fn a_descriptor_wakes_a_program_for_frames_alone() {
+    let world = World::new();
+    let said = world.start(&["wakes", "sim:wakes?rate=20k", "20000"]).said();
+    let numbers: Vec<u64> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [frames, in_vain] = numbers[..] else { panic!("{said}") };
+    assert!(frames >= 20_000 && in_vain <= frames, "{said}");
+}
+
+/// A child has none of its parent's threads: it closes a handle without them, and its parent goes on.
+#[test]
+fn a_child_closes_its_parent_s_handle() {
+    let world = World::new();
+    for device in ["sim:child?rate=20k", "faulty:sim:child2?rate=20k&drop=1%"] {
+        assert_eq!(world.start(&["child", device, "30"]).said(), "90 frames\n", "{device}");
+    }
+}
+
 /// A program that is slower than the frames come: those that it got and those that it is told were dropped are all.
 #[test]
 fn received_and_dropped_are_all_that_was_sent() {

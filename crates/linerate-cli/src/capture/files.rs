@@ -119,9 +119,8 @@ impl Files {
 
     /// Begins the next file.
     fn next(&mut self) -> Result<(), Error> {
-        self.begun += 1;
         let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
-        let path = if is_ring { numbered(&self.path, self.begun) } else { self.path.clone() };
+        let path = if is_ring { numbered(&self.path, self.begun + 1) } else { self.path.clone() };
         let output = match is_standard_output(&path) {
             true => Output::standard(|| interrupts().have_come())?,
             false => Output::create(&path)?,
@@ -134,6 +133,7 @@ impl Files {
                 Err(source) => return Err(Error::System { call: "starting zstd", source }),
             },
         };
+        self.begun += 1;
         self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
         self.names.push_back(path);
         let mut beginning = Vec::new();

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use linerate::capture::Format;
+
+use crate::terminal::note;
 
 /// The bytes of a chunk, which the caches hold until it is written, unless one frame is longer.
 pub const CHUNK: usize = 256 << 10;
@@ -142,6 +144,12 @@ impl Stream {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        if time > self.format.latest() {
+            static NOTED: Once = Once::new();
+            NOTED.call_once(|| {
+                note("note: a pcap file has no times behind the year 2106: later ones are that; write pcapng")
+            });
+        }
         self.format.append(chunk, self.interface, time, frame, self.snaplen);
         self.frames += 1;
         if time < self.latest {

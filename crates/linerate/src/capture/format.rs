@@ -93,11 +93,20 @@ impl Format {
         }
     }
 
+    /// The last time that a record may have, in nanoseconds since 1970: a later one is this.
+    pub const fn latest(self) -> u64 {
+        match self {
+            Format::Pcap => u32::MAX as u64 * SECOND + SECOND - 1,
+            Format::Pcapng => u64::MAX,
+        }
+    }
+
     /// Appends the first `snaplen` bytes of a frame that passed the interface with this number at `nanoseconds` since 1970.
     #[inline]
     pub fn append(self, bytes: &mut Vec<u8>, interface: u32, nanoseconds: u64, frame: &[u8], snaplen: usize) {
         let kept = &frame[..frame.len().min(snaplen)];
         let [len, original] = [kept.len() as u32, frame.len() as u32];
+        let nanoseconds = nanoseconds.min(self.latest());
         match self {
             Format::Pcap => {
                 words(bytes, &[(nanoseconds / SECOND) as u32, (nanoseconds % SECOND) as u32, len, original]);
@@ -209,6 +218,19 @@ mod tests {
         let end = bytes.len();
         format.end(&mut bytes, 1, &Counts { received: 70, ..Counts::default() });
         (bytes, start, end)
+    }
+
+    #[test]
+    fn a_time_that_a_record_cannot_have_is_its_last() {
+        for format in FORMATS {
+            let (mut bytes, time) = (Vec::new(), (1 << 32) * SECOND + 5);
+            format.begin(&mut bytes, 64, &["one"]);
+            format.append(&mut bytes, 0, time, &[0; 60], 64);
+            let mut reader = Reader::new(std::io::Cursor::new(bytes), "memory").unwrap();
+            let record = reader.next(&mut Vec::new()).unwrap().expect("a record");
+            assert_eq!(record.nanoseconds, Some(time.min(format.latest())), "{format:?}");
+        }
+        assert_eq!(Format::Pcap.latest(), (1 << 32) * SECOND - 1);
     }
 
     #[test]

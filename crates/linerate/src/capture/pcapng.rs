@@ -60,7 +60,13 @@ impl Section {
         if len < AROUND + 16 {
             return Err(End::Malformed(begin, "a section header that is too short".to_string()));
         }
-        source.skip(u64::from(len - AROUND - 4))?;
+        let mut version = [0; 4];
+        source.need(&mut version)?;
+        let major = self.half(&version, 0);
+        if major != 1 {
+            return Err(End::Malformed(begin, format!("a section of version {major}")));
+        }
+        source.skip(u64::from(len - AROUND - 8))?;
         self.end(source, len, begin)
     }
 
@@ -126,6 +132,9 @@ impl Section {
         }
         let mut body = vec![0; len as usize];
         source.need(&mut body)?;
+        if !self.are_whole(&body[8..]) {
+            return Err(End::Malformed(begin, "an interface's option that is longer than its block".to_string()));
+        }
         let is_ethernet = self.half(&body, 0) == ETHERNET as usize;
         let snap_len = word(self.is_swapped, &body, 4);
         let mut interface = Interface { is_ethernet, snap_len, resolution: 6, offset: 0, crc: 0 };
@@ -139,6 +148,10 @@ impl Section {
                 }
                 _ => {}
             }
+        }
+        if interface.units().is_none() {
+            let resolution = interface.resolution;
+            return Err(End::Malformed(begin, format!("an interface with times of resolution {resolution:#04x}")));
         }
         self.interfaces.push(interface);
         Ok(())
@@ -218,6 +231,17 @@ impl Section {
         })
     }
 
+    /// Returns whether all options are inside their block.
+    fn are_whole(&self, mut options: &[u8]) -> bool {
+        while options.len() >= 4 && self.half(options, 0) != 0 {
+            match options.get(4 + self.half(options, 2).next_multiple_of(4)..) {
+                Some(rest) => options = rest,
+                None => return false,
+            }
+        }
+        true
+    }
+
     fn half(&self, bytes: &[u8], at: usize) -> usize {
         let half = bytes[at..].first_chunk().copied().map_or(0, u16::from_ne_bytes);
         usize::from(if self.is_swapped { half.swap_bytes() } else { half })
@@ -225,14 +249,19 @@ impl Section {
 }
 
 impl Interface {
-    /// Returns a time in nanoseconds since 1970 (section 4.2: a negative power of 10, or of 2 with the highest bit).
-    fn nanoseconds(&self, time: u64) -> u64 {
+    /// Returns the units of a second (section 4.2: a power of 10, or of 2 with the highest bit); `None` if they are more than a
+    /// time can have.
+    fn units(&self) -> Option<u64> {
         let exponent = u32::from(self.resolution & 0x7F);
-        let units = match self.resolution & 0x80 {
-            0 => 10u128.checked_pow(exponent),
-            _ => 1u128.checked_shl(exponent),
-        };
-        let nanoseconds = units.map_or(0, |units| u128::from(time) * u128::from(SECOND) / units);
+        match self.resolution & 0x80 {
+            0 => 10u64.checked_pow(exponent),
+            _ => 1u64.checked_shl(exponent),
+        }
+    }
+
+    /// Returns a time in nanoseconds since 1970.
+    fn nanoseconds(&self, time: u64) -> u64 {
+        let nanoseconds = self.units().map_or(0, |units| u128::from(time) * u128::from(SECOND) / u128::from(units));
         (nanoseconds as u64).wrapping_add(self.offset.wrapping_mul(SECOND))
     }
 }

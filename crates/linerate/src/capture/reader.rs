@@ -376,6 +376,16 @@ mod tests {
             ([&begun().0[..], &[6, 0, 0, 0, 0, 0, 0, 0]].concat(), "length 0"),
             ([&begun().0[..], &[6, 0, 0, 0, 0xFC, 0xFF, 0xFF, 0xFF]].concat(), "length"),
             (begun().add(6, &[[0; 12], [0xFF; 12]].concat()).0.clone(), "longer than its block"),
+            (begun().add(1, &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 5, 0, 1, 2, 3, 4]).0.clone(), "longer than its block"),
+            (begun().interface(1, 0, &[(9, &[20])]).0.clone(), "resolution 0x14"),
+            (begun().interface(1, 0, &[(9, &[0xC0])]).0.clone(), "resolution 0xc0"),
+            (
+                begun()
+                    .add(0x0A0D_0D0A, &[&0x1A2B_3C4Du32.to_le_bytes()[..], &[2, 0, 0, 0], &[0xFF; 8]].concat())
+                    .0
+                    .clone(),
+                "version 2",
+            ),
         ];
         for (file, why) in bad {
             let (all, said) = read(file);

@@ -237,6 +237,11 @@ impl PortName {
         }
     }
 
+    /// Returns whether the port is packet sockets on an interface.
+    pub fn is_packet(&self) -> bool {
+        self.kind == Kind::Packet
+    }
+
     /// Returns whether the port is, or wraps, an AF_XDP socket on an interface.
     pub fn is_xdp(&self) -> bool {
         match self.kind {

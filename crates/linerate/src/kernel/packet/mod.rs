@@ -46,7 +46,8 @@ impl PacketPort {
         config.check_ring()?;
         let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
         let count = config.options.rx_queues.max(config.options.tx_queues);
-        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring(), longest).map(Arc::new));
+        let patience = config.options.interrupts.unwrap_or_default();
+        let sockets = (0..count).map(|_| Socket::open(&interface, config.ring(), longest, patience).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let started = vec![false; config.options.rx_queues.into()];
         let mut description = format!("{} interface, AF_PACKET rings", interface.driver());
@@ -126,6 +127,7 @@ impl Sockets for PacketSockets {
 mod tests {
     use std::net::UdpSocket;
     use std::process::Command;
+    use std::time::Duration;
 
     use super::*;
     use crate::batch::Batch;
@@ -166,12 +168,13 @@ mod tests {
                 (64, 1518, 128, 2048, 64 * 2048),
                 (512, 1990, 128, 2048, 512 * 2048),
                 (512, 1991, 128, 4096, 512 * 4096),
+                (4096, 1518, 256, 2048, 4096 * 2048),
                 (16_384, 1518, 256, 2048, 16_384 * 2048),
                 // Frames that do not fill a block waste the rest of it.
                 (65, 1518, 128, 2048, 128 * 2048),
                 (64, LONGEST, 128, 131_072, 64 * 131_072),
             ] {
-                let socket = Socket::open(&lo, ring, longest).unwrap();
+                let socket = Socket::open(&lo, ring, longest, Duration::ZERO).unwrap();
                 assert_eq!((socket.blocks, socket.frames, socket.frame), (blocks, ring, frame), "{ring} of {longest}");
                 assert_eq!(socket.sending, blocks * socket::BLOCK);
                 assert_eq!(socket.memory.len(), socket.sending + to_send, "{ring} of {longest}");

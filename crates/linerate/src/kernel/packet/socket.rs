@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::kernel::interface::Interface;
@@ -48,11 +49,15 @@ pub struct Transmitting {
 
 /// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
 pub const BLOCK: usize = 128 << 10;
-/// The time after which the kernel hands over a block that is not full: the shortest possible.
-const PATIENCE_MILLISECONDS: u32 = 1;
-/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader
-/// that shares its processor may pause for an eighth of a second without loss.
+/// The time after which the kernel hands over a block that is not full: the shortest possible, and the longest chosen, in
+/// milliseconds.
+const PATIENCE: (u32, u32) = (1, 8);
+/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader may pause for
+/// an eighth of a second without loss, or, with the longest time, for a second.
 const FEWEST_BLOCKS: usize = 128;
+/// The same for a ring of [`LONG`] packets or more, which is a capture's.
+const FEWEST_BLOCKS_OF_LONG: usize = 256;
+const LONG: usize = 4096;
 /// The length of the header in front of a frame to be sent, `struct tpacket3_hdr`.
 pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
 
@@ -60,16 +65,18 @@ pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>()
 const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
 
 impl Socket {
-    /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send.
+    /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send. Packets of slow traffic may
+    /// wait for `patience` in the kernel.
     ///
     /// # Errors
     /// [`Error::Interface`]: the operation that the kernel refused.
-    pub fn open(interface: &Interface, ring: usize, longest: usize) -> Result<Socket> {
+    pub fn open(interface: &Interface, ring: usize, longest: usize, patience: Duration) -> Result<Socket> {
         let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
         // As many bytes as the ring's packets have if they are short; blocks are filled completely.
-        let blocks = (ring * 2048 / BLOCK).max(FEWEST_BLOCKS);
+        let fewest = if ring < LONG { FEWEST_BLOCKS } else { FEWEST_BLOCKS_OF_LONG };
+        let blocks = (ring * 2048 / BLOCK).max(fewest);
         let rings = || {
             set(&fd, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as libc::c_int))?;
             // Each packet is preceded by a header with its offloads.
@@ -83,7 +90,7 @@ impl Socket {
                 tp_block_nr: blocks as u32,
                 tp_frame_size: 2048,
                 tp_frame_nr: (BLOCK / 2048 * blocks) as u32,
-                tp_retire_blk_tov: PATIENCE_MILLISECONDS,
+                tp_retire_blk_tov: (patience.as_millis() as u32).clamp(PATIENCE.0, PATIENCE.1),
                 tp_sizeof_priv: 0,
                 tp_feature_req_word: 0,
             };
