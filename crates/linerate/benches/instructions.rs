@@ -222,7 +222,7 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(56_071))]
+#[library_benchmark(config = limit(54_562))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -234,7 +234,7 @@ fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(56_071))]
+#[library_benchmark(config = limit(54_562))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -276,49 +276,49 @@ fn avx2_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(69_371))]
+#[library_benchmark(config = limit(66_838))]
 #[bench::one(args = (Vectors::Scalar, 32), setup = idle)]
 fn poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(69_371))]
+#[library_benchmark(config = limit(66_838))]
 #[bench::one(args = (Vectors::Avx2, 32), setup = idle)]
 fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(30_277))]
+#[library_benchmark(config = limit(29_769))]
 #[bench::one(args = (1), setup = pipe)]
 fn pipe_1(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(15_941))]
+#[library_benchmark(config = limit(15_881))]
 #[bench::eight(args = (8), setup = pipe)]
 fn pipe_8(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(6_149))]
+#[library_benchmark(config = limit(6_137))]
 #[bench::thirty_two(args = (32), setup = pipe)]
 fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(270_547))]
+#[library_benchmark(config = limit(268_499))]
 #[bench::one(args = (1), setup = switched)]
 fn switch_1(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(98_176))]
+#[library_benchmark(config = limit(97_312))]
 #[bench::eight(args = (8), setup = switched)]
 fn switch_8(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(64_989))]
+#[library_benchmark(config = limit(64_656))]
 #[bench::thirty_two(args = (32), setup = switched)]
 fn switch_32(waiting: Switched) -> Switched {
     switch(waiting)
@@ -348,13 +348,13 @@ fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(119_878))]
+#[library_benchmark(config = limit(118_858))]
 #[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
 fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(110_284))]
+#[library_benchmark(config = limit(109_264))]
 #[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
 fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)

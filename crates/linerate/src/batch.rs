@@ -173,7 +173,7 @@ impl Batch {
     /// Returns whether the batch's packets and buffers are of `pool`.
     #[inline(always)]
     pub(crate) fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
-        self.pool().is_some_and(|own| Arc::ptr_eq(own, pool))
+        self.cache.is_at(pool.address())
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.

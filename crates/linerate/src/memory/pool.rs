@@ -43,6 +43,12 @@ impl Pool {
         Arc::new(pool)
     }
 
+    /// Returns the pool's address, which no other pool has while this one is there.
+    #[inline(always)]
+    pub(crate) fn address(self: &Arc<Pool>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
     /// Returns the region.
     #[inline(always)]
     pub fn region(&self) -> &Region {
@@ -163,6 +169,8 @@ impl Drop for Reservation {
 #[derive(Default)]
 pub(crate) struct Cache {
     pool: Option<Arc<Pool>>,
+    /// The pool's address, or 0: one comparison tells whether it is another's.
+    address: usize,
     free: Vec<u32>,
     /// Buffers beyond these return to the pool.
     most: usize,
@@ -172,12 +180,18 @@ impl Cache {
     /// Creates an empty cache, for a batch of this capacity.
     pub(crate) fn new(pool: &Arc<Pool>, capacity: usize) -> Cache {
         let most = pool.most_cached(capacity);
-        Cache { pool: Some(pool.clone()), free: Vec::with_capacity(2 * most), most }
+        Cache { pool: Some(pool.clone()), address: pool.address(), free: Vec::with_capacity(2 * most), most }
     }
 
     #[inline(always)]
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         self.pool.as_ref()
+    }
+
+    /// Returns whether it is of the pool at this [address](Pool::address).
+    #[inline(always)]
+    pub(crate) fn is_at(&self, address: usize) -> bool {
+        self.address == address
     }
 
     /// Returns the count of buffers in the cache.

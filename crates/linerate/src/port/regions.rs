@@ -102,10 +102,7 @@ impl<R: RegionRx> Rx<R> {
 
 impl<R: RegionRx> Receive for Rx<R> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if let Some(own) = batch.pool()
-            && Arc::ptr_eq(own, self.ring.pool())
-            && self.copies.is_empty()
-        {
+        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
             return self.ring.recv(batch);
         }
         self.recv_other(batch)
@@ -156,10 +153,7 @@ impl<R: RegionTx> Tx<R> {
 
 impl<R: RegionTx> Transmit for Tx<R> {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if let Some(own) = batch.pool()
-            && Arc::ptr_eq(own, self.ring.pool())
-            && self.copies.is_empty()
-        {
+        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
             return self.ring.send(batch);
         }
         self.send_other(batch)

@@ -72,10 +72,14 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let has = |count| batch.capacity() >= count && self.is_done(count - 1);
-        if self.is_inside || has(SMALLEST) {
+        if self.is_inside {
             return self.recv_burst(batch);
         }
-        if has(2) { self.recv_few(batch) } else { self.recv_one(batch) }
+        match has(2) {
+            false => self.recv_one(batch),
+            true if has(SMALLEST) => self.recv_burst(batch),
+            true => self.recv_few(batch),
+        }
     }
 
     fn buffers(&self) -> usize {

@@ -170,9 +170,14 @@ impl RxPump {
         RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN), times: None }
     }
 
+    /// Returns whether the queue is looked at. A full ring waits for its client.
+    fn has_room(&self) -> bool {
+        self.batch.is_empty() && self.ring.free() > 0
+    }
+
     /// Moves packets once; returns the number of slots.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
-        if self.batch.is_empty() && self.ring.free() > 0 {
+        if self.has_room() {
             self.queue.recv(&mut self.batch);
             if let Some(times) = &mut self.times {
                 self.batch.stamp_from(times.take(self.batch.len()));
@@ -256,7 +261,8 @@ impl Pump {
             // Packets that come before the last look are found by it.
             self.sending.iter().for_each(|sending| sending.ring.ring.arm_server());
             self.receiving.iter().for_each(|receiving| receiving.ring.ring.arm_server());
-            for receiving in &mut self.receiving {
+            // Without room it would take the event away from another consumer of the same port.
+            for receiving in self.receiving.iter_mut().filter(|receiving| receiving.has_room()) {
                 receiving.queue.arm();
             }
             if self.turn(clients) > 0 {
@@ -306,11 +312,7 @@ impl Pump {
         // Unsent packets of a queue, and ports without interrupts, need another look soon.
         let mut soon = self.sending.iter().any(TxPump::is_pending);
         let mut events = Vec::new();
-        for receiving in &mut self.receiving {
-            // A full ring waits for its client.
-            if !receiving.batch.is_empty() || receiving.ring.free() == 0 {
-                continue;
-            }
+        for receiving in self.receiving.iter_mut().filter(|receiving| receiving.has_room()) {
             match receiving.queue.arm() {
                 Some(event) => events.push(event),
                 None => soon = true,
