@@ -179,7 +179,11 @@ impl Handle {
         let name = match (monitor(&self.name), direction) {
             (None, PCAP_D_OUT) => {
                 let name = self.name.split('?').next().unwrap_or_default();
-                self.fail(&format!("this port captures what it receives; what it sends has the name {name}+t"));
+                let mut why = "this port captures what it receives".to_string();
+                if PortName::parse(&self.name).is_ok_and(|name| name.may_be_served()) {
+                    why += &format!("; what it sends has the name {name}+t");
+                }
+                self.fail(&why);
                 return PCAP_ERROR;
             }
             (None, _) | (Some(_), PCAP_D_INOUT) => self.name.clone(),

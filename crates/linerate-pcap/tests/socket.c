@@ -222,6 +222,10 @@ static void calls(void) {
 		&(struct packet_mreq){ .mr_ifindex = 0x7fffff00, .mr_type = PACKET_MR_PROMISC }, sizeof(struct packet_mreq)));
 	SHOW(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &value, 2));
 	SHOW(setsockopt(fd, SOL_PACKET, 1000, &value, len));
+	SHOW(setsockopt(fd, IPPROTO_TCP, 1, &value, len));
+	SHOW(setsockopt(fd, 9999, 1, &value, len));
+	SHOW(getsockopt(fd, IPPROTO_TCP, 1, &value, &len));
+	SHOW(getsockopt(fd, 9999, 1, &value, &len));
 	SHOW(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &value, len));
 	struct sock_filter jump[] = { { BPF_JMP | BPF_JA, 0, 0, 1000 } };
 	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){ 1, jump }, sizeof(struct sock_fprog)));

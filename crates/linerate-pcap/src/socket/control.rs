@@ -215,9 +215,9 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
             socket.settings.has_ring.store(size.is_ok_and(|size| size != 0), Relaxed);
             Err(libc::ENOPROTOOPT)
         }
-        // Options of rings, and fanout.
-        (SOL_PACKET, _) => Err(libc::ENOPROTOOPT),
-        _ => return None,
+        (libc::SOL_SOCKET, _) => return None,
+        // Options of rings, and fanout; packet sockets have none of other protocols.
+        _ => Err(libc::ENOPROTOOPT),
     };
     // A socket of the kernel's has the option there, too: it may be bound to an interface.
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
@@ -295,8 +295,8 @@ pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut l
             let (received, dropped) = socket.link.as_ref().map_or((0, 0), |link| link.statistics(settings));
             return Some(put(value, len, [received as u32, dropped as u32]));
         }
-        (SOL_PACKET, _) => return Some(fail(libc::ENOPROTOOPT)),
-        _ => return None,
+        (libc::SOL_SOCKET, _) => return None,
+        _ => return Some(fail(libc::ENOPROTOOPT)),
     };
     Some(put(value, len, number))
 }
