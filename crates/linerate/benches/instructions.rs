@@ -222,7 +222,7 @@ fn limit(counted: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(54_562))]
+#[library_benchmark(config = limit(51_274))]
 #[bench::one(args = (Vectors::Scalar, 1), setup = waiting)]
 fn batch_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -234,7 +234,7 @@ fn batch_32(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(54_562))]
+#[library_benchmark(config = limit(51_274))]
 #[bench::one(args = (Vectors::Avx2, 1), setup = waiting)]
 fn avx2_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
@@ -252,55 +252,55 @@ fn avx2_32_pages(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(42_677))]
+#[library_benchmark(config = limit(42_448))]
 #[bench::four(args = (Vectors::Scalar, 4), setup = waiting)]
 fn batch_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(30_357))]
+#[library_benchmark(config = limit(30_256))]
 #[bench::eight(args = (Vectors::Scalar, 8), setup = waiting)]
 fn batch_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(33_965))]
+#[library_benchmark(config = limit(33_688))]
 #[bench::four(args = (Vectors::Avx2, 4), setup = waiting)]
 fn avx2_4(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(20_877))]
+#[library_benchmark(config = limit(20_760))]
 #[bench::eight(args = (Vectors::Avx2, 8), setup = waiting)]
 fn avx2_8(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward(waiting)
 }
 
-#[library_benchmark(config = limit(66_838))]
+#[library_benchmark(config = limit(63_550))]
 #[bench::one(args = (Vectors::Scalar, 32), setup = idle)]
 fn poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(66_838))]
+#[library_benchmark(config = limit(63_550))]
 #[bench::one(args = (Vectors::Avx2, 32), setup = idle)]
 fn avx2_poll_1(waiting: (Fake, Batch)) -> (Fake, Batch) {
     forward_singly(waiting)
 }
 
-#[library_benchmark(config = limit(29_769))]
+#[library_benchmark(config = limit(27_209))]
 #[bench::one(args = (1), setup = pipe)]
 fn pipe_1(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(15_881))]
+#[library_benchmark(config = limit(15_561))]
 #[bench::eight(args = (8), setup = pipe)]
 fn pipe_8(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(6_137))]
+#[library_benchmark(config = limit(6_057))]
 #[bench::thirty_two(args = (32), setup = pipe)]
 fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
@@ -348,31 +348,31 @@ fn virtio_avx2_packed_32(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(118_858))]
+#[library_benchmark(config = limit(116_810))]
 #[bench::one(args = (Vectors::Best, SPLIT, 1), setup = virtio_waiting)]
 fn virtio_split_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(109_264))]
+#[library_benchmark(config = limit(107_216))]
 #[bench::one(args = (Vectors::Best, PACKED, 1), setup = virtio_waiting)]
 fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(97_454))]
+#[library_benchmark(config = limit(96_502))]
 #[bench::split(args = (["vhost:PATH", "virtio-user:PATH?ring=1024"]), setup = crossing)]
 fn vhost_split_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(112_604))]
+#[library_benchmark(config = limit(112_452))]
 #[bench::packed(args = (["vhost:PATH?packed=on", "virtio-user:PATH?ring=1024&packed=on"]), setup = crossing)]
 fn vhost_packed_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(139_076))]
+#[library_benchmark(config = limit(138_964))]
 #[bench::copied(args = (["memif:PATH?role=server", "memif:PATH?ring=1024"]), setup = crossing)]
 fn memif_32(waiting: Crossing) -> Crossing {
     cross(waiting)

@@ -173,7 +173,13 @@ impl Batch {
     /// Returns whether the batch's packets and buffers are of `pool`.
     #[inline(always)]
     pub(crate) fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
-        self.cache.is_at(pool.address())
+        self.is_at(pool.address())
+    }
+
+    /// Returns whether the batch's packets and buffers are of the pool at this [address](Pool::address).
+    #[inline(always)]
+    pub(crate) fn is_at(&self, address: usize) -> bool {
+        self.cache.is_at(address)
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.

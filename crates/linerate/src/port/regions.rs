@@ -75,34 +75,49 @@ pub(crate) trait RegionTx: Send {
     }
 }
 
+/// No pool has this address.
+const NO_POOL: usize = 1;
+
+/// Returns the address of the pool whose batches pass a ring as they are: the ring's, unless copies go first.
+fn passing(pool: &Arc<Pool>, copies: &Batch) -> usize {
+    if copies.is_empty() { pool.address() } else { NO_POOL }
+}
+
 /// A ring that receives, for batches of any region.
 pub(crate) struct Rx<R> {
     ring: R,
     /// Packets of the ring's region on their way into a batch of another.
     copies: Batch,
+    /// See [`passing`].
+    passing: usize,
 }
 
 impl<R: RegionRx> Rx<R> {
     pub fn new(ring: R) -> Rx<R> {
-        Rx { ring, copies: Batch::new() }
+        Rx { passing: ring.pool().address(), ring, copies: Batch::new() }
     }
 
     /// As [`recv`](Receive::recv), for a batch without a pool, or of another.
     #[cold]
     fn recv_other(&mut self, batch: &mut Batch) -> usize {
         if batch.belongs_to(self.ring.pool()) && self.copies.is_empty() {
-            return self.recv(batch);
+            self.passing = self.ring.pool().address();
+            return self.ring.recv(batch);
         }
-        let Rx { ring, copies } = self;
+        let Rx { ring, copies, passing: address } = self;
         let pool = ring.pool().clone();
         copies.is_of(&pool);
-        copies.receive_for(&pool, batch, |own| ring.recv(own))
+        // Also if a ring panics.
+        *address = NO_POOL;
+        let received = copies.receive_for(&pool, batch, |own| ring.recv(own));
+        *address = passing(&pool, copies);
+        received
     }
 }
 
 impl<R: RegionRx> Receive for Rx<R> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
+        if batch.is_at(self.passing) {
             return self.ring.recv(batch);
         }
         self.recv_other(batch)
@@ -130,22 +145,28 @@ pub(crate) struct Tx<R> {
     ring: R,
     /// Copies of packets of another region that the ring had no room for.
     copies: Batch,
+    /// See [`passing`].
+    passing: usize,
 }
 
 impl<R: RegionTx> Tx<R> {
     pub fn new(ring: R) -> Tx<R> {
-        Tx { ring, copies: Batch::new() }
+        Tx { passing: ring.pool().address(), ring, copies: Batch::new() }
     }
 
     /// As [`send`](Transmit::send), for a batch without a pool, or of another.
     #[cold]
     fn send_other(&mut self, batch: &mut Batch) -> usize {
         if batch.is_of(self.ring.pool()) && self.copies.is_empty() {
-            return self.send(batch);
+            self.passing = self.ring.pool().address();
+            return self.ring.send(batch);
         }
-        let Tx { ring, copies } = self;
+        let Tx { ring, copies, passing: address } = self;
         let (pool, longest) = (ring.pool().clone(), ring.longest());
+        // Also if a ring panics.
+        *address = NO_POOL;
         let (taken, too_long) = copies.send_for(&pool, batch, longest, |own| ring.send(own));
+        *address = passing(&pool, copies);
         (0..too_long).for_each(|_| ring.counters().dropped());
         taken
     }
@@ -153,7 +174,7 @@ impl<R: RegionTx> Tx<R> {
 
 impl<R: RegionTx> Transmit for Tx<R> {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_already_of(self.ring.pool()) && self.copies.is_empty() {
+        if batch.is_at(self.passing) {
             return self.ring.send(batch);
         }
         self.send_other(batch)
@@ -180,8 +201,90 @@ impl<R: RegionTx> Transmit for Tx<R> {
 #[cfg(test)]
 mod tests {
     use std::ops::{Deref, DerefMut};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::{Rx, Tx};
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+
+    /// A ring that panics at its first call, and then moves one packet a call.
+    struct Panics {
+        pool: Arc<Pool>,
+        calls: usize,
+        counters: QueueCounters,
+    }
+
+    impl Panics {
+        fn call(&mut self) {
+            self.calls += 1;
+            assert!(self.calls > 1, "the first call");
+        }
+    }
+
+    impl RegionRx for Panics {
+        fn pool(&self) -> &Arc<Pool> {
+            &self.pool
+        }
+
+        fn recv(&mut self, batch: &mut Batch) -> usize {
+            self.call();
+            batch.alloc(&self.pool.clone(), 1, 60)
+        }
+
+        fn buffers(&self) -> usize {
+            0
+        }
+
+        fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    impl RegionTx for Panics {
+        fn pool(&self) -> &Arc<Pool> {
+            &self.pool
+        }
+
+        fn send(&mut self, batch: &mut Batch) -> usize {
+            self.call();
+            batch.clear();
+            1
+        }
+
+        fn longest(&self) -> usize {
+            1514
+        }
+
+        fn counters(&self) -> &QueueCounters {
+            &self.counters
+        }
+    }
+
+    fn pool() -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None }).unwrap())
+    }
+
+    #[test]
+    fn a_ring_that_panics_while_packets_are_copied_goes_on_with_batches_of_its_own() {
+        let (ours, theirs) = (pool(), pool());
+        let ring = || Panics { pool: ours.clone(), calls: 0, counters: QueueCounters::default() };
+        let (mut rx, mut tx) = (Rx::new(ring()), Tx::new(ring()));
+        let mut other = Batch::new();
+        assert_eq!(other.alloc(&theirs, 1, 60), 1);
+        assert!(catch_unwind(AssertUnwindSafe(|| rx.recv(&mut other))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| Transmit::send(&mut tx, &mut other))).is_err());
+        let mut own = Batch::new();
+        for _ in 0..3 {
+            assert_eq!(Receive::recv(&mut rx, &mut own), 1);
+            assert_eq!(Transmit::send(&mut tx, &mut own), 1);
+            assert_eq!(
+                (Receive::recv(&mut rx, &mut other), other.pool().map(Arc::as_ptr)),
+                (1, Some(Arc::as_ptr(&theirs)))
+            );
+            other.clear();
+            other.alloc(&theirs, 1, 60);
+        }
+    }
 
     impl<R> Deref for Rx<R> {
         type Target = R;

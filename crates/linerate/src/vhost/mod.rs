@@ -93,7 +93,9 @@ impl PortKind for BackEnd {
         let state = match is_connected.load(Relaxed) {
             false => "no front end".to_string(),
             // QEMU sets features of its own before the driver does.
-            true if !self.shared.vrings.iter().any(|vring| vring.is_ready()) => "a front end without a driver".to_string(),
+            true if !self.shared.vrings.iter().any(|vring| vring.is_ready()) => {
+                "a front end without a driver".to_string()
+            }
             true if features & feature::VERSION_1 == 0 => "a front end with legacy split queues".to_string(),
             true if features & feature::RING_PACKED != 0 => "a front end with packed queues".to_string(),
             true => "a front end with split queues".to_string(),

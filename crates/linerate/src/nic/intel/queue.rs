@@ -33,7 +33,7 @@ use crate::spec::descriptor::{receive, transmit};
 /// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
 /// batch.
 pub(super) const REPORT_EVERY: usize = 32;
-/// The count of received descriptors returned to the card at a time; a quarter of the shortest ring.
+/// The count of received descriptors returned to the card at a time, at the latest at twice as many; a quarter of the shortest ring.
 const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
@@ -109,8 +109,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(never)]
     fn recv_one(&mut self, batch: &mut Batch) -> usize {
         if self.take_one(batch) {
-            self.return_descriptors(1);
             self.counters.moved(1);
+            if self.ring.next().is_multiple_of(GIVE_AT_ONCE) {
+                self.return_all();
+            }
             return 1;
         }
         if self.is_done(0) {
@@ -174,10 +176,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn return_descriptors(&mut self, received: usize) {
         let owed = self.ring.since(self.tail);
         if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
-            self.tail = self.ring.next();
-            // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
-            self.doorbell.ring(self.ring.wrap(self.tail.wrapping_sub(1)) as u32);
+            self.return_all();
         }
+    }
+
+    /// Returns all descriptors to the card that it does not have.
+    #[inline(always)]
+    fn return_all(&mut self) {
+        self.tail = self.ring.next();
+        // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
+        self.doorbell.ring(self.ring.wrap(self.tail.wrapping_sub(1)) as u32);
     }
 
     /// Continues behind the first `received` packets, which did not fill the batch.
@@ -440,7 +448,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn fill_one(&mut self, slot: &Slot) -> bool {
         let length = slot.whole_len();
-        if length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST || self.free() == 0 {
+        let is_full = self.ring.behind_next() == self.clean;
+        if length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST || is_full {
             return false;
         }
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
