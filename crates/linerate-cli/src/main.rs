@@ -546,7 +546,7 @@ fn code(error: &Error) -> ExitCode {
 /// names a folder is about the folder.
 fn may_be_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    let is_free = path.symlink_metadata().map_or(true, |there| there.file_type().is_socket());
+    let is_free = path.symlink_metadata().map_or(true, |there| there.is_dir() || there.file_type().is_socket());
     is_free && path.as_os_str().len() <= 107
 }
 
