@@ -233,6 +233,18 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     // Number, to it, from it, dropped.
     assert_eq!(line("vale2:vm_b")[1..], ["0", "8", "0"], "{listed}");
     assert_eq!(line(&format!("vhost:{b}"))[1..], ["0", "8", "0"], "{listed}");
+    // What is too long for the machine is counted where it is dropped.
+    let mut machine = Process::start(&mut world.command(&format!("sink virtio-user:{a} --seconds 60 --json")));
+    machine.await_output("ports");
+    let dropped = || -> u64 {
+        let listed = world.succeeds("switch list");
+        let line = listed.lines().find(|line| line.starts_with(&format!("vhost:{a}"))).unwrap();
+        line.split_whitespace().next_back().unwrap().parse().unwrap()
+    };
+    let before = dropped();
+    world.succeeds("gen vale2:c --size 3000 --mtu 9000 --count 8 --rate 1k --seconds 60");
+    until("the frames are counted", || dropped() == before + 8);
+    drop(machine);
     assert!(world.fails("switch detach vale2:vmb").contains("not attached"));
     world.succeeds("switch detach vale2:vm_b");
     world.succeeds("switch detach vale2:a-socket.of_a-long-name");

@@ -305,9 +305,10 @@ fn a_server_keeps_nothing_of_programs_that_have_ended() {
         begin.elapsed().as_secs()
     );
     std::io::stdout().flush().unwrap();
-    assert_eq!((after.descriptors, after.threads), (before.descriptors, before.threads));
+    // A thread may have been at its end when the first ones were counted.
+    assert!(after.descriptors <= before.descriptors && after.threads <= before.threads, "{before:?} {after:?}");
     assert!(after.resident <= before.resident + KEPT, "before: {before:?}, after: {after:?}");
     assert!(after.shared <= before.shared + SHARED, "before: {before:?}, after: {after:?}");
     world.serves(SWITCHES, PIPES);
-    assert!(world.settle(Some(&before)).shared <= before.shared + SHARED);
+    assert!(world.settle(Some(&after)).shared <= before.shared + SHARED);
 }

@@ -507,6 +507,8 @@ static void close_in_child(const char *device, long rounds) {
 		pid_t child = fork();
 		if (child == 0) {
 			alarm(60);
+			if (pcap_inject(pcap, frame, 60) != -1)
+				_exit(1);
 			pcap_close(pcap);
 			_exit(7);
 		}

@@ -124,11 +124,12 @@ impl State {
         }
         let mut all = lock(&self.attached);
         // By its own name, or by that on the switch, which is listed.
-        let is_it = |there: &Attached| match port.contains(['/', ':']) {
-            true => address(&there.port) == address(port),
-            false => there.name == format!("{switch}:{port}") || there.name == name,
-        };
-        let at = all.iter().position(|there| there.switch == switch && is_it(there)).ok_or_else(absent)?;
+        let here =
+            |is_it: &dyn Fn(&Attached) -> bool| all.iter().position(|there| there.switch == switch && is_it(there));
+        let by_name = here(&|there| there.name == format!("{switch}:{port}"));
+        let by_address = || here(&|there| address(&there.port) == address(port));
+        let by_plain = || here(&|there| !port.contains(['/', ':']) && there.name == name);
+        let at = by_name.or_else(by_address).or_else(by_plain).ok_or_else(absent)?;
         let attached = all.swap_remove(at);
         drop(all);
         attached.end();
@@ -182,7 +183,8 @@ impl State {
             for (device, refused) in &attached.devices {
                 let number = number_of(&attached.switch, device.name()) as u8;
                 let mut state = state_of(device.name(), number, &device.statistics().unwrap_or_default());
-                state.drops += refused.load(Ordering::Relaxed);
+                // What is too long for it is not sent.
+                state.drops += refused.load(Ordering::Relaxed) + device_drops(device);
                 list.push(state);
             }
         }
@@ -193,6 +195,11 @@ impl State {
         list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
         list
     }
+}
+
+/// Returns the packets that a port of this machine could not send, since they are too long for it.
+fn device_drops(device: &Port) -> u64 {
+    device.statistics().map_or(0, |statistics| statistics.drops.tx_too_long)
 }
 
 /// Returns a port's number on its switch; 0 if it has none.
