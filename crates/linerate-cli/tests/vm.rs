@@ -112,6 +112,7 @@ fn packets_come_by_the_queues_that_a_machine_uses() {
     // By two threads, of which each has half of the flows.
     let (_, said) = sink.ended();
     assert_eq!(count(&summary(said.as_bytes())["packets"]), COUNT, "{said}");
+    forwarder.await_error(&format!("{b}: the link is down"));
     generate();
     forwarder.await_error("are dropped, since it has taken nothing for a second: its other side is not there, or down");
     forwarder.await_output(&format!("\"held\":{COUNT}"));
