@@ -233,7 +233,7 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     // Number, to it, from it, dropped.
     assert_eq!(line("vale2:vm_b")[1..], ["0", "8", "0"], "{listed}");
     assert_eq!(line(&format!("vhost:{b}"))[1..], ["0", "8", "0"], "{listed}");
-    // What is too long for the machine is counted where it is dropped.
+    // Frames that are too long for the machine are counted in its port's line.
     let mut machine = Process::start(&mut world.command(&format!("sink virtio-user:{a} --seconds 60 --json")));
     machine.await_output("ports");
     let dropped = || -> u64 {

@@ -140,11 +140,11 @@ impl Ready {
     }
 }
 
-/// Returns how long Linux may keep frames of slow traffic before it hands them over: in immediate mode not at all, otherwise for the
-/// timeout, and not so long that a program would notice.
+/// Returns how long Linux may keep frames of slow traffic before it hands them over, of which the library has a longest: in immediate
+/// mode not at all, otherwise for the timeout.
 fn patience(settings: &Settings) -> Duration {
     let timeout = u64::try_from(settings.timeout.get()).ok().filter(|timeout| *timeout > 0).unwrap_or(u64::MAX);
-    Duration::from_millis(if settings.immediate.get() { 0 } else { timeout.min(8) })
+    Duration::from_millis(if settings.immediate.get() { 0 } else { timeout })
 }
 
 /// The receiving side of an open port.

@@ -309,8 +309,8 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
     }
 }
 
-/// Sends a frame; returns its length. Errors begin as the system's do.
-/// Sends a frame; none of no bytes. A packet socket takes none that is shorter than an Ethernet header either.
+/// Sends a frame; returns its length. Errors begin as the system's do; `none` is that of a frame of no bytes. A packet socket
+/// takes none that is shorter than an Ethernet header either.
 fn send(handle: &Handle, bytes: *const c_void, len: usize, none: &str) -> c_int {
     let why = match len {
         0 => Some(none),

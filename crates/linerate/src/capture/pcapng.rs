@@ -231,15 +231,10 @@ impl Section {
         })
     }
 
-    /// Returns whether all options are inside their block.
-    fn are_whole(&self, mut options: &[u8]) -> bool {
-        while options.len() >= 4 && self.half(options, 0) != 0 {
-            match options.get(4 + self.half(options, 2).next_multiple_of(4)..) {
-                Some(rest) => options = rest,
-                None => return false,
-            }
-        }
-        true
+    /// Returns whether all options are inside their block: behind those that can be read is nothing, or the end of options.
+    fn are_whole(&self, options: &[u8]) -> bool {
+        let read: usize = self.options(options).map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum();
+        options.get(read..).is_some_and(|rest| rest.len() < 4 || self.half(rest, 0) == 0)
     }
 
     fn half(&self, bytes: &[u8], at: usize) -> usize {

@@ -90,7 +90,7 @@ impl Socket {
                 tp_block_nr: blocks as u32,
                 tp_frame_size: 2048,
                 tp_frame_nr: (BLOCK / 2048 * blocks) as u32,
-                tp_retire_blk_tov: (patience.as_millis() as u32).clamp(PATIENCE.0, PATIENCE.1),
+                tp_retire_blk_tov: patience.as_millis().clamp(PATIENCE.0.into(), PATIENCE.1.into()) as u32,
                 tp_sizeof_priv: 0,
                 tp_feature_req_word: 0,
             };

@@ -448,7 +448,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[inline(always)]
     fn fill_one(&mut self, slot: &Slot) -> bool {
         let length = slot.whole_len();
-        let is_full = self.ring.behind_next() == self.clean;
+        let is_full = self.ring.wrap(self.ring.next() + 1) == self.clean;
         if length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST || is_full {
             return false;
         }

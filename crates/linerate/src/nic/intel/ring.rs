@@ -77,12 +77,6 @@ impl Ring {
         (&self.descriptors[self.next..], &mut self.bufs[self.next..])
     }
 
-    /// Returns the position behind the next descriptor.
-    #[inline(always)]
-    pub fn behind_next(&self) -> usize {
-        (self.next + 1) & self.mask
-    }
-
     /// Goes on by `count` descriptors.
     #[inline(always)]
     pub fn advance(&mut self, count: usize) {

@@ -182,9 +182,10 @@ impl State {
         for attached in &*lock(&self.attached) {
             for (device, refused) in &attached.devices {
                 let number = number_of(&attached.switch, device.name()) as u8;
-                let mut state = state_of(device.name(), number, &device.statistics().unwrap_or_default());
-                // What is too long for it is not sent.
-                state.drops += refused.load(Ordering::Relaxed) + device_drops(device);
+                let statistics = device.statistics().unwrap_or_default();
+                let mut state = state_of(device.name(), number, &statistics);
+                // Packets that the port had no room for, and those that are too long for it.
+                state.drops += refused.load(Ordering::Relaxed) + statistics.drops.tx_too_long;
                 list.push(state);
             }
         }
@@ -195,11 +196,6 @@ impl State {
         list.sort_by(|a, b| (base(&a.name), a.number, &a.name).cmp(&(base(&b.name), b.number, &b.name)));
         list
     }
-}
-
-/// Returns the packets that a port of this machine could not send, since they are too long for it.
-fn device_drops(device: &Port) -> u64 {
-    device.statistics().map_or(0, |statistics| statistics.drops.tx_too_long)
 }
 
 /// Returns a port's number on its switch; 0 if it has none.
