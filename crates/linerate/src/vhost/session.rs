@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::log::Log;
 use super::memory::{Described, GuestMemory, MOST_REGIONS};
@@ -116,7 +115,7 @@ struct Session {
     memory: Arc<GuestMemory>,
     log: Option<Arc<Log>>,
     features: u64,
-    protocol: u64,
+    protocol: Protocol,
     status: u8,
     /// The front end has asked for the features.
     has_asked: bool,
@@ -130,7 +129,7 @@ impl Session {
             memory: Arc::default(),
             log: None,
             features: 0,
-            protocol: 0,
+            protocol: Protocol::empty(),
             status: 0,
             has_asked: false,
         }
@@ -160,7 +159,7 @@ impl Session {
                 Ok(None) => expected_since = expected_since.or_else(|| Some(Instant::now())),
                 Ok(Some(message)) => {
                     expected_since = None;
-                    let request = message.header.request;
+                    let request = name(message.header.request);
                     if let Err(why) = self.take(message) {
                         tracing::warn!("request {request} of the front end ends its connection: {why}");
                         return End::Other;
@@ -186,64 +185,67 @@ impl Session {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or of another version than 1"));
         }
         let descriptors = std::mem::take(&mut message.descriptors);
-        let answer = self.answer(request, &message, descriptors);
+        let answer = match Request::try_from(request) {
+            Ok(request) => self.answer(request, &message, descriptors),
+            Err(()) => Err(Refused("there is no such request")),
+        };
         let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };
-        let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol & protocol::REPLY_ACK != 0;
+        let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol.contains(Protocol::REPLY_ACK);
         match answer {
             Ok(Some(payload)) => {
                 self.connection.send(header, &[&payload], &[])?;
                 // Not before: a process that is killed in between has not told the place to any.
-                if request == request::GET_VRING_BASE {
+                if request == u32::from(Request::GET_VRING_BASE) {
                     let stopped = self.state(&message).and_then(|state| self.vring(state.index));
                     stopped.iter().for_each(|vring| vring.forget_place());
                 }
                 Ok(())
             }
-            Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_bytes()], &[]),
+            Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_slice()], &[]),
             Ok(None) => Ok(()),
             Err(Refused(why)) if wants_reply => {
-                tracing::warn!("request {request} of the front end is refused: {why}");
-                self.connection.send(header, &[1u64.as_bytes()], &[])
+                tracing::warn!("request {} of the front end is refused: {why}", name(request));
+                self.connection.send(header, &[1u64.as_slice()], &[])
             }
             Err(Refused(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
         }
     }
 
-    fn answer(&mut self, request: u32, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
-        let number = || message.parse::<u64>().map(|(number, _)| number).ok_or(Refused("it has no number"));
-        let reply = |number: u64| Ok(Some(number.as_bytes().to_vec()));
+    fn answer(&mut self, request: Request, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let number = || parse::<u64>(&message.payload).map(|(number, _)| number).ok_or(Refused("it has no number"));
+        let reply = |number: u64| Ok(Some(number.as_slice().to_vec()));
         match request {
-            request::GET_FEATURES => {
+            Request::GET_FEATURES => {
                 self.has_asked = true;
                 reply(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES)
             }
-            request::SET_FEATURES => self.set_features(number()?),
-            request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED),
-            request::SET_PROTOCOL_FEATURES => {
-                self.protocol = number()? & Session::OFFERED;
+            Request::SET_FEATURES => self.set_features(number()?),
+            Request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED.bits()),
+            Request::SET_PROTOCOL_FEATURES => {
+                self.protocol = Protocol::from_bits_truncate(number()?) & Session::OFFERED;
                 Ok(None)
             }
             // No front end waits for the log's event: each looks at the log when it likes.
-            request::SET_OWNER | request::RESET_OWNER | request::SET_VRING_ERR | request::SET_LOG_FD => Ok(None),
-            request::SET_LOG_BASE => self.set_log(message, descriptors),
-            request::SEND_RARP => self.announce(number()?),
-            request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
-            request::SET_MEM_TABLE => self.set_memory(message, descriptors),
-            request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
-            request::ADD_MEM_REG => self.add_memory(message, descriptors),
-            request::REM_MEM_REG => self.remove_memory(message),
-            request::SET_VRING_NUM => {
+            Request::SET_OWNER | Request::RESET_OWNER | Request::SET_VRING_ERR | Request::SET_LOG_FD => Ok(None),
+            Request::SET_LOG_BASE => self.set_log(message, descriptors),
+            Request::SEND_RARP => self.announce(number()?),
+            Request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
+            Request::SET_MEM_TABLE => self.set_memory(message, descriptors),
+            Request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
+            Request::ADD_MEM_REG => self.add_memory(message, descriptors),
+            Request::REM_MEM_REG => self.remove_memory(message),
+            Request::SET_VRING_NUM => {
                 let state = self.state(message)?;
                 // A packed ring need not have a power of two (VIRTIO 1.2, 2.8).
-                let is_possible = state.value.is_power_of_two() || self.features & feature::RING_PACKED != 0;
-                if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&state.value) {
+                let is_possible = state.num.is_power_of_two() || self.features & feature::RING_PACKED != 0;
+                if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&{ state.num }) {
                     return Err(Refused("a ring's size is a power of two up to 32,768"));
                 }
-                self.change(state.index, |setup| setup.size = state.value as u16)
+                self.change(state.index, |setup| setup.size = state.num as u16)
             }
-            request::SET_VRING_ADDR => {
-                let (at, _) = message.parse::<VringAddr>().ok_or(Refused("it is too short"))?;
-                let VringAddr { descriptors, available, used, .. } = at;
+            Request::SET_VRING_ADDR => {
+                let (at, _) = parse::<VringAddr>(&message.payload).ok_or(Refused("it is too short"))?;
+                let VringAddr { descriptor: descriptors, available, used, .. } = at;
                 self.change(at.index, |setup| {
                     setup.addresses = Addresses { descriptors, available, used };
                     setup.logged_used = (at.flags & RING_LOGGED != 0).then_some(at.log);
@@ -253,54 +255,54 @@ impl Session {
             // nothing else can be right. The base is for a ring that is stopped before that, and for packed rings. Of these
             // it has two places, in bits 0 to 15 where chains are taken, and above where they are used: the same, since this
             // side uses them in order. DPDK's virtio-user leaves the second one empty.
-            request::SET_VRING_BASE => {
+            Request::SET_VRING_BASE => {
                 let state = self.state(message)?;
                 self.vring(state.index)?.begin_anew();
-                self.change(state.index, |setup| setup.base = state.value as u16)
+                self.change(state.index, |setup| setup.base = state.num as u16)
             }
-            request::GET_VRING_BASE => self.stop(message),
-            request::SET_VRING_KICK => self.set_kick(number()?, descriptors),
-            request::SET_VRING_CALL => {
+            Request::GET_VRING_BASE => self.stop(message),
+            Request::SET_VRING_KICK => self.set_kick(number()?, descriptors),
+            Request::SET_VRING_CALL => {
                 let number = number()?;
                 let call = event(number, descriptors)?;
                 // A back end before this one may have used buffers, and died before it raised the interrupt.
                 call.iter().for_each(|call| call.raise());
                 self.change(number as u32 & 0xFF, |setup| setup.call = call)
             }
-            request::SET_VRING_ENABLE => {
+            Request::SET_VRING_ENABLE => {
                 let state = self.state(message)?;
-                self.change(state.index, |setup| setup.is_enabled = state.value != 0)
+                self.change(state.index, |setup| setup.is_enabled = state.num != 0)
             }
-            request::NET_SET_MTU => {
+            Request::NET_SET_MTU => {
                 match number()?.saturating_add(FRAME_HEADERS as u64) <= self.shared.longest as u64 {
                     true => Ok(None),
                     false => Err(Refused("the port's MTU is smaller: open it with a larger one")),
                 }
             }
-            request::SET_STATUS => {
+            Request::SET_STATUS => {
                 self.status = number()? as u8;
                 Ok(None)
             }
-            request::GET_STATUS => reply(self.status.into()),
+            Request::GET_STATUS => reply(self.status.into()),
             _ => Err(Refused("there is no such request")),
         }
     }
 
     /// The protocol's features that are offered.
-    const OFFERED: u64 = protocol::MQ
-        | protocol::LOG_SHMFD
-        | protocol::RARP
-        | protocol::REPLY_ACK
-        | protocol::NET_MTU
-        | protocol::CONFIGURE_MEM_SLOTS
-        | protocol::STATUS;
+    const OFFERED: Protocol = Protocol::MQ
+        .union(Protocol::LOG_SHMFD)
+        .union(Protocol::RARP)
+        .union(Protocol::REPLY_ACK)
+        .union(Protocol::MTU)
+        .union(Protocol::CONFIGURE_MEM_SLOTS)
+        .union(Protocol::STATUS);
 
     fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
         self.shared.vrings.get(index as usize).ok_or(Refused("there is no such virtqueue"))
     }
 
     fn state(&self, message: &Message) -> std::result::Result<VringState, Refused> {
-        message.parse::<VringState>().map(|(state, _)| state).ok_or(Refused("it is too short"))
+        parse::<VringState>(&message.payload).map(|(state, _)| state).ok_or(Refused("it is too short"))
     }
 
     fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Answer {
@@ -330,13 +332,13 @@ impl Session {
     }
 
     fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
-        let (table, mut rest) = message.parse::<MemoryTable>().ok_or(Refused("it is too short"))?;
-        if table.regions as usize != descriptors.len() {
+        let (table, mut rest) = parse::<MemoryTable>(&message.payload).ok_or(Refused("it is too short"))?;
+        if table.num_regions as usize != descriptors.len() {
             return Err(Refused("each region needs a descriptor"));
         }
         let mut memory = GuestMemory::default();
         for file in descriptors {
-            let (region, behind) = MemoryRegion::read_from_prefix(rest).map_err(|_| Refused("it is too short"))?;
+            let (region, behind) = parse::<MemoryRegion>(rest).ok_or(Refused("it is too short"))?;
             rest = behind;
             memory.add(region.into(), file).ok_or(Refused("a region is not in its file, or overlaps another"))?;
         }
@@ -344,17 +346,17 @@ impl Session {
     }
 
     fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
-        let (single, _) = message.parse::<SingleRegion>().ok_or(Refused("it is too short"))?;
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused("it is too short"))?;
         let file = descriptors.pop().ok_or(Refused("a region needs a descriptor"))?;
         let mut memory = GuestMemory::clone(&self.memory);
-        memory.add(single.region.into(), file).ok_or(Refused("the region is not in its file, or overlaps another"))?;
+        memory.add((*single).into(), file).ok_or(Refused("the region is not in its file, or overlaps another"))?;
         self.use_memory(memory)
     }
 
     fn remove_memory(&mut self, message: &Message) -> Answer {
-        let (single, _) = message.parse::<SingleRegion>().ok_or(Refused("it is too short"))?;
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused("it is too short"))?;
         let mut memory = GuestMemory::clone(&self.memory);
-        memory.remove(single.region.into()).ok_or(Refused("there is no such region"))?;
+        memory.remove((*single).into()).ok_or(Refused("there is no such region"))?;
         self.use_memory(memory)
     }
 
@@ -366,13 +368,13 @@ impl Session {
 
     /// Gives all virtqueues a new log. The reply tells that none of them uses the old one.
     fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
-        let (LogBase { size, offset }, _) = message.parse().ok_or(Refused("it is too short"))?;
+        let (LogBase { mmap_size, mmap_offset }, _) = parse(&message.payload).ok_or(Refused("it is too short"))?;
         let file = descriptors.pop().ok_or(Refused("the log needs a descriptor"))?;
-        let log = Log::new(file, size, offset).ok_or(Refused("the log is not in its file"))?;
+        let log = Log::new(file, mmap_size, mmap_offset).ok_or(Refused("the log is not in its file"))?;
         self.log = Some(Arc::new(log));
         let log = self.active_log();
         self.change_all(|setup| setup.log.clone_from(&log))?;
-        Ok(Some(0u64.as_bytes().to_vec()))
+        Ok(Some(0u64.as_slice().to_vec()))
     }
 
     /// Returns the log, if the front end wants one to be written.
@@ -412,7 +414,7 @@ impl Session {
         });
         let place = u32::from(vring.place_of_stopped(&setup));
         let value = if setup.is_packed() { place | place << 16 } else { place };
-        Ok(Some(VringState { value, ..state }.as_bytes().to_vec()))
+        Ok(Some(VringState { num: value, ..state }.as_slice().to_vec()))
     }
 }
 
@@ -429,7 +431,7 @@ impl Drop for Session {
 
 impl From<MemoryRegion> for Described {
     fn from(region: MemoryRegion) -> Described {
-        let MemoryRegion { guest, len, user, offset } = region;
+        let MemoryRegion { guest_phys_addr: guest, memory_size: len, user_addr: user, mmap_offset: offset } = region;
         Described { guest, len, user, offset }
     }
 }

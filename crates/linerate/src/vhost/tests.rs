@@ -150,39 +150,42 @@ impl FrontEnd {
         }
     }
 
-    fn say(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) {
-        let header = Header { request, flags: flag::VERSION, size: 0 };
+    fn say(&self, request: impl Into<u32>, payload: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let header = Header { request: request.into(), flags: flag::VERSION, size: 0 };
         // The back end may have ended the connection.
         let _ = self.connection.send(header, &[payload], descriptors);
     }
 
     /// Says what each back end has nothing against, with these flags.
     fn say_with(&mut self, flags: u32) {
-        let _ = self.connection.send(Header { request: request::SET_OWNER, flags, size: 0 }, &[], &[]);
+        let _ = self.connection.send(Header { request: Request::SET_OWNER.into(), flags, size: 0 }, &[], &[]);
     }
 
-    fn ask(&mut self, request: u32, payload: &[u8]) -> Vec<u8> {
+    fn ask(&mut self, request: Request, payload: &[u8]) -> Vec<u8> {
         self.say(request, payload, &[]);
         self.reply(request)
     }
 
-    fn reply(&mut self, request: u32) -> Vec<u8> {
+    fn reply(&mut self, request: Request) -> Vec<u8> {
         loop {
             if let Some(message) = self.connection.receive().unwrap() {
-                assert_eq!((message.header.request, message.header.flags), (request, flag::VERSION | flag::REPLY));
+                assert_eq!(
+                    (message.header.request, message.header.flags),
+                    (request.into(), flag::VERSION | flag::REPLY)
+                );
                 return message.payload;
             }
         }
     }
 
-    fn number(&mut self, request: u32) -> u64 {
+    fn number(&mut self, request: Request) -> u64 {
         u64::read_from_bytes(&self.ask(request, &[])).unwrap()
     }
 
     fn set_up(&mut self, features: u64) {
-        let offered = self.number(request::GET_FEATURES);
+        let offered = self.number(Request::GET_FEATURES);
         assert_eq!(offered & features, features);
-        self.say(request::SET_FEATURES, features.as_bytes(), &[]);
+        self.say(Request::SET_FEATURES, features.as_bytes(), &[]);
         self.share();
         for number in [RECEIVES, TRANSMITS] {
             self.start(number);
@@ -191,15 +194,15 @@ impl FrontEnd {
 
     /// Shares a log, and has pages logged.
     fn log(&mut self, log: &OwnedFd, (size, offset): (u64, u64), features: u64) {
-        self.say(request::SET_LOG_BASE, LogBase { size, offset }.as_bytes(), &[log.as_fd()]);
-        assert_eq!(self.reply(request::SET_LOG_BASE), [0; 8]);
+        self.say(Request::SET_LOG_BASE, LogBase::new(size, offset).as_slice(), &[log.as_fd()]);
+        assert_eq!(self.reply(Request::SET_LOG_BASE), [0; 8]);
         self.set_features(features | LOG_ALL);
     }
 
     /// Changes the features; when this returns, the back end has done it.
     fn set_features(&mut self, features: u64) {
-        self.say(request::SET_FEATURES, features.as_bytes(), &[]);
-        self.number(request::GET_FEATURES);
+        self.say(Request::SET_FEATURES, features.as_bytes(), &[]);
+        self.number(Request::GET_FEATURES);
     }
 
     /// Makes a receive buffer available in a ring of either format.
@@ -226,9 +229,9 @@ impl FrontEnd {
 
     /// Shares the memory.
     fn share(&self) {
-        let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: self.user, offset: 0 };
-        let table = MemoryTable { regions: 1, padding: 0 };
-        self.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[self.file.as_fd()]);
+        let region = MemoryRegion::new(GUEST, LEN as u64, self.user, 0);
+        let table = MemoryTable::new(1);
+        self.say(Request::SET_MEM_TABLE, &[table.as_slice(), region.as_slice()].concat(), &[self.file.as_fd()]);
     }
 
     fn start(&self, number: u32) {
@@ -243,34 +246,28 @@ impl FrontEnd {
 
     /// The same, with a change of its addresses.
     fn place_as(&self, number: u32, change: impl FnOnce(&mut VringAddr)) {
-        let state = |value: u32| VringState { index: number, value };
+        let state = |value: u32| VringState::new(number, value);
         let at = self.user + u64::from(number) * 3 * 4096;
         let log = at + 8192 - self.user + GUEST;
-        let mut addresses = VringAddr {
-            index: number,
-            flags: RING_LOGGED,
-            descriptors: at,
-            available: at + 4096,
-            used: at + 8192,
-            log,
-        };
+        let mut addresses =
+            VringAddr { index: number, flags: RING_LOGGED, descriptor: at, available: at + 4096, used: at + 8192, log };
         change(&mut addresses);
-        self.say(request::SET_VRING_NUM, state(self.size.into()).as_bytes(), &[]);
-        self.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
-        self.say(request::SET_VRING_BASE, state(self.base).as_bytes(), &[]);
+        self.say(Request::SET_VRING_NUM, state(self.size.into()).as_slice(), &[]);
+        self.say(Request::SET_VRING_ADDR, addresses.as_slice(), &[]);
+        self.say(Request::SET_VRING_BASE, state(self.base).as_slice(), &[]);
     }
 
     /// Gives a ring its events, and so starts it.
     fn kick(&self, number: u32) {
         let [kick, call] =
             [&self.rings[number as usize].kick, &self.rings[number as usize].call].map(|event| event.as_fd());
-        self.say(request::SET_VRING_CALL, u64::from(number).as_bytes(), &[call]);
-        self.say(request::SET_VRING_KICK, u64::from(number).as_bytes(), &[kick]);
+        self.say(Request::SET_VRING_CALL, u64::from(number).as_bytes(), &[call]);
+        self.say(Request::SET_VRING_KICK, u64::from(number).as_bytes(), &[kick]);
     }
 
     fn stop(&mut self, number: u32) -> u32 {
-        let reply = self.ask(request::GET_VRING_BASE, VringState { index: number, value: 0 }.as_bytes());
-        VringState::read_from_bytes(&reply).unwrap().value
+        let reply = self.ask(Request::GET_VRING_BASE, VringState::new(number, 0).as_slice());
+        parse::<VringState>(&reply).unwrap().0.num
     }
 
     /// Writes a descriptor of a ring.
@@ -526,7 +523,7 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
     });
     assert_eq!((batch.len(), send(&mut tx, &place.pool, &[1; 60])), (0, 0), "they are discarded, and none is sent");
     for number in [RECEIVES, TRANSMITS] {
-        front.say(request::SET_VRING_ENABLE, VringState { index: number, value: 1 }.as_bytes(), &[]);
+        front.say(Request::SET_VRING_ENABLE, VringState::new(number, 1).as_slice(), &[]);
     }
     until(|| place.port.link().unwrap() != Link::Down);
     front.transmit(&frames(4));
@@ -546,7 +543,7 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
 fn a_ring_that_nobody_has_looked_at_stops_where_it_began() {
     let place = listening("");
     let mut front = FrontEnd::connect(&place, feature::VERSION_1);
-    front.say(request::SET_VRING_BASE, VringState { index: TRANSMITS, value: 7 }.as_bytes(), &[]);
+    front.say(Request::SET_VRING_BASE, VringState::new(TRANSMITS, 7).as_slice(), &[]);
     assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 0));
 }
 
@@ -554,11 +551,11 @@ fn a_ring_that_nobody_has_looked_at_stops_where_it_began() {
 fn an_mtu_beyond_the_port_s_is_refused() {
     let place = listening("?mtu=2000");
     let mut front = FrontEnd::connect(&place, feature::VERSION_1);
-    assert_ne!(front.number(request::GET_PROTOCOL_FEATURES) & protocol::NET_MTU, 0);
-    front.say(request::SET_PROTOCOL_FEATURES, protocol::REPLY_ACK.as_bytes(), &[]);
+    assert_ne!(front.number(Request::GET_PROTOCOL_FEATURES) & Protocol::MTU.bits(), 0);
+    front.say(Request::SET_PROTOCOL_FEATURES, Protocol::REPLY_ACK.bits().as_bytes(), &[]);
     for (mtu, is_refused) in [(1500u64, 0), (2000, 0), (2001, 1u64), (u64::MAX, 1)] {
         let flags = flag::VERSION | flag::NEED_REPLY;
-        let header = Header { request: request::NET_SET_MTU, flags, size: 0 };
+        let header = Header { request: Request::NET_SET_MTU.into(), flags, size: 0 };
         front.connection.send(header, &[mtu.as_bytes()], &[]).unwrap();
         let reply = loop {
             if let Some(message) = front.connection.receive().unwrap() {
@@ -574,13 +571,12 @@ fn memory_is_added_and_removed_while_packets_pass() {
     let mut place = listening("");
     let mut rx = place.port.rx(0).unwrap();
     let mut front = FrontEnd::connect(&place, feature::VERSION_1);
-    assert_eq!(front.number(request::GET_MAX_MEM_SLOTS), 64);
+    assert_eq!(front.number(Request::GET_MAX_MEM_SLOTS), 64);
     let more = memfd_create("more", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&more, 4096).unwrap();
-    let region = MemoryRegion { guest: GUEST + LEN as u64, len: 4096, user: USER + LEN as u64, offset: 0 };
-    let single = SingleRegion { padding: 0, region };
+    let single = SingleRegion::new(GUEST + LEN as u64, 4096, USER + LEN as u64, 0);
     for round in 0..50 {
-        front.say(request::ADD_MEM_REG, single.as_bytes(), &[more.as_fd()]);
+        front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
         front.transmit(&frames(2));
         // A buffer across both regions.
         let end = LEN - BUFFERS - 40;
@@ -588,10 +584,10 @@ fn memory_is_added_and_removed_while_packets_pass() {
         rustix::io::pwrite(&more, &[round; 32], 0).unwrap();
         let number = front.rings[1].added % SIZE;
         front.describe(TRANSMITS, number, GUEST + LEN as u64 - 40, 72, 0, 0);
-        front.number(request::GET_FEATURES); // by now the region is there
+        front.number(Request::GET_FEATURES); // by now the region is there
         front.offer(TRANSMITS, number);
         assert_eq!(receive(&mut rx, 3), [frames(2), vec![vec![round; 60]]].concat());
-        front.say(request::REM_MEM_REG, single.as_bytes(), &[]);
+        front.say(Request::REM_MEM_REG, single.as_slice(), &[]);
     }
     assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
 }
@@ -795,10 +791,10 @@ fn a_log_is_not_trusted() {
         for index in [RECEIVES, TRANSMITS] {
             let at = USER + u64::from(index) * 3 * 4096;
             let (available, flags) = (at + 4096, RING_LOGGED);
-            let addresses = VringAddr { index, flags, descriptors: at, available, used: at + 8192, log: used };
-            front.say(request::SET_VRING_ADDR, addresses.as_bytes(), &[]);
+            let addresses = VringAddr { index, flags, descriptor: at, available, used: at + 8192, log: used };
+            front.say(Request::SET_VRING_ADDR, addresses.as_slice(), &[]);
         }
-        front.number(request::GET_FEATURES);
+        front.number(Request::GET_FEATURES);
         if is_truncated {
             ftruncate(&log, 0).unwrap();
         }
@@ -868,7 +864,7 @@ fn a_guest_that_has_moved_is_announced() {
     for (features, count) in [(0, 1), (feature::GUEST_ANNOUNCE, 0)] {
         let features = feature::VERSION_1 | features;
         let mut front = FrontEnd::connect(&place, features);
-        front.say(request::SEND_RARP, number.as_bytes(), &[]);
+        front.say(Request::SEND_RARP, number.as_bytes(), &[]);
         // A change of the setup does not repeat it.
         front.set_features(features);
         let announced = receive(&mut rx, count);
@@ -888,7 +884,7 @@ fn open_files() -> usize {
 }
 
 fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
-    front.say(request::SET_LOG_BASE, LogBase { size, offset }.as_bytes(), &[new_log().as_fd()]);
+    front.say(Request::SET_LOG_BASE, LogBase::new(size, offset).as_slice(), &[new_log().as_fd()]);
 }
 
 /// Each breaks the protocol: the connection ends, and the next one is served.
@@ -896,52 +892,52 @@ fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
 fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
     type Lie = fn(&mut FrontEnd);
     let lies: [(&str, Lie); 20] = [
-        ("an unknown request", |front| front.say(99, &[], &[])),
+        ("an unknown request", |front| front.say(99u32, &[], &[])),
         ("a reply", |front| front.say_with(flag::VERSION | flag::REPLY)),
         ("another version", |front| front.say_with(2)),
         ("a queue that is not there", |front| {
-            front.say(request::SET_VRING_NUM, VringState { index: 2, value: 16 }.as_bytes(), &[]);
+            front.say(Request::SET_VRING_NUM, VringState::new(2, 16).as_slice(), &[]);
         }),
         ("a queue that is not there, by its event", |front| {
             let kick = Interrupt::new().unwrap();
-            front.say(request::SET_VRING_KICK, 200u64.as_bytes(), &[kick.as_fd()]);
+            front.say(Request::SET_VRING_KICK, 200u64.as_bytes(), &[kick.as_fd()]);
         }),
         ("a size that is no power of two", |front| {
-            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 17 }.as_bytes(), &[]);
+            front.say(Request::SET_VRING_NUM, VringState::new(0, 17).as_slice(), &[]);
         }),
         ("a size of nothing", |front| {
-            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 0 }.as_bytes(), &[]);
+            front.say(Request::SET_VRING_NUM, VringState::new(0, 0).as_slice(), &[]);
         }),
         ("a size beyond 16 bits", |front| {
-            front.say(request::SET_VRING_NUM, VringState { index: 0, value: 1 << 16 }.as_bytes(), &[]);
+            front.say(Request::SET_VRING_NUM, VringState::new(0, 1 << 16).as_slice(), &[]);
         }),
-        ("no event", |front| front.say(request::SET_VRING_KICK, 0u64.as_bytes(), &[])),
+        ("no event", |front| front.say(Request::SET_VRING_KICK, 0u64.as_bytes(), &[])),
         ("an event that is none", |front| {
             let file = front.file.try_clone().unwrap();
-            front.say(request::SET_VRING_KICK, 0u64.as_bytes(), &[file.as_fd()]);
+            front.say(Request::SET_VRING_KICK, 0u64.as_bytes(), &[file.as_fd()]);
         }),
-        ("features that were not offered", |front| front.say(request::SET_FEATURES, u64::MAX.as_bytes(), &[])),
-        ("a short message", |front| front.say(request::SET_FEATURES, &[1], &[])),
+        ("features that were not offered", |front| front.say(Request::SET_FEATURES, u64::MAX.as_bytes(), &[])),
+        ("a short message", |front| front.say(Request::SET_FEATURES, &[1], &[])),
         ("memory without its file", |front| {
-            let table = MemoryTable { regions: 1, padding: 0 };
-            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), &[0; 32]].concat(), &[]);
+            let table = MemoryTable::new(1);
+            front.say(Request::SET_MEM_TABLE, &[table.as_slice(), &[0; 32]].concat(), &[]);
         }),
         ("memory beyond its file", |front| {
-            let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 4096 };
-            let table = MemoryTable { regions: 1, padding: 0 };
+            let region = MemoryRegion::new(GUEST, LEN as u64, USER, 4096);
+            let table = MemoryTable::new(1);
             let file = front.file.try_clone().unwrap();
-            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[file.as_fd()]);
+            front.say(Request::SET_MEM_TABLE, &[table.as_slice(), region.as_slice()].concat(), &[file.as_fd()]);
         }),
-        ("a log without its file", |front| front.say(request::SET_LOG_BASE, &[8; 16], &[])),
+        ("a log without its file", |front| front.say(Request::SET_LOG_BASE, &[8; 16], &[])),
         ("a log that is longer than its file", |front| lie_of_log(front, LOG_LEN + 8, LOG_AT)),
         ("a log that ends behind all files", |front| lie_of_log(front, 8, u64::MAX - 7)),
         ("a log between words", |front| lie_of_log(front, 8, 4)),
         ("a log of nothing", |front| lie_of_log(front, 0, 0)),
         ("memory that is a pipe", |front| {
             let (pipe, _other) = std::io::pipe().unwrap();
-            let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
-            let table = MemoryTable { regions: 1, padding: 0 };
-            front.say(request::SET_MEM_TABLE, &[table.as_bytes(), region.as_bytes()].concat(), &[pipe.as_fd()]);
+            let region = MemoryRegion::new(GUEST, LEN as u64, USER, 0);
+            let table = MemoryTable::new(1);
+            front.say(Request::SET_MEM_TABLE, &[table.as_slice(), region.as_slice()].concat(), &[pipe.as_fd()]);
         }),
     ];
     let mut place = listening("");
@@ -1084,7 +1080,7 @@ fn a_packed_ring_s_driver_chooses_its_interrupts() {
     let mut place = listening("?packed=on");
     let mut rx = place.port.rx(0).unwrap();
     let mut front = FrontEnd::connect_packed(&place, SIZE, feature::EVENT_IDX);
-    front.number(request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // it has all messages before this one
     assert_eq!(rx.recv(&mut Batch::new()), 0);
     front.rings[1].call.clear(); // of the connection's beginning
     let mut exchange = |event: u32, count: usize| {
@@ -1237,7 +1233,7 @@ fn packed_rings_go_on_after_a_kill() {
     let used = if is_first_round { AVAILABLE | USED } else { 0 };
     front.rings[1].table[usize::from(at) + 3][1].store(60 | 7 << 32 | u64::from(used) << 48, Relaxed);
     front = front.connect_again(&place, PACKED);
-    front.number(request::GET_FEATURES);
+    front.number(Request::GET_FEATURES);
     front.rings[1].call.clear(); // of the connection's beginning
     let mut batch = Batch::new();
     until(|| {

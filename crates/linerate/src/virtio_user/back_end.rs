@@ -8,8 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zerocopy::{FromBytes, IntoBytes};
-
 use super::Forms;
 use super::link::{Link, PATIENCE};
 use crate::error::{Error, Result};
@@ -17,7 +15,9 @@ use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::nic::virtio::{Notify, QueueAddresses, Transport};
 use crate::pci::{Bus, Interrupt};
 use crate::spec::virtio::{feature, status};
-use crate::vhost::message::{MemoryRegion, MemoryTable, PROTOCOL_FEATURES, VringAddr, VringState, protocol, request};
+use crate::vhost::message::{
+    ByteValued, MemoryRegion, MemoryTable, PROTOCOL_FEATURES, Protocol, Request, VringAddr, VringState,
+};
 
 /// The properties that a port asks of its back ends.
 pub struct Wanted {
@@ -37,7 +37,7 @@ pub struct BackEnd {
     /// VirtIO's features that the back end offers.
     offered: u64,
     /// The protocol's features of the connection.
-    protocol: u64,
+    protocol: Protocol,
     /// The most queue pairs of the back end.
     pairs: u16,
     /// The doorbells, by queue.
@@ -70,7 +70,7 @@ struct Ring {
 
 impl BackEnd {
     /// The protocol's features that are used.
-    const USED: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::NET_MTU | protocol::STATUS;
+    const USED: Protocol = Protocol::MQ.union(Protocol::REPLY_ACK).union(Protocol::MTU).union(Protocol::STATUS);
     /// Features of the device configuration and the control queue, which are the front end's own business.
     const OWN: u64 = feature::MAC
         | feature::STATUS
@@ -92,15 +92,16 @@ impl BackEnd {
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let unread = Interrupt::shared()?;
         let found = (|| {
-            let offered = number(&link, request::GET_FEATURES)?;
-            let (mut protocol, mut pairs) = (0, 1);
+            let offered = number(&link, Request::GET_FEATURES)?;
+            let (mut protocol, mut pairs) = (Protocol::empty(), 1);
             if offered & PROTOCOL_FEATURES != 0 {
-                protocol = number(&link, request::GET_PROTOCOL_FEATURES)? & BackEnd::USED;
-                link.tell(request::SET_PROTOCOL_FEATURES, protocol.as_bytes(), &[], false)?;
+                let all = number(&link, Request::GET_PROTOCOL_FEATURES)?;
+                protocol = Protocol::from_bits_truncate(all) & BackEnd::USED;
+                link.tell(Request::SET_PROTOCOL_FEATURES, protocol.bits().as_slice(), &[], false)?;
             }
-            done(&link, request::SET_OWNER, &[], &[], protocol & protocol::REPLY_ACK != 0).then_some(())?;
-            if protocol & protocol::MQ != 0 && offered & feature::MQ != 0 {
-                pairs = number(&link, request::GET_QUEUE_NUM)?;
+            done(&link, Request::SET_OWNER, &[], &[], protocol.contains(Protocol::REPLY_ACK)).then_some(())?;
+            if protocol.contains(Protocol::MQ) && offered & feature::MQ != 0 {
+                pairs = number(&link, Request::GET_QUEUE_NUM)?;
             }
             Some((offered, protocol, pairs))
         })();
@@ -122,25 +123,25 @@ impl BackEnd {
     }
 
     /// Sends a request. Returns whether it may have succeeded.
-    fn tell(&self, request: u32, payload: &[u8]) -> bool {
+    fn tell(&self, request: Request, payload: &[u8]) -> bool {
         self.tell_with(request, payload, &[])
     }
 
     /// As [`tell`](BackEnd::tell), with descriptors.
-    fn tell_with(&self, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+    fn tell_with(&self, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
         done(&self.link, request, payload, descriptors, self.acknowledges())
     }
 
     fn acknowledges(&self) -> bool {
-        self.protocol & protocol::REPLY_ACK != 0
+        self.protocol.contains(Protocol::REPLY_ACK)
     }
 
     /// Gives the back end memory and rings. Returns false at the first request that fails.
     fn start(&self, state: &mut State) -> bool {
         let mtu = self.wanted.mtu;
-        if self.protocol & protocol::NET_MTU != 0
+        if self.protocol.contains(Protocol::MTU)
             && self.offered & feature::MTU != 0
-            && self.link.tell(request::NET_SET_MTU, mtu.as_bytes(), &[], self.acknowledges()) != Some(true)
+            && self.link.tell(Request::NET_SET_MTU, mtu.as_slice(), &[], self.acknowledges()) != Some(true)
         {
             let mend = "a smaller MTU here, or a larger one at the back end";
             self.link.fail_with(format!("the back end refuses an MTU of {mtu}"), mend);
@@ -148,34 +149,34 @@ impl BackEnd {
         }
         // All of them may have memory and rings from here on.
         state.is_started = true;
-        let table = MemoryTable { regions: state.maps.len() as u32, padding: 0 };
-        let mut payload = table.as_bytes().to_vec();
+        let table = MemoryTable::new(state.maps.len() as u32);
+        let mut payload = table.as_slice().to_vec();
         let mut files = Vec::new();
         for (address, memory) in &state.maps {
             // Rings are named by addresses of this process, and buffers by the device's: here both are the same.
-            let region = MemoryRegion { guest: *address, len: memory.len() as u64, user: *address, offset: 0 };
-            payload.extend(region.as_bytes());
+            let region = MemoryRegion::new(*address, memory.len() as u64, *address, 0);
+            payload.extend(region.as_slice());
             files.push(memory.file());
         }
-        self.tell_with(request::SET_MEM_TABLE, &payload, &files)
+        self.tell_with(Request::SET_MEM_TABLE, &payload, &files)
             && state.rings.iter().all(|ring| self.start_ring(ring, state.features))
             // Without acknowledgements, the reply shows that all has been done.
-            && (self.acknowledges() || self.link.ask(request::GET_FEATURES, &[]).is_some())
+            && (self.acknowledges() || self.link.ask(Request::GET_FEATURES, &[]).is_some())
     }
 
     fn start_ring(&self, ring: &Ring, features: u64) -> bool {
         let index = u32::from(ring.queue);
-        let value = |value: u32| VringState { index, value };
+        let value = |value: u32| VringState::new(index, value);
         // Nothing is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
         let base = if features & feature::RING_PACKED != 0 { 1 << 31 | 1 << 15 } else { 0 };
         let call = ring.vector.and_then(|vector| self.wanted.interrupts.get(usize::from(vector)));
-        let event = |request, event: &Interrupt| self.tell_with(request, u64::from(index).as_bytes(), &[event.as_fd()]);
-        self.tell(request::SET_VRING_NUM, value(ring.size.into()).as_bytes())
-            && self.tell(request::SET_VRING_BASE, value(base).as_bytes())
-            && self.tell(request::SET_VRING_ADDR, ring.addresses.as_bytes())
-            && event(request::SET_VRING_CALL, call.unwrap_or(&self.unread))
-            && event(request::SET_VRING_KICK, &self.kicks[usize::from(ring.queue)])
-            && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(request::SET_VRING_ENABLE, value(1).as_bytes()))
+        let event = |request, event: &Interrupt| self.tell_with(request, u64::from(index).as_slice(), &[event.as_fd()]);
+        self.tell(Request::SET_VRING_NUM, value(ring.size.into()).as_slice())
+            && self.tell(Request::SET_VRING_BASE, value(base).as_slice())
+            && self.tell(Request::SET_VRING_ADDR, ring.addresses.as_slice())
+            && event(Request::SET_VRING_CALL, call.unwrap_or(&self.unread))
+            && event(Request::SET_VRING_KICK, &self.kicks[usize::from(ring.queue)])
+            && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(Request::SET_VRING_ENABLE, value(1).as_slice()))
     }
 
     /// Takes the rings back: with the replies, the back end has stopped using them.
@@ -184,8 +185,8 @@ impl BackEnd {
         if std::mem::take(&mut state.is_started) {
             let was_alive = self.link.is_alive();
             for ring in rings {
-                let stopped = VringState { index: ring.queue.into(), value: 0 };
-                let _ = self.link.ask(request::GET_VRING_BASE, stopped.as_bytes());
+                let stopped = VringState::new(ring.queue.into(), 0);
+                let _ = self.link.ask(Request::GET_VRING_BASE, stopped.as_slice());
             }
             if was_alive && !self.link.is_alive() && !self.link.is_gone() {
                 let why = self.link.failure().unwrap_or_default();
@@ -196,20 +197,20 @@ impl BackEnd {
 }
 
 /// Sends a request without a reply of its own. Returns whether it may have succeeded.
-fn done(link: &Link, request: u32, payload: &[u8], descriptors: &[BorrowedFd<'_>], acknowledged: bool) -> bool {
+fn done(link: &Link, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>], acknowledged: bool) -> bool {
     let outcome = link.tell(request, payload, descriptors, acknowledged);
     if outcome == Some(false) {
-        link.fail(format!("the back end refuses request {request} of vhost-user"));
+        link.fail(format!("the back end refuses request {request:?} of vhost-user"));
     }
     outcome == Some(true)
 }
 
 /// Asks for a number.
-fn number(link: &Link, request: u32) -> Option<u64> {
+fn number(link: &Link, request: Request) -> Option<u64> {
     let reply = link.ask(request, &[])?;
-    let number = u64::read_from_bytes(&reply).ok();
+    let number = <[u8; 8]>::try_from(&*reply).ok().map(u64::from_le_bytes);
     if number.is_none() {
-        link.fail(format!("the back end's reply to request {request} of vhost-user is {} bytes long", reply.len()));
+        link.fail(format!("the back end's reply to request {request:?} of vhost-user is {} bytes long", reply.len()));
     }
     number
 }
@@ -248,8 +249,8 @@ impl Transport for Arc<BackEnd> {
             // A device that has ended is reset; one that is silent may still use the memory.
             false if shadow == 0 && self.link.is_gone() => 0,
             false => u8::MAX,
-            true if is_asked && self.protocol & protocol::STATUS != 0 => {
-                number(&self.link, request::GET_STATUS).map_or(u8::MAX, |status| status as u8)
+            true if is_asked && self.protocol.contains(Protocol::STATUS) => {
+                number(&self.link, Request::GET_STATUS).map_or(u8::MAX, |status| status as u8)
             }
             true => shadow,
         }
@@ -264,8 +265,8 @@ impl Transport for Arc<BackEnd> {
         if status & status::DRIVER_OK != 0 && !self.start(&mut state) {
             return;
         }
-        if self.protocol & protocol::STATUS != 0 {
-            self.tell(request::SET_STATUS, u64::from(status).as_bytes());
+        if self.protocol.contains(Protocol::STATUS) {
+            self.tell(Request::SET_STATUS, u64::from(status).as_slice());
         }
     }
 
@@ -276,14 +277,14 @@ impl Transport for Arc<BackEnd> {
 
     fn accept(&self, features: u64) {
         let mut all = features | self.offered & PROTOCOL_FEATURES;
-        if self.protocol & protocol::NET_MTU != 0 {
+        if self.protocol.contains(Protocol::MTU) {
             all |= self.offered & feature::MTU;
         }
         if self.wanted.pairs > 1 {
             all |= self.offered & feature::MQ;
         }
         self.lock().features = features;
-        self.tell(request::SET_FEATURES, all.as_bytes());
+        self.tell(Request::SET_FEATURES, all.as_slice());
     }
 
     fn most_pairs(&self, _: u64) -> u16 {
@@ -297,7 +298,8 @@ impl Transport for Arc<BackEnd> {
     fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool {
         let QueueAddresses { descriptors, driver, device } = *addresses;
         let index = u32::from(queue);
-        let addresses = VringAddr { index, descriptors, used: device, available: driver, ..VringAddr::default() };
+        let addresses =
+            VringAddr { index, descriptor: descriptors, used: device, available: driver, ..VringAddr::default() };
         self.lock().rings.push(Ring { queue, size, addresses, vector });
         true
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
-use crate::vhost::message::{Connection, Header, Message, flag};
+use crate::vhost::message::{Connection, Header, Message, Request, flag};
 
 /// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ impl Link {
     }
 
     /// Sends a request, and returns its reply's payload; `None` if it fails.
-    pub fn ask(&self, request: u32, payload: &[u8]) -> Option<Vec<u8>> {
+    pub fn ask(&self, request: Request, payload: &[u8]) -> Option<Vec<u8>> {
         self.exchange(request, payload, &[], flag::VERSION, true)
     }
 
@@ -101,7 +101,7 @@ impl Link {
     /// false if the back end refuses it; `None` if it fails.
     pub fn tell(
         &self,
-        request: u32,
+        request: Request,
         payload: &[u8],
         descriptors: &[BorrowedFd<'_>],
         acknowledged: bool,
@@ -113,7 +113,7 @@ impl Link {
 
     fn exchange(
         &self,
-        request: u32,
+        request: Request,
         payload: &[u8],
         descriptors: &[BorrowedFd<'_>],
         flags: u32,
@@ -123,7 +123,7 @@ impl Link {
         if !self.is_alive() {
             return None;
         }
-        let header = Header { request, flags, size: 0 };
+        let header = Header { request: request.into(), flags, size: 0 };
         let begin = Instant::now();
         line.left = (line.left + (begin - line.since)).min(self.patience);
         let sent = line.connection.send(header, &[payload], descriptors);
@@ -131,14 +131,14 @@ impl Link {
         let connection = &mut line.connection;
         let reply = sent.and_then(|()| if replies { reply(connection, request, patience) } else { Ok(Vec::new()) });
         if let Err(error) = &reply {
-            self.end(connection, request, error);
+            self.end(connection, Some(request), error);
         }
         (line.left, line.since) = (patience.saturating_sub(begin.elapsed()), Instant::now());
         reply.ok()
     }
 
     /// Ends the connection after an error.
-    fn end(&self, connection: &Connection, request: u32, error: &io::Error) {
+    fn end(&self, connection: &Connection, request: Option<Request>, error: &io::Error) {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock};
         let (state, why) = match error.kind() {
             BrokenPipe | ConnectionReset | UnexpectedEof => (GONE, "the back end closed the connection".to_string()),
@@ -147,7 +147,10 @@ impl Link {
             }
             _ => (SILENT, format!("the back end violates the protocol: {error}")),
         };
-        self.fail(format!("{why} (request {request} of vhost-user)"));
+        self.fail(match request {
+            Some(request) => format!("{why} (request {request:?} of vhost-user)"),
+            None => why,
+        });
         self.state.store(state, Relaxed);
         // Not the other direction: it shows when the back end has closed the connection, too.
         let _ = shutdown(connection.socket(), Shutdown::Write);
@@ -162,7 +165,7 @@ impl Link {
             Err(_) => self.state.store(GONE, Relaxed),
             Ok(_) if self.is_alive() => {
                 let error = io::Error::new(io::ErrorKind::InvalidData, "a message that is no reply");
-                self.end(&line.connection, 0, &error);
+                self.end(&line.connection, None, &error);
             }
             Ok(_) => {}
         }
@@ -180,7 +183,7 @@ impl Link {
 }
 
 /// Receives the reply to a request.
-fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::Result<Vec<u8>> {
+fn reply(connection: &mut Connection, request: Request, patience: Duration) -> io::Result<Vec<u8>> {
     let begin = Instant::now();
     let mut is_noticed = patience <= NOTICED;
     let message = loop {
@@ -194,7 +197,7 @@ fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::R
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !is_noticed => {
                 let (seconds, most) = (NOTICED.as_secs(), patience.as_secs());
                 tracing::warn!(
-                    "the back end has not answered request {request} of vhost-user for {seconds} s; it has {most} s"
+                    "the back end has not answered request {request:?} of vhost-user for {seconds} s; it has {most} s"
                 );
                 is_noticed = true;
             }
@@ -207,7 +210,7 @@ fn reply(connection: &mut Connection, request: u32, patience: Duration) -> io::R
     };
     let Message { header, payload, descriptors } = message;
     let is_reply = header.flags & (flag::VERSION_BITS | flag::REPLY) == flag::VERSION | flag::REPLY;
-    if header.request != request || !is_reply || !descriptors.is_empty() {
+    if header.request != u32::from(request) || !is_reply || !descriptors.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the reply does not match the request"));
     }
     Ok(payload)

@@ -344,7 +344,7 @@ struct BackEnd {
     path: PathBuf,
     /// The front end's memory: the region, then its rings.
     memory: mpsc::Receiver<Vec<OwnedFd>>,
-    thread: JoinHandle<Vec<u32>>,
+    thread: JoinHandle<Vec<Request>>,
     /// The features that the front end has accepted last.
     accepted: Arc<AtomicU64>,
     _folder: Option<TempDir>,
@@ -374,26 +374,27 @@ impl BackEnd {
                     Ok(None) => continue,
                     Err(_) => return requests,
                 };
-                let Header { request, flags, .. } = message.header;
+                let flags = message.header.flags;
+                let request = Request::try_from(message.header.request).unwrap();
                 let number = |number: u64| Some(number.as_bytes().to_vec());
                 let payload = match request {
-                    request::GET_FEATURES => number(features),
-                    request::GET_PROTOCOL_FEATURES => number(protocol),
-                    request::GET_QUEUE_NUM => number(2),
-                    request::GET_STATUS => number(last_status),
-                    request::GET_VRING_BASE => Some(message.payload.clone()),
+                    Request::GET_FEATURES => number(features),
+                    Request::GET_PROTOCOL_FEATURES => number(protocol),
+                    Request::GET_QUEUE_NUM => number(2),
+                    Request::GET_STATUS => number(last_status),
+                    Request::GET_VRING_BASE => Some(message.payload.clone()),
                     _ => (flags & flag::NEED_REPLY != 0).then(|| vec![0; 8]),
                 };
                 match request {
-                    request::SET_FEATURES => answered.store(u64::read_from_bytes(&message.payload).unwrap(), Relaxed),
-                    request::SET_STATUS => last_status = u64::read_from_bytes(&message.payload).unwrap(),
-                    request::SET_MEM_TABLE => drop(sender.send(message.descriptors)),
+                    Request::SET_FEATURES => answered.store(u64::read_from_bytes(&message.payload).unwrap(), Relaxed),
+                    Request::SET_STATUS => last_status = u64::read_from_bytes(&message.payload).unwrap(),
+                    Request::SET_MEM_TABLE => drop(sender.send(message.descriptors)),
                     // Polled queues have an event, too.
-                    request::SET_VRING_CALL | request::SET_VRING_KICK => assert_eq!(message.descriptors.len(), 1),
+                    Request::SET_VRING_CALL | Request::SET_VRING_KICK => assert_eq!(message.descriptors.len(), 1),
                     _ => {}
                 }
                 let flags = flag::VERSION | flag::REPLY;
-                let mut answer = Answer { request, flags, payload, descriptors: 0, close: false };
+                let mut answer = Answer { request: request.into(), flags, payload, descriptors: 0, close: false };
                 change(requests.len(), &message.header, &mut answer);
                 requests.push(request);
                 if answer.close {
@@ -417,7 +418,7 @@ impl BackEnd {
     }
 }
 
-const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::NET_MTU | protocol::STATUS;
+const PROTOCOL: u64 = Protocol::MQ.bits() | Protocol::REPLY_ACK.bits() | Protocol::MTU.bits() | Protocol::STATUS.bits();
 
 fn good() -> Change {
     Box::new(|_, _, _| {})
@@ -426,7 +427,7 @@ fn good() -> Change {
 /// Back ends of few features, and of more than are used.
 #[test]
 fn a_back_end_is_asked_for_what_it_has() {
-    use request::*;
+    use Request::*;
     let ring = [SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR, SET_VRING_CALL, SET_VRING_KICK];
     for (features, protocol, options) in [
         (feature::VERSION_1, 0, ""),
@@ -453,15 +454,15 @@ fn a_back_end_is_asked_for_what_it_has() {
         let rings = if options.contains("queues") { 4 } else { 2 };
         // At the port's start, and when all its queues have stopped.
         for request in ring {
-            assert_eq!(count(request), 2 * rings, "{request}");
+            assert_eq!(count(request), 2 * rings, "{request:?}");
         }
         assert_eq!(count(GET_VRING_BASE), 2 * rings, "{requests:?}");
         assert_eq!(count(SET_MEM_TABLE), 2);
         let has = |bit: u64| features & PROTOCOL_FEATURES != 0 && protocol & bit != 0;
         assert_eq!(count(SET_VRING_ENABLE) == 2 * rings, features & PROTOCOL_FEATURES != 0);
-        assert_eq!(count(SET_STATUS) > 0, has(protocol::STATUS));
-        assert_eq!(count(NET_SET_MTU) == 2, has(protocol::NET_MTU));
-        assert_eq!(count(GET_QUEUE_NUM), usize::from(has(protocol::MQ)));
+        assert_eq!(count(SET_STATUS) > 0, has(Protocol::STATUS.bits()));
+        assert_eq!(count(NET_SET_MTU) == 2, has(Protocol::MTU.bits()));
+        assert_eq!(count(GET_QUEUE_NUM), usize::from(has(Protocol::MQ.bits())));
     }
 }
 
@@ -535,7 +536,7 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
     drop(open(&pool(), &all.name("")).unwrap());
     // Without the requests at the port's end.
     let requests = all.thread.join().unwrap();
-    let begun = requests.iter().rposition(|&request| request == request::SET_STATUS).unwrap() - 2;
+    let begun = requests.iter().rposition(|&request| request == Request::SET_STATUS).unwrap() - 2;
     type Lie = fn(&mut Answer);
     let lies: [(&str, Lie); 8] = [
         ("it closes the connection", |answer| answer.close = true),
@@ -562,12 +563,12 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
             let ours = pool();
             let outcome = open(&ours, &back.name(""));
             // Without a reply, there is nothing to lie about; and any number is as good as another.
-            let is_number = [request::GET_FEATURES, request::GET_PROTOCOL_FEATURES, request::GET_QUEUE_NUM];
-            let is_harmless = what != "it closes the connection" && request == request::SET_PROTOCOL_FEATURES
-                || what == "a refusal" && (is_number.contains(&request) || request == request::GET_STATUS);
+            let is_number = [Request::GET_FEATURES, Request::GET_PROTOCOL_FEATURES, Request::GET_QUEUE_NUM];
+            let is_harmless = what != "it closes the connection" && request == Request::SET_PROTOCOL_FEATURES
+                || what == "a refusal" && (is_number.contains(&request) || request == Request::GET_STATUS);
             match &outcome {
                 Err(error) => assert!(error.to_string().contains("back end") || is_harmless, "{what}, {at}: {error}"),
-                Ok(_) => assert!(is_harmless, "{what}, {at}: request {request}"),
+                Ok(_) => assert!(is_harmless, "{what}, {at}: request {request:?}"),
             }
             drop(outcome);
             back.thread.join().unwrap();
@@ -578,25 +579,25 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
 
 #[test]
 fn impossible_counts_and_features_are_refused() {
-    let answers = |request: u32, number: u64| -> Change {
+    let answers = |request: Request, number: u64| -> Change {
         Box::new(move |_, header, answer| {
-            if header.request == request {
+            if header.request == u32::from(request) {
                 answer.payload = Some(number.as_bytes().to_vec());
             }
         })
     };
     for (request, number, why) in [
-        (request::GET_QUEUE_NUM, 0, "count of queue pairs"),
-        (request::GET_QUEUE_NUM, 1, "queues"),
-        (request::GET_STATUS, u64::from(status::DRIVER), "rejects features"),
-        (request::NET_SET_MTU, 1, "MTU of 1500\n  try: a smaller MTU here"),
-        (request::SET_MEM_TABLE, 1, "refuses request 5"),
+        (Request::GET_QUEUE_NUM, 0, "count of queue pairs"),
+        (Request::GET_QUEUE_NUM, 1, "queues"),
+        (Request::GET_STATUS, u64::from(status::DRIVER), "rejects features"),
+        (Request::NET_SET_MTU, 1, "MTU of 1500\n  try: a smaller MTU here"),
+        (Request::SET_MEM_TABLE, 1, "refuses request SET_MEM_TABLE"),
     ] {
         let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, answers(request, number));
         let error = refused(&pool(), &back.name("?queues=2"));
-        assert!(error.with_hint().contains(why), "{request}: {}", error.with_hint());
+        assert!(error.with_hint().contains(why), "{request:?}: {}", error.with_hint());
     }
-    let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, answers(request::GET_QUEUE_NUM, u64::MAX));
+    let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, answers(Request::GET_QUEUE_NUM, u64::MAX));
     open(&pool(), &back.name("?queues=2")).unwrap();
 }
 
@@ -605,7 +606,7 @@ fn impossible_counts_and_features_are_refused() {
 fn a_back_end_that_speaks_unasked_is_ended() {
     let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, {
         Box::new(|_, header, answer| {
-            if header.request == request::SET_VRING_ENABLE {
+            if header.request == u32::from(Request::SET_VRING_ENABLE) {
                 answer.payload = Some(vec![0; 9]);
             }
         })
@@ -639,13 +640,14 @@ fn relay_then_speak(listener: &UnixListener, path: &Path) {
         let Some(message) = from_front.receive().unwrap() else { continue };
         let files: Vec<_> = message.descriptors.iter().map(AsFd::as_fd).collect();
         from_back.send(message.header, &[&message.payload], &files).unwrap();
-        let Header { request, flags, .. } = message.header;
+        let flags = message.header.flags;
+        let request = Request::try_from(message.header.request).unwrap();
         let asks = [
-            request::GET_FEATURES,
-            request::GET_PROTOCOL_FEATURES,
-            request::GET_QUEUE_NUM,
-            request::GET_STATUS,
-            request::GET_VRING_BASE,
+            Request::GET_FEATURES,
+            Request::GET_PROTOCOL_FEATURES,
+            Request::GET_QUEUE_NUM,
+            Request::GET_STATUS,
+            Request::GET_VRING_BASE,
         ];
         if asks.contains(&request) || flags & flag::NEED_REPLY != 0 {
             let reply = loop {
@@ -655,7 +657,7 @@ fn relay_then_speak(listener: &UnixListener, path: &Path) {
             };
             from_front.send(reply.header, &[&reply.payload], &[]).unwrap();
         }
-        enabled += usize::from(request == request::SET_STATUS && message.payload[0] & status::DRIVER_OK != 0) * 2;
+        enabled += usize::from(request == Request::SET_STATUS && message.payload[0] & status::DRIVER_OK != 0) * 2;
     }
     from_front.send(Header { request: 9, flags: flag::VERSION, size: 0 }, &[&[1]], &[]).unwrap();
     while from_front.receive().is_ok() {}
@@ -665,9 +667,9 @@ fn relay_then_speak(listener: &UnixListener, path: &Path) {
 fn a_back_end_that_does_not_answer_is_given_up() {
     let (theirs, ours) = UnixStream::pair().unwrap();
     let link = Requests::new(ours, Duration::from_millis(5)).unwrap();
-    assert_eq!(link.ask(request::GET_FEATURES, &[]), None);
+    assert_eq!(link.ask(Request::GET_FEATURES, &[]), None);
     assert!(!link.is_alive() && !link.is_gone() && link.failure().unwrap().contains("does not answer"));
-    assert_eq!(link.tell(request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
+    assert_eq!(link.tell(Request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
     drop(theirs);
     // Whatever it sends before its end is not read.
     until(|| {
@@ -690,7 +692,7 @@ fn a_back_end_that_is_always_slow_is_given_up() {
             let _ = connection.send(header, &[&[0; 8]], &[]);
         }
     });
-    assert!((0..100).any(|_| link.ask(request::GET_FEATURES, &[]).is_none()));
+    assert!((0..100).any(|_| link.ask(Request::GET_FEATURES, &[]).is_none()));
     assert!(!link.is_alive() && link.failure().unwrap().contains("does not answer"));
     drop(link);
     back.join().unwrap();

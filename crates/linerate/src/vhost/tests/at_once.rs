@@ -97,14 +97,12 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
         ftruncate(&file, 4096).unwrap();
         rustix::io::pwrite(&file, &[&[0; HEADER][..], &[7; 60]].concat(), 0).unwrap();
         let guest = GUEST + LEN as u64 + round % 2 * 8192;
-        let regions = [
-            MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 },
-            MemoryRegion { guest, len: 4096, user: USER + LEN as u64, offset: 0 },
-        ];
-        let table = MemoryTable { regions: 2, padding: 0 };
-        let payload = [table.as_bytes(), regions[0].as_bytes(), regions[1].as_bytes()].concat();
-        front.say(request::SET_MEM_TABLE, &payload, &[front.file.as_fd(), file.as_fd()]);
-        front.number(request::GET_FEATURES); // it has all messages before this one
+        let regions =
+            [MemoryRegion::new(GUEST, LEN as u64, USER, 0), MemoryRegion::new(guest, 4096, USER + LEN as u64, 0)];
+        let table = MemoryTable::new(2);
+        let payload = [table.as_slice(), regions[0].as_slice(), regions[1].as_slice()].concat();
+        front.say(Request::SET_MEM_TABLE, &payload, &[front.file.as_fd(), file.as_fd()]);
+        front.number(Request::GET_FEATURES); // it has all messages before this one
         for _ in 0..4 {
             let number = front.rings[1].added % SIZE;
             front.describe(TRANSMITS, number, guest, 72, 0, 0);
@@ -114,7 +112,7 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
         until(|| front.used(TRANSMITS) == front.rings[1].added);
         // The table without the second one; then it is gone.
         front.share();
-        front.number(request::GET_FEATURES);
+        front.number(Request::GET_FEATURES);
         ftruncate(&file, 0).unwrap();
     }
     assert_ne!(place.port.link().unwrap(), Link::Down);
@@ -161,7 +159,7 @@ fn no_mark_of_a_log_is_lost_while_it_is_taken() {
 fn a_change_waits_for_the_poll_that_is_in_progress() {
     let front = FrontEnd::new(UnixStream::pair().unwrap().0);
     let mut memory = GuestMemory::default();
-    let region = MemoryRegion { guest: GUEST, len: LEN as u64, user: USER, offset: 0 };
+    let region = MemoryRegion::new(GUEST, LEN as u64, USER, 0);
     memory.add(region.into(), front.file.try_clone().unwrap()).unwrap();
     let vring = Arc::new(Vring::new("vhost:", None).unwrap());
     vring.change(|setup| {

@@ -36,8 +36,8 @@ fn a_port_offers_what_its_options_say() {
     ] {
         let place = listening(options);
         let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
-        assert_eq!(front.number(request::GET_FEATURES), always | more, "{options}");
-        assert_eq!(front.number(request::GET_QUEUE_NUM), pairs, "{options}");
+        assert_eq!(front.number(Request::GET_FEATURES), always | more, "{options}");
+        assert_eq!(front.number(Request::GET_QUEUE_NUM), pairs, "{options}");
     }
 }
 
@@ -58,8 +58,8 @@ fn a_front_end_may_start_fewer_pairs_than_there_are() {
     assert_eq!((receive(rx, 3), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (frames(3), 1, true));
     // One that has no room for now has a peer all the same; one that is disabled has none.
     assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, true));
-    front.say(request::SET_VRING_ENABLE, VringState { index: RECEIVES, value: 0 }.as_bytes(), &[]);
-    front.number(request::GET_FEATURES); // it has all messages before this one
+    front.say(Request::SET_VRING_ENABLE, VringState::new(RECEIVES, 0).as_slice(), &[]);
+    front.number(Request::GET_FEATURES); // it has all messages before this one
     assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, false));
 }
 
@@ -72,7 +72,7 @@ fn a_split_ring_begins_where_it_is_used_when_it_starts() {
     front.set_features(feature::VERSION_1);
     front.share();
     [RECEIVES, TRANSMITS].iter().for_each(|&ring| front.place(ring));
-    front.number(request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // it has all messages before this one
     assert_eq!(rx.recv(&mut Batch::new()), 0);
     let driver = &mut front.rings[TRANSMITS as usize];
     driver.used[1].store(5, Relaxed);
@@ -116,7 +116,7 @@ fn a_split_ring_s_driver_chooses_its_interrupts() {
         let mut rx = place.port.rx(0).unwrap();
         let features = feature::VERSION_1 | if has_event_idx { feature::EVENT_IDX } else { 0 };
         let mut front = FrontEnd::connect(&place, features);
-        front.number(request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // it has all messages before this one
         assert_eq!(rx.recv(&mut Batch::new()), 0);
         front.rings[1].call.clear(); // of the connection's beginning
         let mut exchange = |flags: u16, event: u16, count: usize| {
@@ -149,7 +149,7 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     let mut rx = port.rx(0).unwrap();
     let mut front = FrontEnd::new(UnixStream::connect(&path).unwrap());
     front.set_up(feature::VERSION_1 | PROTOCOL_FEATURES);
-    front.number(request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // it has all messages before this one
     // The sleeper looks, finds nothing, and sleeps.
     let mut batch = Batch::new();
     let clear = |rx: &mut RxQueue| {
@@ -162,17 +162,17 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     let quiet = || front.rings[1].used[0].load(Acquire);
     assert_eq!(quiet(), 0, "it wants to be notified");
     for number in [RECEIVES, TRANSMITS] {
-        front.say(request::SET_VRING_ENABLE, VringState { index: number, value: 0 }.as_bytes(), &[]);
+        front.say(Request::SET_VRING_ENABLE, VringState::new(number, 0).as_slice(), &[]);
     }
-    front.number(request::GET_FEATURES);
+    front.number(Request::GET_FEATURES);
     clear(&mut rx);
     front.transmit(&frames(3));
     front.rings[1].kick.raise();
     assert!(is_raised(&rx.arm().unwrap()), "by the notification");
     for number in [RECEIVES, TRANSMITS] {
-        front.say(request::SET_VRING_ENABLE, VringState { index: number, value: 1 }.as_bytes(), &[]);
+        front.say(Request::SET_VRING_ENABLE, VringState::new(number, 1).as_slice(), &[]);
     }
-    front.number(request::GET_FEATURES);
+    front.number(Request::GET_FEATURES);
     assert!(is_raised(&rx.arm().unwrap()));
     assert_eq!(receive(&mut rx, 3), frames(3));
     // From then on each wakes it.
@@ -242,16 +242,16 @@ fn congestion_is_reported_to_drivers_that_know_it() {
 fn messages_about_no_virtqueue_end_their_connection() {
     let place = listening("");
     for index in [2, 200, u32::MAX] {
-        let state = VringState { index, value: 1 };
+        let state = VringState::new(index, 1);
         let address = VringAddr { index, ..VringAddr::default() };
         for (request, payload) in [
-            (request::SET_VRING_NUM, state.as_bytes()),
-            (request::SET_VRING_BASE, state.as_bytes()),
-            (request::GET_VRING_BASE, state.as_bytes()),
-            (request::SET_VRING_ENABLE, state.as_bytes()),
-            (request::SET_VRING_ADDR, address.as_bytes()),
-            (request::SET_VRING_KICK, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
-            (request::SET_VRING_CALL, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
+            (Request::SET_VRING_NUM, state.as_slice()),
+            (Request::SET_VRING_BASE, state.as_slice()),
+            (Request::GET_VRING_BASE, state.as_slice()),
+            (Request::SET_VRING_ENABLE, state.as_slice()),
+            (Request::SET_VRING_ADDR, address.as_slice()),
+            (Request::SET_VRING_KICK, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
+            (Request::SET_VRING_CALL, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
         ] {
             let mut front = FrontEnd::connect(&place, feature::VERSION_1);
             front.say(request, payload, &[]);
@@ -268,10 +268,10 @@ fn rings_outside_the_memory_are_none() {
     let mut front = FrontEnd::connect(&place, feature::VERSION_1);
     type Change = fn(&mut VringAddr);
     let changes: [(&str, Change); 9] = [
-        ("descriptors in front", |at| at.descriptors = USER - 16),
-        ("descriptors across the end", |at| at.descriptors = USER + LEN as u64 - 16 * u64::from(SIZE) + 16),
-        ("descriptors that wrap around", |at| at.descriptors = u64::MAX - 15),
-        ("descriptors that are not aligned", |at| at.descriptors += 8),
+        ("descriptors in front", |at| at.descriptor = USER - 16),
+        ("descriptors across the end", |at| at.descriptor = USER + LEN as u64 - 16 * u64::from(SIZE) + 16),
+        ("descriptors that wrap around", |at| at.descriptor = u64::MAX - 15),
+        ("descriptors that are not aligned", |at| at.descriptor += 8),
         ("an available ring behind", |at| at.available = USER + LEN as u64),
         ("an available ring across the end", |at| at.available = USER + LEN as u64 - 6 - 2 * u64::from(SIZE) + 2),
         ("an available ring that is not aligned", |at| at.available += 1),
@@ -286,7 +286,7 @@ fn rings_outside_the_memory_are_none() {
         front.transmit(&frames(3));
         front.place_as(TRANSMITS, change);
         front.kick(TRANSMITS);
-        front.number(request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // it has all messages before this one
         assert_eq!((rx.recv(&mut batch), place.port.link().unwrap()), (0, Link::Down), "{what}");
         front.stop(TRANSMITS);
         front.start(TRANSMITS);
@@ -306,22 +306,21 @@ fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
         rustix::io::pwrite(&file, &[&[0; HEADER][..], &[7; 60]].concat(), 0).unwrap();
         file
     });
-    let region = MemoryRegion { guest: GUEST + LEN as u64, len: 4096, user: USER + LEN as u64, offset: 0 };
-    let single = SingleRegion { padding: 0, region };
+    let single = SingleRegion::new(GUEST + LEN as u64, 4096, USER + LEN as u64, 0);
     for _ in 0..3 {
-        front.say(request::ADD_MEM_REG, single.as_bytes(), &[more.as_fd()]);
+        front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
     }
     for left in [2, 1, 0] {
-        front.number(request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // it has all messages before this one
         let number = front.rings[1].added % SIZE;
-        front.describe(TRANSMITS, number, region.guest, 72, 0, 0);
+        front.describe(TRANSMITS, number, single.guest_phys_addr, 72, 0, 0);
         front.offer(TRANSMITS, number);
         assert_eq!(receive(&mut rx, 1), [vec![7; 60]], "{left}");
-        front.say(request::REM_MEM_REG, single.as_bytes(), &[]);
+        front.say(Request::REM_MEM_REG, single.as_slice(), &[]);
     }
-    front.say(request::ADD_MEM_REG, single.as_bytes(), &[more.as_fd()]);
-    front.number(request::GET_FEATURES);
-    front.say(request::ADD_MEM_REG, single.as_bytes(), &[other.as_fd()]);
+    front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
+    front.number(Request::GET_FEATURES);
+    front.say(Request::ADD_MEM_REG, single.as_slice(), &[other.as_fd()]);
     until(|| front.connection.receive().is_err());
 }
 
@@ -334,14 +333,14 @@ fn descriptors_of_messages_are_not_kept() {
     for _ in 0..100 {
         let call = front.rings[1].call.try_clone().unwrap();
         let many = [call.as_fd(); 8];
-        front.say(request::SET_OWNER, &[], &many);
-        front.say(request::SET_VRING_KICK, (u64::from(TRANSMITS) | NO_DESCRIPTOR).as_bytes(), &many);
-        front.say(request::SET_VRING_CALL, u64::from(TRANSMITS).as_bytes(), &many);
-        front.say(request::SET_VRING_ERR, u64::from(TRANSMITS).as_bytes(), &many);
+        front.say(Request::SET_OWNER, &[], &many);
+        front.say(Request::SET_VRING_KICK, (u64::from(TRANSMITS) | NO_DESCRIPTOR).as_bytes(), &many);
+        front.say(Request::SET_VRING_CALL, u64::from(TRANSMITS).as_bytes(), &many);
+        front.say(Request::SET_VRING_ERR, u64::from(TRANSMITS).as_bytes(), &many);
         front.log(&new_log(), (LOG_LEN, LOG_AT), feature::VERSION_1);
         front.share();
     }
-    front.number(request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // it has all messages before this one
     // Other tests open files meanwhile.
     until(|| open_files() <= before + 50);
 }
