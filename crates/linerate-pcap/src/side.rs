@@ -2,11 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use linerate::port::{Drops, Port, TxQueue};
+use linerate::kernel::Interface;
+use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
 use linerate::{Batch, Error};
+
+use crate::socket::frame::fits;
 
 /// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
 const ROOM: Duration = Duration::from_secs(1);
+
+/// The longest frame that a handle takes from an interface: more than cards have, and less than the ring of a loopback's would need.
+const LONGEST: usize = 9728;
+
+/// Returns the longest frame, with a VLAN tag, of the interface that a port is on; `None` if it is on none.
+pub fn longest_of_interface(name: &PortName) -> Option<usize> {
+    let on = name.short().strip_prefix("packet:")?;
+    let mtu = Interface::open(on).and_then(|interface| interface.mtu()).ok()?;
+    Some((mtu + FRAME_HEADERS).min(LONGEST))
+}
 
 /// Returns the error of a system call.
 pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
@@ -19,13 +32,15 @@ pub struct Side {
     tx: Option<TxQueue>,
     pub port: Port,
     batch: Batch,
+    /// The longest frame to send, with a VLAN tag.
+    longest: usize,
     /// Frames that were sent.
     sent: u64,
 }
 
 impl Side {
-    pub fn new(port: Port) -> Side {
-        Side { tx: None, port, batch: Batch::new(), sent: 0 }
+    pub fn new(port: Port, longest: usize) -> Side {
+        Side { tx: None, port, batch: Batch::new(), longest, sent: 0 }
     }
 
     /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
@@ -44,10 +59,10 @@ impl Side {
     /// # Errors
     /// Those of the port; a frame that is too long.
     pub fn send(&mut self, bytes: &[u8]) -> Result<bool, Error> {
-        if bytes.len() > self.port.info().max_frame {
+        if !fits(bytes, bytes.len(), self.longest - FRAME_HEADERS) {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
-        let Side { tx, port, batch, sent } = self;
+        let Side { tx, port, batch, sent, .. } = self;
         batch.clear();
         if !batch.push(port.pool(), bytes) {
             return Ok(false);

@@ -156,6 +156,12 @@ static void api(const char *device) {
 		answer = len < 0 ? 0 : pcap_inject(a, frame, len);
 		printf("%d bytes: %d %.*s\n", len, answer, (int)strcspn(pcap_geterr(a), end), pcap_geterr(a));
 	}
+	for (int len = 500; len < 530; len++)
+		for (int is_tagged = 0; is_tagged < 2; is_tagged++) {
+			unsigned char longest[530] = { [12] = is_tagged ? 0x81 : 0x08 };
+			int answer = pcap_inject(a, longest, len);
+			printf("%d bytes, %s: %d %s\n", len, is_tagged ? "tagged" : "not tagged", answer, answer < 0 ? pcap_geterr(a) : "");
+		}
 	SHOW(pcap_getnonblock(a, text));
 	SHOW(pcap_setnonblock(a, 1, text));
 	SHOW(pcap_getnonblock(a, text));

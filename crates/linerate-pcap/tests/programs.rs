@@ -60,6 +60,8 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
 #[test]
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("calls");
+    // What the program sends is as long as this and longer.
+    namespace.set_mtu("v1", 500);
     let program = program().display().to_string();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
         let mut command = namespace.command(&program, is_ours);
@@ -67,6 +69,32 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     });
     assert_eq!(ours, theirs);
     assert!(theirs.lines().count() > 50, "{theirs}");
+}
+
+/// An interface with a large MTU has all its frames on our port.
+#[test]
+fn frames_of_a_larger_mtu_are_captured() {
+    let namespace = Namespace::new("jumbo");
+    ["v0", "v1"].iter().for_each(|name| namespace.set_mtu(name, 9000));
+    let scratch = tempfile::tempdir().unwrap();
+    let frames = scratch.path().join("frames.pcap");
+    let mut writer = linerate::capture::Writer::create(&frames).unwrap();
+    for len in [60, 1514, 1515, 1519, 4000, 9014] {
+        writer.write(0, &[&[2; 12][..], &[0x88, 0xB5], &vec![3; len - 14]].concat()).unwrap();
+    }
+    drop(writer);
+    let mut both = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
+        let mut command = namespace.command("tcpdump", is_ours);
+        Running::new(command.args(["-i", device, "-nn", "-t", "-e", "-x", "-c", "6"]))
+    });
+    for running in &mut both {
+        running.wait_for("listening on");
+    }
+    let sent = namespace.command("tcpreplay", false).args(["-q", "-i", "v0"]).arg(&frames).output();
+    assert!(sent.expect("tcpreplay is there").status.success());
+    let [theirs, ours] = both.map(Running::said);
+    assert_eq!(ours, theirs);
+    assert!(theirs.contains("length 9014"), "{theirs}");
 }
 
 /// A descriptor is readable while there are frames, and not for those that the program has.

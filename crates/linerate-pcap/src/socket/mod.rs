@@ -16,7 +16,7 @@
 
 mod calls;
 mod control;
-mod frame;
+pub mod frame;
 mod interfaces;
 mod link;
 mod member;

@@ -156,6 +156,11 @@ impl Namespace {
         namespace
     }
 
+    pub fn set_mtu(&self, interface: &str, mtu: u16) {
+        let mut command = self.command("ip", false);
+        assert!(command.args(["link", "set", interface, "mtu", &mtu.to_string()]).status().unwrap().success());
+    }
+
     /// Returns a command inside: with this object's libpcap, or with the system's.
     pub fn command(&self, program: &str, is_ours: bool) -> Command {
         let mut command = Command::new("ip");
