@@ -330,13 +330,19 @@ impl Writer {
         if self.unsorted > 0 {
             note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
         }
-        let is_missing = |path: &&PathBuf| !is_standard_output(path) && !path.exists();
-        match files.names().filter(is_missing).count() {
-            0 => {}
-            1 => note("note: a file is not there any more: another program has removed or moved it"),
-            count => {
-                note(&format!("note: {count} files are not there any more: another program has removed or moved them"))
+        files.compare();
+        let by_others = [
+            (files.missing, "not there any more: another program has removed or moved"),
+            (files.changed, "not as it was written: another program has changed or replaced"),
+        ];
+        for (count, what) in by_others.into_iter().filter(|(count, _)| *count > 0) {
+            match count {
+                1 => note(&format!("note: a file is {what} it")),
+                _ => note(&format!("note: {count} files are {} them", what.replace("it was", "they were"))),
             }
+        }
+        if let Some(why) = &files.unremoved {
+            note(&format!("note: older files stay that could not be removed, the first one {why}"));
         }
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({

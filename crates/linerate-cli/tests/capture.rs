@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
 use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, until, with_mounts, write_frames};
 use linerate::capture::{Reader, Writer};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -214,6 +215,58 @@ fn files_that_are_not_there_any_more_are_said() {
     capture.stop();
     capture.await_error("a file is not there any more: another program has removed or moved it");
     assert_eq!(capture.ended().0, Some(0));
+}
+
+/// Files that another program cuts or replaces are said to be changed, and what is in their place stays.
+#[test]
+fn files_that_are_not_as_they_were_written_are_said() {
+    let folder = Folder::new("capture-changed");
+    let changes: [fn(&str); 2] = [
+        |path| std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(30).unwrap(),
+        |path| {
+            std::fs::write(format!("{path}.new"), "of another program").unwrap();
+            std::fs::rename(format!("{path}.new"), path).unwrap();
+        },
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        for name in ["one.pcap", "two.pcapng.zst"] {
+            let (port, path) = (format!("sim:changed{n}{}?rate=1k", name.len()), folder.path(&format!("{n}{name}")));
+            let mut capture = Process::start(&mut linerate(&["capture", &port, "--seconds", "60", "--write", &path]));
+            // A compressor begins after a second.
+            until("the file has frames", || std::fs::metadata(&path).is_ok_and(|file| file.len() > 100));
+            change(&path);
+            capture.stop();
+            capture.await_error("a file is not as it was written: another program has changed or replaced it");
+            assert_eq!(capture.ended().0, Some(0));
+        }
+    }
+    assert_eq!(std::fs::read_to_string(folder.path("1one.pcap")).unwrap(), "of another program");
+
+    let ring = folder.path("ring");
+    std::fs::create_dir(&ring).unwrap();
+    let path = format!("{ring}/a.pcapng");
+    let words =
+        ["capture", "sim:changed?rate=50k", "--seconds", "60", "--file-size", "200k", "--files", "2", "--write", &path];
+    let mut capture = Process::start(&mut linerate(&words));
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(&ring).unwrap().map(|file| file.unwrap().path()).collect();
+        names.sort();
+        names
+    };
+    let (other, mut first) = (folder.path("other"), std::path::PathBuf::new());
+    std::fs::create_dir(&other).unwrap();
+    // At once, or the ring may remove the file before.
+    until("a folder has taken a file's place", || {
+        first = names().into_iter().next().unwrap_or_default();
+        renameat_with(CWD, &other, CWD, &first, RenameFlags::EXCHANGE).is_ok()
+    });
+    until("the ring has gone on", || names().iter().any(|name| name.display().to_string().contains("a_00006_")));
+    capture.stop();
+    capture.await_error("a file is not as it was written");
+    let (code, said) = capture.ended();
+    let line = said.lines().find(|line| line.starts_with("wrote ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(code == Some(0) && first.is_dir() && line.contains("older ones were removed"), "{line}");
+    assert_eq!(names().len(), 3, "{:?}", names());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::Error;
-use linerate::capture::{Counts, Format, Output, Reader};
+use linerate::capture::{Counts, Extent, Format, Output, Reader};
 use zstd::stream::read::Decoder;
 use zstd::stream::write::Encoder;
 
@@ -44,14 +44,19 @@ pub struct Files {
     interfaces: Vec<String>,
     ring: Ring,
     current: Option<Current>,
-    /// The files that are there, the oldest first.
-    names: VecDeque<PathBuf>,
+    /// The files that are there, the oldest first, and those that have ended as they were then.
+    names: VecDeque<(PathBuf, Option<Extent>)>,
     begun: u64,
     /// All files' frames and bytes of records, before compression.
     pub frames: u64,
     pub bytes: u64,
-    /// Files that were removed, and their frames.
+    /// Older files that were removed, and the first one that could not be, with the reason.
     pub removed: u64,
+    pub unremoved: Option<String>,
+    /// Files that another program has removed or moved.
+    pub missing: u64,
+    /// Files that another program has changed or replaced; they stay.
+    pub changed: u64,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
     /// Frames of each interface.
@@ -95,6 +100,9 @@ impl Files {
             frames: 0,
             bytes: 0,
             removed: 0,
+            unremoved: None,
+            missing: 0,
+            changed: 0,
             times: None,
             written,
         };
@@ -109,7 +117,19 @@ impl Files {
 
     /// Returns the files that are there, the oldest first.
     pub fn names(&self) -> impl Iterator<Item = &PathBuf> {
-        self.names.iter()
+        self.names.iter().map(|(path, _)| path)
+    }
+
+    /// Compares the files that are there with what was written, and counts those that are not as they were.
+    pub fn compare(&mut self) {
+        for (path, written) in &self.names {
+            let there = if is_standard_output(path) { continue } else { Extent::at(path) };
+            match (there, written) {
+                (Err(_), _) => self.missing += 1,
+                (Ok(there), Some(written)) if there != *written => self.changed += 1,
+                _ => {}
+            }
+        }
     }
 
     /// Returns how many files were begun.
@@ -135,16 +155,24 @@ impl Files {
         };
         self.begun += 1;
         self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
-        self.names.push_back(path);
+        self.names.push_back((path, None));
         let mut beginning = Vec::new();
         let names: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
         self.format.begin(&mut beginning, self.snaplen, &names);
         self.put(&beginning, 0)?;
         while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
-            if let Some(oldest) = self.names.pop_front() {
-                // It may have been moved away.
-                let _ = fs::remove_file(oldest);
-                self.removed += 1;
+            let Some((oldest, written)) = self.names.pop_front() else { break };
+            // What another program has put in its place is not ours to remove.
+            if Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
+                self.changed += 1;
+                continue;
+            }
+            match fs::remove_file(&oldest) {
+                Ok(()) => self.removed += 1,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.missing += 1,
+                Err(error) => {
+                    self.unremoved.get_or_insert_with(|| format!("{}: {error}", oldest.display()));
+                }
             }
         }
         Ok(())
@@ -209,7 +237,7 @@ impl Files {
             Target::Plain(output) => return output.error(error, current.frames),
             Target::Compressed(encoder) => encoder.get_ref(),
         };
-        let (whole, more) = self.names.back().map_or((0, ""), |path| compressed_frames(path));
+        let (whole, more) = self.names.back().map_or((0, ""), |(path, _)| compressed_frames(path));
         self.frames = self.frames - current.frames + whole;
         current.frames = whole;
         output.error(error, format!("{more}{whole}"))
@@ -229,7 +257,11 @@ impl Files {
             let ended = encoder.do_finish();
             ended.map_err(|error| self.failure(&error))?;
         }
-        self.current = None;
+        let extent = self.current.take().and_then(|current| match &current.target {
+            Target::Plain(output) => output.extent(),
+            Target::Compressed(encoder) => encoder.get_ref().extent(),
+        });
+        self.names.back_mut().into_iter().for_each(|(_, written)| *written = extent);
         Ok(())
     }
 

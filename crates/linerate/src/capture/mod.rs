@@ -25,7 +25,7 @@ mod writer;
 
 pub use format::{Counts, Format, Found, SNAPLEN};
 pub use frames::{Frames, Next};
-pub use output::Output;
+pub use output::{Extent, Output};
 pub use port::CapturePort;
 pub use reader::Reader;
 pub use recorded::{Recorded, Recorder};

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,12 +14,33 @@ use crate::error::{Error, Result};
 /// The longest wait for the reader of a full pipe.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
+/// A file and its length, to compare with what another program has made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    device: u64,
+    inode: u64,
+    len: u64,
+}
+
+impl Extent {
+    /// Returns that of the file at a path.
+    ///
+    /// # Errors
+    /// Those of stat(2).
+    pub fn at(path: &Path) -> std::io::Result<Extent> {
+        let file = path.metadata()?;
+        Ok(Extent { device: file.dev(), inode: file.ino(), len: file.len() })
+    }
+}
+
 /// A file that no other recording writes, or a pipe whose reader may stop.
 pub struct Output {
     file: File,
     name: String,
     /// The file has been emptied.
     has_begun: bool,
+    /// Bytes in the file that are of this output.
+    written: u64,
     /// Returns whether a pipe's reader has little time left.
     is_ending: Box<dyn Fn() -> bool + Send>,
 }
@@ -35,7 +56,8 @@ impl Output {
         let failed = |why: String| Error::Recording { file: name.clone(), why };
         // A pipe without a reader would otherwise keep the program waiting here.
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK);
+        // Where another program cuts the file, the next bytes follow what is left, and its length shows it.
+        options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open(path).map_err(|error| match error.raw_os_error() {
             Some(libc::ENXIO) => failed("no program reads this pipe; start its reader first".to_string()),
             _ => failed(format!("cannot write it: {error}")),
@@ -47,7 +69,7 @@ impl Output {
                 "another recording is writing it, or it is being read; choose another file".to_string(),
             ));
         }
-        Ok(Output { file, name, has_begun: false, is_ending: Box::new(|| true) })
+        Ok(Output { file, name, has_begun: false, written: 0, is_ending: Box::new(|| true) })
     }
 
     /// Returns this process's standard output, which is not emptied. If it is a pipe, its reader may read nothing for any time
@@ -65,7 +87,7 @@ impl Output {
         let is_pipe = file.metadata().is_ok_and(|file| file.file_type().is_fifo());
         let own = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/1").ok();
         let file = is_pipe.then(own).flatten().unwrap_or(file);
-        Ok(Output { file, name, has_begun: true, is_ending: Box::new(is_ending) })
+        Ok(Output { file, name, has_begun: true, written: 0, is_ending: Box::new(is_ending) })
     }
 
     /// Empties the file, unless that is done.
@@ -103,6 +125,13 @@ impl Output {
             // The failure that the caller has is the one to know.
             let _ = self.file.set_len(end);
         }
+        self.written = self.written.saturating_sub(bytes as u64);
+    }
+
+    /// Returns the file as this output has written it; `None` if it is a device or a pipe.
+    pub fn extent(&self) -> Option<Extent> {
+        let file = self.file.metadata().ok().filter(|file| file.is_file())?;
+        Some(Extent { device: file.dev(), inode: file.ino(), len: self.written })
     }
 
     /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.
@@ -118,7 +147,11 @@ impl Write for Output {
         loop {
             match self.file.write(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                written => return written,
+                Ok(count) => {
+                    self.written += count as u64;
+                    return Ok(count);
+                }
+                Err(error) => return Err(error),
             }
             let is_ending = (self.is_ending)();
             let there = poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], Some(&LONGEST_WAIT))?;

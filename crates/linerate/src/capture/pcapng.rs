@@ -62,9 +62,10 @@ impl Section {
         }
         let mut version = [0; 4];
         source.need(&mut version)?;
-        let major = self.half(&version, 0);
-        if major != 1 {
-            return Err(End::Malformed(begin, format!("a section of version {major}")));
+        let (major, minor) = (self.half(&version, 0), self.half(&version, 2));
+        // 1.2 is the same as 1.0 (section 4.1).
+        if major != 1 || !matches!(minor, 0 | 2) {
+            return Err(End::Malformed(begin, format!("a section of version {major}.{minor}")));
         }
         source.skip(u64::from(len - AROUND - 8))?;
         self.end(source, len, begin)
@@ -199,10 +200,16 @@ impl Section {
         let crc = self.crc(source, room - included as usize, included)?.unwrap_or(interface.crc);
         let original_len = (original as usize).max(bytes.len()).saturating_sub(crc);
         bytes.truncate(original_len);
-        let nanoseconds = match kind {
-            SIMPLE_PACKET => None,
-            _ => Some(interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)))),
-        };
+        let nanoseconds =
+            match kind {
+                SIMPLE_PACKET => None,
+                _ => {
+                    let time = interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)));
+                    Some(time.ok_or_else(|| {
+                        End::Malformed(begin, "a packet of a time before 1970 or after 2554".to_string())
+                    })?)
+                }
+            };
         Ok(Some(Record { nanoseconds, original_len }))
     }
 
@@ -254,9 +261,10 @@ impl Interface {
         }
     }
 
-    /// Returns a time in nanoseconds since 1970.
-    fn nanoseconds(&self, time: u64) -> u64 {
-        let nanoseconds = self.units().map_or(0, |units| u128::from(time) * u128::from(SECOND) / u128::from(units));
-        (nanoseconds as u64).wrapping_add(self.offset.wrapping_mul(SECOND))
+    /// Returns a time in nanoseconds since 1970; `None` if 64 bits have none for it.
+    fn nanoseconds(&self, time: u64) -> Option<u64> {
+        let since_offset = u128::from(time) * u128::from(SECOND) / u128::from(self.units()?);
+        let offset = i128::from(self.offset.cast_signed()) * i128::from(SECOND);
+        u64::try_from(i128::try_from(since_offset).ok()? + offset).ok()
     }
 }

@@ -403,6 +403,39 @@ mod tests {
         assert!(read(file.0).1.contains("differ"));
     }
 
+    #[test]
+    fn times_and_versions_that_cannot_be_read_are_malformed() {
+        let seconds = |offset: i64| {
+            let mut file = Blocks(Vec::new(), false);
+            file.section(false).interface(1, 0, &[(9, &[0]), (14, &offset.to_le_bytes())]);
+            file
+        };
+        let latest = i64::try_from(u64::MAX / SECOND).unwrap();
+        for (offset, time, found) in [
+            (-5, 5, Some(0)),
+            (-5, 4, None),
+            (5, latest as u64 - 5, Some(latest as u64)),
+            (5, latest as u64 - 4, None),
+            (i64::MIN, 5, None),
+            (i64::MAX, u64::MAX, None),
+            (0, u64::MAX, None),
+        ] {
+            let (all, said) = read(seconds(offset).packet(0, time, 60, &FRAME).0.clone());
+            let expected: Vec<_> = found.into_iter().map(|second| (60, 60, second * SECOND)).collect();
+            assert_eq!(all, expected, "{offset} {time}");
+            assert!(found.is_some() || said.contains("a time before 1970 or after 2554"), "{said}");
+        }
+        for (minor, is_read) in [(0, true), (1, false), (2, true), (9, false)] {
+            let mut file = seconds(0);
+            file.0[14] = minor;
+            let (all, said) = read(file.packet(0, 1, 60, &FRAME).0.clone());
+            assert!(
+                all.len() == usize::from(is_read) && said.contains(&format!("version 1.{minor}")) != is_read,
+                "{said}"
+            );
+        }
+    }
+
     proptest::proptest! {
         #![proptest_config(proptest::test_runner::Config { cases: 2000, failure_persistence: None, ..Default::default() })]
 
