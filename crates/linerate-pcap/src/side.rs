@@ -4,12 +4,15 @@ use std::time::{Duration, Instant};
 
 use linerate::kernel::Interface;
 use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 
 use crate::socket::frame::fits;
 
 /// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
 const ROOM: Duration = Duration::from_secs(1);
+
+/// Frames of a child's own ring.
+const RING_OF_CHILD: usize = 64;
 
 /// The longest frame that a handle takes from an interface: more than cards have, and less than the ring of a loopback's would need.
 const LONGEST: usize = 9728;
@@ -31,6 +34,10 @@ pub struct Side {
     // Dropped in this order: the queue before its port.
     tx: Option<TxQueue>,
     pub port: Port,
+    /// A child's own port to send by: its parent writes the rings that both have mapped.
+    of_child: Option<Port>,
+    /// The process whose queue `tx` is.
+    process: u32,
     batch: Batch,
     /// The longest frame to send, with a VLAN tag.
     longest: usize,
@@ -40,7 +47,8 @@ pub struct Side {
 
 impl Side {
     pub fn new(port: Port, longest: usize) -> Side {
-        Side { tx: None, port, batch: Batch::new(), longest, sent: 0 }
+        let process = std::process::id();
+        Side { tx: None, port, of_child: None, process, batch: Batch::new(), longest, sent: 0 }
     }
 
     /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
@@ -62,7 +70,11 @@ impl Side {
         if !fits(bytes, bytes.len(), self.longest - FRAME_HEADERS) {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
-        let Side { tx, port, batch, sent, .. } = self;
+        if self.process != std::process::id() && self.port.info().driver == "packet" {
+            self.open_for_child()?;
+        }
+        let Side { tx, port, of_child, batch, sent, .. } = self;
+        let port = of_child.as_mut().unwrap_or(port);
         batch.clear();
         if !batch.push(port.pool(), bytes) {
             return Ok(false);
@@ -88,12 +100,21 @@ impl Side {
         }
     }
 
+    /// Opens the interface once more, for this process.
+    fn open_for_child(&mut self) -> Result<(), Error> {
+        let options = Options { ring: Some(RING_OF_CHILD), max_frame: self.longest, ..Options::default() };
+        let [own] = options.open([self.port.name()])?;
+        self.tx = None;
+        (self.of_child, self.process, self.sent) = (Some(own), std::process::id(), 0);
+        Ok(())
+    }
+
     /// Lets sent frames reach the wire: closing a card forgets those in its ring.
     fn finish(&mut self) {
-        let begin = Instant::now();
+        let (begin, port) = (Instant::now(), self.of_child.as_ref().unwrap_or(&self.port));
         while self.tx.is_some()
-            && self.port.link().is_ok()
-            && self.port.statistics().is_ok_and(|statistics| statistics.tx_packets < self.sent)
+            && port.link().is_ok()
+            && port.statistics().is_ok_and(|statistics| statistics.tx_packets < self.sent)
             && begin.elapsed() < ROOM
         {
             std::thread::yield_now();

@@ -526,6 +526,26 @@ static void close_in_child(const char *device, long rounds) {
 	pcap_close(pcap);
 }
 
+/* A child sends while its parent does, which has sent before. */
+static void send_beside_child(const char *device, long frames) {
+	int status;
+	pcap = opened(device);
+	unsigned char mark = 0;
+	for (long n = -1; n < frames; n++) {
+		pid_t child = n == 0 ? fork() : 1;
+		mark |= child == 0;
+		frame[20] = mark, frame[21] = n + 1;
+		if (pcap_inject(pcap, frame, 60) != 60)
+			die("pcap_inject", pcap_geterr(pcap));
+	}
+	if (mark)
+		pcap_close(pcap), _exit(7);
+	if (wait(&status) < 0 || WEXITSTATUS(status) != 7)
+		die("wait", "the child has failed");
+	pcap_close(pcap);
+	printf("sent\n");
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
@@ -552,6 +572,8 @@ int main(int argc, char **argv) {
 		wakes(device, atol(third));
 	else if (!strcmp(what, "child"))
 		close_in_child(device, atol(third));
+	else if (!strcmp(what, "both"))
+		send_beside_child(device, atol(third));
 	else if (!strcmp(what, "churn"))
 		churn(device, atol(third), atoi(argv[4]));
 	return 0;

@@ -116,6 +116,24 @@ fn a_child_closes_its_parent_s_handle() {
     }
 }
 
+/// A child sends by its parent's handle on an interface while its parent does: each frame of both is there once.
+#[test]
+fn a_child_sends_beside_its_parent() {
+    let namespace = Namespace::new("both");
+    let program = program().display().to_string();
+    let mut tcpdump = namespace.command("tcpdump", false);
+    let mut tcpdump = Running::new(tcpdump.args(["-i", "v1", "-nn", "-t", "-x", "-c", "401"]));
+    tcpdump.wait_for("listening on");
+    let mut both = namespace.command(&program, true);
+    assert_eq!(Running::new(both.args(["both", "packet:v0", "200"])).said(), "sent\n");
+    let all = tcpdump.said();
+    let frames = all.split("\n\t0x0000:").skip(1);
+    let mut marks: Vec<&str> = frames.map(|frame| &frame[17..21]).collect();
+    marks.sort_unstable();
+    let expected = (0..=200u16).chain(257..=456).map(|mark| format!("{mark:04x}"));
+    assert_eq!(marks, expected.collect::<Vec<_>>(), "{all}");
+}
+
 /// A program that is slower than the frames come: those that it got and those that it is told were dropped are all.
 #[test]
 fn received_and_dropped_are_all_that_was_sent() {
