@@ -149,8 +149,9 @@ impl Rest {
         self.out.send(&mut self.exit) + self.way.turn(exit)
     }
 
-    fn unsent(&self) -> usize {
-        self.out.batch.len() + self.way.out.batch.len() + self.exit.unsent()
+    fn unsent(&mut self) -> usize {
+        let dropped = usize::from(self.out.has_dropped() | self.way.out.has_dropped());
+        self.out.batch.len() + self.way.out.batch.len() + self.exit.unsent() + dropped
     }
 }
 
@@ -212,10 +213,11 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
         run.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
-            // Unsent packets are tried again, without sleeping.
-            let unsent = || {
+            // Unsent packets are tried again, without sleeping, and behind dropped ones are more.
+            let mut unsent = || {
                 let ways = forth.out.batch.len() + back.out.batch.len() + to_a.unsent() + to_b.unsent();
-                ways + rest.as_ref().map_or(0, Rest::unsent)
+                let dropped = usize::from(forth.out.has_dropped() | back.out.has_dropped());
+                ways + dropped + rest.as_mut().map_or(0, Rest::unsent)
             };
             let waiting = if packets == 0 { unsent() } else { 0 };
             match &mut rest {

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal::{Notes, note};
 
-/// The most warnings of one kind.
+/// The most warnings of one kind about one port.
 const MOST: u32 = 20;
 
 /// Shows warnings, or as many messages as LINERATE_LOG says (error to trace).
@@ -31,17 +34,41 @@ pub fn show() {
     }
 }
 
-/// Lets [`MOST`] messages of one kind pass: a peer that lies can cause any number.
+/// Lets [`MOST`] messages of one kind about one port pass: a peer that lies can cause any number, and must not silence what is said
+/// of other ports.
 #[derive(Default)]
-struct Bounded(Mutex<HashMap<Identifier, u32>>);
+struct Bounded(Mutex<HashMap<(Identifier, String), u32>>);
 
-impl<S: Subscriber> Layer<S> for Bounded {
-    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+/// The name of the port that a span is about.
+struct PortOf(String);
+
+impl Visit for PortOf {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "name" {
+            self.0 = value.to_string();
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bounded {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id).filter(|span| span.name() == "port") {
+            let mut port = PortOf(String::new());
+            attributes.record(&mut port);
+            span.extensions_mut().insert(port);
+        }
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, context: Context<'_, S>) -> bool {
+        let spans = context.lookup_current().into_iter().flat_map(|span| span.scope());
+        let port = spans.filter_map(|span| span.extensions().get::<PortOf>().map(|port| port.0.clone())).next();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(event.metadata().callsite()).or_default();
+        let count = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_default();
         *count = count.saturating_add(1);
         if *count == MOST + 1 {
-            note("note: more messages of the last kind are not shown; LINERATE_LOG=warn shows all");
+            note("note: more messages of the last kind about this port are not shown; LINERATE_LOG=warn shows all");
         }
         *count <= MOST
     }

@@ -318,25 +318,25 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
     }
 }
 
-/// A front end that lies again and again does not fill the log.
+/// A front end that lies again and again does not fill the log, and hides nothing that is said of another port.
 #[test]
 fn warnings_of_one_kind_are_bounded() {
     let place = Place::new();
-    let socket = place.folder.path().join("vhost");
-    let log = place.folder.path().join("log");
+    let [socket, other, log] = ["vhost", "other", "log"].map(|name| place.folder.path().join(name));
     let mut command = Command::new("sh");
-    command.args(["-c", "exec \"$0\" sink \"vhost:$1\" --seconds 60 2>\"$2\""]);
-    let sink = Process::start(command.arg(&place.program).args([&socket, &log]));
-    until("the port listens", || UnixStream::connect(&socket).is_ok());
-    for _ in 0..30 {
-        let mut front = UnixStream::connect(&socket).unwrap();
-        // Request 99, version 1, without a payload.
-        front.write_all(&[99, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
-        assert_eq!(front.read(&mut [0]).unwrap(), 0, "the connection ends");
+    command.args(["-c", "exec \"$0\" fwd \"vhost:$1\" \"vhost:$2\" --seconds 60 2>\"$3\""]);
+    let forwarder = Process::start(command.arg(&place.program).args([&socket, &other, &log]));
+    for (socket, times) in [(&socket, 30), (&other, 1)] {
+        until("the port listens", || UnixStream::connect(socket).is_ok());
+        for _ in 0..times {
+            let mut front = UnixStream::connect(socket).unwrap();
+            // Request 99, version 1, without a payload.
+            front.write_all(&[99, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+            assert_eq!(front.read(&mut [0]).unwrap(), 0, "the connection ends");
+        }
     }
-    sink.interrupt();
+    forwarder.interrupt();
     let said = std::fs::read_to_string(&log).unwrap();
-    let lines =
-        ["ends its connection", "more messages of the last kind are not shown"].map(|line| said.matches(line).count());
-    assert_eq!(lines, [20, 1], "{said}");
+    let lines = ["vhost\"}: request 99", "more messages of the last kind", "other\"}: request 99"];
+    assert_eq!(lines.map(|line| said.matches(line).count()), [20, 1, 1], "{said}");
 }

@@ -123,6 +123,29 @@ fn packets_come_by_the_queues_that_a_machine_uses() {
     assert_eq!((received, sent, count(&forwarded["held"])), (2 * COUNT, COUNT, COUNT), "{forwarded}");
 }
 
+/// A thread that sleeps when nothing comes does not sleep while it drops: the sender goes on as fast as before.
+#[test]
+fn packets_to_a_machine_that_is_not_there_do_not_hold_their_sender_up() {
+    const COUNT: u64 = 100_000;
+    let folder = Folder::new("absent");
+    let [a, b] = ["a", "b"].map(|name| folder.path(name));
+    let mut forwarder = start(&format!("fwd vhost:{a} vhost:{b} --wait interrupt --seconds 120 --json"));
+    forwarder.await_error("waiting for the link");
+    let mut generate = linerate(&["gen", &format!("virtio-user:{a}"), "--count", "100k", "--seconds", "60"]);
+    let machine = start(&format!("sink virtio-user:{b} --count 1000 --seconds 60"));
+    let generator = Process::start(&mut generate);
+    assert_eq!(machine.ended().0, Some(0));
+    assert_eq!(generator.ended().0, Some(0));
+    // A sleep for each batch would take minutes.
+    expect(0, &mut generate);
+    forwarder.await_output("\"held\":1");
+    let (_, said) = forwarder.interrupt();
+    let forwarded = summary(said.as_bytes());
+    let [received, sent] =
+        [(0, "rx_packets"), (1, "tx_packets")].map(|(port, key)| count(&forwarded["ports"][port][key]));
+    assert_eq!((received, sent + count(&forwarded["held"])), (2 * COUNT, 2 * COUNT), "{forwarded}");
+}
+
 /// A machine that is there and takes nothing: packets wait for it, which is said. Where some go to a third port, they are dropped.
 #[test]
 fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {

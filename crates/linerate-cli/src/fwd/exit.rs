@@ -101,6 +101,10 @@ pub struct Waiting {
     chains: bool,
     /// Since when the port has taken none of them.
     since: Option<Instant>,
+    /// Packets are dropped because the port has no peer.
+    is_dropping: bool,
+    /// Packets were dropped, and [`has_dropped`](Waiting::has_dropped) has not told yet.
+    has_dropped: bool,
     /// Counts the packets that no port has taken.
     held: Arc<AtomicU64>,
 }
@@ -113,7 +117,12 @@ impl Drop for Waiting {
 
 impl Waiting {
     pub fn new(batch: Batch, chains: bool, held: Arc<AtomicU64>) -> Waiting {
-        Waiting { batch, chains, since: None, held }
+        Waiting { batch, chains, since: None, is_dropping: false, has_dropped: false, held }
+    }
+
+    /// Returns whether packets were dropped since the last call: as after those that were sent, more may be there.
+    pub fn has_dropped(&mut self) -> bool {
+        std::mem::take(&mut self.has_dropped)
     }
 
     /// Sends what the port takes, and returns the number of packets. The others wait, so that overload is dropped at the card.
@@ -121,7 +130,7 @@ impl Waiting {
     pub fn send(&mut self, exit: &mut Exit) -> usize {
         let sent = exit.send(&mut self.batch, self.chains);
         if sent > 0 {
-            self.since = None;
+            (self.since, self.is_dropping) = (None, false);
         } else if !self.batch.is_empty() {
             self.wait(exit);
         }
@@ -136,15 +145,22 @@ impl Waiting {
             return;
         }
         let Name { name, waits, dropped } = &*exit.port;
-        if exit.has_peer() && !exit.drops {
+        let has_peer = exit.has_peer();
+        if has_peer && !exit.drops {
+            // One that has just come has its time, too.
+            if std::mem::take(&mut self.is_dropping) {
+                self.since = Some(Instant::now());
+                return;
+            }
             return waits.call_once(|| {
                 note(&format!("note: {name} has taken nothing for a second: packets wait until it does"));
             });
         }
         self.leave();
         self.batch.clear();
+        (self.is_dropping, self.has_dropped) = (true, true);
         dropped.call_once(|| {
-            let why = if exit.has_peer() { "" } else { ": its other side is not there, or down" };
+            let why = if has_peer { "" } else { ": its other side is not there, or down" };
             note(&format!("note: packets to {name} are dropped, since it has taken nothing for a second{why}"));
         });
     }

@@ -75,6 +75,11 @@ impl Shared {
         self.wanted.interrupts.get(usize::from(queue))
     }
 
+    /// Names the port in messages.
+    fn span(&self) -> tracing::Span {
+        tracing::error_span!("port", name = self.config.name)
+    }
+
     /// Replaces the device. Queues find out at their next poll; those that sleep are woken.
     fn change(&self, device: Option<Arc<Virtio>>) {
         let old = {
@@ -92,7 +97,15 @@ impl Shared {
         let unusable = |error| Unusable { error, device: None };
         let back_end = BackEnd::new(socket, &self.wanted, name).map_err(unusable)?;
         // A request that failed is the reason of whatever else fails.
-        let explained = |error| back_end.check(name).err().unwrap_or(error);
+        let explained = |error| match (back_end.check(name), error) {
+            (Err(reason), _) => reason,
+            (_, Error::BadDevice { why }) => Error::Card {
+                card: name.clone(),
+                why: format!("the back end violates its specification: {why}"),
+                mend: back_end.link.remedy().into(),
+            },
+            (_, other) => other,
+        };
         // SAFETY: the connection goes to this driver alone, and what the other side can reach is the memory that is sent
         // over it: the port's region and its rings.
         let device = unsafe { Virtio::attach(Box::new(back_end.clone()), back_end.clone(), self.config.clone()) };
@@ -119,6 +132,7 @@ struct Unusable {
 /// # Errors
 /// As [`VirtioUser::open`](super::VirtioUser::open).
 pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
+    let _of_port = shared.span().entered();
     let path = Path::new(&shared.path);
     let (peers, first) = match is_server {
         true => (Peers::listen(path)?, None),
@@ -148,6 +162,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
 
 /// Attaches to one back end after the other.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackEnd>>) {
+    let _of_port = shared.span().entered();
     let mut attached = first;
     let mut last_error = String::new();
     loop {
