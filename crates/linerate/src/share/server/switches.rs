@@ -113,7 +113,9 @@ impl State {
     pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
         let name = format!("{switch}:{}", plain(port));
         let number = number_of(switch, &name);
-        let absent = || Error::NotServed { name: name.clone(), why: "it is not attached" };
+        // A path is named as it was given: the same last part may be attached from another folder.
+        let given = if port.contains(['/', ':']) { format!("{switch}:{port}") } else { name.clone() };
+        let absent = || Error::NotServed { name: given.clone(), why: "it is not attached" };
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             let at = persistent.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
             if persistent.attached[at].1.is_used() {
