@@ -247,6 +247,12 @@ impl Batch {
         self.len() >= self.capacity()
     }
 
+    /// Returns whether the batch has room for one slot, and no more.
+    #[inline(always)]
+    pub(crate) fn has_room_for_one(&self) -> bool {
+        self.len() + 1 == self.capacity()
+    }
+
     /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
     /// packet. Report the count written to [`appended`](Batch::appended).
     #[inline(always)]

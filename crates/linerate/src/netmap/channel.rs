@@ -210,21 +210,29 @@ impl<T: Copy + Default> Receiver<T> {
         count
     }
 
-    /// As [`receive`](Receiver::receive), for one word; `None` if there is none.
+    /// As [`receive`](Receiver::receive), for one word, if there is one and it is wanted.
     #[inline(always)]
-    pub fn receive_one(&mut self) -> Option<T> {
+    pub fn receive_one_if(&mut self, is_wanted: impl FnOnce(T) -> bool) -> Option<T> {
         if self.available() == 0 {
             return None;
         }
         let mut word = [T::default()];
-        self.get(&mut word);
-        Some(word[0])
+        self.ring.get(self.head, &mut word);
+        is_wanted(word[0]).then(|| {
+            self.advance(1);
+            word[0]
+        })
     }
 
     #[inline(always)]
     fn get(&mut self, words: &mut [T]) {
         self.ring.get(self.head, words);
-        self.head = self.head.wrapping_add(words.len() as u32);
+        self.advance(words.len() as u32);
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, count: u32) {
+        self.head = self.head.wrapping_add(count);
         self.ring.head.0.store(self.head, Ordering::Release);
     }
 

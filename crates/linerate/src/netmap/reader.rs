@@ -40,10 +40,10 @@ pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> Moved {
 /// Receives from a channel, and counts the packets. Returns the number of slots.
 #[inline(always)]
 pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batch: &mut Batch) -> usize {
-    // A packet alone, since the packets in a channel are whole. What a loop over many prepares costs more than it does.
-    if receiver.available() == 1
+    // A packet alone, or room for one. What a loop over many prepares costs more than it does.
+    if (receiver.available() == 1 || batch.has_room_for_one())
         && let Some(place) = batch.place()
-        && let Some(word) = receiver.receive_one()
+        && let Some(word) = receiver.receive_one_if(|word| !Slot::continues(word))
     {
         // SAFETY: as in `receive_from`.
         *place = unsafe { Slot::of_word(word) };

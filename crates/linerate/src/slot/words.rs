@@ -1,7 +1,7 @@
 //! Slots in transit between threads.
 #![allow(unsafe_code)]
 
-use super::Slot;
+use super::{MORE, Slot};
 
 impl Slot {
     /// Returns slots as words, to pass them to another thread. Each word must become a slot again only once.
@@ -14,6 +14,12 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn word(&self) -> u64 {
         u64::from(self.buf) | u64::from(self.data) << u32::BITS
+    }
+
+    /// As [`has_more`](Slot::has_more), of a slot's [word](Slot::word).
+    #[inline(always)]
+    pub(crate) const fn continues(word: u64) -> bool {
+        word & (MORE as u64) << u32::BITS != 0
     }
 
     /// Returns the slot of a [word](Slot::word).
