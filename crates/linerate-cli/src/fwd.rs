@@ -5,6 +5,7 @@ mod exit;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use linerate::filter::Filter;
 use linerate::port::RxQueue;
@@ -16,7 +17,10 @@ use crate::limits::Quota;
 use crate::profile::{Stamps, cycles};
 use crate::run::{Outcome, Run, is_tester};
 use crate::tune::Tuner;
-use crate::{BatchSize, Common, usage};
+use crate::{BatchSize, Common, Wait, usage};
+
+/// The pause between two looks at a port that has taken nothing for a second: nothing wakes a thread when it does.
+const NAP: Duration = Duration::from_micros(100);
 
 /// Rules for the packets that are forwarded or captured.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -210,6 +214,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             _ => None,
         };
         let mut waiter = run.waiter();
+        let naps = matches!(common.wait, Some(Wait::Interrupt | Wait::Adaptive));
         run.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
@@ -220,6 +225,9 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
                 ways + dropped + rest.as_mut().map_or(0, Rest::unsent)
             };
             let waiting = if packets == 0 { unsent() } else { 0 };
+            if waiting > 0 && naps && (forth.out.is_stalled() || back.out.is_stalled()) {
+                std::thread::sleep(NAP);
+            }
             match &mut rest {
                 Some(rest) => {
                     waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx, &mut rest.way.rx]);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
@@ -13,8 +14,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal::{Notes, note};
 
-/// The most warnings of one kind about one port.
+/// The most warnings of one kind about one port in [`TURN`].
 const MOST: u32 = 20;
+const TURN: Duration = Duration::from_secs(60);
 
 /// Shows warnings, or as many messages as LINERATE_LOG says (error to trace).
 pub fn show() {
@@ -37,7 +39,13 @@ pub fn show() {
 /// Lets [`MOST`] messages of one kind about one port pass: a peer that lies can cause any number, and must not silence what is said
 /// of other ports.
 #[derive(Default)]
-struct Bounded(Mutex<HashMap<(Identifier, String), u32>>);
+struct Bounded(Mutex<HashMap<(Identifier, String), Turn>>);
+
+/// The warnings of one kind about one port since a time.
+struct Turn {
+    begun: Instant,
+    count: u32,
+}
 
 /// The name of the port that a span is about.
 struct PortOf(String);
@@ -65,11 +73,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bounded {
         let spans = context.lookup_current().into_iter().flat_map(|span| span.scope());
         let port = spans.filter_map(|span| span.extensions().get::<PortOf>().map(|port| port.0.clone())).next();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_default();
-        *count = count.saturating_add(1);
-        if *count == MOST + 1 {
-            note("note: more messages of the last kind about this port are not shown; LINERATE_LOG=warn shows all");
+        let fresh = || Turn { begun: Instant::now(), count: 0 };
+        let turn = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_insert_with(fresh);
+        if turn.begun.elapsed() >= TURN {
+            if let hidden @ 1.. = turn.count.saturating_sub(MOST) {
+                note(&format!("note: {hidden} messages of the kind that follows were not shown"));
+            }
+            *turn = fresh();
         }
-        *count <= MOST
+        turn.count = turn.count.saturating_add(1);
+        if turn.count == MOST + 1 {
+            note(
+                "note: more messages of the last kind about this port are not shown for a minute; LINERATE_LOG=warn shows all",
+            );
+        }
+        turn.count <= MOST
     }
 }

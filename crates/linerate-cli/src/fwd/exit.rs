@@ -14,6 +14,9 @@ use crate::terminal::note;
 /// five seconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The part of its time that a port may make another one wait: a tenth.
+const SHARE: u32 = 10;
+
 /// A thread's transmit queue of a port.
 pub struct Exit {
     queues: Queues,
@@ -95,12 +98,34 @@ fn send_by_any(all: &[Mutex<TxQueue>], own: usize, batch: &mut Batch, chains: bo
     sent
 }
 
+/// How long packets may still wait for a port: at most [`PATIENCE`], of which a tenth of the time comes back.
+struct Patience {
+    left: Duration,
+    /// The end of the last wait.
+    last: Instant,
+}
+
+impl Patience {
+    /// Begins a wait.
+    fn begin(&mut self, now: Instant) {
+        self.left = PATIENCE.min(self.left + now.saturating_duration_since(self.last) / SHARE);
+    }
+
+    /// Ends one that began at `since`.
+    fn end(&mut self, since: Instant, now: Instant) {
+        self.left = self.left.saturating_sub(now.saturating_duration_since(since));
+        self.last = now;
+    }
+}
+
 /// Packets on their way to a port.
 pub struct Waiting {
     pub batch: Batch,
     chains: bool,
     /// Since when the port has taken none of them.
     since: Option<Instant>,
+    /// How long it may still do so.
+    patience: Patience,
     /// Packets are dropped because the port has no peer.
     is_dropping: bool,
     /// Packets were dropped, and [`has_dropped`](Waiting::has_dropped) has not told yet.
@@ -117,7 +142,8 @@ impl Drop for Waiting {
 
 impl Waiting {
     pub fn new(batch: Batch, chains: bool, held: Arc<AtomicU64>) -> Waiting {
-        Waiting { batch, chains, since: None, is_dropping: false, has_dropped: false, held }
+        let patience = Patience { left: PATIENCE, last: Instant::now() };
+        Waiting { batch, chains, since: None, patience, is_dropping: false, has_dropped: false, held }
     }
 
     /// Returns whether packets were dropped since the last call: as after those that were sent, more may be there.
@@ -125,23 +151,44 @@ impl Waiting {
         std::mem::take(&mut self.has_dropped)
     }
 
+    /// Returns whether the port has taken nothing for so long that a thread need not look at each turn.
+    pub fn is_stalled(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= PATIENCE)
+    }
+
     /// Sends what the port takes, and returns the number of packets. The others wait, so that overload is dropped at the card.
     #[inline]
     pub fn send(&mut self, exit: &mut Exit) -> usize {
         let sent = exit.send(&mut self.batch, self.chains);
         if sent > 0 {
-            (self.since, self.is_dropping) = (None, false);
+            if self.since.is_some() {
+                self.go_on(exit.drops);
+            }
         } else if !self.batch.is_empty() {
             self.wait(exit);
         }
         sent
     }
 
+    /// Ends the wait: the port has taken packets. One that lets others wait again and again has less time for each.
+    #[cold]
+    fn go_on(&mut self, others_wait: bool) {
+        self.is_dropping = false;
+        if let Some(since) = self.since.take().filter(|_| others_wait) {
+            self.patience.end(since, Instant::now());
+        }
+    }
+
     /// Drops packets, and counts them, if the port has taken none for a while because it has no peer, or others must not wait for
     /// it.
     #[cold]
     fn wait(&mut self, exit: &Exit) {
-        if self.since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert_with(|| {
+            self.patience.begin(now);
+            now
+        });
+        if now - since < self.patience.left {
             return;
         }
         let Name { name, waits, dropped } = &*exit.port;
@@ -160,13 +207,43 @@ impl Waiting {
         self.batch.clear();
         (self.is_dropping, self.has_dropped) = (true, true);
         dropped.call_once(|| {
-            let why = if has_peer { "" } else { ": its other side is not there, or down" };
-            note(&format!("note: packets to {name} are dropped, since it has taken nothing for a second{why}"));
+            let why = match has_peer {
+                true => "it takes them too slowly, and those for other ports would wait",
+                false => "it has taken nothing for a second: its other side is not there, or down",
+            };
+            note(&format!("note: packets to {name} are dropped, since {why}"));
         });
     }
 
     /// Counts the packets that no port takes.
     fn leave(&mut self) {
         self.held.fetch_add(self.batch.packets().count() as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port that takes a few packets whenever its time is nearly over has less and less of it.
+    #[test]
+    fn a_slow_port_lets_others_wait_for_a_tenth_of_the_time() {
+        let begin = Instant::now();
+        let (mut now, mut waited) = (begin, Duration::ZERO);
+        let mut patience = Patience { left: PATIENCE, last: begin };
+        let (stands, goes) = (Duration::from_millis(850), Duration::from_millis(3));
+        for _ in 0..100 {
+            patience.begin(now);
+            let wait = stands.min(patience.left);
+            waited += wait;
+            now += stands;
+            patience.end(now - stands, now);
+            now += goes;
+        }
+        let most = PATIENCE + (now - begin) / SHARE;
+        assert!(waited > PATIENCE && waited <= most, "{waited:?} of {:?}", now - begin);
+        // Once it is as fast as others, it has its time again.
+        patience.begin(now + SHARE * PATIENCE);
+        assert_eq!(patience.left, PATIENCE);
     }
 }

@@ -80,6 +80,7 @@ pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<Con
 
 /// Connects to one peer after the other.
 fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
+    let _of_port = tracing::error_span!("port", name = wanted.name).entered();
     let mut last_end = String::new();
     while let Some(socket) = peers.next(stop) {
         let mut session = Session { connection: Connection::new(socket), wanted, handover, stop };
@@ -91,15 +92,15 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
         // A peer that always fails is reported once.
         let text = end.to_string();
         match end {
-            End::Stopped | End::Gone => tracing::debug!("{}: {text}", wanted.name),
-            _ if text == last_end => tracing::debug!("{}: {text}", wanted.name),
-            _ => tracing::warn!("{}: {text}", wanted.name),
+            End::Stopped | End::Gone => tracing::debug!("{text}"),
+            _ if text == last_end => tracing::debug!("{text}"),
+            _ => tracing::warn!("{text}"),
         }
         last_end = text;
         if let Some(last) = last.filter(|last| last.lends())
             && !session.is_gone()
         {
-            tracing::warn!("{}: the server keeps the connection, and the buffers that it has", wanted.name);
+            tracing::warn!("the server keeps the connection, and the buffers that it has");
             last.keep();
         }
         if matches!(end, End::Stopped) {
@@ -266,10 +267,7 @@ impl Session<'_> {
         let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1));
         if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
             let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
-            tracing::warn!(
-                "{}: the server has {receives} of {rx} receive and {sends} of {tx} transmit queues",
-                wanted.name
-            );
+            tracing::warn!("the server has {receives} of {rx} receive and {sends} of {tx} transmit queues");
         }
         let init = Init {
             version: VERSION.into(),
@@ -363,9 +361,9 @@ impl Session<'_> {
         let untaken = || self.handover.connected().map_or(0, |connected| connected.untaken());
         while untaken() > 0 {
             if begun.elapsed() > LAST {
-                let (name, untaken) = (&self.wanted.name, untaken());
+                let untaken = untaken();
                 tracing::warn!(
-                    "{name}: the peer has not taken {untaken} descriptors with packets within {} ms of the port's end; it may \
+                    "the peer has not taken {untaken} descriptors with packets within {} ms of the port's end; it may \
                      still do so, or drop them",
                     LAST.as_millis()
                 );

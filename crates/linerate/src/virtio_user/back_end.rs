@@ -21,6 +21,8 @@ use crate::vhost::message::{
 
 /// The properties that a port asks of its back ends.
 pub struct Wanted {
+    /// The port's name.
+    pub port: String,
     /// Queue pairs.
     pub pairs: u16,
     /// Forms of queues, if the back end has them.
@@ -28,6 +30,16 @@ pub struct Wanted {
     pub mtu: u64,
     /// One for each receive queue, or none.
     pub interrupts: Vec<Interrupt>,
+}
+
+impl Wanted {
+    /// Names the port in messages, unless a span around this one does.
+    pub fn span(&self) -> tracing::Span {
+        match tracing::Span::current().metadata() {
+            Some(outer) if outer.name() == "port" => tracing::Span::none(),
+            _ => tracing::error_span!("port", name = self.port),
+        }
+    }
 }
 
 /// The device of one connection.
@@ -181,6 +193,7 @@ impl BackEnd {
 
     /// Takes the rings back: with the replies, the back end has stopped using them.
     fn stop(&self, state: &mut State) {
+        let _of_port = self.wanted.span().entered();
         let rings = std::mem::take(&mut state.rings);
         if std::mem::take(&mut state.is_started) {
             let was_alive = self.link.is_alive();

@@ -35,6 +35,7 @@ impl Shared {
         let options = &config.options;
         let interrupts = if options.interrupts.is_some() { options.rx_queues } else { 0 };
         let wanted = Wanted {
+            port: config.name.clone(),
             pairs: options.rx_queues.max(options.tx_queues),
             forms,
             mtu: (options.max_frame - FRAME_HEADERS) as u64,
@@ -73,11 +74,6 @@ impl Shared {
     /// Returns the interrupt of a receive queue, if the port has any.
     pub fn interrupt(&self, queue: u16) -> Option<&Interrupt> {
         self.wanted.interrupts.get(usize::from(queue))
-    }
-
-    /// Names the port in messages.
-    fn span(&self) -> tracing::Span {
-        tracing::error_span!("port", name = self.config.name)
     }
 
     /// Replaces the device. Queues find out at their next poll; those that sleep are woken.
@@ -132,7 +128,7 @@ struct Unusable {
 /// # Errors
 /// As [`VirtioUser::open`](super::VirtioUser::open).
 pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
-    let _of_port = shared.span().entered();
+    let _of_port = shared.wanted.span().entered();
     let path = Path::new(&shared.path);
     let (peers, first) = match is_server {
         true => (Peers::listen(path)?, None),
@@ -162,7 +158,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
 
 /// Attaches to one back end after the other.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackEnd>>) {
-    let _of_port = shared.span().entered();
+    let _of_port = shared.wanted.span().entered();
     let mut attached = first;
     let mut last_error = String::new();
     loop {
@@ -182,7 +178,8 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
                 attached = Some(back_end);
             }
             Err(Unusable { error, device }) => {
-                let text = error.to_string();
+                // The span names the port.
+                let text = error.to_string().trim_start_matches(&format!("{}: ", shared.config.name)).to_string();
                 if text != last_error {
                     tracing::warn!("{text}");
                     last_error = text;
