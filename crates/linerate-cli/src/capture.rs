@@ -12,7 +12,7 @@ mod stream;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -330,16 +330,20 @@ impl Writer {
         if self.unsorted > 0 {
             note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
         }
+        let last = files.names().last().map(|path| path.display().to_string()).unwrap_or_default();
         files.compare();
-        let by_others = [
-            (files.missing, "not there any more: another program has removed or moved"),
-            (files.changed, "not as it was written: another program has changed or replaced"),
-        ];
-        for (count, what) in by_others.into_iter().filter(|(count, _)| *count > 0) {
-            match count {
-                1 => note(&format!("note: a file is {what} it")),
-                _ => note(&format!("note: {count} files are {} them", what.replace("it was", "they were"))),
+        match files.missing {
+            0 => {}
+            1 => note("note: a file is not there any more: another program has removed or moved it"),
+            count => {
+                note(&format!("note: {count} files are not there any more: another program has removed or moved them"))
             }
+        }
+        if let Some(path) = &files.first_changed {
+            let more = if files.changed > 1 { format!(", and {} more", files.changed - 1) } else { String::new() };
+            let why = format!("it is not as it was written: another program has changed or replaced it{more}");
+            let file = path.display().to_string();
+            measured.failure.get_or_insert(Error::Recording { file, why });
         }
         if let Some(why) = &files.unremoved {
             note(&format!("note: older files stay that could not be removed, the first one {why}"));
@@ -347,13 +351,13 @@ impl Writer {
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({
             "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
+            "missing_files": files.missing, "changed_files": files.changed,
             "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.unsorted,
         });
-        let into = match &names[..] {
-            [only] if only == "-" => "standard output".to_string(),
-            [only] => only.clone(),
-            [.., last] => format!("{} files, the last one {last}", files.begun()),
-            [] => String::new(),
+        let into = match files.begun() {
+            _ if is_standard_output(Path::new(&last)) => "standard output".to_string(),
+            1 => last,
+            count => format!("{count} files, the last one {last}"),
         };
         let removed = match files.removed {
             0 => String::new(),

@@ -214,7 +214,40 @@ fn files_that_are_not_there_any_more_are_said() {
     std::fs::remove_file(&one).unwrap();
     capture.stop();
     capture.await_error("a file is not there any more: another program has removed or moved it");
-    assert_eq!(capture.ended().0, Some(0));
+    let (code, said) = capture.ended();
+    assert!(code == Some(0) && said.contains(&format!("into {one}\n")), "{said}");
+
+    // A link in a file's place is another program's.
+    let links = folder.path("links");
+    std::fs::create_dir(&links).unwrap();
+    let path = format!("{links}/a.pcapng");
+    let words =
+        ["capture", "sim:gone3?rate=50k", "--seconds", "60", "--file-size", "200k", "--files", "2", "--write", &path];
+    let mut capture = Process::start(linerate(&words).arg("--json"));
+    let mut names = || {
+        let mut names: Vec<_> = std::fs::read_dir(&links).unwrap().map(|file| file.unwrap().path()).collect();
+        names.sort();
+        names
+    };
+    let (target, link) = (folder.path("target"), folder.path("link"));
+    std::fs::write(&target, "").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let mut first = std::path::PathBuf::new();
+    until("a link has taken a file's place", || {
+        first = names().into_iter().next().unwrap_or_default();
+        renameat_with(CWD, &link, CWD, &first, RenameFlags::EXCHANGE).is_ok()
+    });
+    until("the ring has gone on", || names().iter().any(|name| name.display().to_string().contains("a_00006_")));
+    capture.stop();
+    capture.await_error("it is not as it was written");
+    let (code, said) = capture.ended();
+    let said = summary(said.as_bytes());
+    let counts = ["missing_files", "changed_files"].map(|key| said["capture"][key].as_u64());
+    assert_eq!((code, counts), (Some(1), [Some(0), Some(1)]), "{said}");
+    assert!(
+        first.is_symlink()
+            && !said["capture"]["files"].as_array().unwrap().iter().any(|name| *name == first.to_str().unwrap())
+    );
 }
 
 /// Files that another program cuts or replaces are said to be changed, and what is in their place stays.
@@ -236,8 +269,9 @@ fn files_that_are_not_as_they_were_written_are_said() {
             until("the file has frames", || std::fs::metadata(&path).is_ok_and(|file| file.len() > 100));
             change(&path);
             capture.stop();
-            capture.await_error("a file is not as it was written: another program has changed or replaced it");
-            assert_eq!(capture.ended().0, Some(0));
+            let line = capture.await_error("it is not as it was written: another program has changed or replaced it");
+            assert!(line.contains(&path), "{line}");
+            assert_eq!(capture.ended().0, Some(1));
         }
     }
     assert_eq!(std::fs::read_to_string(folder.path("1one.pcap")).unwrap(), "of another program");
@@ -262,11 +296,24 @@ fn files_that_are_not_as_they_were_written_are_said() {
     });
     until("the ring has gone on", || names().iter().any(|name| name.display().to_string().contains("a_00006_")));
     capture.stop();
-    capture.await_error("a file is not as it was written");
+    capture.await_error("it is not as it was written");
     let (code, said) = capture.ended();
     let line = said.lines().find(|line| line.starts_with("wrote ")).unwrap_or_else(|| panic!("{said}"));
-    assert!(code == Some(0) && first.is_dir() && line.contains("older ones were removed"), "{line}");
+    assert!(code == Some(1) && first.is_dir() && line.contains("older ones were removed"), "{line}");
     assert_eq!(names().len(), 3, "{:?}", names());
+}
+
+/// Standard output by another name than `-` has the capture alone, too.
+#[test]
+fn each_name_of_standard_output_has_the_capture_alone() {
+    for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let output = expect(0, &mut linerate(&["capture", "sim:stdout?rate=10k", "--count", "10", "--write", name]));
+        let mut reader = Reader::new(std::io::Cursor::new(output.stdout), name).unwrap();
+        let mut frame = Vec::new();
+        assert_eq!(std::iter::from_fn(|| reader.next(&mut frame).unwrap()).count(), 10);
+        reader.check_end().unwrap();
+        assert!(text(&output.stderr).contains("wrote 10 packets into standard output"), "{name}");
+    }
 }
 
 #[test]

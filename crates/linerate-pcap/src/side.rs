@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use linerate::kernel::Interface;
 use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
 use linerate::{Batch, Error, Options};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::socket::frame::fits;
 
@@ -70,8 +72,13 @@ impl Side {
         if !fits(bytes, bytes.len(), self.longest - FRAME_HEADERS) {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
-        if self.process != std::process::id() && self.port.info().driver == "packet" {
-            self.open_for_child()?;
+        if self.process != std::process::id() {
+            match self.port.info().driver {
+                "packet" => self.open_for_child()?,
+                // A write to its descriptor is a frame, whichever process does it.
+                "tap" => {}
+                _ => self.take_over()?,
+            }
         }
         let Side { tx, port, of_child, batch, sent, .. } = self;
         let port = of_child.as_mut().unwrap_or(port);
@@ -107,6 +114,28 @@ impl Side {
         self.tx = None;
         (self.of_child, self.process, self.sent) = (Some(own), std::process::id(), 0);
         Ok(())
+    }
+
+    /// Takes the parent's queue over when it has ended, as that of a program that becomes a daemon does at once: two processes would
+    /// write to the same ring.
+    fn take_over(&mut self) -> Result<(), Error> {
+        let parent = Pid::from_raw(self.process.cast_signed());
+        let parent = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
+        let runs = parent.is_some_and(|parent| {
+            let longest = Timespec { tv_sec: ROOM.as_secs().cast_signed(), tv_nsec: 0 };
+            poll(&mut [PollFd::new(&parent, PollFlags::IN)], Some(&longest)) != Ok(1)
+        });
+        match runs {
+            true => Err(Error::Unsupported {
+                port: self.port.name().to_string(),
+                what: "sending by a parent's handle",
+                why: "its queue is the parent's as long as that runs; open the port in this process",
+            }),
+            false => {
+                self.process = std::process::id();
+                Ok(())
+            }
+        }
     }
 
     /// Lets sent frames reach the wire: closing a card forgets those in its ring.

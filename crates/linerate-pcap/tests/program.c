@@ -157,10 +157,11 @@ static void api(const char *device) {
 		printf("%d bytes: %d %.*s\n", len, answer, (int)strcspn(pcap_geterr(a), end), pcap_geterr(a));
 	}
 	for (int len = 500; len < 530; len++)
-		for (int is_tagged = 0; is_tagged < 2; is_tagged++) {
-			unsigned char longest[530] = { [12] = is_tagged ? 0x81 : 0x08 };
+		for (int kind = 0; kind < 3; kind++) {
+			/* IPv4, 802.1Q, 802.1ad */
+			unsigned char longest[530] = { [12] = "\x08\x81\x88"[kind], [13] = kind == 2 ? 0xa8 : 0 };
 			int answer = pcap_inject(a, longest, len);
-			printf("%d bytes, %s: %d %s\n", len, is_tagged ? "tagged" : "not tagged", answer, answer < 0 ? pcap_geterr(a) : "");
+			printf("%d bytes of kind %d: %d %s\n", len, kind, answer, answer < 0 ? pcap_geterr(a) : "");
 		}
 	SHOW(pcap_getnonblock(a, text));
 	SHOW(pcap_setnonblock(a, 1, text));
@@ -546,6 +547,24 @@ static void send_beside_child(const char *device, long frames) {
 	printf("sent\n");
 }
 
+/* A child may not send as long as its parent runs; then it may, as a daemon does. */
+static void become_daemon(const char *device) {
+	int gate[2];
+	char none;
+	pcap = opened(device);
+	if (pcap_inject(pcap, frame, 60) != 60 || pipe(gate) != 0)
+		die("pcap_inject", pcap_geterr(pcap));
+	if (fork() != 0) {
+		close(gate[1]);
+		_exit(read(gate[0], &none, 1) != 0);
+	}
+	alarm(60);
+	printf("%d %s\n", pcap_inject(pcap, frame, 60), pcap_geterr(pcap));
+	close(gate[1]);
+	printf("%d\n", pcap_inject(pcap, frame, 60));
+	pcap_close(pcap);
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
@@ -572,6 +591,8 @@ int main(int argc, char **argv) {
 		wakes(device, atol(third));
 	else if (!strcmp(what, "child"))
 		close_in_child(device, atol(third));
+	else if (!strcmp(what, "daemon"))
+		become_daemon(device);
 	else if (!strcmp(what, "both"))
 		send_beside_child(device, atol(third));
 	else if (!strcmp(what, "churn"))

@@ -134,6 +134,23 @@ fn a_child_sends_beside_its_parent() {
     assert_eq!(marks, expected.collect::<Vec<_>>(), "{all}");
 }
 
+/// A child does not write to the ring of a served port beside its parent. Once that has ended, the ring is the child's.
+#[test]
+fn a_daemon_sends_when_its_parent_has_ended() {
+    let world = World::new();
+    let mut receiver = port("vale87:receiver");
+    let mut rx = receiver.rx(0).unwrap();
+    let said = world.start(&["daemon", "vale87:daemon"]).said();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("-1 ") && lines[0].contains("open the port in this process"), "{said}");
+    assert_eq!(lines[1], "60", "{said}");
+    let (mut batch, begin) = (Batch::new(), std::time::Instant::now());
+    while batch.len() < 2 && begin.elapsed().as_secs() < 60 {
+        rx.recv(&mut batch);
+    }
+    assert_eq!(batch.len(), 2);
+}
+
 /// A program that is slower than the frames come: those that it got and those that it is told were dropped are all.
 #[test]
 fn received_and_dropped_are_all_that_was_sent() {

@@ -55,8 +55,9 @@ pub struct Files {
     pub unremoved: Option<String>,
     /// Files that another program has removed or moved.
     pub missing: u64,
-    /// Files that another program has changed or replaced; they stay.
+    /// Files that another program has changed or replaced, which stay, and the first of them.
     pub changed: u64,
+    pub first_changed: Option<PathBuf>,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
     /// Frames of each interface.
@@ -103,6 +104,7 @@ impl Files {
             unremoved: None,
             missing: 0,
             changed: 0,
+            first_changed: None,
             times: None,
             written,
         };
@@ -120,16 +122,26 @@ impl Files {
         self.names.iter().map(|(path, _)| path)
     }
 
-    /// Compares the files that are there with what was written, and counts those that are not as they were.
+    /// Compares the files with what was written, and counts those that are not as they were. Those that are not there have no
+    /// [name](Files::names) from here on.
     pub fn compare(&mut self) {
-        for (path, written) in &self.names {
-            let there = if is_standard_output(path) { continue } else { Extent::at(path) };
-            match (there, written) {
-                (Err(_), _) => self.missing += 1,
-                (Ok(there), Some(written)) if there != *written => self.changed += 1,
-                _ => {}
+        for (path, written) in std::mem::take(&mut self.names) {
+            match Extent::at(&path) {
+                _ if is_standard_output(&path) => {}
+                Err(_) => {
+                    self.missing += 1;
+                    continue;
+                }
+                Ok(there) if written.is_some_and(|written| there != written) => self.note_changed(&path),
+                Ok(_) => {}
             }
+            self.names.push_back((path, written));
         }
+    }
+
+    fn note_changed(&mut self, path: &Path) {
+        self.changed += 1;
+        self.first_changed.get_or_insert_with(|| path.to_path_buf());
     }
 
     /// Returns how many files were begun.
@@ -140,7 +152,12 @@ impl Files {
     /// Begins the next file.
     fn next(&mut self) -> Result<(), Error> {
         let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
-        let path = if is_ring { numbered(&self.path, self.begun + 1) } else { self.path.clone() };
+        // Another run's file of the same second stays.
+        let free = |number: &u64| !numbered(&self.path, *number).exists();
+        let path = match is_ring {
+            true => numbered(&self.path, (self.begun + 1..).find(free).unwrap_or(u64::MAX)),
+            false => self.path.clone(),
+        };
         let output = match is_standard_output(&path) {
             true => Output::standard(|| interrupts().have_come())?,
             false => Output::create(&path)?,
@@ -163,8 +180,9 @@ impl Files {
         while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
             let Some((oldest, written)) = self.names.pop_front() else { break };
             // What another program has put in its place is not ours to remove.
-            if Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
-                self.changed += 1;
+            let is_link = oldest.symlink_metadata().is_ok_and(|there| there.is_symlink());
+            if is_link || Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
+                self.note_changed(&oldest);
                 continue;
             }
             match fs::remove_file(&oldest) {
@@ -309,9 +327,9 @@ fn compressed_frames(path: &Path) -> (u64, &'static str) {
     (whole, "")
 }
 
-/// Returns whether a path is `-`.
+/// Returns whether a path is `-`, or another name of standard output.
 pub fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path.as_os_str() == *name)
 }
 
 /// Returns the name of a ring's file: `NAME_00001_20261125134500.pcapng`, as dumpcap's, with the time in UTC.

@@ -13,8 +13,8 @@ const NOVELL: u16 = 1;
 const LLC: u16 = 4;
 /// `ETH_P_802_3_MIN`: smaller types are lengths.
 const FIRST_TYPE: u16 = 0x600;
-/// `ETH_P_8021Q` and `ETH_P_8021AD`.
-const VLAN: [u16; 2] = [0x8100, 0x88A8];
+/// `ETH_P_8021Q`; Linux makes no room for the tag of 802.1ad.
+const VLAN: u16 = 0x8100;
 /// `ARPHRD_ETHER`.
 pub const ETHERNET: u16 = 1;
 
@@ -61,6 +61,6 @@ pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
 
 /// Returns whether a frame of this length may be sent. A VLAN tag counts as no part of the payload.
 pub fn fits(header: &[u8], len: usize, mtu: usize) -> bool {
-    let is_tagged = || VLAN.contains(&protocol(header));
+    let is_tagged = || protocol(header) == VLAN;
     len <= mtu + HEADER || len <= mtu + linerate::port::FRAME_HEADERS && is_tagged()
 }

@@ -64,7 +64,10 @@ impl Reader {
             let why = "a recording is writing it; read it when that has ended".to_string();
             return Err(Error::Capture { file: name, why });
         }
-        Reader::new(BufReader::with_capacity(64 << 10, file), &name)
+        let len = file.metadata().map_or(0, |file| file.len());
+        let mut reader = Reader::new(BufReader::with_capacity(64 << 10, file), &name)?;
+        reader.source.len = len;
+        Ok(reader)
     }
 
     /// Reads from `reader`; `name` is for messages.
@@ -72,7 +75,7 @@ impl Reader {
     /// # Errors
     /// As [`open`](Reader::open).
     pub fn new(reader: impl Read + Send + 'static, name: &str) -> Result<Reader> {
-        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0, begin: 0 };
+        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0, begin: 0, len: 0 };
         let mut magic = [0; 4];
         let format = match source.need(&mut magic) {
             Ok(()) => Format::begin(&mut source, magic),
@@ -105,6 +108,8 @@ impl Reader {
         match next {
             Ok(record) => {
                 self.frames += u64::from(record.is_some());
+                // Another program has made it shorter, where a record ends.
+                self.is_cut = record.is_none() && self.source.offset < self.source.len;
                 Ok(record)
             }
             Err(End::Cut) => {
@@ -116,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// Returns whether the file ended within a record.
+    /// Returns whether the file ended within a record, or before the end that it had when it was opened.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -401,6 +406,26 @@ mod tests {
         file.0[len - 4] += 4;
         assert_eq!(read(file.0.clone()).0.len(), 1);
         assert!(read(file.0).1.contains("differ"));
+    }
+
+    /// A file that gets shorter while it is read, where a record ends, has not ended.
+    #[test]
+    fn a_file_that_is_cut_while_it_is_read_is_cut() {
+        let path = std::env::temp_dir().join(format!("linerate-shorter-{}.pcap", std::process::id()));
+        let frame: (u32, u32, &[u8]) = (60, 60, &FRAME);
+        // More than is read at once.
+        std::fs::write(&path, pcap(0xA1B2_C3D4, false, &[frame; 2000])).unwrap();
+        for (left, is_cut) in [(2000, false), (1500, true)] {
+            let (mut reader, mut bytes) = (Reader::open(&path).unwrap(), Vec::new());
+            reader.next(&mut bytes).unwrap().unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(24 + 76 * left).unwrap();
+            let rest = std::iter::from_fn(|| reader.next(&mut bytes).unwrap()).count();
+            assert_eq!((rest as u64 + 1, reader.is_cut()), (left, is_cut));
+            let end = reader.check_end().map_err(|error| error.to_string());
+            assert!(end.is_ok() != is_cut, "{end:?}");
+            assert!(end.err().is_none_or(|end| end.contains("cut after frame 1500")));
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

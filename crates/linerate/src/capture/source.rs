@@ -33,6 +33,8 @@ pub(super) struct Source {
     pub offset: u64,
     /// Where the last record begins.
     pub begin: u64,
+    /// The file's length when it was opened; 0 where it is not known.
+    pub len: u64,
 }
 
 impl Source {
