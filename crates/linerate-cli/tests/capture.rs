@@ -224,7 +224,7 @@ fn files_that_are_not_there_any_more_are_said() {
     let words =
         ["capture", "sim:gone3?rate=50k", "--seconds", "60", "--file-size", "200k", "--files", "2", "--write", &path];
     let mut capture = Process::start(linerate(&words).arg("--json"));
-    let mut names = || {
+    let names = || {
         let mut names: Vec<_> = std::fs::read_dir(&links).unwrap().map(|file| file.unwrap().path()).collect();
         names.sort();
         names
