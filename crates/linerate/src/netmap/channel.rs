@@ -210,10 +210,10 @@ impl<T: Copy + Default> Receiver<T> {
         count
     }
 
-    /// As [`receive`](Receiver::receive), for one word, if there is one and it is wanted.
+    /// As [`receive`](Receiver::receive), for one of the words that [`available`](Receiver::available) has found last, if it is wanted.
     #[inline(always)]
     pub fn receive_one_if(&mut self, is_wanted: impl FnOnce(T) -> bool) -> Option<T> {
-        if self.available() == 0 {
+        if self.tail == self.head {
             return None;
         }
         let mut word = [T::default()];

@@ -211,6 +211,16 @@ struct PipeTx {
     longest: usize,
 }
 
+impl PipeTx {
+    /// Wakes the receiver if it sleeps. Returns the count, so that a sender has nothing to keep for the time behind the call.
+    #[cold]
+    #[inline(never)]
+    fn notify(&self, count: usize) -> usize {
+        self.lane.wake.notify();
+        count
+    }
+}
+
 impl RegionTx for PipeTx {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
@@ -221,7 +231,9 @@ impl RegionTx for PipeTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(sender) = &mut self.sender else { return 0 };
         let count = send_counted(sender, &self.counters, batch);
-        self.lane.wake.notify();
+        if self.lane.wake.is_wanted() {
+            return self.notify(count);
+        }
         count
     }
 

@@ -40,15 +40,8 @@ pub fn receive_from(receiver: &mut Receiver<u64>, batch: &mut Batch) -> Moved {
 /// Receives from a channel, and counts the packets. Returns the number of slots.
 #[inline(always)]
 pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batch: &mut Batch) -> usize {
-    // A packet alone, or room for one. What a loop over many prepares costs more than it does.
-    if (receiver.available() == 1 || batch.has_room_for_one())
-        && let Some(place) = batch.place()
-        && let Some(word) = receiver.receive_one_if(|word| !Slot::continues(word))
-    {
-        // SAFETY: as in `receive_from`.
-        *place = unsafe { Slot::of_word(word) };
-        counters.moved_packets(1, 1, place.len());
-        batch.appended(1, false);
+    // A packet alone, since the packets in a channel are whole. What a loop over many prepares costs more than it does.
+    if receiver.available() == 1 && recv_one(receiver, counters, batch, |_| true) {
         return 1;
     }
     recv_many(receiver, counters, batch)
@@ -56,11 +49,31 @@ pub fn recv_counted(receiver: &mut Receiver<u64>, counters: &QueueCounters, batc
 
 #[inline(never)]
 fn recv_many(receiver: &mut Receiver<u64>, counters: &QueueCounters, batch: &mut Batch) -> usize {
+    if batch.has_room_for_one() && recv_one(receiver, counters, batch, |word| !Slot::continues(word)) {
+        return 1;
+    }
     let moved = receive_from(receiver, batch);
     if moved.slots > 0 {
         counters.moved_packets(moved.packets, moved.slots, moved.bytes);
     }
     moved.slots
+}
+
+/// Receives a packet of one slot, if there is one, and room, and the slot's word is such a packet's.
+#[inline(always)]
+fn recv_one(
+    receiver: &mut Receiver<u64>,
+    counters: &QueueCounters,
+    batch: &mut Batch,
+    is_packet: impl FnOnce(u64) -> bool,
+) -> bool {
+    let Some(place) = batch.place() else { return false };
+    let Some(word) = receiver.receive_one_if(is_packet) else { return false };
+    // SAFETY: as in `receive_from`.
+    *place = unsafe { Slot::of_word(word) };
+    counters.moved_packets(1, 1, place.len());
+    batch.appended(1, false);
+    true
 }
 
 /// Moves whole packets into a channel, the first ones that fit.

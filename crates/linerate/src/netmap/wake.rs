@@ -30,6 +30,12 @@ impl Wake {
         self.wanted.store(wanted, Ordering::SeqCst);
     }
 
+    /// Returns whether a receiver may sleep on it.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
     /// Makes it readable at the next packet, and returns it; `None` if the receiver may not sleep on it.
     pub fn arm(&self) -> Option<BorrowedFd<'_>> {
         if !self.wanted.load(Ordering::Relaxed) {
@@ -55,7 +61,7 @@ impl Wake {
     /// Wakes the receiver, after packets were sent.
     #[inline(always)]
     pub fn notify(&self) {
-        if self.wanted.load(Ordering::Relaxed) {
+        if self.is_wanted() {
             self.notify_sleeper();
         }
     }

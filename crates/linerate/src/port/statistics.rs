@@ -76,9 +76,10 @@ impl Drops {
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct QueueCounters {
-    slots: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
+    /// Slots less packets: those of chains behind the first, and all where the card counts the packets.
+    more_slots: AtomicU64,
     no_buffer: AtomicU64,
     dropped: AtomicU64,
     no_descriptor: AtomicU64,
@@ -88,20 +89,23 @@ pub struct QueueCounters {
 impl QueueCounters {
     #[inline(always)]
     fn add(counter: &AtomicU64, count: u64) {
-        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     #[inline(always)]
     pub(crate) fn moved(&self, slots: usize) {
-        Self::add(&self.slots, slots as u64);
+        Self::add(&self.more_slots, slots as u64);
     }
 
     /// Counts packets of a device that has no counters.
     #[inline(always)]
     pub(crate) fn moved_packets(&self, packets: usize, slots: usize, bytes: usize) {
         Self::add(&self.packets, packets as u64);
-        Self::add(&self.slots, slots as u64);
         Self::add(&self.bytes, bytes as u64);
+        // Of what a packet alone costs, much are stores.
+        if slots != packets {
+            Self::add(&self.more_slots, (slots as u64).wrapping_sub(packets as u64));
+        }
     }
 
     #[cold]
@@ -127,14 +131,16 @@ impl QueueCounters {
         let take = |counter: &AtomicU64, count: usize| {
             counter.store(counter.load(Ordering::Relaxed).saturating_sub(count as u64), Ordering::Relaxed);
         };
+        let before = self.packets();
         take(&self.packets, packets);
         take(&self.bytes, bytes);
+        Self::add(&self.more_slots, before - self.packets());
         Self::add(&self.dropped, packets as u64);
     }
 
     /// Returns the count of slots received or sent.
     pub fn slots(&self) -> u64 {
-        self.slots.load(Ordering::Relaxed)
+        self.packets().wrapping_add(self.more_slots.load(Ordering::Relaxed))
     }
 
     /// Returns the count of packets received or sent; 0 where the card counts them.
