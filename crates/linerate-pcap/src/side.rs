@@ -69,7 +69,7 @@ impl Side {
     /// # Errors
     /// Those of the port; a frame that is too long.
     pub fn send(&mut self, bytes: &[u8]) -> Result<bool, Error> {
-        if !fits(bytes, bytes.len(), self.longest - FRAME_HEADERS) {
+        if !fits(bytes, bytes.len(), self.longest.saturating_sub(FRAME_HEADERS)) {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
         if self.process != std::process::id() {

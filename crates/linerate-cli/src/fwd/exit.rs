@@ -126,7 +126,7 @@ pub struct Waiting {
     since: Option<Instant>,
     /// How long it may still do so.
     patience: Patience,
-    /// Packets are dropped because the port has no peer.
+    /// What the port has not taken was dropped.
     is_dropping: bool,
     /// Packets were dropped, and [`has_dropped`](Waiting::has_dropped) has not told yet.
     has_dropped: bool,
@@ -151,9 +151,9 @@ impl Waiting {
         std::mem::take(&mut self.has_dropped)
     }
 
-    /// Returns whether the port has taken nothing for so long that a thread need not look at each turn.
+    /// Returns whether packets have waited for so long that a thread need not look at each turn.
     pub fn is_stalled(&self) -> bool {
-        self.since.is_some_and(|since| since.elapsed() >= PATIENCE)
+        !self.batch.is_empty() && self.since.is_some_and(|since| since.elapsed() >= PATIENCE)
     }
 
     /// Sends what the port takes, and returns the number of packets. The others wait, so that overload is dropped at the card.

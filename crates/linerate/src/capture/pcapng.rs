@@ -200,16 +200,11 @@ impl Section {
         let crc = self.crc(source, room - included as usize, included)?.unwrap_or(interface.crc);
         let original_len = (original as usize).max(bytes.len()).saturating_sub(crc);
         bytes.truncate(original_len);
-        let nanoseconds =
-            match kind {
-                SIMPLE_PACKET => None,
-                _ => {
-                    let time = interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)));
-                    Some(time.ok_or_else(|| {
-                        End::Malformed(begin, "a packet of a time before 1970 or after 2554".to_string())
-                    })?)
-                }
-            };
+        let time = || {
+            let nanoseconds = interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)));
+            nanoseconds.ok_or_else(|| End::Malformed(begin, "a packet of a time before 1970 or after 2554".to_string()))
+        };
+        let nanoseconds = if kind == SIMPLE_PACKET { None } else { Some(time()?) };
         Ok(Some(Record { nanoseconds, original_len }))
     }
 

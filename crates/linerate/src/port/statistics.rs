@@ -102,7 +102,7 @@ impl QueueCounters {
     pub(crate) fn moved_packets(&self, packets: usize, slots: usize, bytes: usize) {
         Self::add(&self.packets, packets as u64);
         Self::add(&self.bytes, bytes as u64);
-        // Of what a packet alone costs, much are stores.
+        // A store less for most packets.
         if slots != packets {
             Self::add(&self.more_slots, (slots as u64).wrapping_sub(packets as u64));
         }
