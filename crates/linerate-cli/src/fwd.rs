@@ -19,7 +19,7 @@ use crate::run::{Outcome, Run, is_tester};
 use crate::tune::Tuner;
 use crate::{BatchSize, Common, Wait, usage};
 
-/// The pause between two looks at a port that has taken nothing for a second: nothing wakes a thread when it does.
+/// The pause between two looks at a port that takes nothing: nothing wakes a thread when it does.
 const NAP: Duration = Duration::from_micros(100);
 
 /// Rules for the packets that are forwarded or captured.

@@ -180,6 +180,24 @@ fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {
     forwarder.interrupt();
 }
 
+/// Packets in the rings of a peer that ends without taking them are lost, which is said.
+#[test]
+fn packets_that_a_memif_peer_had_not_taken_are_said() {
+    let folder = Folder::new("untaken");
+    let path = folder.path("m");
+    let mut server = start(&format!("sink memif:{path}?role=server --seconds 60 --json"));
+    server.await_error("waiting for the link");
+    let mut generator = start(&format!("gen memif:{path} --rate 1k --seconds 60 --json"));
+    server.await_output("ports");
+    server.pause(true);
+    // From here on none is taken.
+    generator.await_output("ports");
+    generator.await_output("ports");
+    drop(server);
+    generator.await_error("descriptors with packets at its end: they are lost");
+    generator.interrupt();
+}
+
 /// Ports with different numbers of queues are refused before a machine is waited for, and leave no socket.
 #[test]
 fn different_numbers_of_queues_are_refused_at_once() {

@@ -14,6 +14,9 @@ use crate::terminal::note;
 /// five seconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long packets wait before a thread that may sleep looks less often.
+const BUSY: Duration = Duration::from_millis(1);
+
 /// The part of its time that a port may make another one wait: a tenth.
 const SHARE: u32 = 10;
 
@@ -153,7 +156,7 @@ impl Waiting {
 
     /// Returns whether packets have waited for so long that a thread need not look at each turn.
     pub fn is_stalled(&self) -> bool {
-        !self.batch.is_empty() && self.since.is_some_and(|since| since.elapsed() >= PATIENCE)
+        !self.batch.is_empty() && self.since.is_some_and(|since| since.elapsed() >= BUSY)
     }
 
     /// Sends what the port takes, and returns the number of packets. The others wait, so that overload is dropped at the card.

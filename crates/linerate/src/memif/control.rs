@@ -97,6 +97,9 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
             _ => tracing::warn!("{text}"),
         }
         last_end = text;
+        if let Some(untaken @ 1..) = last.as_ref().map(|last| last.untaken()).filter(|_| !matches!(end, End::Stopped)) {
+            tracing::warn!("the peer had not taken {untaken} descriptors with packets at its end: they are lost");
+        }
         if let Some(last) = last.filter(|last| last.lends())
             && !session.is_gone()
         {
