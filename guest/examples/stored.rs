@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A datagram begins with its number and its hash ([`hash_of`]). Datagrams that are not read stay in the pages that the card has
-//! written: after a live migration they are what was copied.
+//! written: after a live migration they are what was copied. The file is removed when they are checked, and the next ones are
+//! stored, unless it has the word `end`.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -13,28 +14,37 @@ use std::time::Duration;
 
 use linerate_guest::hash_of;
 
+/// More datagrams than a socket keeps.
+const MOST: usize = 100_000;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, port, file] = &arguments[..] else { panic!("stored PORT FILE") };
     let socket = UdpSocket::bind(format!("0.0.0.0:{port}")).expect("a free port");
     println!("stores");
-    while !std::fs::exists(file).expect("a folder") {
-        std::thread::sleep(Duration::from_millis(10));
-    }
     socket.set_nonblocking(true).expect("a socket");
     let (mut datagram, mut numbers, mut stored, mut corrupted, mut repeated) = ([0; 2048], HashSet::new(), 0, 0, 0);
-    // Those that come meanwhile are enough for ever.
-    while stored < 100_000
-        && let Ok(len) = socket.recv(&mut datagram)
-    {
-        let datagram = &datagram[..len];
-        let [number, claimed] = [0, 8].map(|at| datagram.get(at..)?.first_chunk().copied().map(u64::from_le_bytes));
-        stored += 1;
-        if number.is_none() || len < 16 || claimed != Some(hash_of(datagram)) {
-            corrupted += 1;
-        } else if !numbers.insert(number) {
-            repeated += 1;
+    for turn in 1.. {
+        while !std::fs::exists(file).expect("a folder") {
+            std::thread::sleep(Duration::from_millis(10));
         }
+        // Those that come meanwhile are enough for ever.
+        for _ in 0..MOST {
+            let Ok(len) = socket.recv(&mut datagram) else { break };
+            let datagram = &datagram[..len];
+            let [number, claimed] = [0, 8].map(|at| datagram.get(at..)?.first_chunk().copied().map(u64::from_le_bytes));
+            stored += 1;
+            if number.is_none() || len < 16 || claimed != Some(hash_of(datagram)) {
+                corrupted += 1;
+            } else if !numbers.insert(number) {
+                repeated += 1;
+            }
+        }
+        if std::fs::read_to_string(file).is_ok_and(|word| word.trim() == "end") {
+            break;
+        }
+        std::fs::remove_file(file).expect("a folder");
+        println!("turn {turn} is checked");
     }
     println!("{{\"summary\":{{\"stored\":{stored},\"corrupted\":{corrupted},\"repeated\":{repeated}}}}}");
 }

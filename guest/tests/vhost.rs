@@ -518,7 +518,7 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     let programs = [0, 1].map(|n| {
         guest.run(&format!("ip addr add 10.8.{n}.2/24 dev eth{n} && ip link set eth{n} up"));
         let port = STORED + n as u16;
-        let storing = guest.start(&format!("stored {port} /tmp/moved"));
+        let storing = guest.start(&format!("stored {port} /tmp/moved-{n}"));
         guest.wait_for(&storing, "stores");
         [guest.start_linerate(&format!("sink packet:eth{n}"), 1), storing]
     });
@@ -535,8 +535,13 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
         if is_logged {
             receives(&mut guest, number % 2);
         }
+        // Frames that nothing reads keep the machine's memory.
+        for (n, [_, storing]) in programs.iter().enumerate().filter(|_| number < moves) {
+            guest.run(&format!("touch /tmp/moved-{n}"));
+            guest.wait_for(storing, &format!("turn {number} is checked"));
+        }
     }
-    guest.run("touch /tmp/moved");
+    guest.run("for n in 0 1; do echo end >/tmp/end-$n; mv /tmp/end-$n /tmp/moved-$n; done");
     let reports = programs.map(|[seeing, storing]| {
         let stored = guest.wait(storing).summary();
         [guest.interrupt(seeing).summary_of_any(), stored]
