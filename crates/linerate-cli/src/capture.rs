@@ -332,11 +332,13 @@ impl Writer {
         }
         let last = files.names().last().map(|path| path.display().to_string()).unwrap_or_default();
         files.compare();
-        match files.missing {
-            0 => {}
-            1 => note("note: a file is not there any more: another program has removed or moved it"),
-            count => {
-                note(&format!("note: {count} files are not there any more: another program has removed or moved them"))
+        if let Some(path) = &files.first_missing {
+            let path = path.display();
+            match files.missing {
+                1 => note(&format!("note: {path} is not there any more: another program has removed or moved it")),
+                count => note(&format!(
+                    "note: {count} files are not there any more, the first one {path}: another program has removed or moved them"
+                )),
             }
         }
         if let Some(path) = &files.first_changed {

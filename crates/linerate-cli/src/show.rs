@@ -196,7 +196,7 @@ fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
 /// after Ctrl-C: it gives its cards back.
 pub fn print(text: &str) {
     let out = stdout().lock();
-    let is_open = match CLOSED.load(Ordering::Relaxed) {
+    let is_open = match is_closed() {
         true => Err(std::io::Error::new(ErrorKind::NotFound, "it is closed")),
         false => Ok(()),
     };
@@ -206,6 +206,11 @@ pub fn print(text: &str) {
         }
         interrupts().end();
     }
+}
+
+/// Returns whether the command was started without standard output.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
 }
 
 /// Returns why standard output could not be written.

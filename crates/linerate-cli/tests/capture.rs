@@ -213,7 +213,7 @@ fn files_that_are_not_there_any_more_are_said() {
     until("the file is there", || std::fs::metadata(&one).is_ok_and(|file| file.len() > 0));
     std::fs::remove_file(&one).unwrap();
     capture.stop();
-    capture.await_error("a file is not there any more: another program has removed or moved it");
+    capture.await_error(&format!("{one} is not there any more: another program has removed or moved it"));
     let (code, said) = capture.ended();
     assert!(code == Some(0) && said.contains(&format!("into {one}\n")), "{said}");
 
@@ -303,9 +303,24 @@ fn files_that_are_not_as_they_were_written_are_said() {
     assert_eq!(names().len(), 3, "{:?}", names());
 }
 
-/// Standard output by another name than `-` has the capture alone, too.
+/// Standard output by another name than `-` has the capture alone, too; one that is closed is an error.
 #[test]
 fn each_name_of_standard_output_has_the_capture_alone() {
+    let folder = Folder::new("capture-stdout");
+    let program = linerate(&[]).get_program().to_owned();
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&program).arg(folder.path("out"));
+        command
+    };
+    let capture = "exec \"$0\" capture 'sim:stdout?rate=10k' --count 10 --write";
+    let refused = text(&expect(1, &mut shell(&format!("{capture} - >&-"))).stderr);
+    assert!(refused.contains("standard output") && refused.contains("it is closed"), "{refused}");
+    let same = text(&expect(0, &mut shell(&format!("{capture} \"$1\" >\"$1\""))).stderr);
+    assert!(same.contains("wrote 10 packets into standard output"), "{same}");
+    let (mut reader, mut frame) = (Reader::open(folder.path("out").as_ref()).unwrap(), Vec::new());
+    assert_eq!(std::iter::from_fn(|| reader.next(&mut frame).unwrap()).count(), 10);
+    reader.check_end().unwrap();
     for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
         let output = expect(0, &mut linerate(&["capture", "sim:stdout?rate=10k", "--count", "10", "--write", name]));
         let mut reader = Reader::new(std::io::Cursor::new(output.stdout), name).unwrap();

@@ -4,6 +4,7 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// The thread that has something; 0: none.
 ///
@@ -36,18 +37,22 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// How long a child process waits for a lock. The thread that has it may be its parent's, and not there (fork(2)).
+const LONGEST_IN_CHILD: Duration = Duration::from_secs(1);
+
 /// A mutex whose owner is known.
 pub struct Latch<T> {
     owner: Owner,
     value: UnsafeCell<T>,
+    process: u32,
 }
 
 // SAFETY: only the owner has a reference to the value.
 unsafe impl<T: Send> Sync for Latch<T> {}
 
 impl<T> Latch<T> {
-    pub const fn new(value: T) -> Latch<T> {
-        Latch { owner: Owner::none(), value: UnsafeCell::new(value) }
+    pub fn new(value: T) -> Latch<T> {
+        Latch { owner: Owner::none(), value: UnsafeCell::new(value), process: std::process::id() }
     }
 
     /// Locks; `None` if any thread has it.
@@ -56,13 +61,19 @@ impl<T> Latch<T> {
         taken.is_ok().then(|| Guard(self))
     }
 
-    /// Locks, and waits for other threads; `None` if the calling thread has it: a signal handler has interrupted it.
+    /// Locks, and waits for other threads; `None` if the calling thread has it: a signal handler has interrupted it; or, in a child
+    /// process, if none gives it back.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
+        let mut begin = None;
         loop {
             if let Some(guard) = self.try_lock() {
                 return Some(guard);
             }
             if self.owner.is_this_thread() {
+                return None;
+            }
+            let waited = begin.get_or_insert_with(Instant::now).elapsed();
+            if waited > LONGEST_IN_CHILD && self.process != std::process::id() {
                 return None;
             }
             std::thread::yield_now();

@@ -1,12 +1,12 @@
 //! The parts of a port that other threads and signal handlers use while a thread receives: its counters and its sending side.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use linerate::kernel::Interface;
 use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
 use linerate::{Batch, Error, Options};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
 use crate::socket::frame::fits;
 
@@ -40,6 +40,10 @@ pub struct Side {
     of_child: Option<Port>,
     /// The process whose queue `tx` is.
     process: u32,
+    /// A file that this process has locked, where a child could use its queue.
+    claim: Option<OwnedFd>,
+    /// Another process has it.
+    is_refused: bool,
     batch: Batch,
     /// The longest frame to send, with a VLAN tag.
     longest: usize,
@@ -50,7 +54,20 @@ pub struct Side {
 impl Side {
     pub fn new(port: Port, longest: usize) -> Side {
         let process = std::process::id();
-        Side { tx: None, port, of_child: None, process, batch: Batch::new(), longest, sent: 0 }
+        let can_pass_on = matches!(port.info().driver, "served" | "xdp");
+        let claim = can_pass_on.then(|| memfd_create(c"linerate", MemfdFlags::CLOEXEC).ok()).flatten();
+        let claim = claim.filter(|claim| fcntl_lock(claim, FlockOperation::NonBlockingLockExclusive).is_ok());
+        Side {
+            tx: None,
+            port,
+            of_child: None,
+            process,
+            claim,
+            is_refused: false,
+            batch: Batch::new(),
+            longest,
+            sent: 0,
+        }
     }
 
     /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
@@ -116,26 +133,29 @@ impl Side {
         Ok(())
     }
 
-    /// Takes the parent's queue over when it has ended, as that of a program that becomes a daemon does at once: two processes would
-    /// write to the same ring.
+    /// Takes a queue over whose process has ended, as that of a program that becomes a daemon does at once: two processes would write
+    /// to the same ring. The lock is the first one's that asks (fcntl(2): a child does not inherit it).
     fn take_over(&mut self) -> Result<(), Error> {
-        let parent = Pid::from_raw(self.process.cast_signed());
-        let parent = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
-        let runs = parent.is_some_and(|parent| {
-            let longest = Timespec { tv_sec: ROOM.as_secs().cast_signed(), tv_nsec: 0 };
-            poll(&mut [PollFd::new(&parent, PollFlags::IN)], Some(&longest)) != Ok(1)
-        });
-        match runs {
-            true => Err(Error::Unsupported {
-                port: self.port.name().to_string(),
-                what: "sending by a parent's handle",
-                why: "its queue is the parent's as long as that runs; open the port in this process",
-            }),
-            false => {
-                self.process = std::process::id();
-                Ok(())
+        let begin = Instant::now();
+        let is_ours = || match &self.claim {
+            Some(claim) => fcntl_lock(claim, FlockOperation::NonBlockingLockExclusive).is_ok(),
+            None => false,
+        };
+        // One that was refused has had its time.
+        let longest = if self.is_refused { ROOM / 100 } else { ROOM };
+        while !is_ours() {
+            if begin.elapsed() > longest {
+                self.is_refused = true;
+                return Err(Error::Unsupported {
+                    port: self.port.name().to_string(),
+                    what: "sending by a parent's handle",
+                    why: "its queue is another process's as long as that runs; open the port in this process",
+                });
             }
+            std::thread::yield_now();
         }
+        self.process = std::process::id();
+        Ok(())
     }
 
     /// Lets sent frames reach the wire: closing a card forgets those in its ring.

@@ -561,8 +561,47 @@ static void become_daemon(const char *device) {
 	alarm(60);
 	printf("%d %s\n", pcap_inject(pcap, frame, 60), pcap_geterr(pcap));
 	close(gate[1]);
-	printf("%d\n", pcap_inject(pcap, frame, 60));
+	int sent;
+	while ((sent = pcap_inject(pcap, frame, 60)) == -1)
+		;
+	printf("%d\n", sent);
+	fflush(stdout);
+	/* Its own child may not. */
+	if (fork() == 0)
+		_exit(pcap_inject(pcap, frame, 60) == -1 ? 7 : 1);
+	if (wait(&gate[0]) < 0 || WEXITSTATUS(gate[0]) != 7)
+		die("fork", "the second one has sent, too");
 	pcap_close(pcap);
+}
+
+static volatile int is_full;
+
+static void *send_in_vain(void *none) {
+	for (;;)
+		is_full |= pcap_inject(pcap, frame, 60) < 0;
+	return none;
+}
+
+/* A child asks for statistics while a thread of its parent, which it has not, sends. */
+static void ask_in_child(const char *device) {
+	pthread_t thread;
+	struct pcap_stat stat;
+	int status;
+	pcap = opened(device);
+	pthread_create(&thread, NULL, send_in_vain, NULL);
+	while (!is_full)
+		usleep(1000);
+	for (int n = 0; n < 3; n++) {
+		if (fork() == 0) {
+			alarm(60);
+			_exit(pcap_stats(pcap, &stat) == 0 ? 7 : 1);
+		}
+		if (wait(&status) < 0 || WEXITSTATUS(status) != 7)
+			die("pcap_stats", "the child has not ended");
+	}
+	printf("asked\n");
+	fflush(stdout);
+	_exit(0);
 }
 
 int main(int argc, char **argv) {
@@ -591,6 +630,8 @@ int main(int argc, char **argv) {
 		wakes(device, atol(third));
 	else if (!strcmp(what, "child"))
 		close_in_child(device, atol(third));
+	else if (!strcmp(what, "asks"))
+		ask_in_child(device);
 	else if (!strcmp(what, "daemon"))
 		become_daemon(device);
 	else if (!strcmp(what, "both"))

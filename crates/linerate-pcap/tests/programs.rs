@@ -134,6 +134,12 @@ fn a_child_sends_beside_its_parent() {
     assert_eq!(marks, expected.collect::<Vec<_>>(), "{all}");
 }
 
+/// A child asks for statistics while a thread that it has not got has the port.
+#[test]
+fn a_child_waits_for_no_thread_of_its_parent() {
+    assert_eq!(World::new().start(&["asks", "asked{1"]).said(), "asked\n");
+}
+
 /// A child does not write to the ring of a served port beside its parent. Once that has ended, the ring is the child's.
 #[test]
 fn a_daemon_sends_when_its_parent_has_ended() {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +12,7 @@ use linerate::capture::{Counts, Extent, Format, Output, Reader};
 use zstd::stream::read::Decoder;
 use zstd::stream::write::Encoder;
 
+use crate::show::is_closed;
 use crate::signals::interrupts;
 
 /// The first level of zstd, which is the fastest but the negative ones.
@@ -47,14 +49,17 @@ pub struct Files {
     /// The files that are there, the oldest first, and those that have ended as they were then.
     names: VecDeque<(PathBuf, Option<Extent>)>,
     begun: u64,
+    /// The number in the last one's name.
+    number: u64,
     /// All files' frames and bytes of records, before compression.
     pub frames: u64,
     pub bytes: u64,
     /// Older files that were removed, and the first one that could not be, with the reason.
     pub removed: u64,
     pub unremoved: Option<String>,
-    /// Files that another program has removed or moved.
+    /// Files that another program has removed or moved, and the first of them.
     pub missing: u64,
+    pub first_missing: Option<PathBuf>,
     /// Files that another program has changed or replaced, which stay, and the first of them.
     pub changed: u64,
     pub first_changed: Option<PathBuf>,
@@ -98,11 +103,13 @@ impl Files {
             current: None,
             names: VecDeque::new(),
             begun: 0,
+            number: 0,
             frames: 0,
             bytes: 0,
             removed: 0,
             unremoved: None,
             missing: 0,
+            first_missing: None,
             changed: 0,
             first_changed: None,
             times: None,
@@ -129,7 +136,7 @@ impl Files {
             match Extent::at(&path) {
                 _ if is_standard_output(&path) => {}
                 Err(_) => {
-                    self.missing += 1;
+                    self.note_missing(&path);
                     continue;
                 }
                 Ok(there) if written.is_some_and(|written| there != written) => self.note_changed(&path),
@@ -137,6 +144,11 @@ impl Files {
             }
             self.names.push_back((path, written));
         }
+    }
+
+    fn note_missing(&mut self, path: &Path) {
+        self.missing += 1;
+        self.first_missing.get_or_insert_with(|| path.to_path_buf());
     }
 
     fn note_changed(&mut self, path: &Path) {
@@ -153,12 +165,18 @@ impl Files {
     fn next(&mut self) -> Result<(), Error> {
         let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
         // Another run's file of the same second stays.
-        let free = |number: &u64| !numbered(&self.path, *number).exists();
-        let path = match is_ring {
-            true => numbered(&self.path, (self.begun + 1..).find(free).unwrap_or(u64::MAX)),
-            false => self.path.clone(),
+        let is_free = |number: &u64| numbered(&self.path, *number).symlink_metadata().is_err();
+        let path = if is_ring {
+            self.number = (self.number + 1..).find(is_free).unwrap_or(u64::MAX);
+            numbered(&self.path, self.number)
+        } else {
+            self.path.clone()
         };
         let output = match is_standard_output(&path) {
+            true if is_closed() => {
+                let (file, why) = ("standard output".to_string(), "cannot write it: it is closed".to_string());
+                return Err(Error::Recording { file, why });
+            }
             true => Output::standard(|| interrupts().have_come())?,
             false => Output::create(&path)?,
         };
@@ -187,7 +205,7 @@ impl Files {
             }
             match fs::remove_file(&oldest) {
                 Ok(()) => self.removed += 1,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.missing += 1,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.note_missing(&oldest),
                 Err(error) => {
                     self.unremoved.get_or_insert_with(|| format!("{}: {error}", oldest.display()));
                 }
@@ -330,6 +348,15 @@ fn compressed_frames(path: &Path) -> (u64, &'static str) {
 /// Returns whether a path is `-`, or another name of standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path.as_os_str() == *name)
+        || is_its_file(path)
+}
+
+/// Returns whether a path is that of the file or the pipe that standard output is.
+fn is_its_file(path: &Path) -> bool {
+    let Ok(there) = path.metadata() else { return false };
+    let is_output = rustix::fs::fstat(std::io::stdout())
+        .is_ok_and(|output| (output.st_dev, output.st_ino) == (there.dev(), there.ino()));
+    is_output && !there.file_type().is_char_device()
 }
 
 /// Returns the name of a ring's file: `NAME_00001_20261125134500.pcapng`, as dumpcap's, with the time in UTC.
