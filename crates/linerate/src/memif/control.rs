@@ -31,6 +31,7 @@ use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, Ring, STRIDE, bytes_o
 use crate::error::{Error, Result};
 use crate::memory::{Placement, Pool};
 use crate::pci::Interrupt;
+use crate::port::span_of;
 use crate::unix_socket::{ControlThread, Peers};
 
 /// The time until `CONNECTED`.
@@ -80,7 +81,7 @@ pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<Con
 
 /// Connects to one peer after the other.
 fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
-    let _of_port = tracing::error_span!("port", name = wanted.name).entered();
+    let _of_port = span_of(&wanted.name).entered();
     let mut last_end = String::new();
     while let Some(socket) = peers.next(stop) {
         let mut session = Session { connection: Connection::new(socket), wanted, handover, stop };

@@ -20,7 +20,7 @@ use super::ring::Addresses;
 use super::vring::{Announcement, Setup, Vring};
 use crate::error::Result;
 use crate::pci::Interrupt;
-use crate::port::FRAME_HEADERS;
+use crate::port::{FRAME_HEADERS, span_of};
 use crate::spec::virtio::feature;
 use crate::unix_socket::{ControlThread, Peers};
 
@@ -68,7 +68,7 @@ pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> R
         false => Peers::listen(path)?,
     };
     ControlThread::start("vhost-user", peers, move |peers, stop| {
-        let _of_port = tracing::error_span!("port", name = shared.name).entered();
+        let _of_port = span_of(&shared.name).entered();
         run(peers, stop, &shared);
     })
 }

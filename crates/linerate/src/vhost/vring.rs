@@ -16,6 +16,7 @@ use super::split::Split;
 use crate::error::Result;
 use crate::memory::full_fence;
 use crate::pci::Interrupt;
+use crate::port::span_of;
 use crate::spec::virtio::feature;
 
 /// No place is known: a split ring begins where the front end has seen it used, a packed one at its base or where the record
@@ -291,10 +292,10 @@ impl Attached {
     #[cold]
     pub fn give_up(&mut self) {
         self.vring.give_up();
+        let _of_port = span_of(&self.vring.port).entered();
         tracing::warn!(
-            "{}: a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its \
-             driver starts it again",
-            self.vring.port
+            "a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its driver \
+             starts it again"
         );
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
@@ -342,7 +343,8 @@ impl Attached {
                 self.running = Some(Running { ring, setup });
             }
             None => {
-                tracing::warn!("{}: a ring is not in the front end's memory: {:?}", vring.port, setup.addresses);
+                let _of_port = span_of(&vring.port).entered();
+                tracing::warn!("a ring is not in the front end's memory: {:?}", setup.addresses);
                 vring.give_up();
             }
         }

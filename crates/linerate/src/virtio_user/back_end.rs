@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::nic::virtio::{Notify, QueueAddresses, Transport};
 use crate::pci::{Bus, Interrupt};
+use crate::port::span_of;
 use crate::spec::virtio::{feature, status};
 use crate::vhost::message::{
     ByteValued, MemoryRegion, MemoryTable, PROTOCOL_FEATURES, Protocol, Request, VringAddr, VringState,
@@ -30,16 +31,6 @@ pub struct Wanted {
     pub mtu: u64,
     /// One for each receive queue, or none.
     pub interrupts: Vec<Interrupt>,
-}
-
-impl Wanted {
-    /// Names the port in messages, unless a span around this one does.
-    pub fn span(&self) -> tracing::Span {
-        match tracing::Span::current().metadata() {
-            Some(outer) if outer.name() == "port" => tracing::Span::none(),
-            _ => tracing::error_span!("port", name = self.port),
-        }
-    }
 }
 
 /// The device of one connection.
@@ -193,7 +184,7 @@ impl BackEnd {
 
     /// Takes the rings back: with the replies, the back end has stopped using them.
     fn stop(&self, state: &mut State) {
-        let _of_port = self.wanted.span().entered();
+        let _of_port = span_of(&self.wanted.port).entered();
         let rings = std::mem::take(&mut state.rings);
         if std::mem::take(&mut state.is_started) {
             let was_alive = self.link.is_alive();

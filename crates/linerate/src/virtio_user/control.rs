@@ -15,7 +15,7 @@ use super::back_end::{BackEnd, Wanted};
 use crate::error::{Error, Result};
 use crate::nic::virtio::Virtio;
 use crate::pci::Interrupt;
-use crate::port::{Config, Device, FRAME_HEADERS};
+use crate::port::{Config, Device, FRAME_HEADERS, span_of};
 use crate::unix_socket::{AGAIN, ControlThread, Peers, connect};
 
 /// The state that the control thread, the port and its queues share.
@@ -64,6 +64,11 @@ impl Shared {
     pub fn device(&self) -> (u32, Option<Arc<Virtio>>) {
         let device = self.lock();
         (self.generation(), device.clone())
+    }
+
+    /// Returns the port's name.
+    pub fn name(&self) -> &str {
+        &self.config.name
     }
 
     /// Returns the size of the rings.
@@ -128,7 +133,7 @@ struct Unusable {
 /// # Errors
 /// As [`VirtioUser::open`](super::VirtioUser::open).
 pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
-    let _of_port = shared.wanted.span().entered();
+    let _of_port = span_of(shared.name()).entered();
     let path = Path::new(&shared.path);
     let (peers, first) = match is_server {
         true => (Peers::listen(path)?, None),
@@ -158,7 +163,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
 
 /// Attaches to one back end after the other.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackEnd>>) {
-    let _of_port = shared.wanted.span().entered();
+    let _of_port = span_of(shared.name()).entered();
     let mut attached = first;
     let mut last_error = String::new();
     loop {

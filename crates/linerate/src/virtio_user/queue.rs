@@ -10,7 +10,7 @@ use super::control::Shared;
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::nic::virtio::Virtio;
-use crate::port::{QueueCounters, Receive, Transmit};
+use crate::port::{QueueCounters, Receive, Transmit, span_of};
 
 /// A queue of the device that is there.
 struct Attached<Q: ?Sized> {
@@ -60,6 +60,7 @@ impl<Q: ?Sized> Attached<Q> {
         if let Err(error) = &outcome
             && !std::mem::replace(&mut self.has_failed, true)
         {
+            let _of_port = span_of(self.shared.name()).entered();
             tracing::warn!("queue {} does not start: {error}", self.number);
         }
         outcome.is_ok()

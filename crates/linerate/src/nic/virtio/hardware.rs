@@ -14,7 +14,7 @@ use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
 use crate::nic::{Config, check_bus};
 use crate::offload::LONGEST;
 use crate::pci::{Bus, Interrupt};
-use crate::port::Counters;
+use crate::port::{Counters, span_of};
 use crate::spec::virtio::{control as command, feature, header, status};
 
 /// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
@@ -363,10 +363,9 @@ impl Hardware {
     /// Reports that the device has used a buffer that it does not have.
     #[cold]
     pub fn report_lie(&self, direction: &str) {
+        let _of_port = span_of(&self.config.name).entered();
         tracing::warn!(
-            "{}: the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is \
-             reset",
-            self.config.name
+            "the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is reset"
         );
     }
 }
