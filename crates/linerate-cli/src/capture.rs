@@ -12,7 +12,7 @@ mod stream;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,9 +81,8 @@ impl What {
     /// Refuses options that contradict each other.
     fn check(&self, ports: &[&str]) {
         self.rules.check();
-        let Ring { file_size, file_seconds, files } = self.ring;
-        let is_ring = file_size.is_some() || file_seconds.is_some();
-        if files.is_some() && !is_ring {
+        let is_ring = self.ring.has_next();
+        if self.ring.files.is_some() && !is_ring {
             usage("--files needs --file-size or --file-seconds, which say when the next file begins");
         }
         let Some(path) = &self.write else { return };
@@ -330,19 +329,20 @@ impl Writer {
         if self.unsorted > 0 {
             note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
         }
-        let last = files.names().last().map(|path| path.display().to_string()).unwrap_or_default();
+        let last = files.names().last().cloned().unwrap_or_default();
         files.compare();
-        if let Some(path) = &files.first_missing {
+        if let Some(path) = &files.missing.first {
             let path = path.display();
-            match files.missing {
+            match files.missing.count {
                 1 => note(&format!("note: {path} is not there any more: another program has removed or moved it")),
                 count => note(&format!(
                     "note: {count} files are not there any more, the first one {path}: another program has removed or moved them"
                 )),
             }
         }
-        if let Some(path) = &files.first_changed {
-            let more = if files.changed > 1 { format!(", and {} more", files.changed - 1) } else { String::new() };
+        if let Some(path) = &files.changed.first {
+            let more = files.changed.count - 1;
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             let why = format!("it is not as it was written: another program has changed or replaced it{more}");
             let file = path.display().to_string();
             measured.failure.get_or_insert(Error::Recording { file, why });
@@ -353,13 +353,13 @@ impl Writer {
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({
             "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
-            "missing_files": files.missing, "changed_files": files.changed,
+            "missing_files": files.missing.count, "changed_files": files.changed.count,
             "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.unsorted,
         });
         let into = match files.begun() {
-            _ if is_standard_output(Path::new(&last)) => "standard output".to_string(),
-            1 => last,
-            count => format!("{count} files, the last one {last}"),
+            _ if is_standard_output(&last) => "standard output".to_string(),
+            1 => last.display().to_string(),
+            count => format!("{count} files, the last one {}", last.display()),
         };
         let removed = match files.removed {
             0 => String::new(),

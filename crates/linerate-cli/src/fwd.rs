@@ -153,9 +153,8 @@ impl Rest {
         self.out.send(&mut self.exit) + self.way.turn(exit)
     }
 
-    fn unsent(&mut self) -> usize {
-        let dropped = usize::from(self.out.has_dropped() | self.way.out.has_dropped());
-        self.out.batch.len() + self.way.out.batch.len() + self.exit.unsent() + dropped
+    fn reasons(&mut self) -> usize {
+        self.out.reasons() + self.way.out.reasons() + self.exit.unsent()
     }
 }
 
@@ -218,13 +217,12 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
         run.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
-            // Unsent packets are tried again, without sleeping, and behind dropped ones are more.
-            let mut unsent = || {
-                let ways = forth.out.batch.len() + back.out.batch.len() + to_a.unsent() + to_b.unsent();
-                let dropped = usize::from(forth.out.has_dropped() | back.out.has_dropped());
-                ways + dropped + rest.as_mut().map_or(0, Rest::unsent)
+            // Unsent packets are tried again, without sleeping.
+            let mut reasons = || {
+                let ways = forth.out.reasons() + back.out.reasons() + to_a.unsent() + to_b.unsent();
+                ways + rest.as_mut().map_or(0, Rest::reasons)
             };
-            let waiting = if packets == 0 { unsent() } else { 0 };
+            let waiting = if packets == 0 { reasons() } else { 0 };
             if waiting > 0 && naps && (forth.out.is_stalled() || back.out.is_stalled()) {
                 std::thread::sleep(NAP);
             }

@@ -274,7 +274,7 @@ fn files_that_are_not_as_they_were_written_are_said() {
     }
     assert_eq!(std::fs::read_to_string(folder.path("1one.pcap")).unwrap(), "of another program");
 
-    // What is in the place of a ring's file is not the ring's, be it a link.
+    // Another program's folder or link in the place of a ring's file is not the ring's.
     let [other, target, link] = ["other", "target", "link"].map(|name| folder.path(name));
     std::fs::create_dir(&other).unwrap();
     std::fs::write(&target, "").unwrap();

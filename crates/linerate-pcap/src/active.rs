@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{DEFAULT_FRAME, Port, PortName, RxQueue};
+use linerate::port::{PortName, RxQueue};
 use linerate::{Batch, Error, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -17,7 +17,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::abi::*;
 use crate::filter;
 use crate::latch::{Latch, Owner};
-use crate::side::{Side, longest_of_interface, system};
+use crate::side::{LongestOfInterface, Side, system};
 use crate::socket::system::without_signals;
 use crate::socket::{names, shared};
 
@@ -185,8 +185,7 @@ impl Active {
         };
         // Only a port of this process has its packets there for long.
         let memory = RegionOptions::default();
-        let of_interface = longest_of_interface(&parsed);
-        let longest = |port: &Port| port.info().max_frame.min(of_interface.unwrap_or(usize::MAX));
+        let longest = LongestOfInterface::of(&parsed);
         let mut port = match shared::port(name, || Ok(Pool::new(Region::lazy(&memory)?)))? {
             Some(port) => port,
             None => {
@@ -195,14 +194,17 @@ impl Active {
                 // Those of a file are of another day, unless its name asks for them.
                 let timestamps = !parsed.is_capture_to_read();
                 let interrupts = Some(if parsed.is_packet() { patience(settings) } else { Duration::ZERO });
-                // An interface with a larger MTU has frames that are longer than usual.
-                let max_frame = of_interface.unwrap_or(0).max(DEFAULT_FRAME);
+                let max_frame = longest.to_receive();
                 let options = Options { ring, pool, interrupts, timestamps, max_frame, ..Options::default() };
                 let [port] = without_signals(|| options.open([name]))?;
                 names::note_alone(&port);
                 // A program asks for the port's address by packet sockets while this handle has the port.
                 if let Some(name) = names::of_text(name) {
-                    name.note(names::About { address: port.mac().0, max_frame: longest(&port), can_send: true });
+                    name.note(names::About {
+                        address: port.mac().0,
+                        max_frame: longest.to_send(&port),
+                        can_send: true,
+                    });
                 }
                 port
             }
@@ -245,7 +247,7 @@ impl Active {
             link_since: Instant::now(),
             is_gone: false,
         };
-        let longest = longest(&port);
+        let longest = longest.to_send(&port);
         Ok((active, Side::new(port, longest)))
     }
 

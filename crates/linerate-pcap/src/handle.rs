@@ -15,7 +15,7 @@ use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
 use crate::latch::{Latch, Owner};
 use crate::real::real;
-use crate::side::Side;
+use crate::side::{InChild, Side};
 use crate::socket::names::is_interface;
 
 /// A handle of this object.
@@ -165,7 +165,7 @@ impl Handle {
     /// Returns whether the port's threads, whose end closing it awaits, are not in this process: a child has none of its parent's
     /// threads (fork(2)). Ports of the kernel and of a server have no threads here.
     pub fn is_without_its_threads(&self) -> bool {
-        let has_threads = |side: &Side| !matches!(side.port.info().driver, "packet" | "xdp" | "tap" | "served");
+        let has_threads = |side: &Side| InChild::of(&side.port) == InChild::Nothing;
         // A thread that the child does not have may have it.
         self.process != std::process::id()
             && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use linerate::kernel::Interface;
-use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
+use linerate::port::{DEFAULT_FRAME, Drops, FRAME_HEADERS, Port, PortName, TxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
@@ -19,11 +19,50 @@ const RING_OF_CHILD: usize = 64;
 /// The longest frame that a handle takes from an interface: more than cards have, and less than the ring of a loopback's would need.
 const LONGEST: usize = 9728;
 
-/// Returns the longest frame, with a VLAN tag, of the interface that a port is on; `None` if it is on none.
-pub fn longest_of_interface(name: &PortName) -> Option<usize> {
-    let on = name.short().strip_prefix("packet:")?;
-    let mtu = Interface::open(on).and_then(|interface| interface.mtu()).ok()?;
-    Some((mtu + FRAME_HEADERS).min(LONGEST))
+/// The longest frame, with a VLAN tag, of the interface that a port is on, if it is on one.
+#[derive(Clone, Copy)]
+pub struct LongestOfInterface(Option<usize>);
+
+impl LongestOfInterface {
+    pub fn of(name: &PortName) -> LongestOfInterface {
+        let on = name.short().strip_prefix("packet:");
+        let mtu = on.and_then(|on| Interface::open(on).and_then(|interface| interface.mtu()).ok());
+        LongestOfInterface(mtu.map(|mtu| (mtu + FRAME_HEADERS).min(LONGEST)))
+    }
+
+    /// Returns the longest frame that a port is opened for: with a large MTU it is longer than usual.
+    pub fn to_receive(self) -> usize {
+        self.0.unwrap_or(0).max(DEFAULT_FRAME)
+    }
+
+    /// Returns the longest frame that the open port sends.
+    pub fn to_send(self, port: &Port) -> usize {
+        port.info().max_frame.min(self.0.unwrap_or(usize::MAX))
+    }
+}
+
+/// The use that a child process (fork(2)) has for a port of its parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum InChild {
+    /// It opens the port once more.
+    Again,
+    /// It has the parent's queue once that has ended.
+    TakenOver,
+    /// A write to the descriptor is a frame, whichever process does it.
+    Same,
+    /// The port's threads are not there.
+    Nothing,
+}
+
+impl InChild {
+    pub fn of(port: &Port) -> InChild {
+        match port.info().driver {
+            "packet" => InChild::Again,
+            "served" | "xdp" => InChild::TakenOver,
+            "tap" => InChild::Same,
+            _ => InChild::Nothing,
+        }
+    }
 }
 
 /// Returns the error of a system call.
@@ -54,7 +93,7 @@ pub struct Side {
 impl Side {
     pub fn new(port: Port, longest: usize) -> Side {
         let process = std::process::id();
-        let can_pass_on = matches!(port.info().driver, "served" | "xdp");
+        let can_pass_on = InChild::of(&port) == InChild::TakenOver;
         let claim = can_pass_on.then(|| memfd_create(c"linerate", MemfdFlags::CLOEXEC).ok()).flatten();
         let claim = claim.filter(|claim| fcntl_lock(claim, FlockOperation::NonBlockingLockExclusive).is_ok());
         Side {
@@ -90,11 +129,10 @@ impl Side {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
         if self.process != std::process::id() {
-            match self.port.info().driver {
-                "packet" => self.open_for_child()?,
-                // A write to its descriptor is a frame, whichever process does it.
-                "tap" => {}
-                _ => self.take_over()?,
+            match InChild::of(&self.port) {
+                InChild::Again => self.open_for_child()?,
+                InChild::Same => {}
+                InChild::TakenOver | InChild::Nothing => self.take_over()?,
             }
         }
         let Side { tx, port, of_child, batch, sent, .. } = self;

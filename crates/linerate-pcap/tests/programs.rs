@@ -60,7 +60,7 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
 #[test]
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("calls");
-    // What the program sends is as long as this and longer.
+    // The program sends frames that are as long as this, and longer ones.
     namespace.set_mtu("v1", 500);
     let program = program().display().to_string();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {

@@ -35,6 +35,27 @@ pub struct Ring {
     pub files: Option<u32>,
 }
 
+impl Ring {
+    /// Returns whether a file is followed by another one.
+    pub fn has_next(&self) -> bool {
+        self.file_size.is_some() || self.file_seconds.is_some()
+    }
+}
+
+/// Files that another program has done something to.
+#[derive(Default)]
+pub struct Touched {
+    pub count: u64,
+    pub first: Option<PathBuf>,
+}
+
+impl Touched {
+    fn add(&mut self, path: PathBuf) {
+        self.count += 1;
+        self.first.get_or_insert(path);
+    }
+}
+
 /// The statistics at the files' ends, by interface.
 pub type Ends = Vec<Counts>;
 
@@ -57,12 +78,10 @@ pub struct Files {
     /// Older files that were removed, and the first one that could not be, with the reason.
     pub removed: u64,
     pub unremoved: Option<String>,
-    /// Files that another program has removed or moved, and the first of them.
-    pub missing: u64,
-    pub first_missing: Option<PathBuf>,
-    /// Files that another program has changed or replaced, which stay, and the first of them.
-    pub changed: u64,
-    pub first_changed: Option<PathBuf>,
+    /// Files that were removed or moved.
+    pub missing: Touched,
+    /// Files that were changed or replaced; they stay.
+    pub changed: Touched,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
     /// Frames of each interface.
@@ -108,10 +127,8 @@ impl Files {
             bytes: 0,
             removed: 0,
             unremoved: None,
-            missing: 0,
-            first_missing: None,
-            changed: 0,
-            first_changed: None,
+            missing: Touched::default(),
+            changed: Touched::default(),
             times: None,
             written,
         };
@@ -136,24 +153,14 @@ impl Files {
             match Extent::at(&path) {
                 _ if is_standard_output(&path) => {}
                 Err(_) => {
-                    self.note_missing(&path);
+                    self.missing.add(path);
                     continue;
                 }
-                Ok(there) if written.is_some_and(|written| there != written) => self.note_changed(&path),
+                Ok(there) if written.is_some_and(|written| there != written) => self.changed.add(path.clone()),
                 Ok(_) => {}
             }
             self.names.push_back((path, written));
         }
-    }
-
-    fn note_missing(&mut self, path: &Path) {
-        self.missing += 1;
-        self.first_missing.get_or_insert_with(|| path.to_path_buf());
-    }
-
-    fn note_changed(&mut self, path: &Path) {
-        self.changed += 1;
-        self.first_changed.get_or_insert_with(|| path.to_path_buf());
     }
 
     /// Returns how many files were begun.
@@ -163,10 +170,9 @@ impl Files {
 
     /// Begins the next file.
     fn next(&mut self) -> Result<(), Error> {
-        let is_ring = self.ring.file_size.is_some() || self.ring.file_seconds.is_some();
         // Another run's file of the same second stays.
         let is_free = |number: &u64| numbered(&self.path, *number).symlink_metadata().is_err();
-        let path = if is_ring {
+        let path = if self.ring.has_next() {
             self.number = (self.number + 1..).find(is_free).unwrap_or(u64::MAX);
             numbered(&self.path, self.number)
         } else {
@@ -197,15 +203,15 @@ impl Files {
         self.put(&beginning, 0)?;
         while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
             let Some((oldest, written)) = self.names.pop_front() else { break };
-            // What another program has put in its place is not ours to remove.
+            // Another program's file in its place is not ours to remove.
             let is_link = oldest.symlink_metadata().is_ok_and(|there| there.is_symlink());
             if is_link || Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
-                self.note_changed(&oldest);
+                self.changed.add(oldest);
                 continue;
             }
             match fs::remove_file(&oldest) {
                 Ok(()) => self.removed += 1,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.note_missing(&oldest),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.missing.add(oldest),
                 Err(error) => {
                     self.unremoved.get_or_insert_with(|| format!("{}: {error}", oldest.display()));
                 }

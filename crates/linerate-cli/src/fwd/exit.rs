@@ -129,9 +129,9 @@ pub struct Waiting {
     since: Option<Instant>,
     /// How long it may still do so.
     patience: Patience,
-    /// What the port has not taken was dropped.
+    /// Packets that the port has not taken are dropped.
     is_dropping: bool,
-    /// Packets were dropped, and [`has_dropped`](Waiting::has_dropped) has not told yet.
+    /// Packets were dropped, and [`reasons`](Waiting::reasons) has not told yet.
     has_dropped: bool,
     /// Counts the packets that no port has taken.
     held: Arc<AtomicU64>,
@@ -149,9 +149,10 @@ impl Waiting {
         Waiting { batch, chains, since: None, patience, is_dropping: false, has_dropped: false, held }
     }
 
-    /// Returns whether packets were dropped since the last call: as after those that were sent, more may be there.
-    pub fn has_dropped(&mut self) -> bool {
-        std::mem::take(&mut self.has_dropped)
+    /// Returns the reasons not to sleep: the packets that wait, and one if some were dropped since the last call, since more may be
+    /// behind them.
+    pub fn reasons(&mut self) -> usize {
+        self.batch.len() + usize::from(std::mem::take(&mut self.has_dropped))
     }
 
     /// Returns whether packets have waited for so long that a thread need not look at each turn.

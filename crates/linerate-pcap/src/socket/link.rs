@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{DEFAULT_FRAME, Port, PortName, RxQueue, TxQueue};
+use linerate::port::{Port, PortName, RxQueue, TxQueue};
 use linerate::share::netmap_object::errno;
 use linerate::{Error, Options};
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::member::{Member, Settings};
 use super::names::{self, About, Name};
 use super::system::{call, option, set_option, without_signals};
-use crate::side::longest_of_interface;
+use crate::side::LongestOfInterface;
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
 pub const ROOM: Duration = Duration::from_secs(1);
@@ -310,8 +310,8 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<(Queues, About, bool), Error
     let memory = RegionOptions::default();
     let region = if is_served { Region::lazy(&memory) } else { Region::new(&memory) }?;
     let ring = (!is_served).then_some(RING);
-    let of_interface = longest_of_interface(&parsed);
-    let max_frame = of_interface.unwrap_or(0).max(DEFAULT_FRAME);
+    let longest = LongestOfInterface::of(&parsed);
+    let max_frame = longest.to_receive();
     let (pool, interrupts) = (Some(Pool::new(region)), Some(Duration::ZERO));
     let options = Options { ring, pool, interrupts, max_frame, ..Options::default() };
     let [mut port] = without_signals(|| options.open([&name.text]))?;
@@ -327,7 +327,7 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<(Queues, About, bool), Error
             (rx.ok(), tx.ok())
         }
     };
-    let max_frame = port.info().max_frame.min(of_interface.unwrap_or(usize::MAX));
+    let max_frame = longest.to_send(&port);
     let about = About { address: port.mac().0, max_frame, can_send: tx.is_some() };
     name.note(about);
     names::note_alone(&port);

@@ -1,6 +1,6 @@
 //! The file or pipe that a capture is written to.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -28,8 +28,11 @@ impl Extent {
     /// # Errors
     /// Those of stat(2).
     pub fn at(path: &Path) -> std::io::Result<Extent> {
-        let file = path.metadata()?;
-        Ok(Extent { device: file.dev(), inode: file.ino(), len: file.len() })
+        Ok(Extent::of(&path.metadata()?))
+    }
+
+    fn of(file: &Metadata) -> Extent {
+        Extent { device: file.dev(), inode: file.ino(), len: file.len() }
     }
 }
 
@@ -131,7 +134,7 @@ impl Output {
     /// Returns the file as this output has written it; `None` if it is a device or a pipe.
     pub fn extent(&self) -> Option<Extent> {
         let file = self.file.metadata().ok().filter(|file| file.is_file())?;
-        Some(Extent { device: file.dev(), inode: file.ino(), len: self.written })
+        Some(Extent { len: self.written, ..Extent::of(&file) })
     }
 
     /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.

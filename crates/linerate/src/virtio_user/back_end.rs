@@ -90,7 +90,7 @@ impl BackEnd {
     ///
     /// # Errors
     /// [`Error::Card`]; [`Error::System`] without descriptors.
-    pub fn new(socket: UnixStream, wanted: &Arc<Wanted>, card: &str) -> Result<Arc<BackEnd>> {
+    pub fn new(socket: UnixStream, wanted: &Arc<Wanted>) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let unread = Interrupt::shared()?;
@@ -108,7 +108,7 @@ impl BackEnd {
             }
             Some((offered, protocol, pairs))
         })();
-        let Some((offered, protocol, pairs)) = found else { return Err(failed(&link, card)) };
+        let Some((offered, protocol, pairs)) = found else { return Err(failed(&link, &wanted.port)) };
         let (pairs, state) = (u16::try_from(pairs).unwrap_or(u16::MAX).min(0x7FFF), Mutex::default());
         Ok(Arc::new(BackEnd { link, wanted: wanted.clone(), offered, protocol, pairs, kicks, unread, state }))
     }
@@ -117,8 +117,8 @@ impl BackEnd {
     ///
     /// # Errors
     /// [`Error::Card`].
-    pub fn check(&self, card: &str) -> Result<()> {
-        self.link.failure().map_or(Ok(()), |_| Err(failed(&self.link, card)))
+    pub fn check(&self) -> Result<()> {
+        self.link.failure().map_or(Ok(()), |_| Err(failed(&self.link, &self.wanted.port)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

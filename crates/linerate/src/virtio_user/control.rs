@@ -96,9 +96,9 @@ impl Shared {
     fn attach(&self, socket: UnixStream) -> std::result::Result<Arc<BackEnd>, Unusable> {
         let name = &self.config.name;
         let unusable = |error| Unusable { error, device: None };
-        let back_end = BackEnd::new(socket, &self.wanted, name).map_err(unusable)?;
+        let back_end = BackEnd::new(socket, &self.wanted).map_err(unusable)?;
         // A request that failed is the reason of whatever else fails.
-        let explained = |error| match (back_end.check(name), error) {
+        let explained = |error| match (back_end.check(), error) {
             (Err(reason), _) => reason,
             (_, Error::BadDevice { why }) => Error::Card {
                 card: name.clone(),
@@ -111,7 +111,7 @@ impl Shared {
         // over it: the port's region and its rings.
         let device = unsafe { Virtio::attach(Box::new(back_end.clone()), back_end.clone(), self.config.clone()) };
         let mut device = device.map_err(|error| unusable(explained(error)))?;
-        match device.reset().map_err(explained).and_then(|()| back_end.check(name)) {
+        match device.reset().map_err(explained).and_then(|()| back_end.check()) {
             Ok(()) => {
                 self.change(Some(Arc::new(device)));
                 Ok(back_end)
