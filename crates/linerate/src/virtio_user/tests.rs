@@ -710,7 +710,7 @@ fn packets_reported_by_the_last_one_are_all_received() {
         let features = feature::VERSION_1 | PROTOCOL_FEATURES | feature::IN_ORDER;
         let back = BackEnd::start(features | if packed { feature::RING_PACKED } else { 0 }, PROTOCOL, good());
         let ours = pool();
-        let name = back.name("?ring=64&packed=on&in_order=on&mtu=1890");
+        let name = back.name("?ring=64&packed=on&in_order=on&mtu=1902");
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
         let (mut rx, tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         rx.recv(&mut Batch::new()); // its buffers are in the ring

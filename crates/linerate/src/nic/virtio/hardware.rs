@@ -125,7 +125,7 @@ impl Hardware {
             offloads: features & feature::GUEST_CSUM != 0,
         };
         let region = config.pool.region();
-        if !layout.mergeable && region.room() - (layout.len as usize) < config.options.max_frame {
+        if !layout.mergeable && region.room() < config.options.max_frame {
             return Err(Error::BufferTooSmall {
                 port: config.name,
                 buffer_size: region.buffer_size(),
@@ -340,9 +340,9 @@ impl Hardware {
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
-    /// Returns where the device writes a packet with its header in a buffer.
+    /// Returns where the device writes a packet in a buffer, behind its header.
     pub fn placement(&self) -> Placement {
-        Placement::new(self.config.pool.region(), self.layout.len as usize + self.config.options.max_frame)
+        Placement::new(self.config.pool.region(), self.config.options.max_frame)
     }
 
     /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be

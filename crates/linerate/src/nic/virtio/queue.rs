@@ -4,13 +4,13 @@
 //! never see it:
 //!
 //! ```text
-//!   buffer   [ headroom ........ | header | data ............................ ]
-//!                                ^ the device's buffer begins here: one descriptor, or two if the
-//!                                  device needs the header in a descriptor of its own
+//!   buffer   [ headroom ...... header | data ............................ ]
+//!                              ^ the device's buffer begins here: one descriptor, or two if the
+//!                                device needs the header in a descriptor of its own
 //! ```
 //!
-//! In a received packet, header and data share a cache line; in one that began elsewhere, the header takes the end of
-//! the headroom.
+//! The header takes the end of the headroom, so the data begins a cache line: a frame of 64 bytes is in one, and a packet that
+//! is passed on unread stays in the cache of the other side, but for its header.
 //!
 //! Receiving replaces a full buffer by an empty one of the batch, which is made available in its place. Sending takes
 //! the batch's buffers, and returns those that the device has used.
@@ -58,7 +58,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) addresses: L,
     /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// Where the header begins in a buffer.
+    /// Where the data begins in a buffer, behind the header.
     pub(super) placement: Placement,
     /// Bytes that the device may write to a buffer, header and data.
     pub(super) room: u32,
@@ -161,14 +161,14 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         let (buf, header) = (&mut self.bufs[at], self.layout.len as usize);
         let length = (written as usize).wrapping_sub(header);
         if length.wrapping_sub(1) >= self.longest_single
-            || (self.layout.mergeable && buffers(self.pool.region().mapping(), self.placement.data(*buf)) > 1)
+            || (self.layout.mergeable && buffers(self.pool.region().mapping(), self.placement.data(*buf) - header) > 1)
         {
             return false;
         }
-        let slot = Slot::new(*buf, self.placement.offset(*buf) + header, length as u16, false);
+        let slot = self.placement.slot(*buf, length as u16, false);
         let Some(new) = batch.exchange_one(slot) else { return false };
         *buf = new;
-        let address = self.addresses.locate(self.placement.data(new));
+        let address = self.addresses.locate(self.placement.data(new) - header);
         self.ring.available_run(at, self.room).put::<R>(0, address, 0);
         self.ring.advance_used(1);
         self.ring.advance_available(1);
@@ -272,12 +272,12 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
             if length.wrapping_sub(1) >= longest {
                 break;
             }
-            if MERGEABLE && buffers(memory, placement.data(*buf)) > 1 {
+            if MERGEABLE && buffers(memory, placement.data(*buf) - HEADER) > 1 {
                 break;
             }
-            *slot = Slot::new(*buf, placement.offset(*buf) + HEADER, length as u16, false);
+            *slot = placement.slot(*buf, length as u16, false);
             *buf = new;
-            available.put::<R>(at, addresses.locate(placement.data(new)), 0);
+            available.put::<R>(at, addresses.locate(placement.data(new) - HEADER), 0);
             bytes += length;
             done += 1;
         }
@@ -301,11 +301,17 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
         (id.is_multiple_of(each) && index < self.bufs.len()).then_some(index)
     }
 
+    /// Returns where the header begins in the buffer at this index, from the region's start.
+    #[inline(always)]
+    fn header_place(&self, index: usize) -> usize {
+        self.placement.data(self.bufs[index]) - self.layout.len as usize
+    }
+
     /// Returns the header in the first buffer of a packet.
     #[inline(always)]
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
-        let at = self.placement.data(self.bufs[index]);
+        let at = self.header_place(index);
         self.pool.region().mapping().read(at, &mut bytes);
         bytes
     }
@@ -314,7 +320,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     #[inline(always)]
     pub(super) fn refill(&mut self, index: usize) {
         let HeaderLayout { len, separate, .. } = self.layout;
-        let at = self.placement.data(self.bufs[index]);
+        let at = self.header_place(index);
         let address = self.addresses.locate(at);
         let descriptor = index as u16 * self.layout.descriptors();
         let part = Part { descriptor, address, len: self.room, writable: true };
@@ -405,7 +411,8 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                 return self.keep_beginning(batch);
             };
             let buf = self.bufs[index];
-            let mut slot = Slot::new(buf, self.placement.offset(buf) + skipped as usize, len as u16, buffers > 1);
+            let offset = self.placement.offset(buf) - (self.layout.len - skipped) as usize;
+            let mut slot = Slot::new(buf, offset, len as u16, buffers > 1);
             if is_first && self.layout.offloads {
                 let todo = offload(header);
                 if todo.is_needed() {

@@ -55,8 +55,9 @@ impl Hardware {
             return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
         };
         let placement = self.placement();
-        let room = placement.room().min(usize::from(u16::MAX));
-        let longest_single = self.config.options.max_frame.min(room - self.layout.len as usize);
+        let header = self.layout.len as usize;
+        let room = (header + placement.room()).min(usize::from(u16::MAX));
+        let longest_single = self.config.options.max_frame.min(room - header);
         let mut rx = VirtioRx::<R, L> {
             ring: self.ring(memory),
             bufs: bufs.into(),

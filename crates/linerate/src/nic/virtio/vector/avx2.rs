@@ -37,8 +37,8 @@ pub fn take<R: Ring, L: Locate>(
     let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
     let (shift, lines) = rule.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
-    let (data, one) = (((HEADROOM + rule.header) as u64) << OFFSET, 1 << 32);
-    let (data, headroom) = (word(data | one), word(HEADROOM as u64));
+    let data = word((HEADROOM as u64) << OFFSET | 1 << 32);
+    let header = word((HEADROOM - rule.header) as u64);
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
@@ -58,7 +58,7 @@ pub fn take<R: Ring, L: Locate>(
             let buffers = _mm256_cvtepu32_epi64(_mm_loadu_si128(own));
             let behind = _mm256_slli_epi64::<LINE>(_mm256_and_si256(buffers, lines));
             let mut places = [0u64; GROUP];
-            let place = _mm256_add_epi64(_mm256_sll_epi64(buffers, shift), behind);
+            let place = _mm256_add_epi64(_mm256_sll_epi64(buffers, shift), _mm256_add_epi64(behind, header));
             _mm256_storeu_si256(places.as_mut_ptr().cast(), place);
             if !are_single(places, view) && rule.mergeable {
                 break;
@@ -69,8 +69,8 @@ pub fn take<R: Ring, L: Locate>(
             let new = _mm_loadu_si128(fresh.as_ptr().add(done).cast());
             _mm_storeu_si128(own, new);
             let new = _mm256_cvtepu32_epi64(_mm_shuffle_epi32::<WOVEN>(new));
-            let data = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), headroom);
-            let address = rule.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), data));
+            let behind = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), header);
+            let address = rule.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), behind));
             available.store_4::<R>(done, address, second);
             bytes = _mm256_add_epi64(bytes, length);
         }

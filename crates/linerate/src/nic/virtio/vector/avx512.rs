@@ -35,8 +35,8 @@ pub fn take<R: Ring, L: Locate>(
     let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
     let (shift, lines) = rule.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
-    let (data, one) = (((HEADROOM + rule.header) as u64) << Slot::OFFSET, 1 << 32);
-    let (data, headroom) = (word(data | one), word(HEADROOM as u64));
+    let data = word((HEADROOM as u64) << Slot::OFFSET | 1 << 32);
+    let header = word((HEADROOM - rule.header) as u64);
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
         // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
@@ -54,7 +54,7 @@ pub fn take<R: Ring, L: Locate>(
             let buffers = _mm512_cvtepu32_epi64(_mm256_loadu_si256(own));
             let behind = _mm512_slli_epi64::<LINE>(_mm512_and_si512(buffers, lines));
             let mut places = [0u64; GROUP];
-            let place = _mm512_add_epi64(_mm512_sll_epi64(buffers, shift), behind);
+            let place = _mm512_add_epi64(_mm512_sll_epi64(buffers, shift), _mm512_add_epi64(behind, header));
             _mm512_storeu_si512(places.as_mut_ptr().cast(), place);
             if !are_single(places, view) && rule.mergeable {
                 break;
@@ -65,8 +65,8 @@ pub fn take<R: Ring, L: Locate>(
             let new = _mm256_loadu_si256(fresh.as_ptr().add(done).cast());
             _mm256_storeu_si256(own, new);
             let new = _mm512_cvtepu32_epi64(new);
-            let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), headroom);
-            let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), data));
+            let behind = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), header);
+            let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), behind));
             available.store::<R>(done, address, second, expected);
             bytes = _mm512_add_epi64(bytes, length);
         }

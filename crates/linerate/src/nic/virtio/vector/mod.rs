@@ -11,8 +11,6 @@ mod avx512;
 use super::ring::{AvailableRun, Ring, UsedRun};
 use crate::memory::{Locate, Placement, View};
 use crate::port::Vectors;
-#[cfg(target_arch = "x86_64")]
-use crate::slot::HEADROOM;
 use crate::slot::Slot;
 #[cfg(target_arch = "x86_64")]
 use crate::spec::virtio::header;
@@ -26,7 +24,7 @@ pub const SMALLEST: usize = 8;
 pub struct Rule<L> {
     /// The region's device addresses.
     pub addresses: L,
-    /// Where a header begins in a buffer.
+    /// Where the data begins in a buffer, behind the header.
     pub placement: Placement,
     /// Length of a header in bytes.
     pub header: usize,
@@ -119,14 +117,14 @@ impl<L: Locate> Groups<L> {
 /// Returns whether the headers at these places of the region have a buffer count of 1, or 0, which means the same.
 ///
 /// # Safety
-/// Headers lie behind the headroom of these places.
+/// Whole headers lie at these places.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
     let all = places.iter().fold(0, |all, &at| {
         // SAFETY: the caller promises it; a volatile read, since the device may write the header again.
         all | unsafe {
-            let buffers = view.base().as_ptr().add(at as usize + HEADROOM + header::NUM_BUFFERS);
+            let buffers = view.base().as_ptr().add(at as usize + header::NUM_BUFFERS);
             buffers.cast::<u16>().read_volatile()
         }
     });
