@@ -2,7 +2,7 @@
 //! thread, 256 packets in flight each way, at most 32 at a time. TSC cycles per packet, the best of some rounds of each in
 //! turns. `cargo bench --bench vhost_cost`; DPDK's testpmd does the same with its own ports, if it is installed, and 500 free
 //! hugepages of 2 MiB are there for it. Then the same between both roles of `memif:`, and DPDK's: with a copy on each side, and
-//! with a client that lends its buffers. Last, the rates between two processes, also of ours with DPDK's.
+//! with a client that lends its buffers. Last, cost and rates between two processes, also of ours with DPDK's.
 
 mod processes;
 mod testpmd;

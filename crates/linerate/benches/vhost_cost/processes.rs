@@ -1,5 +1,6 @@
-//! Rates between two processes, each on a processor of its own: ours, DPDK's, and one of each. Both sides return what they
-//! receive; 256 packets of 64 bytes are on the way.
+//! Rates and cost between two processes, each on a processor of its own: ours, DPDK's, and one of each. Both sides return what
+//! they receive; 256 packets of 64 bytes are on the way. The cost is that of both sides in TSC cycles per packet, without polls
+//! that find nothing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -47,8 +48,8 @@ impl Kind {
     }
 }
 
-/// Prints the rates of all pairs, back end or server first: the best of some rounds of each in turns, and their ratios to that of
-/// DPDK with itself.
+/// Prints the rates and the costs of all pairs, back end or server first: the best of some rounds of each in turns, and their
+/// ratios to those of DPDK with itself.
 pub fn compare(folder: &Path, kind: Kind) {
     let sides = [("linerate", "linerate"), ("linerate", "dpdk"), ("dpdk", "linerate"), ("dpdk", "dpdk")];
     let mut pairs = Vec::new();
@@ -63,32 +64,71 @@ pub fn compare(folder: &Path, kind: Kind) {
         {
             let pair = [server_side, client_side];
             pair.iter().for_each(|side| side.pause(true));
-            pairs.push((server, client, pair, Vec::new()));
+            pairs.push(Pair { names: (server, client), sides: pair, rate: 0.0, cycles: [f64::MAX; 2] });
         }
     }
     for _ in 0..ROUNDS {
-        for (_, _, pair, rates) in &mut pairs {
-            pair.iter().for_each(|side| side.pause(false));
-            rates.extend(rate(&mut pair[1]));
-            pair.iter().for_each(|side| side.pause(true));
+        for pair in &mut pairs {
+            pair.sides.iter().for_each(|side| side.pause(false));
+            pair.round();
+            pair.sides.iter().for_each(|side| side.pause(true));
         }
     }
-    let of = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
-    let dpdk = pairs.iter().find(|(server, client, ..)| (*server, *client) == ("dpdk", "dpdk"));
-    let dpdk = dpdk.map(|(.., rates)| of(rates)).filter(|rate| *rate > 0.0);
-    for (server, client, _, rates) in &pairs {
-        let rate = of(rates);
-        let ratio = dpdk.map_or_else(|| "dpdk=absent".to_string(), |dpdk| format!("ratio={:.2}", rate / dpdk));
-        println!("processes={server},{client} rings={kind:?} size=64 mpps={:.1} {ratio}", rate / 1e6);
+    let dpdk = pairs.iter().find(|pair| pair.names == ("dpdk", "dpdk")).filter(|pair| pair.rate > 0.0);
+    let dpdk = dpdk.map(|pair| (pair.rate, pair.cost()));
+    for pair in &pairs {
+        let ((server, client), rate, cost) = (pair.names, pair.rate, pair.cost());
+        let (of_rate, of_cost) = match dpdk {
+            Some((dpdk, its_cost)) => (format!("ratio={:.2}", rate / dpdk), format!("ratio={:.2}", cost / its_cost)),
+            None => ("dpdk=absent".into(), String::new()),
+        };
+        let mpps = rate / 1e6;
+        println!(
+            "processes={server},{client} rings={kind:?} size=64 mpps={mpps:.1} {of_rate} cycles={cost:.1} {of_cost}"
+        );
     }
 }
 
-/// Returns the packets per second that a side receives.
-fn rate(side: &mut Side) -> Option<f64> {
-    std::thread::sleep(Duration::from_millis(50));
-    let (start, before) = (Instant::now(), side.received()?);
-    std::thread::sleep(Duration::from_millis(100));
-    Some((side.received()? - before) as f64 / start.elapsed().as_secs_f64())
+/// Two processes: the server, and the client.
+struct Pair {
+    names: (&'static str, &'static str),
+    sides: [Side; 2],
+    /// The best so far: packets per second, and the cycles of each side per packet.
+    rate: f64,
+    cycles: [f64; 2],
+}
+
+impl Pair {
+    /// Measures for a tenth of a second.
+    fn round(&mut self) -> Option<()> {
+        std::thread::sleep(Duration::from_millis(50));
+        let (start, before) = (Instant::now(), self.counts()?);
+        std::thread::sleep(Duration::from_millis(100));
+        let (after, time) = (self.counts()?, start.elapsed().as_secs_f64());
+        let packets = |side: usize| (after[side].packets - before[side].packets) as f64;
+        self.rate = self.rate.max(packets(1) / time);
+        for side in [0, 1] {
+            let cycles = (after[side].cycles - before[side].cycles) as f64 / packets(side);
+            self.cycles[side] = self.cycles[side].min(cycles);
+        }
+        Some(())
+    }
+
+    fn counts(&mut self) -> Option<[Counts; 2]> {
+        let [server, client] = &mut self.sides;
+        Some([server.counts()?, client.counts()?])
+    }
+
+    /// Returns the cycles of both sides per packet.
+    fn cost(&self) -> f64 {
+        self.cycles.iter().sum()
+    }
+}
+
+/// A process so far: packets received, and cycles of the turns that found some.
+pub struct Counts {
+    pub packets: u64,
+    pub cycles: u64,
 }
 
 /// One process.
@@ -110,7 +150,7 @@ impl Side {
         pin(Pid::from_child(&child), is_server);
         let mut side = Side::Ours { child, commands, said };
         // It is there once it answers.
-        side.received()?;
+        side.counts()?;
         if let (Side::Ours { commands, .. }, false) = (&mut side, is_server) {
             // The other side may still lose what comes first.
             std::thread::sleep(Duration::from_millis(500));
@@ -123,19 +163,20 @@ impl Side {
         // A server does not wait for the link; a client does, and sends the packets.
         let (more, start) = if is_server { ("--disable-link-check", "start") } else { ("", "start tx_first 8") };
         let mut testpmd = Testpmd::start(processor(is_server), 192, &[device], more)?;
-        testpmd.say(&format!("set txpkts 60\nset fwd io\n{start}"))?;
+        testpmd.say(&format!("set record-core-cycles on\nset txpkts 60\nset fwd io\n{start}"))?;
         testpmd.until("io packet forwarding")?;
         Some(Side::Dpdk(testpmd))
     }
 
-    fn received(&mut self) -> Option<u64> {
+    fn counts(&mut self) -> Option<Counts> {
         match self {
-            Side::Dpdk(testpmd) => testpmd.received(),
+            Side::Dpdk(testpmd) => testpmd.counts(),
             Side::Ours { commands, said, .. } => {
                 writeln!(commands, "count").ok()?;
                 let mut line = String::new();
                 said.read_line(&mut line).ok()?;
-                line.trim().parse().ok()
+                let (packets, cycles) = line.trim().split_once(' ')?;
+                Some(Counts { packets: packets.parse().ok()?, cycles: cycles.parse().ok()? })
             }
         }
     }
@@ -171,31 +212,39 @@ fn pin(process: Pid, is_server: bool) {
 }
 
 /// A process of ours: returns what its port receives, until it is killed. `send` on its input sends the packets in flight,
-/// `count` prints the count of packets received.
+/// `count` prints the count of packets received, and the cycles of the turns that found some.
 pub fn forward(name: &str) {
     let [mut port] = Options::default().open([name]).expect(name);
     let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).expect("a queue"), port.tx(0).expect("a queue"));
-    let (received, wanted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let (counter, asked) = (received.clone(), wanted.clone());
+    let counts: Arc<[AtomicU64; 3]> = Arc::default();
+    let shown = counts.clone();
     std::thread::spawn(move || {
+        let [received, cycles, wanted] = &*shown;
         for line in std::io::stdin().lines().map_while(Result::ok) {
             match &*line {
-                "send" => asked.store((IN_FLIGHT / BATCH) as u64, Relaxed),
-                _ => println!("{}", counter.load(Relaxed)),
+                "send" => wanted.store((IN_FLIGHT / BATCH) as u64, Relaxed),
+                _ => println!("{} {}", received.load(Relaxed), cycles.load(Relaxed)),
             }
         }
         std::process::exit(0);
     });
-    let (mut batch, mut count) = (Batch::with_capacity(BATCH), 0);
+    let [received, cycles, wanted] = &*counts;
+    let (mut batch, clock) = (Batch::with_capacity(BATCH), quanta::Clock::new());
+    let (mut count, mut spent) = (0, 0);
     loop {
-        count += rx.recv(&mut batch) as u64;
-        received.store(count, Relaxed);
+        let start = clock.raw();
+        let found = rx.recv(&mut batch) as u64;
         if wanted.load(Relaxed) > 0 && batch.is_empty() && port.link().is_ok_and(|link| link != Link::Down) {
             batch.alloc(&pool, BATCH, 60);
             wanted.fetch_sub(1, Relaxed);
         }
         while !batch.is_empty() {
             tx.send(&mut batch);
+        }
+        if found > 0 {
+            (count, spent) = (count + found, spent + clock.raw() - start);
+            received.store(count, Relaxed);
+            cycles.store(spent, Relaxed);
         }
     }
 }

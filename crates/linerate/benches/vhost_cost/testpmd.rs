@@ -5,6 +5,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::processes::Counts;
+
 /// A testpmd. It ends with this value.
 pub struct Testpmd {
     child: Child,
@@ -100,13 +102,17 @@ impl Testpmd {
         line.split("CPU cycles/packet=").nth(1)?.split(' ').next()?.parse().ok()
     }
 
-    /// Returns the count of packets received so far.
-    pub fn received(&mut self) -> Option<u64> {
+    /// Returns the counts so far. It counts no cycles of polls that find nothing.
+    pub fn counts(&mut self) -> Option<Counts> {
         self.say("show fwd stats all")?;
         // Behind those of each port.
         self.until("Accumulated")?;
-        let line = self.until("RX-packets:")?;
-        line.split_whitespace().nth(1)?.parse().ok()
+        let packets = self.until("RX-packets:")?;
+        let cycles = self.until("total cycles=")?;
+        Some(Counts {
+            packets: packets.split_whitespace().nth(1)?.parse().ok()?,
+            cycles: cycles.split("total cycles=").nth(1)?.split(' ').next()?.parse().ok()?,
+        })
     }
 }
 
