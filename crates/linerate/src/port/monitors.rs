@@ -86,6 +86,8 @@ impl Monitored {
 pub(crate) struct Mirror {
     monitored: Arc<Monitored>,
     changes: u64,
+    /// The count of changes after which there was no monitor, or [`NEVER`]: one comparison for each batch.
+    quiet: u64,
     monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
     /// For each monitor.
@@ -107,29 +109,34 @@ impl Copies {
     }
 }
 
+/// As many changes there never are.
+const NEVER: u64 = u64::MAX;
+
 /// The most copies that a monitor gets at once; it misses the rest of a larger batch.
 const COPIES: usize = 4096;
 
 impl Mirror {
     pub fn new(monitored: &Arc<Monitored>, queue: u16) -> Mirror {
         let (monitored, queue) = (monitored.clone(), queue.into());
-        Mirror { monitored, changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
+        Mirror { monitored, changes: 0, quiet: 0, monitors: Arc::default(), queue, copies: Vec::new() }
     }
 
     /// Returns whether the port has a monitor.
     #[inline(always)]
     pub fn is_wanted(&mut self) -> bool {
-        if self.monitored.changes.load(Ordering::Acquire) != self.changes {
-            self.look_again();
-        }
-        !self.monitors.is_empty()
+        self.monitored.changes.load(Ordering::Acquire) != self.quiet && self.look()
     }
 
     #[cold]
-    fn look_again(&mut self) {
-        self.changes = self.monitored.changes.load(Ordering::Acquire);
-        self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.copies = self.monitors.iter().map(|_| Copies::new()).collect();
+    fn look(&mut self) -> bool {
+        let changes = self.monitored.changes.load(Ordering::Acquire);
+        if changes != self.changes {
+            self.changes = changes;
+            self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.copies = self.monitors.iter().map(|_| Copies::new()).collect();
+            self.quiet = if self.monitors.is_empty() { changes } else { NEVER };
+        }
+        !self.monitors.is_empty()
     }
 
     /// Copies the last `count` slots of a batch as received packets.
