@@ -31,6 +31,8 @@ use crate::spec::virtio::{feature, header};
 const SHORTEST: usize = 14;
 /// Packets that are written at once: as many as have their lines on the way.
 const GROUP: usize = 16;
+/// Fewer packets than these are written one by one.
+const FEW: usize = 4;
 /// The most chains that one poll drops: a front end that makes nothing else does not keep the thread.
 const MOST_DROPPED: usize = 256;
 
@@ -542,7 +544,7 @@ fn fill_from<const IS_LOGGED: bool>(
 ) -> Filled {
     let header = header_len(setup.features);
     let mut is_valid = ring.look() && !setup.memory.is_broken();
-    let (mut at, mut packets, mut bytes) = match is_valid && setup.is_enabled && !IS_LOGGED {
+    let (mut at, mut packets, mut bytes) = match is_valid && setup.is_enabled && !IS_LOGGED && batch.len() >= FEW {
         true => fill_singles(ring, setup, batch, header, longest),
         false => (ring.next(), 0, 0),
     };
@@ -606,8 +608,9 @@ fn fill_singles(
     let (mut at, mut packets, mut bytes) = (ring.next(), 0, 0);
     let Some((slots, pool)) = batch.contents() else { return (at, 0, 0) };
     let view = pool.region().view();
+    let mut places = [None; GROUP];
     for group in slots.chunks(GROUP) {
-        let (mut places, mut count) = ([None; GROUP], 0);
+        let mut count = 0;
         for (slot, found) in group.iter().zip(&mut places) {
             let Found::Chain(head) = ring.head(at) else { break };
             let Descriptor { address, len, flags, .. } = head.first;
