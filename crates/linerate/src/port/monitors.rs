@@ -109,7 +109,7 @@ impl Copies {
     }
 }
 
-/// As many changes there never are.
+/// More changes than any port has.
 const NEVER: u64 = u64::MAX;
 
 /// The most copies that a monitor gets at once; it misses the rest of a larger batch.
