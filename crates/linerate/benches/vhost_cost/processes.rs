@@ -14,7 +14,7 @@ use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::testpmd::Testpmd;
+use crate::testpmd::{Counts, Testpmd};
 use crate::{BATCH, IN_FLIGHT, ROUNDS};
 
 /// The argument in front of the port that a process of ours has.
@@ -123,12 +123,6 @@ impl Pair {
     fn cost(&self) -> f64 {
         self.cycles.iter().sum()
     }
-}
-
-/// A process so far: packets received, and cycles of the turns that found some.
-pub struct Counts {
-    pub packets: u64,
-    pub cycles: u64,
 }
 
 /// One process.

@@ -5,7 +5,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::processes::Counts;
+/// A process so far: packets received, and cycles of the turns that found some.
+pub struct Counts {
+    pub packets: u64,
+    pub cycles: u64,
+}
 
 /// A testpmd. It ends with this value.
 pub struct Testpmd {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::event::epoll;
 
 use super::log::Log;
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Place};
 use super::ring::{Descriptor, Found, Head, MOST_PARTS, Ring};
 use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
@@ -613,14 +613,13 @@ fn fill_singles(
         let mut count = 0;
         for (slot, found) in group.iter().zip(&mut places) {
             let Found::Chain(head) = ring.head(at) else { break };
-            let Descriptor { address, len, flags, .. } = head.first;
-            let (length, data) = (slot.whole_len(), view.bytes(slot));
-            let needed = header + length;
-            if length > longest || flags != WRITE || (len as usize) < needed {
+            let length = slot.whole_len();
+            if length > longest {
                 break;
             }
-            let Some(first) = data.get(..SHORTEST) else { break };
-            let Some(place) = setup.memory.guest(address).filter(|place| place.len >= needed) else { break };
+            let needed = header + length;
+            let Some(first) = view.bytes(slot).get(..SHORTEST) else { break };
+            let Some(place) = single_place(&setup.memory, head, needed) else { break };
             place.mapping.write(place.at, &single_header()[..header]);
             place.mapping.write(place.at + header, first);
             ring.put_used(head, needed as u32);
@@ -643,12 +642,11 @@ fn fill_singles(
 /// Writes a packet that fits a chain's only descriptor. Returns false for any other.
 #[inline(always)]
 fn fill_single(ring: &mut impl Ring, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
-    let Descriptor { address, len, flags, .. } = head.first;
     let needed = header + packet.len();
-    if flags != WRITE || (len as usize) < needed || packet.offload().is_some() {
+    if packet.offload().is_some() {
         return false;
     }
-    let Some(place) = setup.memory.guest(address).filter(|place| place.len >= needed) else { return false };
+    let Some(place) = single_place(&setup.memory, head, needed) else { return false };
     place.mapping.write(place.at, &single_header()[..header]);
     let mut at = place.at + header;
     for segment in packet.segments() {
@@ -657,6 +655,16 @@ fn fill_single(ring: &mut impl Ring, setup: &Setup, head: Head, header: usize, p
     }
     ring.put_used(head, needed as u32);
     true
+}
+
+/// Returns where a chain's only descriptor has room for `needed` bytes; `None` if it has not, or is not the only one.
+#[inline(always)]
+fn single_place(memory: &GuestMemory, head: Head, needed: usize) -> Option<Place<'_>> {
+    let Descriptor { address, len, flags, .. } = head.first;
+    if flags != WRITE || (len as usize) < needed {
+        return None;
+    }
+    memory.guest(address).filter(|place| place.len >= needed)
 }
 
 /// Returns the header of a packet that is finished, and in one chain.
