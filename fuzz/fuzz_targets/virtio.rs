@@ -54,7 +54,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let pool = POOL.with(Arc::clone);
     let device = Memory::new(if packed { PACKED } else { SPLIT } | mergeable | others);
     device.set_32(COMMON + 24, RING as u32);
-    let config = Options { ring: Some(RING), vectors, offloads: kind & 0x20 != 0, ..Options::default() }.of_port("fuzzed", pool.clone());
+    let config = Options { ring: Some(RING), vectors, offloads: kind & 0x20 != 0, ..Options::default() }.of_port("fuzzed", pool.clone()).unwrap();
     let mut port = fake_virtio::open(&device, config).expect("a device that behaves so far");
     let (mut rx, mut tx) = (port.rx(0).expect("a queue"), port.tx(0).expect("a queue"));
     let mut ends = Queue::pair(&device, RING, packed);

@@ -72,7 +72,7 @@ fn run(address: &str) -> Result<(), Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let packets = pool.region().mapping().clone();
     let bus = Arc::new(Stray { bus: device.clone().bus(), packets });
-    let config = Options { tx_queues: 2, ..Options::default() }.of_port(address, pool.clone());
+    let config = Options { tx_queues: 2, ..Options::default() }.of_port(address, pool.clone()).unwrap();
     // SAFETY: this driver is the only one.
     let bar = unsafe { device.map_bar(0)? };
     let mut port = Igb::open(bar, bus, config)?;

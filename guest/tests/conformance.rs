@@ -166,7 +166,7 @@ fn ours(kind: Kind) -> Recorded {
     let open = |card: &Arc<Card>| {
         // Interrupts, as the others use to wait for packets.
         let interrupts = Some(Duration::from_micros(20));
-        let config = Options { interrupts, ..Options::default() }.of_port(card.name(), pool.clone());
+        let config = Options { interrupts, ..Options::default() }.of_port(card.name(), pool.clone()).unwrap();
         linerate::drive_model(card, None, config).unwrap()
     };
     let card = &cards[0];

@@ -284,8 +284,10 @@ impl Batch {
         self.cache.take_one()
     }
 
-    /// Appends a slot of a chain, also beyond the capacity; returns false if that is full, too.
-    pub(crate) fn push_slot(&mut self, slot: &mut Slot) -> bool {
+    /// Appends a slot of `pool`, the batch's own, also beyond the capacity for the rest of a chain; returns false if that is
+    /// full, too.
+    pub(crate) fn push_slot(&mut self, pool: &Arc<Pool>, slot: &mut Slot) -> bool {
+        debug_assert!(self.is_already_of(pool), "a slot of another pool enters a batch");
         if self.end == self.slots.len() {
             self.compact();
         }
@@ -323,9 +325,9 @@ impl Batch {
 
     /// Restores slots that [`keep_beginning`](Batch::keep_beginning) moved out.
     #[inline(always)]
-    pub(crate) fn resume(&mut self, partial: &mut Vec<Slot>) {
+    pub(crate) fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
         for mut slot in partial.drain(..) {
-            if !self.push_slot(&mut slot) {
+            if !self.push_slot(pool, &mut slot) {
                 self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
             }
         }

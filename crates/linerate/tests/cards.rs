@@ -15,7 +15,7 @@ use linerate::sim82599::{Cable, Card, CardBar, Frame, Kind, from_fn};
 use linerate::spec::x82576 as igb;
 use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, Options};
 
 const KINDS: [Kind; 4] = [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550];
 
@@ -25,7 +25,7 @@ fn pool() -> Arc<Pool> {
 }
 
 fn config(card: &Card, pool: &Arc<Pool>) -> Config {
-    Config { device: card.kind().device(), ..Config::new(card.name(), pool.clone()) }
+    Config::new(card.name(), pool.clone()).with_device(card.kind().device())
 }
 
 fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
@@ -347,8 +347,8 @@ fn firmware_is_told_that_the_driver_is_unloaded() {
 #[test]
 fn flows_of_a_stopped_queue_come_to_the_others() {
     let (card, _, coming) = wired(Kind::X82599Sfp);
-    let mut config = config(&card, &pool());
-    config.options.rx_queues = 2;
+    let config = Options { rx_queues: 2, ..Options::default() }.of_port(card.name(), pool()).unwrap();
+    let config = config.with_device(card.kind().device());
     let mut device = linerate::drive_model(&card, None, config).unwrap();
     let mut queues = [0, 1].map(|queue| Some(device.rx(queue).unwrap()));
     let arrive = || {

@@ -592,7 +592,7 @@ impl Served {
 
 fn open(folder: &std::path::Path, name: &str, cluster: Option<ClusterRequest>) -> linerate::Result<ServedPort> {
     let wanted = OpenRequest { name: name.to_string(), cluster, ..OpenRequest::default() };
-    let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool(512));
+    let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool(512)).unwrap();
     ServedPort::find(folder, wanted, config).map(|port| port.expect("it is served"))
 }
 

@@ -69,7 +69,7 @@ fn a_cable_joins_two_cards_and_its_link_is_down_when_one_is_gone() {
     let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
     let open = |card: &Arc<Card>| {
         let options = linerate::Options { ring: Some(64), ..Default::default() };
-        linerate::drive_model(card, None, options.of_port(card.name(), pool.clone())).unwrap()
+        linerate::drive_model(card, None, options.of_port(card.name(), pool.clone()).unwrap()).unwrap()
     };
     let (mut a, mut b) = (open(&card), open(&peer));
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
@@ -95,7 +95,7 @@ fn a_frame_returns_to_the_card_that_sent_it() {
     );
     let card = Card::new("mirror", wire);
     let options = linerate::Options { ring: Some(64), ..Default::default() };
-    let mut device = linerate::drive_model(&card, None, options.of_port("mirror", pool.clone())).unwrap();
+    let mut device = linerate::drive_model(&card, None, options.of_port("mirror", pool.clone()).unwrap()).unwrap();
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
     let mut batch = Batch::new();
     for round in 0..3 {

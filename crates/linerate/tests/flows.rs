@@ -30,8 +30,9 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     for name in ["left", "right"] {
         let card = Card::new(name, generator(256, FRAMES));
         runner.run(&card);
-        let config =
-            Options { rx_queues: 8, tx_queues: 8, ring: Some(256), ..Options::default() }.of_port(name, pool.clone());
+        let config = Options { rx_queues: 8, tx_queues: 8, ring: Some(256), ..Options::default() }
+            .of_port(name, pool.clone())
+            .unwrap();
         let device = linerate::drive_model(&card, Some(runner.clone()), config).unwrap();
         ports.push((card, device));
     }
@@ -87,8 +88,9 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
 fn sixty_four_queues_each_way() -> Result<(), Error> {
     let pool = pool(16_384);
     let card = Card::new("many", generator(1000, 10_000));
-    let config =
-        Options { rx_queues: 64, tx_queues: 64, ring: Some(64), ..Options::default() }.of_port("many", pool.clone());
+    let config = Options { rx_queues: 64, tx_queues: 64, ring: Some(64), ..Options::default() }
+        .of_port("many", pool.clone())
+        .unwrap();
     let mut device = linerate::drive_model(&card, None, config)?;
     let mut queues = (0..64).map(|n| Ok((device.rx(n)?, device.tx(n)?))).collect::<Result<Vec<_>, Error>>()?;
     assert!(device.rx(64).is_err());
@@ -120,10 +122,8 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
 fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     for kind in [Kind::X82599Sfp, Kind::X550] {
         let card = Card::of_kind(kind, 0, "table", generator(64, 6400));
-        let config = Config {
-            device: kind.device(),
-            ..Options { rx_queues: 4, ..Options::default() }.of_port("table", pool(8192))
-        };
+        let config = Options { rx_queues: 4, ..Options::default() }.of_port("table", pool(8192)).unwrap();
+        let config = config.with_device(kind.device());
         let mut device = linerate::drive_model(&card, None, config)?;
         device.set_rss(&Rss { key: [0x5A; 40], table: vec![1, 3] })?;
         let mut queues = (0..4).map(|n| device.rx(n)).collect::<Result<Vec<_>, Error>>()?;
@@ -146,7 +146,7 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
 #[test]
 fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> {
     let card = Card::new("late", Box::new(Traffic::new(Generator::new(64, 64), "1G".parse().ok(), Some(400))));
-    let config = Options { rx_queues: 4, ..Options::default() }.of_port("late", pool(8192));
+    let config = Options { rx_queues: 4, ..Options::default() }.of_port("late", pool(8192)).unwrap();
     let mut device = linerate::drive_model(&card, None, config)?;
     let sent = || card.wire_report().unwrap().sent;
     let first = device.rx(2)?;

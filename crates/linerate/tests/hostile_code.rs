@@ -3,10 +3,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing, ValePort};
-use linerate::port::{Device, Receive, Transmit};
+use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
+use linerate::port::{Device, Info, Receive, Transmit};
 use linerate::{Batch, Options, sim82599};
 
 /// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
@@ -177,6 +178,91 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
     check_whole(&theirs, LARGE);
 }
 
+/// A program's own port, whose queues put packets of other regions into the batch that they are lent.
+struct Foreign {
+    pool: Arc<Pool>,
+    /// The regions of its packets, in turn.
+    others: Vec<Arc<Pool>>,
+    replaces: bool,
+}
+
+/// Its receive queue.
+struct ForeignRx {
+    others: Vec<Arc<Pool>>,
+    replaces: bool,
+    next: usize,
+    panics: usize,
+}
+
+impl Device for Foreign {
+    fn name(&self) -> &str {
+        "foreign"
+    }
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+    fn info(&self) -> Info {
+        Info { rx_queues: 1, tx_queues: 1, ..Info::default() }
+    }
+    fn rx(&mut self, _: u16) -> linerate::Result<Box<dyn Receive>> {
+        Ok(Box::new(ForeignRx { others: self.others.clone(), replaces: self.replaces, next: 0, panics: 7 }))
+    }
+    fn tx(&mut self, _: u16) -> linerate::Result<Box<dyn Transmit>> {
+        Ok(Box::new(Own::new(&self.others[0])))
+    }
+}
+
+impl Receive for ForeignRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        self.next += 1;
+        let pool = &self.others[self.next % self.others.len()];
+        if self.replaces {
+            *batch = Batch::with_capacity(1 + self.next * 37 % 200);
+        }
+        // The last is a chain.
+        let count = (0..150u8).filter(|&n| batch.push(pool, &vec![n; 60 + usize::from(n) * 7])).count();
+        assert!(!self.next.is_multiple_of(self.panics), "the program's own panic");
+        count
+    }
+}
+
+/// The consumers of a cluster get packets of their own region alone, whatever the port's queue puts into its batch.
+#[test]
+fn a_cluster_takes_no_slot_of_another_region() {
+    for replaces in [false, true] {
+        for by in ["flow", "turn"] {
+            let (ours, large) = (pool(512), pool(LARGE));
+            let mut hold = Batch::with_capacity(LARGE);
+            hold.alloc(&large, LARGE / 2, 60);
+            let others = vec![ours.clone(), large.clone()];
+            let options = Options { pool: Some(ours.clone()), ring: Some(64), local: true, ..Options::default() }
+                .with_port_kind("foreign", move |_, config| {
+                    let pool = config.pool().clone();
+                    Ok(Box::new(Foreign { pool, others: others.clone(), replaces }) as Box<dyn Device>)
+                });
+            let [mut port] = options.open([&format!("foreign:x?cluster=2&by={by}")]).unwrap();
+            let mut queues = [port.rx(0).unwrap(), port.rx(1).unwrap()];
+            let (mut batch, mut received) = (Batch::new(), 0);
+            for turn in 0..200 {
+                let queue = &mut queues[turn % 2];
+                let _ = catch_unwind(AssertUnwindSafe(|| queue.recv(&mut batch)));
+                for mut packet in &mut batch {
+                    let first = packet[0];
+                    assert!(packet.iter().all(|byte| *byte == first), "a packet has another's bytes");
+                    packet.fill(0xFF);
+                    received += 1;
+                }
+                batch.clear();
+            }
+            assert!(received > 200, "{received} packets arrived");
+            drop((queues, port, batch));
+            check_whole(&ours, 512);
+            drop(hold);
+            check_whole(&large, LARGE);
+        }
+    }
+}
+
 #[test]
 fn a_queue_that_panics_loses_no_buffer() {
     let pool = pool(32);
@@ -267,23 +353,95 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
     }
 }
 
+/// Every field of `Options` is a program's: a port is refused, or works with frames of any length.
 #[test]
-fn a_port_without_receive_queues_blocks_no_sender() {
-    let pool = pool(256);
-    let open = |port: &str, rx_queues: u16| {
-        ValePort::open("vale8", port, Options { rx_queues, ..Options::default() }.of_port(port, pool.clone())).unwrap()
+#[cfg(not(miri))]
+fn any_options_open_a_working_port_or_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name).display().to_string());
+    let names = [
+        ["options{1".to_string(), "options}1".to_string()],
+        ["vale7:a".to_string(), "vale7:b".to_string()],
+        [format!("vhost:{a}"), format!("virtio-user:{a}")],
+        [format!("vhost:{a}?packed=on"), format!("virtio-user:{a}?packed=on")],
+        [format!("memif:{b}"), format!("memif:{b}?role=client")],
+        [format!("memif:{b}"), format!("memif:{b}?role=client&zero-copy=on")],
+        ["sim:options-a?wire=none".to_string(), "null:".to_string()],
+    ];
+    let (mut state, mut opened) = (1u64, [0; 7]);
+    let mut pick = |choices: &[usize]| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        choices[(state >> 33) as usize % choices.len()]
     };
-    let (_deaf, mut from, mut to) = (open("deaf", 0), open("from", 1), open("to", 1));
-    let (mut rx, mut tx, mut batch) = (to.rx(0).unwrap(), from.tx(0).unwrap(), Batch::new());
-    batch.push(&pool, &[0xFF; 60]);
-    assert_eq!((tx.send(&mut batch), rx.recv(&mut batch)), (1, 1));
+    for round in 0..700 {
+        let queues = [1, 1, 1, 1, 1, 1, 2, 64, 0, 65, 65_535];
+        let ours = pool_of(pick(&[16, 512, 4096]), pick(&[512, 2048]));
+        let options = Options {
+            rx_queues: pick(&queues) as u16,
+            tx_queues: pick(&queues) as u16,
+            ring: Some(pick(&[64, 64, 64, 64, 256, 4096, 0, 1, 1000, 1 << 20, usize::MAX])),
+            max_frame: pick(&[
+                64,
+                64,
+                65,
+                80,
+                1518,
+                1518,
+                9000,
+                65_553,
+                0,
+                1,
+                12,
+                13,
+                14,
+                17,
+                18,
+                60,
+                63,
+                65_554,
+                usize::MAX,
+            ]),
+            interrupts: [None, Some(Duration::ZERO), Some(Duration::MAX)][pick(&[0, 1, 2])],
+            offloads: pick(&[0, 1]) == 1,
+            timestamps: pick(&[0, 1]) == 1,
+            pool: Some(ours.clone()),
+            local: true,
+            ..Options::default()
+        };
+        let [first, second] = &names[round % names.len()];
+        let Ok([mut first, mut second]) = options.open([first.as_str(), second.as_str()]) else { continue };
+        let Options { rx_queues, tx_queues, max_frame, .. } = options;
+        let counts = [rx_queues, tx_queues].map(|queues| (1..=64).contains(&queues));
+        assert!(counts == [true; 2] && (64..=65_553).contains(&max_frame), "{counts:?}, {max_frame} bytes");
+        opened[round % names.len()] += 1;
+        let queues = (first.tx(0), first.rx(0), second.tx(0), second.rx(0));
+        let (Ok(mut tx), Ok(mut own), Ok(mut back), Ok(mut rx)) = queues else { continue };
+        let (mut batch, mut received) = (Batch::new(), Batch::new());
+        for len in [1, 13, 14, 46, 60, 61, 64, 300, 1514, 1518, 9000, 60_000] {
+            batch.push(&ours, &vec![7; len]);
+            batch.push(&ours, &vec![8; len]);
+            for _ in 0..8 {
+                tx.send(&mut batch);
+                back.send(&mut batch);
+                rx.recv(&mut received);
+                own.recv(&mut received);
+                for packet in &mut received {
+                    let first = packet[0];
+                    assert!(packet.segments().flatten().all(|byte| *byte == first), "{} bytes", packet.len());
+                }
+                received.clear();
+            }
+            batch.clear();
+        }
+    }
+    assert!(opened.iter().all(|count| *count > 0), "{opened:?} of each pair of names were opened");
 }
 
 #[test]
 fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
     // 16 buffers with 384 bytes after the headroom; the packet would need 24.
     let (small, large) = (pool(16), pool(256));
-    let config = |name: &str| Options { max_frame: 9018, ..Options::default() }.of_port(name, small.clone());
+    let config = |name: &str| Options { max_frame: 9018, ..Options::default() }.of_port(name, small.clone()).unwrap();
     let mut ends = [Side::Master, Side::Slave].map(|side| Pipe::open("narrow{1", side, config("narrow")).unwrap());
     let mut tx = ends[0].tx(0).unwrap();
     let mut rx = ends[1].rx(0).unwrap();
@@ -301,7 +459,7 @@ fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
 fn a_card_has_one_user() {
     let card = sim82599::Card::new("one", sim82599::from_fn(|_| {}, |_| false));
     let pool = pool_of(256, 2048);
-    let config = || Options { ring: Some(64), ..Options::default() }.of_port("one", pool.clone());
+    let config = || Options { ring: Some(64), ..Options::default() }.of_port("one", pool.clone()).unwrap();
     let port = linerate::drive_model(&card, None, config()).unwrap();
     assert!(sim82599::Function::new(card.clone()).is_err() && sim82599::Function::of_virtual(card.clone(), 0).is_err());
     drop(port);
@@ -319,7 +477,7 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
     let other = sim82599::Card::new("goes on", Box::new(traffic));
     let runner = Arc::new(sim82599::Runner::start().unwrap());
     [&panicking, &other].into_iter().for_each(|card| runner.run(card));
-    let config = |name| Options { ring: Some(64), ..Options::default() }.of_port(name, pool_of(512, 2048));
+    let config = |name| Options { ring: Some(64), ..Options::default() }.of_port(name, pool_of(512, 2048)).unwrap();
     let drive = |card: &Arc<sim82599::Card>, runner| linerate::drive_model(card, runner, config("wires")).unwrap();
     let (mut port, mut neighbour) = (drive(&panicking, Some(runner.clone())), drive(&other, Some(runner.clone())));
     let (rx, mut received) = (port.rx(0).unwrap(), neighbour.rx(0).unwrap());

@@ -157,7 +157,7 @@ fn frames_are_counted_as_sent_when_the_kernel_has_taken_them() {
 fn send_while_down() {
     const RING: usize = 64;
     let pool = pool();
-    let config = |name: &str| Options { ring: Some(RING), ..Options::default() }.of_port(name, pool.clone());
+    let config = |name: &str| Options { ring: Some(RING), ..Options::default() }.of_port(name, pool.clone()).unwrap();
     // The tenth number of the interface's line (proc_net(5)).
     let in_kernel = || {
         let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -205,8 +205,9 @@ fn packet_sockets_filter_and_stamp() {
 
 fn choose_and_stamp() {
     let pool = pool();
-    let config =
-        |name: &str| Options { ring: Some(128), timestamps: true, ..Options::default() }.of_port(name, pool.clone());
+    let config = |name: &str| {
+        Options { ring: Some(128), timestamps: true, ..Options::default() }.of_port(name, pool.clone()).unwrap()
+    };
     let open = |name: &str, flow: Option<&str>| {
         let flow = flow.map(|flow| flow.parse().unwrap());
         PacketPort::open(Interface::open(name).unwrap(), flow, config(name)).unwrap()
@@ -260,7 +261,7 @@ fn wait_for_a_reader() {
     const COUNT: u64 = 100;
     let pool = pool();
     let open = |name: &str| {
-        let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool.clone());
+        let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool.clone()).unwrap();
         PacketPort::open(Interface::open(name).unwrap(), None, config).unwrap()
     };
     let (mut sender, mut receiver) = (open("v0"), open("v1"));
@@ -310,7 +311,8 @@ fn receive_segments() {
             continue;
         }
         run(&format!("ip link set dev v0 gso_max_segs {most}"));
-        let config = Options { ring: Some(64), offloads, ..Options::default() }.of_port("packet:v1", pool.clone());
+        let config =
+            Options { ring: Some(64), offloads, ..Options::default() }.of_port("packet:v1", pool.clone()).unwrap();
         let flow = Some("udp:9".parse().unwrap());
         let mut port = PacketPort::open(Interface::open("v1").unwrap(), flow, config).unwrap();
         let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
@@ -351,7 +353,7 @@ fn receive_segments() {
 
 fn schedules() {
     let pool = pool();
-    let config = |name: &str| Options { ring: Some(128), ..Options::default() }.of_port(name, pool.clone());
+    let config = |name: &str| Options { ring: Some(128), ..Options::default() }.of_port(name, pool.clone()).unwrap();
     let flow = Some("udp".parse::<Filter>().unwrap());
     let xdp = Xdp::open(Interface::open("v0").unwrap(), &XdpOptions { flow, ..XdpOptions::default() }, config("v0"));
     let packet = PacketPort::open(Interface::open("v1").unwrap(), None, config("v1"));

@@ -482,7 +482,7 @@ fn names_and_numbers_have_limits() {
         ValePort::open(
             "vale3",
             &format!("p{n}"),
-            Options { ring: Some(64), ..Options::default() }.of_port("", pool.clone()),
+            Options { ring: Some(64), ..Options::default() }.of_port("", pool.clone()).unwrap(),
         )
     };
     let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();

@@ -53,7 +53,7 @@ fn pass(from: &mut Batch, to: &mut Batch) -> usize {
 fn options() -> Options {
     Options { local: true, ..Options::default() }.with_port_kind("loop", |name: &PortName, config| {
         name.allow(&["mtu"])?;
-        Ok(Box::new(Loopback(name.to_string(), config.pool, Arc::default())) as Box<dyn Device>)
+        Ok(Box::new(Loopback(name.to_string(), config.pool().clone(), Arc::default())) as Box<dyn Device>)
     })
 }
 

@@ -136,7 +136,8 @@ impl Port {
             vectors: setup.vectors,
             ..Options::default()
         }
-        .of_port(name, pool.clone());
+        .of_port(name, pool.clone())
+        .unwrap();
         if !is_served {
             let device = linerate::port::Port::new(linerate::drive_model(&card, None, config).unwrap());
             return Port { card, device, hub, served: None };
@@ -516,7 +517,7 @@ proptest! {
             let hub = Arc::<Mutex<Hub>>::default();
             let card = Card::new(name, Box::new(HubWire(hub.clone())));
             let options = Options { ring: Some(setup.ring), max_frame: setup.max_frame, vectors: setup.vectors, ..Options::default() };
-            let device = linerate::drive_model(&card, None, options.of_port(name, pool.clone())).unwrap();
+            let device = linerate::drive_model(&card, None, options.of_port(name, pool.clone()).unwrap()).unwrap();
             (card, hub, faulty(device, &faults))
         });
         let (mut rx, mut tx) = (a.2.rx(0).unwrap(), b.2.tx(0).unwrap());

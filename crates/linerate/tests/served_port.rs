@@ -22,9 +22,11 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 /// Opens a port with its own pool and one queue each way, unless `change` sets others.
-fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Config)) -> ServedPort {
-    let mut config = Options { ring: Some(64), ..Options::default() }.of_port(&wanted.name, pool(512));
-    change(&mut config);
+fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Options)) -> ServedPort {
+    let mut options = Options { ring: Some(64), ..Options::default() };
+    change(&mut options);
+    let pool = options.pool.take().unwrap_or_else(|| pool(512));
+    let config = options.of_port(&wanted.name, pool).unwrap();
     ServedPort::find(folder, wanted, config).unwrap().expect("it is served")
 }
 
@@ -33,11 +35,11 @@ fn named(name: &str) -> OpenRequest {
 }
 
 /// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
-fn pipe(folder: &Path, change: impl Fn(&mut Config)) -> [ServedPort; 2] {
+fn pipe(folder: &Path, change: impl Fn(&str, &mut Options)) -> [ServedPort; 2] {
     ["pipe{1", "pipe}1"].map(|name| {
-        open(folder, named(name), |config| {
-            config.options.max_frame = 9000;
-            change(config);
+        open(folder, named(name), |options| {
+            options.max_frame = 9000;
+            change(name, options);
         })
     })
 }
@@ -79,7 +81,7 @@ fn receive(rx: &mut dyn Receive) -> Vec<(usize, usize)> {
 fn packets_arrive_whole_and_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let [mut a, mut b] = pipe(folder.path(), |_, _| {});
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let lens = [60, 1514, 1, 9000, 61];
     let pool = a.pool().clone();
@@ -104,8 +106,7 @@ fn packets_arrive_whole_and_are_counted() {
 fn packets_that_are_too_long_are_dropped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let mut ports =
-        pipe(folder.path(), |config| config.options.max_frame = if config.name == "pipe{1" { 3000 } else { 100 });
+    let mut ports = pipe(folder.path(), |name, options| options.max_frame = if name == "pipe{1" { 3000 } else { 100 });
     let pool = ports[0].pool().clone();
     let [a, b] = &mut ports;
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
@@ -126,7 +127,7 @@ fn packets_that_are_too_long_are_dropped_and_counted() {
 fn packets_without_room_wait_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let [mut a, mut b] = pipe(folder.path(), |_, _| {});
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     // A batch of four takes four.
@@ -172,7 +173,7 @@ fn a_receiver_without_buffers_lets_packets_wait_and_counts_it() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] =
-        pipe(folder.path(), |config| config.pool = pool(if config.name == "pipe}1" { 64 } else { 512 }));
+        pipe(folder.path(), |name, options| options.pool = Some(pool(if name == "pipe}1" { 64 } else { 512 })));
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let (own, theirs) = (a.pool().clone(), b.pool().clone());
     assert_eq!(send(&mut *tx, &own, &[60; 2]), 0);
@@ -187,9 +188,9 @@ fn a_receiver_without_buffers_lets_packets_wait_and_counts_it() {
     drop(batch);
     // A packet for which the pool can never have enough buffers is dropped, and the next one arrives.
     let [mut a, mut b] = ["big{1", "big}1"].map(|name| {
-        open(folder.path(), named(name), |config| {
-            (config.options.max_frame, config.options.ring) = (20_000, Some(64));
-            config.pool = if name == "big}1" { pool(4) } else { config.pool.clone() };
+        open(folder.path(), named(name), |options| {
+            (options.max_frame, options.ring) = (20_000, Some(64));
+            options.pool = (name == "big}1").then(|| pool(4));
         })
     });
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
@@ -210,7 +211,7 @@ fn a_queue_wakes_its_program_if_interrupts_are_on() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let [mut a, mut b] =
-        pipe(folder.path(), |config| config.options.interrupts = (config.name == "pipe}1").then_some(Duration::ZERO));
+        pipe(folder.path(), |name, options| options.interrupts = (name == "pipe}1").then_some(Duration::ZERO));
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     assert!(a.rx(0).unwrap().arm().is_none());
@@ -233,7 +234,7 @@ fn a_queue_wakes_its_program_if_interrupts_are_on() {
 fn a_pipe_takes_a_ring_of_packets() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let [mut a, mut b] = pipe(folder.path(), |_| {});
+    let [mut a, mut b] = pipe(folder.path(), |_, _| {});
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     assert_eq!((send(&mut *tx, &pool, &[60; 20]), tx.unsent()), (0, 0));
@@ -247,7 +248,7 @@ fn a_pipe_takes_a_ring_of_packets() {
 fn rings_and_addresses_are_the_servers_choice() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(folder.path());
-    let two = |config: &mut Config| (config.options.rx_queues, config.options.tx_queues) = (2, 2);
+    let two = |options: &mut Options| (options.rx_queues, options.tx_queues) = (2, 2);
     let mut a = open(folder.path(), named("vale8:a"), two);
     let mut b = open(folder.path(), named("vale8:b"), |_| {});
     let info = a.info();
@@ -290,10 +291,10 @@ fn a_monitor_receives_and_does_not_send() {
     let _server = serve(folder.path());
     // A name used only here: all servers of a process serve that process's pipes.
     let [mut a, mut b] =
-        ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |config| config.options.max_frame = 9000));
+        ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |options| options.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
         let monitor = OpenRequest { monitor_rx, monitor_tx, ..named("heard{1") };
-        let mut monitor = open(folder.path(), monitor, |config| config.options.max_frame = 9000);
+        let mut monitor = open(folder.path(), monitor, |options| options.max_frame = 9000);
         let refused = monitor.tx(0).map(drop).unwrap_err().with_hint();
         assert!(refused.contains("a monitor only receives"), "{refused}");
         monitor
@@ -400,12 +401,12 @@ fn the_server_notes_when_packets_come() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let timed = |wanted: OpenRequest| {
-        open(folder.path(), OpenRequest { timestamps: true, ..wanted }, |config| config.options.max_frame = 9000)
+        open(folder.path(), OpenRequest { timestamps: true, ..wanted }, |options| options.max_frame = 9000)
     };
     let mut b = timed(named("vale15:b"));
     let mut c =
         timed(OpenRequest { cluster: Some(ClusterRequest { shares: 1, by: "flow".to_string() }), ..named("vale15:c") });
-    let mut untimed = open(folder.path(), named("vale15:d"), |config| config.options.max_frame = 9000);
+    let mut untimed = open(folder.path(), named("vale15:d"), |options| options.max_frame = 9000);
     let mut a = open(folder.path(), named("vale15:a"), |_| {});
     let mut monitor = timed(OpenRequest { monitor_rx: true, ..named("vale15:b") });
     let [mut b, mut c, mut monitor] = [&mut b, &mut c, &mut monitor].map(|port| port.rx(0).unwrap());

@@ -31,7 +31,7 @@ fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
 }
 
 fn open(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
-    fake_virtio::open(device, Options { ring: Some(64), ..Options::default() }.of_port("liar", pool.clone()))
+    fake_virtio::open(device, Options { ring: Some(64), ..Options::default() }.of_port("liar", pool.clone()).unwrap())
 }
 
 fn message<T>(outcome: Result<T, Error>) -> String {
@@ -140,7 +140,8 @@ fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
     {
         let (device, pool) = (Memory::new(features | MERGEABLE), pool());
         let config = Options { ring: Some(64), max_frame: LONGEST, vectors, ..Options::default() }
-            .of_port("merged", pool.clone());
+            .of_port("merged", pool.clone())
+            .unwrap();
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (mut rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [mut queue, _] = Queue::pair(&device, 64, features == PACKED);
@@ -198,7 +199,8 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
     {
         let (device, pool) = (Memory::new(features | MERGEABLE), pool());
         let config = Options { ring: Some(64), max_frame: LONGEST, vectors, ..Options::default() }
-            .of_port("sends", pool.clone());
+            .of_port("sends", pool.clone())
+            .unwrap();
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [_, mut queue] = Queue::pair(&device, 64, features == PACKED);
@@ -347,7 +349,8 @@ fn a_device_that_enables_notifications_late_is_notified() {
     for features in [SPLIT, PACKED] {
         let (device, pool) = (Memory::new(features), pool());
         let config = Options { ring: Some(64), interrupts: Some(Default::default()), ..Options::default() }
-            .of_port("sleeper", pool.clone());
+            .of_port("sleeper", pool.clone())
+            .unwrap();
         let mut port = fake_virtio::open(&device, config).unwrap();
         let (mut rx, _tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [mut end, _] = Queue::pair(&device, 64, features == PACKED);

@@ -73,7 +73,7 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
     let (mut device, pool) = (Memory::new(features), Pool::new(region));
     Arc::get_mut(&mut device).unwrap().page = page;
     device.set_32(COMMON + 24, RING as u32);
-    let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool.clone());
+    let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool.clone()).unwrap();
     let mut port = fake_virtio::open(&device, config).unwrap();
     let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
     let [mut rx_end, mut tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);

@@ -37,8 +37,9 @@ fn open(card: &Arc<Card>, queues: u16, throttle: Duration) -> Port {
     let pages = Pages::Only(PageSize::Ordinary);
     let options = RegionOptions { buffers: 8192, buffer_size: 2048, pages, numa_node: None };
     let pool = Pool::new(Region::new(&options).unwrap());
-    let config =
-        Options { interrupts: Some(throttle), rx_queues: queues, ..Options::default() }.of_port(card.name(), pool);
+    let config = Options { interrupts: Some(throttle), rx_queues: queues, ..Options::default() }
+        .of_port(card.name(), pool)
+        .unwrap();
     Port::new(linerate::drive_model(card, None, config).unwrap())
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use linerate::memory::{
     Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping, PageSize, Paged, Pool, Region, RegionOptions,
 };
-use linerate::nic::ixgbe::{Config, Ixgbe};
+use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::{Bar, Bus, Interrupt, MappedBar, MappedDoorbell};
 use linerate::port::{Device, QueueStatistics, Receive, Transmit, Vectors};
 use linerate::spec::descriptor::{receive, transmit};
@@ -168,10 +168,8 @@ impl Fake {
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         // A backplane has no module to be read.
-        let config = Config {
-            device: 0x10F7,
-            ..Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool)
-        };
+        let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool).unwrap();
+        let config = config.with_device(0x10F7);
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
         let [rings, packets] = [0, 1].map(|n| dma.maps.lock().unwrap()[n].clone());

@@ -360,7 +360,8 @@ impl Card {
         device.set_32(COMMON + 24, RING as u32);
         let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
         let mut port =
-            open(&device, Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool)).unwrap();
+            open(&device, Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool).unwrap())
+                .unwrap();
         let (rx, tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
         let [rx_end, tx_end] = Queue::pair(&device, RING, features & PACKED == PACKED);
         let packets = device.mapped.lock().unwrap()[0].clone();

@@ -21,7 +21,7 @@ impl Batch {
                 fits = is_of_pool && rest.len() < rest.capacity();
                 freed += usize::from(!fits);
             }
-            if !fits || !rest.push_slot(&mut slot) {
+            if !fits || !rest.push_slot(&pool, &mut slot) {
                 cache.put(&[slot.buf()]);
             }
         });

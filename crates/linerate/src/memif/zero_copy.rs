@@ -63,9 +63,9 @@ impl RegionRx for LendingRx {
 impl LendingRx {
     /// Takes what is ready, as far as the batch has room; `None`: the peer claims more than there can be.
     fn take_all(&mut self, ready: Option<u16>, batch: &mut Batch) {
-        let LendingRx { attached, counters, limits, parts, .. } = self;
+        let LendingRx { attached, pool, counters, limits, parts, .. } = self;
         let Some((ring, lent)) = attached.lending() else { return };
-        let taken = ready.and_then(|ready| take(ring, lent, ready, batch, counters, *limits, parts));
+        let taken = ready.and_then(|ready| take((ring, lent), ready, pool, batch, counters, *limits, parts));
         match taken {
             Some(taken) => ring.advance(taken),
             None => attached.give_up(),
@@ -77,9 +77,9 @@ impl LendingRx {
 /// will never be followed by the packet's end.
 #[inline(always)]
 fn take(
-    ring: &Ring,
-    lent: &mut Lent,
+    (ring, lent): (&Ring, &mut Lent),
     ready: u16,
+    pool: &Arc<Pool>,
     batch: &mut Batch,
     counters: &QueueCounters,
     limits: Limits,
@@ -129,7 +129,7 @@ fn take(
             counters.missed(0, 1);
         } else if length < SHORTEST || parts.len() > MAX_CHAIN {
             counters.dropped();
-        } else if take_chain(ring, lent, placement, parts, batch) {
+        } else if take_chain((ring, lent), placement, parts, pool, batch) {
             (packets, bytes) = (packets + 1, bytes + length);
         } else {
             counters.found_no_buffer();
@@ -179,7 +179,13 @@ fn gather(ring: &Ring, ahead: u16, left: u16, room: usize, parts: &mut Vec<(u16,
 
 /// Takes a packet of several buffers. Returns false if the pool has not as many others.
 #[cold]
-fn take_chain(ring: &Ring, lent: &mut Lent, placement: Placement, parts: &[(u16, u32)], batch: &mut Batch) -> bool {
+fn take_chain(
+    (ring, lent): (&Ring, &mut Lent),
+    placement: Placement,
+    parts: &[(u16, u32)],
+    pool: &Arc<Pool>,
+    batch: &mut Batch,
+) -> bool {
     let mut fresh = Vec::with_capacity(parts.len());
     while fresh.len() < parts.len()
         && let Some(buf) = batch.take_buffer()
@@ -193,7 +199,7 @@ fn take_chain(ring: &Ring, lent: &mut Lent, placement: Placement, parts: &[(u16,
     for (place, (&(ahead, len), new)) in parts.iter().zip(fresh).enumerate() {
         let buf = std::mem::replace(lent.at(ring.number(ahead)), new);
         let mut slot = placement.slot(buf, len as u16, place + 1 < parts.len());
-        if !batch.push_slot(&mut slot) {
+        if !batch.push_slot(pool, &mut slot) {
             batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
         }
     }

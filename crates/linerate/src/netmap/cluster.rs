@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::channel::{Receiver, Sender, channel};
-use super::reader::{receive_from, recv_counted, send_to};
+use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -99,7 +98,7 @@ struct Shared {
 /// A consumer's part.
 struct Share {
     /// The ring's end, while no queue has it.
-    receiver: Mutex<Option<Receiver<u64>>>,
+    receiver: Mutex<Option<SlotReceiver>>,
     wake: Wake,
     /// The consumer writes what was received, and the distributor what was dropped.
     counters: QueueCounters,
@@ -109,7 +108,10 @@ struct Share {
 struct Distributor {
     /// The port's receive queues, while there is a consumer.
     queues: Vec<Box<dyn Receive>>,
-    batch: Batch,
+    /// Packets of the port's queues. These may be a program's own, and put packets of another pool into it, or replace it.
+    lent: Batch,
+    /// Copies of packets of another pool.
+    copies: Batch,
     lanes: Vec<Lane>,
     /// The next consumer in turn.
     next: usize,
@@ -119,8 +121,8 @@ struct Distributor {
 
 /// The distributor's end of a consumer's ring.
 struct Lane {
-    sender: Sender<u64>,
-    /// Packets of a batch for this consumer.
+    sender: SlotSender,
+    /// Packets of a batch for this consumer, never lent to a queue of the port.
     packets: Batch,
     is_open: bool,
 }
@@ -167,12 +169,13 @@ impl Cluster {
         };
         let (mut shares, mut lanes) = (Vec::new(), Vec::new());
         for _ in 0..consumers {
-            let (sender, receiver) = channel(ring);
+            let (sender, receiver) = slot_channel(&pool, ring);
             let counters = QueueCounters::default();
             shares.push(Share { receiver: Mutex::new(Some(receiver)), wake: Wake::new()?, counters });
             lanes.push(Lane { sender, packets: batch(), is_open: false });
         }
-        let distributor = Distributor { queues: Vec::new(), batch: batch(), lanes, next: 0, sleepers: 0 };
+        let distributor =
+            Distributor { queues: Vec::new(), lent: batch(), copies: batch(), lanes, next: 0, sleepers: 0 };
         let most_cached = pool.most_cached(TURN).min(buffers / 4 / consumers);
         let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
         let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
@@ -198,7 +201,7 @@ impl Shared {
     /// Returns whether no packet waits for a consumer.
     fn is_empty(&self) -> bool {
         let distributor = &mut *self.distributor();
-        distributor.lanes.iter().all(|lane| lane.sender.is_empty())
+        distributor.lent.is_empty() && distributor.lanes.iter().all(|lane| lane.sender.is_empty())
     }
 }
 
@@ -208,10 +211,10 @@ impl Distributor {
         for queue in 0..self.queues.len() {
             may_have_more = false;
             for turn in 0..TURNS {
-                if self.queues[queue].recv(&mut self.batch) == 0 {
+                if self.queues[queue].recv(&mut self.lent) == 0 && self.lent.is_empty() {
                     break;
                 }
-                self.hand_out(shared);
+                self.hand_out_all(shared);
                 may_have_more = turn + 1 == TURNS;
             }
         }
@@ -221,40 +224,23 @@ impl Distributor {
         }
     }
 
-    /// Moves all packets of the batch into their consumers' rings, and drops those without room.
-    fn hand_out(&mut self, shared: &Shared) {
-        let Distributor { batch, lanes, next, .. } = self;
-        while !batch.is_empty() {
-            let slots = batch.slots();
-            let len = slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1);
-            let number = match shared.by {
-                By::Key(key) => share_of(hash(&shared.pool, key, &slots[..len]), lanes.len()),
-                By::Turn => {
-                    *next = (*next + 1) % lanes.len();
-                    *next
-                }
-            };
-            // A lane has room for all slots of a batch.
-            let packets = &mut lanes[number].packets;
-            let moved = slots[..len].iter_mut().map_while(|slot| packets.push_slot(slot).then_some(())).count();
-            batch.sent(moved);
-            batch.drop_front(len - moved);
+    /// Moves all packets that were received into their consumers' rings. Packets of another pool are copied; those for which
+    /// the pool has no buffer wait for the next turn.
+    fn hand_out_all(&mut self, shared: &Shared) {
+        let Distributor { lent, copies, lanes, next, .. } = self;
+        if lent.is_of(&shared.pool) {
+            return hand_out(shared, lent, lanes, next);
         }
-        for (Lane { sender, packets, is_open }, share) in lanes.iter_mut().zip(&shared.shares) {
-            if packets.is_empty() {
-                continue;
+        loop {
+            let (copied, too_long) = copies.copy_from(&shared.pool, lent, usize::MAX);
+            shared.shares[0].counters.missed(too_long as u32, 0);
+            if copied == 0 {
+                break;
             }
-            if *is_open && send_to(sender, packets).slots > 0 {
-                share.wake.notify();
-            }
-            let dropped = packets.slots().iter().filter(|slot| !slot.has_more()).count();
-            if dropped > 0 {
-                share.counters.missed(dropped as u32, 0);
-                while let Some(slot) = packets.pop_slot() {
-                    batch.put(&[slot.buf()]);
-                }
-            }
+            hand_out(shared, copies, lanes, next);
         }
+        // Once it is empty, it has this pool again.
+        lent.belongs_to(&shared.pool);
     }
 
     /// Ends the interrupts of a consumer that has slept; the others go on sleeping.
@@ -264,6 +250,46 @@ impl Distributor {
             queue.disarm();
             if self.sleepers > 0 {
                 queue.arm();
+            }
+        }
+    }
+}
+
+/// Moves all packets of a batch of the port's pool into their consumers' rings, and drops those without room.
+fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut usize) {
+    while !batch.is_empty() {
+        let mut taken = 0;
+        // A lane has room for these and the rest of a chain. A port's queue may have replaced the batch by a longer one.
+        while taken < TURN && !batch.is_empty() {
+            let slots = batch.slots();
+            let len = Slot::first_packet(slots);
+            let number = match shared.by {
+                By::Key(key) => share_of(hash(&shared.pool, key, &slots[..len]), lanes.len()),
+                By::Turn => {
+                    *next = (*next + 1) % lanes.len();
+                    *next
+                }
+            };
+            let packets = &mut lanes[number].packets;
+            let moved = slots[..len].iter_mut().map_while(|slot| packets.push_slot(&shared.pool, slot).then_some(()));
+            let moved = moved.count();
+            batch.sent(moved);
+            batch.drop_front(len - moved);
+            taken += len;
+        }
+        for (Lane { sender, packets, is_open }, share) in lanes.iter_mut().zip(&shared.shares) {
+            if packets.is_empty() {
+                continue;
+            }
+            if *is_open && sender.send(packets).slots > 0 {
+                share.wake.notify();
+            }
+            let dropped = packets.slots().iter().filter(|slot| !slot.has_more()).count();
+            if dropped > 0 {
+                share.counters.missed(dropped as u32, 0);
+                while let Some(slot) = packets.pop_slot() {
+                    batch.put(&[slot.buf()]);
+                }
             }
         }
     }
@@ -413,7 +439,7 @@ struct ClusterRx {
     shared: Arc<Shared>,
     number: usize,
     /// Returned to its share when this is dropped.
-    receiver: Option<Receiver<u64>>,
+    receiver: Option<SlotReceiver>,
     events: Option<OwnedFd>,
     /// Counted as a sleeper.
     is_armed: bool,
@@ -432,11 +458,7 @@ impl ClusterRx {
         distributor.lanes[self.number].is_open = false;
         let share = self.share();
         // The distributor counts drops, and this has its lock.
-        while receive_from(&mut receiver, &mut distributor.batch).slots > 0 {
-            let dropped = distributor.batch.packets().count();
-            share.counters.missed(dropped as u32, 0);
-            distributor.batch.clear();
-        }
+        share.counters.missed(receiver.drain() as u32, 0);
         *share.receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         if distributor.lanes.iter().any(|lane| lane.is_open) {
             return Ok(());
@@ -456,17 +478,17 @@ impl RegionRx for ClusterRx {
         batch.keep_cached(self.shared.most_cached);
         let counters = &self.shared.shares[self.number].counters;
         let Some(receiver) = &mut self.receiver else { return 0 };
-        match recv_counted(receiver, counters, batch) {
+        match receiver.receive_counted(counters, batch) {
             0 => {
                 self.shared.distribute();
-                recv_counted(receiver, counters, batch)
+                receiver.receive_counted(counters, batch)
             }
             count => count,
         }
     }
 
     fn buffers(&self) -> usize {
-        self.receiver.as_ref().map_or(0, Receiver::waiting)
+        self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
 
     /// Arms the consumer's own event, and the port's: whichever consumer is woken by the port hands out.

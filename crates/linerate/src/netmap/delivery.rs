@@ -6,9 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::channel::{Receiver, Sender, channel};
 use super::frames::{CHUNK, Frames};
-use super::reader::{receive_from, recv_counted, send_to};
+use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
@@ -38,7 +37,7 @@ pub struct Delivery {
 
 struct Lane {
     entry: Mutex<Entry>,
-    receiver: Mutex<Option<Receiver<u64>>>,
+    receiver: Mutex<Option<SlotReceiver>>,
     wake: Wake,
 }
 
@@ -82,7 +81,7 @@ impl RecipientCounts {
 
 /// The sender's side of a lane: copies in buffers of the receiver's region, then slots in a channel; or a recipient.
 struct Entry {
-    sender: Sender<u64>,
+    sender: SlotSender,
     recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
     times: Times,
@@ -95,7 +94,7 @@ struct Entry {
 impl Delivery {
     pub fn new(config: &Config) -> Result<Delivery> {
         let lane = || {
-            let (sender, receiver) = channel(config.ring());
+            let (sender, receiver) = slot_channel(&config.pool, config.ring());
             let entry = Entry {
                 sender,
                 recipient: None,
@@ -259,7 +258,7 @@ impl MonitorSink for Delivery {
                     if let Some(time) = entry.time(self, copies.len()) {
                         copies.stamp_from(time);
                     }
-                    send_to(&mut entry.sender, copies);
+                    entry.sender.send(copies);
                     lane.wake.notify();
                 }
             }
@@ -305,7 +304,7 @@ impl Entry {
             }
             let Some(buf) = self.copies.take_buffer() else { break };
             let copy = theirs.copy(slot, ours, buf);
-            if self.sender.send(Slot::words(std::slice::from_ref(&copy))) == 0 {
+            if !self.sender.send_slot(pool, &copy) {
                 self.copies.put(&[buf]);
                 full += 1;
             }
@@ -327,7 +326,7 @@ impl Entry {
         if let Some(recipient) = &mut self.recipient {
             return count(&self.counters, recipient.take_all(&mut self.copies));
         }
-        send_to(&mut self.sender, &mut self.copies);
+        self.sender.send(&mut self.copies);
         if self.copies.is_empty() {
             return 0;
         }
@@ -342,7 +341,7 @@ pub struct DeliveryRx {
     delivery: Arc<Delivery>,
     queue: usize,
     /// Returned to the lane when this is dropped.
-    receiver: Option<Receiver<u64>>,
+    receiver: Option<SlotReceiver>,
     counters: Arc<QueueCounters>,
 }
 
@@ -381,13 +380,13 @@ impl RegionRx for DeliveryRx {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.receiver.as_mut().map_or(0, |receiver| recv_counted(receiver, &self.counters, batch))
+        self.receiver.as_mut().map_or(0, |receiver| receiver.receive_counted(&self.counters, batch))
     }
 
     fn buffers(&self) -> usize {
         // The sender's cached buffers count as the queue's, since its packets are copied into them.
         let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.copies.cached() + self.receiver.as_ref().map_or(0, Receiver::waiting)
+        entry.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -407,11 +406,7 @@ impl Drop for DeliveryRx {
         (entry.recipient, entry.counters) = (None, Arc::default());
         // No packet is copied without a receiver, so that the buffers are not needed.
         entry.copies = Batch::with_capacity(CHUNK);
-        let mut batch = Batch::with_capacity(CHUNK);
-        batch.is_of(&self.delivery.pool);
-        while receive_from(&mut receiver, &mut batch).slots > 0 {
-            batch.clear();
-        }
+        receiver.drain();
         *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
     }
 }

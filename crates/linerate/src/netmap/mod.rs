@@ -7,7 +7,7 @@
 //! - [`Cluster`]: a port whose packets are handed out to several consumers by their flows, `PORT?cluster=N&by=flow`
 //! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
-//! - `reader`: packets into and out of a channel
+//! - `slot_channel`: packets into and out of a channel
 //! - `channel`: slots on their way between two threads; `wake`: wakes a receiver that sleeps
 //!
 //! This room knows memory and ports, and neither cards nor the kernel's interfaces. As ports, those can be attached to
@@ -20,8 +20,8 @@ mod frames;
 mod monitor;
 mod null;
 mod pipe;
-mod reader;
 mod ring;
+mod slot_channel;
 mod vale;
 mod wake;
 

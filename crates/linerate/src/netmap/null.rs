@@ -65,7 +65,7 @@ struct NullTx {
 
 impl Transmit for NullTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let moved = super::reader::counted(batch.slots());
+        let moved = super::slot_channel::counted(batch.slots());
         let slots = batch.len();
         batch.drop_front(slots);
         self.counters.moved_packets(moved.packets, slots, moved.bytes);

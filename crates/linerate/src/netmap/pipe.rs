@@ -4,8 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::channel::{Receiver, Sender, channel};
-use super::reader::{receive_from, recv_counted, send_counted};
+use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -44,8 +43,8 @@ struct PipeState {
 
 /// One direction of a queue. It has the channel's ends that no queue has.
 struct Lane {
-    sender: Mutex<Option<Sender<u64>>>,
-    receiver: Mutex<Option<Receiver<u64>>>,
+    sender: Mutex<Option<SlotSender>>,
+    receiver: Mutex<Option<SlotReceiver>>,
     wake: Wake,
 }
 
@@ -101,7 +100,7 @@ impl PipeState {
         let lanes = || -> Result<Vec<Arc<Lane>>> {
             (0..config.options.rx_queues.max(config.options.tx_queues))
                 .map(|_| {
-                    let (sender, receiver) = channel(config.ring());
+                    let (sender, receiver) = slot_channel(&config.pool, config.ring());
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
                     Ok(Arc::new(Lane { sender, receiver, wake: Wake::new()? }))
                 })
@@ -116,10 +115,9 @@ impl Drop for PipeState {
     fn drop(&mut self) {
         // Frees packets that were not received. No queue is left, since a queue keeps the pipe.
         for lane in self.lanes.iter().flatten() {
-            let Some(mut receiver) = take(&lane.receiver) else { continue };
-            let mut batch = Batch::with_capacity(self.ring);
-            batch.is_of(&self.pool);
-            receive_from(&mut receiver, &mut batch);
+            if let Some(mut receiver) = take(&lane.receiver) {
+                receiver.drain();
+            }
         }
     }
 }
@@ -164,7 +162,7 @@ struct PipeRx {
     pipe: Arc<PipeState>,
     lane: Arc<Lane>,
     /// Returned to its lane when this is dropped.
-    receiver: Option<Receiver<u64>>,
+    receiver: Option<SlotReceiver>,
     counters: Arc<QueueCounters>,
 }
 
@@ -177,11 +175,11 @@ impl RegionRx for PipeRx {
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let Some(receiver) = &mut self.receiver else { return 0 };
-        recv_counted(receiver, &self.counters, batch)
+        receiver.receive_counted(&self.counters, batch)
     }
 
     fn buffers(&self) -> usize {
-        self.receiver.as_ref().map_or(0, Receiver::waiting)
+        self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
 
     fn arm(&mut self) -> Option<std::os::fd::BorrowedFd<'_>> {
@@ -206,7 +204,7 @@ struct PipeTx {
     pipe: Arc<PipeState>,
     lane: Arc<Lane>,
     /// Returned to its lane when this is dropped.
-    sender: Option<Sender<u64>>,
+    sender: Option<SlotSender>,
     counters: Arc<QueueCounters>,
     longest: usize,
 }
@@ -230,7 +228,7 @@ impl RegionTx for PipeTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         let Some(sender) = &mut self.sender else { return 0 };
-        let count = send_counted(sender, &self.counters, batch);
+        let count = sender.send_counted(&self.counters, batch);
         if self.lane.wake.is_wanted() {
             return self.notify(count);
         }

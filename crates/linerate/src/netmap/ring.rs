@@ -303,7 +303,7 @@ impl TxRing {
                 batch.drop_beginning();
             }
             // The batch has room for a ring and a chain. Without room the packet would be dropped.
-            if *skips || !batch.push_slot(&mut slot) {
+            if *skips || !batch.push_slot(&ring.pool, &mut slot) {
                 batch.put(&[slot.buf()]);
             }
             *skips &= has_more;
@@ -314,7 +314,7 @@ impl TxRing {
         batch.keep_beginning(&mut beginning.slots);
         queue.send(batch);
         ring.fit(batch);
-        batch.resume(&mut beginning.slots);
+        batch.resume(&ring.pool, &mut beginning.slots);
         drop(beginning);
         // Slots that were not taken stay in front of head.
         let free = (ring.slots.len() - 1).saturating_sub(batch.len());

@@ -27,10 +27,10 @@ use crate::memif::Memif;
 use crate::memory::{Pool, Region, RegionOptions};
 #[cfg(feature = "netmap")]
 use crate::netmap::{Cluster, cluster_of};
-use crate::nic::ixgbe::{MAX_FRAME, MAX_QUEUES};
-use crate::offload::LONGEST;
+use crate::nic::ixgbe::MAX_FRAME;
 use crate::port::{
-    CLUSTER, Config, Device, FRAME_HEADERS, Faults, Kind, NO_OPTION, Options, Port, PortName, Vectors, Wrapped, Wrapper,
+    CLUSTER, Config, Device, FRAME_HEADERS, Faults, Kind, MAX_QUEUES, NO_OPTION, Options, Port, PortName,
+    SHORTEST_MAX_FRAME, Vectors, Wrapped, Wrapper,
 };
 #[cfg(feature = "vhost")]
 use crate::vhost::Vhost;
@@ -160,7 +160,7 @@ impl Options {
 
     /// Returns the configuration of a port: these options, and those of its name.
     fn config(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Config> {
-        let most = MAX_FRAME - FRAME_HEADERS;
+        let (least, most) = (SHORTEST_MAX_FRAME - FRAME_HEADERS, MAX_FRAME - FRAME_HEADERS);
         let mut options = self.clone();
         if name.option("queues").is_some() {
             options = options.with_queues(name.number("queues", 1, 1..=MAX_QUEUES.into())? as u16);
@@ -169,17 +169,12 @@ impl Options {
             options.ring = Some(name.number("ring", 0, 0..=usize::MAX)?);
         }
         if name.option("mtu").is_some() {
-            options.max_frame = name.number("mtu", 0, 46..=most)? + FRAME_HEADERS;
-        }
-        if options.max_frame > LONGEST {
-            let (option, value) = ("mtu".to_string(), (options.max_frame - FRAME_HEADERS).to_string());
-            let why = format!("it must be a number from 46 to {most}");
-            return Err(Error::BadOption { name: name.short().to_string(), option, value, why });
+            options.max_frame = name.number("mtu", 0, least..=most)? + FRAME_HEADERS;
         }
         options.offloads = name.switch("offloads", self.offloads)?;
         options.timestamps = name.switch("timestamps", self.timestamps)?;
         options.vectors = self.vectors_of(name)?;
-        Ok(options.of_port(name.short(), pool.clone()))
+        options.of_port(name.short(), pool.clone())
     }
 
     /// Returns the instructions that the name's option selects, or those of these options.

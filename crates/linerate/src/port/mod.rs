@@ -32,7 +32,7 @@ pub(crate) use finishing::SendFinished;
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub(crate) use name::{CLUSTER, Kind, NO_OPTION, is_pipe, is_vale};
 pub use name::{PortName, count};
-pub use options::{Access, Config, Options, PortKinds, Take, Vectors};
+pub use options::{Access, Config, MAX_QUEUES, Options, PortKinds, SHORTEST_MAX_FRAME, Take, Vectors};
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use random::Random;
 pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};

@@ -4,24 +4,32 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DEFAULT_FRAME, Device, PortName};
+use super::{DEFAULT_FRAME, Device, FRAME_HEADERS, PortName};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+use crate::offload::LONGEST;
 
 /// Descriptors in a ring by default.
 const DEFAULT_RING: usize = 512;
 
+/// The least that [`Options::max_frame`] can be: Ethernet's least payload of 46 bytes, and [`FRAME_HEADERS`].
+pub const SHORTEST_MAX_FRAME: usize = 46 + FRAME_HEADERS;
+
+/// The most queues of a port in each direction.
+pub const MAX_QUEUES: u16 = 64;
+
 /// How ports are opened. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) have priority.
 #[derive(Clone)]
 pub struct Options {
-    /// Receive queues, at least 1.
+    /// Receive queues, 1 to [`MAX_QUEUES`].
     pub rx_queues: u16,
-    /// Transmit queues, at least 1.
+    /// Transmit queues, 1 to [`MAX_QUEUES`].
     pub tx_queues: u16,
     /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 8,192 to receive from a switch of another
     /// process.
     pub ring: Option<usize>,
-    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](super::FRAME_HEADERS). A frame longer than a buffer arrives as a chain.
+    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](super::FRAME_HEADERS); from
+    /// [`SHORTEST_MAX_FRAME`] to 65,553. A frame longer than a buffer arrives as a chain.
     pub max_frame: usize,
     /// Interrupts, one for each receive queue, at most one per interval, so that a thread can sleep until packets arrive
     /// ([`Waiter`](super::Waiter)); `None`: polled only.
@@ -139,25 +147,45 @@ impl Options {
         self
     }
 
-    /// Returns the configuration of one port.
-    pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Config {
-        Config { name: name.to_string(), description: String::new(), device: 0, pool, options: self }
+    /// Returns the configuration of one port. Every kind of port can rely on the bounds that are checked here; most kinds have
+    /// closer ones.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for a count of queues that is not from 1 to [`MAX_QUEUES`], or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
+    pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Result<Config> {
+        let bad = |option: &str, value: String, why: String| {
+            Err(Error::BadOption { name: name.to_string(), option: option.to_string(), value, why })
+        };
+        let Options { rx_queues, tx_queues, max_frame, .. } = self;
+        if [rx_queues, tx_queues].iter().any(|queues| !(1..=MAX_QUEUES).contains(queues)) {
+            let why =
+                format!("{rx_queues} receive and {tx_queues} transmit queues: each must be from 1 to {MAX_QUEUES}");
+            let wrong = if (1..=MAX_QUEUES).contains(&rx_queues) { tx_queues } else { rx_queues };
+            return bad("queues", wrong.to_string(), why);
+        }
+        if !(SHORTEST_MAX_FRAME..=LONGEST).contains(&max_frame) {
+            let (least, most) = (SHORTEST_MAX_FRAME - FRAME_HEADERS, LONGEST - FRAME_HEADERS);
+            let mtu = max_frame as i128 - FRAME_HEADERS as i128;
+            return bad("mtu", mtu.to_string(), format!("it must be a number from {least} to {most}"));
+        }
+        Ok(Config { name: name.to_string(), description: String::new(), device: 0, pool, options: self })
     }
 }
 
-/// The configuration of one port: its name, its memory, and the options that it is opened with.
+/// The configuration of one port: its name, its memory, and the options that it is opened with, which were checked by
+/// [`Options::of_port`].
 #[derive(Clone)]
 pub struct Config {
     /// The port's name, for messages.
-    pub name: String,
+    pub(crate) name: String,
     /// Driver and device, for display.
-    pub description: String,
+    pub(crate) description: String,
     /// PCI's device number, for differences within a family; 0 for ports that are not cards.
-    pub device: u16,
+    pub(crate) device: u16,
     /// Where packets live.
-    pub pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     /// The options, among them those of the name.
-    pub options: Options,
+    pub(crate) options: Options,
 }
 
 /// Instructions that read and write descriptors. What a port does is the same with all of them.
@@ -198,7 +226,28 @@ impl Vectors {
 impl Config {
     /// Returns the configuration of a port with the default options.
     pub fn new(name: &str, pool: Arc<Pool>) -> Config {
-        Options::default().of_port(name, pool)
+        let options = Options::default();
+        Config { name: name.to_string(), description: String::new(), device: 0, pool, options }
+    }
+
+    /// Sets PCI's device number, for differences within a family of cards.
+    pub fn with_device(self, device: u16) -> Config {
+        Config { device, ..self }
+    }
+
+    /// Returns the port's name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the pool whose buffers the port's packets are in.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Returns the options, among them those of the name.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Returns the count of descriptors in each ring.

@@ -189,7 +189,7 @@ mod tests {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool);
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool).unwrap();
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let _rx = port.rx(0).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -216,7 +216,7 @@ mod tests {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: 1024, buffer_size: 2048, pages, numa_node: None };
             let pool = Pool::new(Region::new(&options).unwrap());
-            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool.clone());
+            let config = Options { ring: Some(64), ..Options::default() }.of_port("packet:lo", pool.clone()).unwrap();
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
             for len in [60, 100, 1000] {

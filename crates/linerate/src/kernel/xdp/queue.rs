@@ -108,7 +108,7 @@ impl XdpRx {
                 continue;
             };
             taken += 1;
-            if !batch.push_slot(&mut slot) {
+            if !batch.push_slot(&self.pool, &mut slot) {
                 // Longer than the longest chain.
                 batch.put(&[slot.buf()]);
                 batch.drop_beginning();
@@ -139,7 +139,7 @@ impl RegionRx for XdpRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            batch.resume(&mut self.partial);
+            batch.resume(&self.pool, &mut self.partial);
         }
         for _ in 0..self.sockets.len() {
             if !self.take_from(self.turn, batch) {

@@ -293,7 +293,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             };
             let more = word & receive::EOP == 0;
-            if !batch.push_slot(&mut self.placement.slot(*self.ring.buf(), length, more)) {
+            if !batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) {
                 batch.put(&[new]); // longer than a card may make it
                 return self.drop_packet(batch, word);
             }
@@ -347,7 +347,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[cold]
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
-        batch.resume(&mut self.partial);
+        batch.resume(&self.pool, &mut self.partial);
     }
 }
 

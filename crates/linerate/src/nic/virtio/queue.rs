@@ -196,7 +196,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     fn recv_burst(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            batch.resume(&mut self.partial);
+            batch.resume(&self.pool, &mut self.partial);
         }
         let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
         if received < offered || offered == 0 {
@@ -419,7 +419,7 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
                     todo.note(&mut slot, self.pool.region());
                 }
             }
-            if !batch.push_slot(&mut slot) {
+            if !batch.push_slot(&self.pool, &mut slot) {
                 batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
                 self.drop_buffer(batch, index, buffers);
                 continue;

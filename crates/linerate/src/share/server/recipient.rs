@@ -257,7 +257,9 @@ mod tests {
     fn config(name: &str) -> Config {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
-        Options { max_frame: 9000, ..Options::default() }.of_port(name, Pool::new(Region::new(&options).unwrap()))
+        Options { max_frame: 9000, ..Options::default() }
+            .of_port(name, Pool::new(Region::new(&options).unwrap()))
+            .unwrap()
     }
 
     impl Bench {
