@@ -175,6 +175,9 @@ impl Offload {
 
 /// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
 pub(crate) const LONGEST: usize = 65_535 + 18;
+/// The most segments of a packet. With Linux's least TCP segment (`tcp_min_snd_mss`, 48 bytes with TCP's options, of which a
+/// timestamp takes 12) a packet of 64 KiB has 1,820. A peer that asks for more would only occupy this thread.
+const MOST_SEGMENTS: usize = 2048;
 
 /// The headers of a packet to be segmented, which each of its segments gets.
 pub(crate) struct Headers {
@@ -191,8 +194,9 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    /// Reads the headers of a packet with a payload; all are in `first`, its first part. `None` if it cannot be segmented here.
-    pub fn of(first: &[u8], offload: Offload) -> Option<Headers> {
+    /// Reads the headers of a packet of `packet_len` bytes with a payload; all are in `first`, its first part. `None` if it
+    /// cannot be segmented here, or would become too many segments.
+    pub fn of(first: &[u8], packet_len: usize, offload: Offload) -> Option<Headers> {
         let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
         let mut network = 14;
         while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
@@ -219,7 +223,9 @@ impl Headers {
             true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
             false => transport >= network + 40,
         };
-        let is_possible = size > 0 && is_there && header >= shortest && first.len() >= len;
+        let segments = packet_len.saturating_sub(len).checked_div(size);
+        let is_bounded = segments.is_some_and(|segments| segments <= MOST_SEGMENTS);
+        let is_possible = is_bounded && is_there && header >= shortest && first.len() >= len;
         is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
     }
 
@@ -279,7 +285,8 @@ impl Headers {
 /// Segments a TCP packet, or the payload of one UDP datagram into several, and passes each finished segment to `each`.
 /// Returns false if the packet cannot be segmented here.
 pub(crate) fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
-    let Some(headers) = Headers::of(packet, offload).filter(|headers| packet.len() > headers.len) else { return false };
+    let headers = Headers::of(packet, packet.len(), offload);
+    let Some(headers) = headers.filter(|headers| packet.len() > headers.len) else { return false };
     let (template, payload) = packet.split_at(headers.len);
     let (mut template, mut left) = (template.to_vec(), payload.len());
     let mut segment = Vec::with_capacity(headers.len + headers.size);

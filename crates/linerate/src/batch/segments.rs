@@ -31,7 +31,8 @@ impl Batch {
         if left.segmentation() == Segmentation::None {
             return left.finish(packet, view);
         }
-        let Some(headers) = Headers::of(view.bytes(&packet[0]), left) else { return false };
+        let len = packet.iter().map(Slot::len).sum();
+        let Some(headers) = Headers::of(view.bytes(&packet[0]), len, left) else { return false };
         let mut place = at;
         for _ in 0..AT_ONCE {
             match self.cut_off(place, &headers, view) {
@@ -160,11 +161,20 @@ fn others_len(packet: &[Slot], n: usize) -> usize {
     packet.get(n + 1).map_or(usize::MAX, Slot::len)
 }
 
-/// Removes `count` bytes behind the first `headers` of a slot. The others move: an offset has a limit.
+/// Removes `count` bytes behind the first `headers` of a slot. The headers move up to the rest; at the largest offset of a slot
+/// all of it moves back to the front of the buffer.
 fn shorten(slot: &mut Slot, headers: usize, count: usize, view: View<'_>) {
     let (offset, len) = (slot.offset(), slot.len());
-    view.bytes_mut(slot).copy_within(headers + count.., headers);
-    slot.set_data(offset, len - count);
+    if offset + count <= Slot::MAX_OFFSET {
+        view.bytes_mut(slot).copy_within(..headers, count);
+        return slot.set_data(offset + count, len - count);
+    }
+    let front = offset.min(HEADROOM);
+    slot.set_data(front, offset + len - front);
+    let (bytes, begin) = (view.bytes_mut(slot), offset - front);
+    bytes.copy_within(begin..begin + headers, 0);
+    bytes.copy_within(begin + headers + count.., headers);
+    slot.set_data(front, len - count);
 }
 
 #[cfg(test)]
@@ -251,6 +261,38 @@ mod tests {
                     drop(batch);
                     assert_eq!(pool.available(), 512);
                 }
+            }
+        }
+    }
+
+    /// In one large buffer the rest of the packet advances to a slot's largest offset again and again.
+    #[test]
+    fn a_packet_in_one_large_buffer_is_cut_by_its_offset() {
+        let pool = pool(64, 65_536);
+        let payload = if cfg!(miri) { 9000 } else { 60_000 };
+        for (is_tcp, size) in [(true, 1448), (true, 4000), (true, 9000), (false, 600), (false, 60)] {
+            let (bytes, left) = large(is_tcp, payload, size);
+            let mut batch = Batch::new();
+            assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+            assert_eq!(batch.len(), 1);
+            assert!(take_all(&mut batch, 64) == segments(&bytes, left), "{is_tcp}, {size}");
+            drop(batch);
+            assert_eq!(pool.available(), 64);
+        }
+    }
+
+    /// A peer cannot make a packet tens of thousands of segments.
+    #[test]
+    fn a_packet_of_too_many_segments_is_dropped() {
+        let pool = pool(64, 2048);
+        for (payload, size, is_cut) in [(60_000, 1, false), (60_000, 29, false), (60_000, 30, true), (2000, 1, true)] {
+            for is_tcp in [true, false] {
+                let (bytes, left) = large(is_tcp, payload, size);
+                let mut batch = Batch::new();
+                assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+                let slots = batch.len();
+                assert_eq!(batch.finish_first(), if is_cut { 0 } else { slots }, "{payload}, {size}");
+                assert_eq!(cut(&bytes, left, |_| {}), is_cut);
             }
         }
     }
