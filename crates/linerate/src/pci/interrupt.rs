@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -14,7 +15,7 @@ use crate::pci::shared_event;
 pub struct Interrupt {
     event: OwnedFd,
     /// Another process has its descriptor, too.
-    is_shared: bool,
+    shared: Option<Arc<shared_event::Shared>>,
     /// The card's configuration space, to enable the line again that uio disables when it is raised.
     line: Option<File>,
 }
@@ -42,7 +43,7 @@ impl Interrupt {
     pub fn new() -> Result<Interrupt> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::system("eventfd", e))?;
-        Ok(Interrupt { event, is_shared: false, line: None })
+        Ok(Interrupt { event, shared: None, line: None })
     }
 
     /// Creates an eventfd whose descriptor another process gets: neither raising it nor clearing it sleeps, whatever that
@@ -51,12 +52,13 @@ impl Interrupt {
     /// # Errors
     /// The process has no descriptors left.
     pub(crate) fn shared() -> Result<Interrupt> {
-        Ok(Interrupt { is_shared: true, ..Interrupt::new()? })
+        shared_event::prepare();
+        Ok(Interrupt { shared: Some(Arc::default()), ..Interrupt::new()? })
     }
 
     /// Wraps a uio device's descriptor, with its configuration space.
     pub(super) fn from_line(event: OwnedFd, line: File) -> Interrupt {
-        Interrupt { event, is_shared: false, line: Some(line) }
+        Interrupt { event, shared: None, line: Some(line) }
     }
 
     /// Wraps another process's eventfd, to be raised; raising it does not sleep.
@@ -69,7 +71,8 @@ impl Interrupt {
             return Err(rustix::io::Errno::INVAL);
         }
         fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
-        Ok(Interrupt { event, is_shared: true, line: None })
+        shared_event::prepare();
+        Ok(Interrupt { event, shared: Some(Arc::default()), line: None })
     }
 
     /// Returns whether this is an interrupt line, which the card holds until its driver reads the cause.
@@ -84,13 +87,13 @@ impl Interrupt {
     pub fn try_clone(&self) -> Result<Interrupt> {
         let event = self.event.try_clone().map_err(|e| Error::system("dup", e))?;
         let line = self.line.as_ref().map(File::try_clone).transpose().map_err(|e| Error::system("dup", e))?;
-        Ok(Interrupt { event, is_shared: self.is_shared, line })
+        Ok(Interrupt { event, shared: self.shared.clone(), line })
     }
 
     /// Raises the interrupt, as a card does.
     pub fn raise(&self) {
-        if self.is_shared {
-            return shared_event::raise(self.event.as_fd());
+        if let Some(shared) = &self.shared {
+            return shared_event::raise(self.event.as_fd(), shared);
         }
         // This fails only if the counter is full, and then the interrupt is raised already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -98,7 +101,14 @@ impl Interrupt {
 
     /// Clears the interrupt, so that the next one can be waited for.
     pub fn clear(&self) {
-        let Some(config) = &self.line else { return shared_event::clear(self.event.as_fd()) };
+        if self.shared.is_some() {
+            return shared_event::clear(self.event.as_fd());
+        }
+        let Some(config) = &self.line else {
+            // Nothing to read means that it was not raised.
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+            return;
+        };
         // uio counts in 4 bytes. Nothing to read means that no interrupt was raised.
         let _ = rustix::io::read(&self.event, &mut [0; 4]);
         allow_line(config);

@@ -7,54 +7,141 @@
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+/// What is known of an event that another process has, by all its descriptors here.
+#[derive(Default)]
+pub struct Shared {
+    /// It could not be raised yet.
+    is_late: AtomicBool,
+}
+
+/// Prepares this process to raise events, before a peer depends on it. Warns if the kernel refuses: then events are late.
+pub fn prepare() {
+    if CONTEXT.load(Relaxed) == NOT_MADE && make_context() == NOT_MADE {
+        warn();
+    }
+}
+
 /// Raises an event. If another thread raises or reads it at the same moment, one of the kernel's own threads raises it a
-/// moment later (aio_poll_wake of `fs/aio.c`). Where the kernel has no asynchronous requests, or no more of them
-/// (`/proc/sys/fs/aio-max-nr`), it is written, which sleeps if another process has made it so.
-pub fn raise(event: BorrowedFd<'_>) {
+/// moment later (aio_poll_wake of `fs/aio.c`). Where the kernel gives no context for requests, the event is late: a thread
+/// raises it as soon as the kernel has one. It is never written, which might sleep.
+pub fn raise(event: BorrowedFd<'_>, shared: &Arc<Shared>) {
+    if try_raise(event) || shared.is_late.swap(true, AcqRel) {
+        return;
+    }
+    warn();
+    match event.try_clone_to_owned() {
+        Ok(event) => late::add(event, shared.clone()),
+        Err(error) => {
+            shared.is_late.store(false, Release);
+            tracing::warn!("an event for another process is lost: dup of its descriptor: {error}");
+        }
+    }
+}
+
+/// Raises an event; returns false if the kernel gives no context for it.
+fn try_raise(event: BorrowedFd<'_>) -> bool {
     for _ in 0..ATTEMPTS {
         let context = match CONTEXT.load(Relaxed) {
             NOT_MADE => make_context(),
             context => context,
         };
-        if context == NONE {
-            break;
+        if context == NOT_MADE {
+            return false;
         }
         match submit(context, event) {
-            Ok(()) => return,
+            Ok(()) => return true,
             Err(Errno::AGAIN) => reap(context),
             // A child of fork(2) has none of its parent's contexts.
-            Err(Errno::INVAL) => forget(context, NOT_MADE),
-            Err(_) => forget(context, NONE),
+            Err(_) => forget(context),
         }
     }
-    // This fails only if the counter is full, and then the event is raised already.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    false
 }
 
-/// Clears an event; nothing to read means that it was not raised.
+/// Clears an event; nothing to read means that it was not raised. Linux 5.8 is the first that reads an eventfd without
+/// sleeping whatever its other users do; earlier ones leave it raised, so that its waiters poll.
 pub fn clear(event: BorrowedFd<'_>) {
     let mut count = [0; 8];
     // The offset of a file that has none.
-    let result = preadv2(event, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
-    // Linux 5.8 is the first that reads an eventfd in this way.
-    if result == Err(Errno::OPNOTSUPP) {
-        let _ = rustix::io::read(event, &mut count);
+    let _ = preadv2(event, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
+}
+
+/// Warns, at most once a minute, that the kernel gives no context.
+#[cold]
+fn warn() {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60)) {
+        *last = Some(Instant::now());
+        tracing::warn!(
+            "events for other processes are late: the kernel gives no context for asynchronous requests (io_setup(2)); \
+             allow more: sudo sysctl fs.aio-max-nr=1048576, or let the sandbox pass io_setup and io_submit"
+        );
+    }
+}
+
+/// Events that could not be raised yet.
+mod late {
+    use super::*;
+
+    static EVENTS: Mutex<Vec<(OwnedFd, Arc<Shared>)>> = Mutex::new(Vec::new());
+    /// Between two attempts.
+    const PAUSE: Duration = Duration::from_millis(10);
+
+    fn lock() -> MutexGuard<'static, Vec<(OwnedFd, Arc<Shared>)>> {
+        EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an event until it is raised, by a thread that ends when none is left. Each event is here once.
+    pub fn add(event: OwnedFd, shared: Arc<Shared>) {
+        let mut events = lock();
+        if events.iter().any(|(_, there)| Arc::ptr_eq(there, &shared)) {
+            return;
+        }
+        events.push((event, shared));
+        if events.len() == 1 {
+            let attempts = || {
+                while !raise_all() {
+                    std::thread::sleep(PAUSE);
+                }
+            };
+            // Without a thread, the next late event tries again.
+            if let Err(error) = std::thread::Builder::new().name("late events".to_string()).spawn(attempts) {
+                tracing::warn!("events for other processes are lost: starting a thread: {error}");
+                events.drain(..).for_each(|(_, shared)| shared.is_late.store(false, Release));
+            }
+        }
+    }
+
+    /// Raises all events; returns whether none is left. Those whose ports were closed are dropped.
+    pub fn raise_all() -> bool {
+        let mut events = lock();
+        events.retain(|(event, shared)| {
+            // Before the attempt, so that an event raised meanwhile is not taken for this one.
+            shared.is_late.store(false, Release);
+            let is_done = Arc::strong_count(shared) == 1 || try_raise(event.as_fd());
+            if !is_done {
+                shared.is_late.store(true, Release);
+            }
+            !is_done
+        });
+        events.is_empty()
     }
 }
 
 /// The process's context of asynchronous requests (`aio_context_t`).
 static CONTEXT: AtomicU64 = AtomicU64::new(NOT_MADE);
 const NOT_MADE: u64 = 0;
-/// The kernel gives none.
-const NONE: u64 = u64::MAX;
 
-/// How often a raise tries other contexts and makes room before it writes.
+/// How often a raise tries other contexts and makes room.
 const ATTEMPTS: usize = 8;
 /// Requests that can have ended before they are reaped.
 const EVENTS: usize = 128;
@@ -108,17 +195,20 @@ fn reap(context: u64) {
     };
 }
 
+/// Returns the context, which is made if there is none; `NOT_MADE` if the kernel refuses.
 #[cold]
 fn make_context() -> u64 {
-    let mut context = 0u64;
+    let mut context = NOT_MADE;
     // SAFETY: the kernel writes one context.
     let result = unsafe { libc::syscall(libc::SYS_io_setup, EVENTS as libc::c_long, &raw mut context) };
-    let made = if answer(result).is_ok() { context } else { NONE };
-    match CONTEXT.compare_exchange(NOT_MADE, made, Relaxed, Relaxed) {
-        Ok(_) => made,
+    if answer(result).is_err() {
+        return CONTEXT.load(Relaxed);
+    }
+    match CONTEXT.compare_exchange(NOT_MADE, context, Relaxed, Relaxed) {
+        Ok(_) => context,
         // Another thread was first.
         Err(first) => {
-            destroy(made);
+            destroy(context);
             first
         }
     }
@@ -126,8 +216,8 @@ fn make_context() -> u64 {
 
 /// Gives up a context that does not work.
 #[cold]
-fn forget(context: u64, next: u64) {
-    if CONTEXT.compare_exchange(context, next, Relaxed, Relaxed).is_ok() {
+fn forget(context: u64) {
+    if CONTEXT.compare_exchange(context, NOT_MADE, Relaxed, Relaxed).is_ok() {
         destroy(context);
     }
 }
@@ -146,11 +236,11 @@ fn answer(result: libc::c_long) -> Result<libc::c_long, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::process::Command;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
@@ -163,6 +253,10 @@ mod tests {
         let mut count = [0; 8];
         rustix::io::read(event, &mut count).unwrap();
         u64::from_ne_bytes(count)
+    }
+
+    fn raised(event: BorrowedFd<'_>) {
+        raise(event, &Arc::default());
     }
 
     /// Does this in a thread, which must not sleep.
@@ -180,14 +274,14 @@ mod tests {
     fn a_full_counter_and_an_empty_one_keep_no_thread() {
         let event = event();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        awake(&event, raise);
-        awake(&event, raise);
+        awake(&event, raised);
+        awake(&event, raised);
         assert_eq!(count(&event), u64::MAX);
         awake(&event, clear);
-        raise(event.as_fd());
+        raised(event.as_fd());
         awake(&event, clear);
         awake(&event, clear);
-        raise(event.as_fd());
+        raised(event.as_fd());
         assert_eq!(count(&event), 1);
     }
 
@@ -196,7 +290,7 @@ mod tests {
         let event = event();
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| (0..1000).for_each(|_| raise(event.as_fd())));
+                scope.spawn(|| (0..1000).for_each(|_| raised(event.as_fd())));
             }
         });
         // Some are raised later, by the kernel.
@@ -213,12 +307,12 @@ mod tests {
     #[test]
     fn a_child_of_fork_raises_events_too() {
         let event = event();
-        raise(event.as_fd());
+        raised(event.as_fd());
         // SAFETY: the child calls functions that allocate nothing and take no lock, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            raise(event.as_fd());
-            let is_made = CONTEXT.load(Relaxed) != NONE;
+            raised(event.as_fd());
+            let is_made = CONTEXT.load(Relaxed) != NOT_MADE;
             // SAFETY: as above.
             unsafe { libc::_exit(i32::from(!is_made)) };
         }
@@ -226,5 +320,65 @@ mod tests {
         // SAFETY: the kernel writes one status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!((status, count(&event)), (0, 2));
+    }
+
+    /// The child: its thread that raises may not make a context (seccomp(2)).
+    #[test]
+    fn in_a_process_without_contexts() {
+        if std::env::var_os("LINERATE_LATE").is_none() {
+            return;
+        }
+        let (full, event) = (event(), event());
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let shared: Arc<Shared> = Arc::default();
+        let (of_full, of_event) = (full.as_fd(), event.as_fd());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                refuse_contexts();
+                for _ in 0..1000 {
+                    raise(of_full, &shared);
+                }
+                raise(of_event, &Arc::default());
+            });
+        });
+        // The second has no other user any more; the first is raised once there is a context.
+        assert!(late::raise_all(), "this thread may make one");
+        assert_eq!(count(&full), u64::MAX);
+        raise(of_full, &shared);
+        assert_eq!(count(&full), 1);
+    }
+
+    /// Makes io_setup(2) fail in this thread and those that it starts.
+    fn refuse_contexts() {
+        let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut filter = [
+            // The number of the system call, the first word of `struct seccomp_data`.
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_setup as u32, 0, 1),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32, 0, 0),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the kernel reads a program of four statements.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    /// Any user can use up the system's contexts (`fs.aio-max-nr`).
+    #[test]
+    fn without_contexts_an_event_is_late_and_keeps_no_thread() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["pci::shared_event::tests::in_a_process_without_contexts", "--exact"]).env("LINERATE_LATE", "1");
+        let mut child = child.spawn().unwrap();
+        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let within = Timespec { tv_sec: 60, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&within)) != Ok(1) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("a thread that raises an event sleeps");
+        }
+        assert!(child.wait().unwrap().success());
     }
 }
