@@ -8,6 +8,8 @@ use crate::memory::{Mapping, PageSize};
 
 /// The most regions of a connection.
 pub const MOST_REGIONS: usize = 64;
+/// The most bytes of a region: descriptors name places by 32 bits.
+const MOST_BYTES: u64 = 1 << 32;
 
 /// The regions of a connection, by index.
 #[derive(Default)]
@@ -15,7 +17,7 @@ pub struct Regions(Vec<Region>);
 
 struct Region {
     mapping: Arc<Mapping>,
-    /// The bytes that may be used: descriptors name places by 32 bits.
+    /// The bytes that may be used.
     len: u64,
 }
 
@@ -25,10 +27,13 @@ impl Regions {
         if usize::from(index) != self.0.len() || self.0.len() >= MOST_REGIONS {
             return None;
         }
-        let mapping = Mapping::of_unsealed_peer(file)
+        // More cannot be named.
+        let len = len.min(MOST_BYTES);
+        let (mapping, _) = Mapping::of_unsealed_peer(file, 0, len)
             .inspect_err(|error| tracing::warn!("the client's memory cannot be used: {error}"))
             .ok()?;
-        (len <= mapping.len() as u64).then(|| self.0.push(Region { mapping: Arc::new(mapping), len }))
+        self.0.push(Region { mapping: Arc::new(mapping), len });
+        Some(())
     }
 
     /// Creates the memory of a client: one region of `len` bytes, all zeros, and behind it that of the packets that it lends. A
@@ -42,9 +47,9 @@ impl Regions {
         Ok(Regions([Region { mapping, len: len as u64 }].into_iter().chain(lent).collect()))
     }
 
-    /// Returns whether all packets of a client's memory can be lent: descriptors name places by 32 bits.
+    /// Returns whether all packets of a client's memory can be lent.
     pub fn can_lend(mapping: &Mapping) -> bool {
-        mapping.len() <= 1 << 32
+        mapping.len() as u64 <= MOST_BYTES
     }
 
     /// Returns the regions of this side's own, and their lengths.

@@ -50,6 +50,33 @@ unsafe impl Send for Mapping {}
 // owner, or a device that has the buffer).
 unsafe impl Sync for Mapping {}
 
+/// The most bytes of one region of another process's memory, and of all regions of one connection: 4 TiB. A peer can make files
+/// of any length without memory for them, and a process's addresses end at 128 TiB.
+pub(crate) const MOST_PEER_BYTES: u64 = 4 << 40;
+
+/// A file that another process has sent.
+struct PeerFile {
+    /// The type of its file system.
+    kind: u64,
+    len: u64,
+    /// The size of its pages.
+    page: u64,
+}
+
+impl PeerFile {
+    fn of(file: &OwnedFd) -> Result<PeerFile> {
+        let len = rustix::fs::fstat(file).map_err(|e| Error::system("fstat", e))?.st_size;
+        let system = rustix::fs::fstatfs(file).map_err(|e| Error::system("fstatfs", e))?;
+        // A file system of hugepages has blocks of their size.
+        let page = (system.f_bsize as u64).max(PageSize::Ordinary.bytes() as u64);
+        Ok(PeerFile { kind: system.f_type as u64, len: len.try_into().unwrap_or(0), page })
+    }
+}
+
+fn not_mapped(why: &'static str) -> Error {
+    Error::system("mapping another process's memory", io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
 /// Returns the bytes of the pages, at least one, that `len` bytes need.
 fn whole_pages(len: usize, pages: PageSize) -> Result<usize> {
     let whole = len.max(1).checked_next_multiple_of(pages.bytes());
@@ -152,36 +179,47 @@ impl Mapping {
     /// so that no access can fail.
     ///
     /// # Errors
-    /// [`Error::System`] for a file that is not sealed memory, or that may not be read and written.
+    /// [`Error::System`] for a file that is not sealed memory of whole pages, is longer than [`MOST_PEER_BYTES`], or may not be
+    /// read and written.
     pub(crate) fn of_peer(file: OwnedFd) -> Result<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|e| Error::system("fcntl(F_GET_SEALS)", e))?;
-        let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
-        if !seals.contains(SealFlags::SHRINK) || len <= 0 {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed against shrinking");
-            return Err(Error::system("mapping another process's memory", why));
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(not_mapped("it is not sealed against shrinking"));
+        }
+        let PeerFile { len, page, .. } = PeerFile::of(&file)?;
+        if len == 0 || len > MOST_PEER_BYTES || !len.is_multiple_of(page) {
+            return Err(not_mapped("it is empty, too long or not of whole pages"));
         }
         let mut mapping = Mapping::map(file, 0, len as usize, PageSize::Ordinary, MapFlags::SHARED)?;
         mapping.backing = Backing::OfPeer;
         Ok(mapping)
     }
 
-    /// As [`of_peer`](Mapping::of_peer), for memory that need not be sealed: if the process takes it away, it reads as zeros,
-    /// and [`is_broken`](Mapping::is_broken) returns true.
+    /// Maps `len` bytes from `offset` on of memory that another process has sent, and that need not be sealed: if the process
+    /// takes it away, it reads as zeros, and [`is_broken`](Mapping::is_broken) returns true. Returns the mapping, which
+    /// is of whole pages of the file, and where the bytes begin in it.
     ///
     /// # Errors
-    /// [`Error::System`] for a file that may not be read and written.
-    pub(crate) fn of_unsealed_peer(file: OwnedFd) -> Result<Mapping> {
-        let len = rustix::fs::fstat(&file).map_err(|e| Error::system("fstat", e))?.st_size;
-        let kind = rustix::fs::fstatfs(&file).map_err(|e| Error::system("fstatfs", e))?.f_type;
+    /// [`Error::System`] if the bytes are not inside the file, if the file may not be read and written, or if it is not
+    /// memory.
+    pub(crate) fn of_unsealed_peer(file: OwnedFd, offset: u64, len: u64) -> Result<(Mapping, usize)> {
+        let PeerFile { kind, len: file_len, page } = PeerFile::of(&file)?;
         // Pages of other file systems may take as long to come as their owner likes.
-        if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&(kind as u64)) || len <= 0 {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "it is not in memory");
-            return Err(Error::system("mapping another process's memory", why));
+        if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind) {
+            return Err(not_mapped("it is not in memory"));
         }
-        let len = len as usize;
-        let mut mapping = Mapping::map(file, 0, len, PageSize::Ordinary, MapFlags::SHARED)?;
-        mapping.backing = Backing::Guarded(Some(Guard::new(mapping.base, len)?));
-        Ok(mapping)
+        // fallocate(2) makes files that end within a hugepage, which nothing can access.
+        if kind == HUGETLBFS_MAGIC && !file_len.is_multiple_of(page) {
+            return Err(not_mapped("its length is not a multiple of its hugepages' size"));
+        }
+        let end = offset.checked_add(len).filter(|&end| len > 0 && len <= MOST_PEER_BYTES && end <= file_len);
+        let end = end.ok_or_else(|| not_mapped("the region is empty, too long or not inside its file"))?;
+        // Hugepages are mapped, unmapped and replaced only as a whole, whatever the file's length is by now.
+        let begin = offset - offset % page;
+        let whole = (end - begin).next_multiple_of(page) as usize;
+        let mut mapping = Mapping::map(file, begin, whole, PageSize::Ordinary, MapFlags::SHARED)?;
+        mapping.backing = Backing::Guarded(Some(Guard::new(mapping.base, whole)?));
+        Ok((mapping, (offset - begin) as usize))
     }
 
     /// Returns whether another process has taken the memory away.
@@ -411,7 +449,11 @@ impl Drop for Mapping {
         match &self.backing {
             Backing::File(_) | Backing::OfPeer | Backing::Guarded(_) => {
                 // SAFETY: mapped here with this length, and nothing borrows from it any more.
-                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+                let outcome = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+                if let Err(error) = outcome {
+                    debug_assert!(false, "munmap of {} bytes: {error}", self.len);
+                    tracing::error!("{} bytes of memory stay mapped: munmap: {error}", self.len);
+                }
             }
             #[cfg(miri)]
             // SAFETY: allocated here with this layout, and nothing borrows from it any more.
@@ -526,7 +568,7 @@ mod faults {
             };
             libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
         }
-        let (guarded, file) = memory(|file| Mapping::of_unsealed_peer(file).unwrap());
+        let (guarded, file) = memory(|file| Mapping::of_unsealed_peer(file, 0, 4096).unwrap().0);
         guarded.write(0, &[5; 8]);
         ftruncate(&file, 0).unwrap();
         let mut bytes = [9; 8];

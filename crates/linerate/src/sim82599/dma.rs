@@ -62,6 +62,9 @@ impl Dma {
     }
 }
 
+/// The most ranges, as of Linux's vfio by default (`dma_entry_limit` of vfio_iommu_type1).
+const MOST_RANGES: usize = 65_535;
+
 impl Maps {
     /// Returns the range that contains `address`, if any. `recent` is where it is searched first.
     #[inline(always)]
@@ -187,10 +190,11 @@ impl Maps {
         let at = self.ranges.partition_point(|range| range.start < start);
         let free_before = at.checked_sub(1).is_none_or(|n| self.ranges[n].start + self.ranges[n].len <= start);
         let free_after = self.ranges.get(at).is_none_or(|next| end <= next.start);
-        if free_before && free_after {
+        let fits = free_before && free_after && self.ranges.len() < MOST_RANGES;
+        if fits {
             self.ranges.insert(at, Range { start, len, memory, offset: offset as usize, writable });
         }
-        free_before && free_after
+        fits
     }
 
     /// Removes all mappings within `len` bytes from `start` on, and returns their bytes; `None`, and nothing is
@@ -276,6 +280,16 @@ mod tests {
             }),
             Some(0)
         );
+    }
+
+    #[test]
+    fn the_number_of_mappings_is_bounded() {
+        let (mut maps, memory) = (Maps::default(), memory(1));
+        let mut insert = |n: u64| maps.insert(n << 12, 4096, memory.clone(), 0, true);
+        let first_refused = (0..).find(|&n| !insert(n)).unwrap();
+        assert_eq!(first_refused, MOST_RANGES as u64);
+        assert_eq!(maps.remove(0, 4096), Some(4096));
+        assert!(maps.insert(first_refused << 12, 4096, memory.clone(), 0, true));
     }
 
     #[test]

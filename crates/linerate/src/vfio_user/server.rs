@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::message::*;
 use crate::error::{Error, Result};
-use crate::memory::Mapping;
+use crate::memory::{MOST_PEER_BYTES, Mapping};
 use crate::pci::Interrupt;
 use crate::unix_socket::{MOST_DESCRIPTORS, SocketFile, listen};
 
@@ -285,6 +285,11 @@ impl Service {
             return Ok(memory);
         }
         let memory = Arc::new(Mapping::of_peer(file).map_err(|_| Errno::INVAL)?);
+        let others = self.memories.iter().filter_map(|(_, memory)| memory.upgrade());
+        let all: u64 = others.chain([memory.clone()]).map(|memory| memory.len() as u64).sum();
+        if all > MOST_PEER_BYTES {
+            return Err(Errno::NOMEM);
+        }
         self.memories.push((key, Arc::downgrade(&memory)));
         Ok(memory)
     }
@@ -652,6 +657,16 @@ mod tests {
         assert!(Arc::ptr_eq(&other, &bench.service.memories[1].1.upgrade().unwrap()));
         bench.service.memory(file()).unwrap();
         assert_eq!(bench.service.memories.len(), 2, "unused mappings are removed");
+
+        // Files of 2 TiB without memory, of which a process has addresses for 64.
+        let sparse = || {
+            let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::ftruncate(&file, MOST_PEER_BYTES / 2).unwrap();
+            rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
+            file
+        };
+        let _half = bench.service.memory(sparse()).unwrap();
+        assert_eq!(bench.service.memory(sparse()).map(drop), Err(Errno::NOMEM));
     }
 
     #[test]

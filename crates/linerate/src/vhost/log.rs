@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Release;
 
-use crate::memory::{DmaArray, Mapping};
+use crate::memory::{DmaArray, MOST_PEER_BYTES, Mapping};
 
 /// Bytes of a page of the log, whatever pages the guest has.
 const PAGE: u64 = 4096;
+/// The longest log: of all memory that a front end can share.
+const MOST_BYTES: u64 = MOST_PEER_BYTES / PAGE / 8;
 
 /// A log, in memory that the front end shares.
 pub struct Log {
@@ -28,16 +30,15 @@ impl Log {
     /// Maps the log of `size` bytes at `offset` of a file; `None` if it is not inside, not aligned to words, or not in memory.
     pub fn new(file: OwnedFd, size: u64, offset: u64) -> Option<Log> {
         const WORD: u64 = size_of::<u64>() as u64;
-        let mapping = Mapping::of_unsealed_peer(file)
-            .inspect_err(|error| tracing::warn!("the front end's log cannot be used: {error}"))
-            .ok()?;
-        let is_inside = offset.checked_add(size)? <= mapping.len() as u64;
-        if !is_inside || !offset.is_multiple_of(WORD) || size < WORD {
+        if !offset.is_multiple_of(WORD) || !(WORD..=MOST_BYTES).contains(&size) {
             return None;
         }
+        let (mapping, at) = Mapping::of_unsealed_peer(file, offset, size)
+            .inspect_err(|error| tracing::warn!("the front end's log cannot be used: {error}"))
+            .ok()?;
         let mapping = Arc::new(mapping);
         // SAFETY: nothing of it is lent as a slice.
-        let words = unsafe { DmaArray::new(&mapping, offset as usize, (size / WORD) as usize) };
+        let words = unsafe { DmaArray::new(&mapping, at, (size / WORD) as usize) };
         Some(Log { words, mapping })
     }
 
