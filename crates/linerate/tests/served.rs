@@ -192,6 +192,20 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     bench.assert_serves();
 }
 
+/// Connections that say nothing, or not a whole message, keep no client out.
+#[test]
+fn silent_connections_keep_no_client_out() {
+    use std::io::Write;
+    let bench = Bench::new(Box::new(Cable::unplugged()), false);
+    let mut silent = Vec::new();
+    for n in 0..100 {
+        let mut socket = std::os::unix::net::UnixStream::connect(&bench.path).unwrap();
+        socket.write_all(&[0, 0, 1, 0, 64][..n % 2 * 5]).unwrap();
+        silent.push(socket);
+    }
+    bench.assert_serves();
+}
+
 /// For the next client, pins that only power resets, and a card that was out of its slot, are as after power-on.
 #[test]
 fn the_next_client_finds_a_card_as_after_power_on() {

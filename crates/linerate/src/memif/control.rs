@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{Shutdown, SocketType, shutdown};
+use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown};
+use zerocopy::IntoBytes;
 
 use super::handover::{Connected, Handover, Place};
 use super::lent::Lent;
@@ -32,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Placement, Pool};
 use crate::pci::Interrupt;
 use crate::port::span_of;
-use crate::unix_socket::{ControlThread, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, Peers};
 
 /// The time until `CONNECTED`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,9 +75,24 @@ pub struct Wanted {
 pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
-        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path)?,
+        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting(&wanted))?,
     };
     ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &handover))
+}
+
+/// A server says first what it has; a client that does not answer keeps no other one waiting.
+fn greeting(wanted: &Wanted) -> FirstMessage {
+    let hello = Hello {
+        name: field("linerate"),
+        min_version: VERSION.into(),
+        max_version: VERSION.into(),
+        max_region: (MOST_REGIONS as u16 - 1).into(),
+        max_s2c_ring: (wanted.tx_queues - 1).into(),
+        max_c2s_ring: (wanted.rx_queues - 1).into(),
+        max_log2_size: MOST_LOG2,
+    };
+    let message = Header::new(kind::HELLO, &hello);
+    FirstMessage::packet_after(move |socket| Ok(send(socket, message.as_bytes(), SendFlags::NOSIGNAL).map(drop)?))
 }
 
 /// Connects to one peer after the other.
@@ -193,19 +209,9 @@ impl Session<'_> {
         }
     }
 
-    /// The server's side, up to `CONNECTED`.
+    /// The server's side, from the client's answer to the greeting up to `CONNECTED`.
     fn accept(&mut self) -> std::result::Result<(), End> {
         let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
-        let hello = Hello {
-            name: field("linerate"),
-            min_version: VERSION.into(),
-            max_version: VERSION.into(),
-            max_region: (MOST_REGIONS as u16 - 1).into(),
-            max_s2c_ring: (wanted.tx_queues - 1).into(),
-            max_c2s_ring: (wanted.rx_queues - 1).into(),
-            max_log2_size: MOST_LOG2,
-        };
-        self.say(kind::HELLO, &hello, None)?;
         let (init, _) = self.hear(deadline, kind::INIT)?;
         let init: Init = init.body();
         self.check(&init)?;

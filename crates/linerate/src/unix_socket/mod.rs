@@ -1,7 +1,7 @@
 //! Unix sockets of protocols whose messages carry descriptors: vfio-user's, vhost-user's and memif's.
 //!
 //! - `connect`: the socket of a client
-//! - `listener`: the socket that a server creates
+//! - `listener`: the socket that a server creates; `lobby`: connections there that have not said anything yet
 //! - `peers`: the other side, which comes and goes; `control_thread`: the thread that meets it
 //! - `connection`: messages in whatever parts they arrive
 
@@ -10,6 +10,7 @@ mod connection;
 #[cfg(any(feature = "memif", feature = "vhost"))]
 mod control_thread;
 mod listener;
+mod lobby;
 #[cfg(any(feature = "memif", feature = "vhost"))]
 mod peers;
 #[cfg(all(test, any(feature = "memif", feature = "vhost")))]
@@ -20,5 +21,6 @@ pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use control_thread::ControlThread;
 pub use listener::{SocketFile, listen, listen_as};
+pub use lobby::{FirstMessage, Lobby};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use peers::{AGAIN, Peers};

@@ -1,9 +1,10 @@
 //! The peers of a protocol, one after the other.
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -13,17 +14,17 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrUnix, SocketType};
 
-use super::{SocketFile, connect_as, listen_as};
+use super::{FirstMessage, Lobby, SocketFile, connect_as, listen_as};
 use crate::error::{Error, Result};
 
-/// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
+/// How often a client looks for its server.
 pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Where peers come from.
 pub enum Peers {
     /// They connect here. The socket is removed at the end.
-    Listener { listener: UnixListener, _file: SocketFile },
+    Listener { lobby: RefCell<Lobby>, _file: SocketFile },
     /// One listens there, at a socket of this type.
     Server {
         kind: SocketType,
@@ -34,20 +35,21 @@ pub enum Peers {
 }
 
 impl Peers {
-    /// Listens at `path`.
+    /// Listens at `path`, for peers that begin as the protocol says.
     ///
     /// # Errors
     /// [`Error::Serve`](crate::Error::Serve) if the path cannot be used.
-    pub fn listen(path: &Path) -> Result<Peers> {
-        Peers::listen_as(SocketType::STREAM, path)
+    pub fn listen(path: &Path, first: FirstMessage) -> Result<Peers> {
+        Peers::listen_as(SocketType::STREAM, path, first)
     }
 
     /// As [`listen`](Peers::listen), with a socket of this type.
     ///
     /// # Errors
     /// As [`listen`](Peers::listen).
-    pub fn listen_as(kind: SocketType, path: &Path) -> Result<Peers> {
-        Ok(Peers::Listener { listener: listen_as(kind, path)?, _file: SocketFile::at(path) })
+    pub fn listen_as(kind: SocketType, path: &Path, first: FirstMessage) -> Result<Peers> {
+        let lobby = RefCell::new(Lobby::new(listen_as(kind, path)?, first));
+        Ok(Peers::Listener { lobby, _file: SocketFile::at(path) })
     }
 
     /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
@@ -99,59 +101,43 @@ impl Peers {
 
     /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
     pub fn next(&self, stop: &impl AsFd) -> Option<UnixStream> {
-        let (mut accepts, mut reported) = (true, None);
+        match self {
+            Peers::Listener { lobby, .. } => lobby.borrow_mut().next(stop),
+            Peers::Server { kind, path, .. } => self.connect(*kind, path, stop),
+        }
+    }
+
+    /// Connects as soon as there is a server.
+    fn connect(&self, kind: SocketType, path: &Path, stop: &impl AsFd) -> Option<UnixStream> {
+        let mut reported = None;
         loop {
-            let mut events = vec![PollFd::new(stop, PollFlags::IN)];
+            let mut events = [PollFd::new(stop, PollFlags::IN)];
             // Not a last connection that is closed at once: DPDK 22.11, as a server, dies of it (SIGPIPE).
             if poll(&mut events, Some(&NO_TIME)) == Ok(1) {
                 return None;
             }
-            let found = match self {
-                Peers::Listener { .. } => None,
-                Peers::Server { kind, path, .. } => {
-                    let connected = connect_as(*kind, path);
-                    // A server that is not there yet is waited for. Other reasons last until they are mended.
-                    let admitted = connected.and_then(|socket| match self.admits(&socket) {
-                        true => Ok(socket),
-                        false => Err(std::io::Error::new(
-                            ErrorKind::PermissionDenied,
-                            "another user than before listens there",
-                        )),
-                    });
-                    let failed = admitted.as_ref().err().filter(|error| {
-                        let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
-                        !waits.contains(&error.kind())
-                    });
-                    if let Some(error) = failed
-                        && reported.replace(error.kind()) != Some(error.kind())
-                    {
-                        tracing::warn!("{}: {error}; tries again", path.display());
-                    }
-                    admitted.ok()
+            let connected = connect_as(kind, path).and_then(|socket| match self.admits(&socket) {
+                true => socket.set_nonblocking(true).map(|()| socket),
+                false => {
+                    Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user than before listens there"))
                 }
-            };
-            let pause = match self {
-                Peers::Listener { listener, .. } if accepts => {
-                    events.push(PollFd::new(listener, PollFlags::IN));
-                    None
-                }
-                // A server that always accepts does not keep the thread.
-                Peers::Server { .. } if found.is_some() => Some(&NO_TIME),
-                _ => Some(&AGAIN),
-            };
-            if poll(&mut events, pause).is_err() {
-                continue; // a signal
+            });
+            // A server that is not there yet is waited for. Other reasons last until they are mended.
+            let failed = connected.as_ref().err().filter(|error| {
+                let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
+                !waits.contains(&error.kind())
+            });
+            if let Some(error) = failed
+                && reported.replace(error.kind()) != Some(error.kind())
+            {
+                tracing::warn!("{}: {error}; tries again", path.display());
             }
-            if !events[0].revents().is_empty() {
+            // A server that always accepts does not keep the thread.
+            let pause = if connected.is_ok() { &NO_TIME } else { &AGAIN };
+            if poll(&mut events, Some(pause)) == Ok(1) {
                 return None;
             }
-            let socket = match self {
-                Peers::Server { .. } => found,
-                Peers::Listener { listener, .. } => listener.accept().map(|(socket, _)| socket).ok(),
-            };
-            // Without a free descriptor, a peer waits.
-            accepts = socket.is_some();
-            if let Some(socket) = socket.filter(|socket| socket.set_nonblocking(true).is_ok()) {
+            if let Ok(socket) = connected {
                 return Some(socket);
             }
         }

@@ -21,7 +21,7 @@ use super::message::*;
 use crate::error::{Error, Result};
 use crate::memory::{MOST_PEER_BYTES, Mapping};
 use crate::pci::Interrupt;
-use crate::unix_socket::{MOST_DESCRIPTORS, SocketFile, listen};
+use crate::unix_socket::{FirstMessage, Lobby, MOST_DESCRIPTORS, SocketFile, listen};
 
 /// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
 /// 7.
@@ -106,12 +106,12 @@ impl Server {
     /// # Errors
     /// [`Error::Serve`] if the path cannot be used: a server listens there already, or a socket cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
-        let listener = listen(path)?;
+        let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
         let stop = Interrupt::new()?;
         let stopped = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("vfio-user".to_string())
-            .spawn(move || Service { function, memories: Vec::new(), negotiated: false }.run(&listener, &stopped))
+            .spawn(move || Service { function, memories: Vec::new(), negotiated: false }.run(lobby, &stopped))
             .map_err(|e| Error::system("starting a thread", e))?;
         Ok(Server { _file: SocketFile::at(path), stop, thread: Some(thread) })
     }
@@ -139,47 +139,50 @@ type Answer = std::result::Result<Vec<u8>, Errno>;
 
 impl Service {
     /// Serves one client after the other.
-    fn run(mut self, listener: &UnixListener, stop: &Interrupt) {
-        let mut client: Option<Connection> = None;
-        // Without a free descriptor, a new client stays in the queue; it is accepted on a later attempt.
+    fn run(mut self, mut lobby: Lobby, stop: &Interrupt) {
+        while let Some(socket) = lobby.next(stop) {
+            tracing::debug!("a client has connected");
+            // Those that came at the same time are refused, as are all that come later.
+            lobby.clear();
+            let is_stopped = self.serve(Connection::new(socket), lobby.listener(), stop);
+            tracing::debug!("the client is gone: its memory is unmapped");
+            self.negotiated = false;
+            self.function.disconnect();
+            self.memories.clear();
+            if is_stopped {
+                return;
+            }
+        }
+        self.function.disconnect();
+    }
+
+    /// Serves a client until it is gone, and refuses all others. Returns true if `stop` is readable.
+    fn serve(&mut self, mut client: Connection, listener: &UnixListener, stop: &Interrupt) -> bool {
+        // Without a free descriptor, a new client stays in the queue; it is refused on a later attempt.
         let mut accepts = true;
         loop {
             let listening = if accepts { PollFlags::IN } else { PollFlags::empty() };
-            let mut events = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, listening)];
-            if let Some(client) = &client {
-                events.push(PollFd::new(client.socket(), PollFlags::IN));
-            }
+            let mut events = [
+                PollFd::new(stop, PollFlags::IN),
+                PollFd::new(listener, listening),
+                PollFd::new(client.socket(), PollFlags::IN),
+            ];
             let again = (!accepts).then_some(Timespec { tv_sec: 0, tv_nsec: 100_000_000 });
             if poll(&mut events, again.as_ref()).is_err() {
                 continue; // a signal
             }
             accepts = true;
-            let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
-            if ready[0] {
-                self.function.disconnect();
-                return;
+            let [stopped, asked, said] = events.map(|event| !event.revents().is_empty());
+            if stopped {
+                return true;
             }
-            // Handle the old client's messages first: if it has left, a new client is not rejected.
-            if let Some(connection) = client.as_mut().filter(|_| ready.get(2) == Some(&true))
-                && !self.talk(connection)
-            {
-                tracing::debug!("the client is gone: its memory is unmapped");
-                client = None;
-                self.negotiated = false;
-                self.function.disconnect();
-                self.memories.clear();
-                continue;
-            }
-            if ready[1] && ready.get(2) != Some(&true) {
-                match listener.accept() {
-                    Ok((socket, _)) if client.is_none() && socket.set_nonblocking(true).is_ok() => {
-                        tracing::debug!("a client has connected");
-                        client = Some(Connection::new(socket));
-                    }
-                    // Rejected: another client is connected.
-                    Ok(_) => {}
-                    Err(_) => accepts = false,
+            // Handle the client's messages first: if it has left, a new client is not refused.
+            if said {
+                if !self.talk(&mut client) {
+                    return false;
                 }
+            } else if asked {
+                accepts = listener.accept().is_ok();
             }
         }
     }

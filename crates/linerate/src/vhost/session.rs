@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::pci::Interrupt;
 use crate::port::{FRAME_HEADERS, span_of};
 use crate::spec::virtio::feature;
-use crate::unix_socket::{ControlThread, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, Peers};
 
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
@@ -65,7 +65,7 @@ impl Shared {
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::at(port, path)?,
-        false => Peers::listen(path)?,
+        false => Peers::listen(path, FirstMessage::of_client::<Header>())?,
     };
     ControlThread::start("vhost-user", peers, move |peers, stop| {
         let _of_port = span_of(&shared.name).entered();

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::nic::virtio::Virtio;
 use crate::pci::Interrupt;
 use crate::port::{Config, Device, FRAME_HEADERS, span_of};
-use crate::unix_socket::{AGAIN, ControlThread, Peers, connect};
+use crate::unix_socket::{AGAIN, ControlThread, FirstMessage, Peers, connect};
 
 /// The state that the control thread, the port and its queues share.
 pub struct Shared {
@@ -136,7 +136,7 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let _of_port = span_of(shared.name()).entered();
     let path = Path::new(&shared.path);
     let (peers, first) = match is_server {
-        true => (Peers::listen(path)?, None),
+        true => (Peers::listen(path, FirstMessage::of_server())?, None),
         false => {
             let peers = Peers::at(&shared.config.name, path)?;
             let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;

@@ -163,8 +163,8 @@ impl State {
     }
 }
 
-/// Returns whether a user may have `more` connections beside `count`, of which `of_user` are the user's. One user
-/// leaves room for others, and all users together leave room for managers.
+/// Returns whether a user may have `more` connections, or ports of a switch, beside `count` of at most `most`, of which
+/// `of_user` are the user's. One user leaves room for others, and all users together leave room for managers.
 pub(super) fn has_room(most: usize, more: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
     let kept = if is_manager { 0 } else { (most / 8).max(1) };
     count + more <= most - kept && of_user + more <= (most / 2).max(1)

@@ -102,7 +102,7 @@ impl RequestHandler {
                 continue;
             }
             let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
-            let number = self.state.number_in(self.process(choice.process), session.opened.number);
+            let number = self.state.number_in(self.user, self.process(choice.process), session.opened.number);
             let opened = Opened { placed, extra, number, ..session.opened.clone() };
             // The session notices if the client is gone.
             let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.memory.shared.as_fd()]);
@@ -266,7 +266,7 @@ impl RequestHandler {
 
     /// Refuses a memory number that is not the port's, as netmap does.
     pub fn check_memory(&self, name: &str, choice: &MemoryChoice, number: u16) -> Result<()> {
-        let there = self.state.number_in(self.process(choice.process), number);
+        let there = self.state.number_in(self.user, self.process(choice.process), number);
         if choice.number == 0 || choice.plan.is_some() || choice.number == there {
             return Ok(());
         }

@@ -1,15 +1,19 @@
 //! Ports that clients have open, and the rings that they may ask for.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::State;
+use super::connections::has_room;
 use crate::error::{Error, Result};
-use crate::netmap::{By, MOST_CONSUMERS};
+use crate::netmap::{By, MAX_PORTS, MOST_CONSUMERS};
 use crate::port::{Port, Statistics, is_pipe, is_vale};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{ClusterRequest, OpenRequest, PortState, RingSelection};
+use crate::share::protocol::name::base;
+use crate::share::protocol::socket::is_trusted;
 
 /// The most rings and slots that a client may ask for.
 pub(super) const MOST_RINGS: u16 = 32;
@@ -95,6 +99,9 @@ impl State {
             wanted.check_cluster(port.cluster.as_ref())?;
             return Ok(port);
         }
+        if is_vale(name) {
+            self.check_switch(&ports, base(name), user)?;
+        }
         let mut rings = usual(rings);
         let device = match cluster {
             None => (self.open)(name, &rings)?,
@@ -114,6 +121,26 @@ impl State {
         let port = Served::new(name, device, rings, cluster.clone(), user);
         ports.insert(name.clone(), Arc::downgrade(&port));
         Ok(port)
+    }
+}
+
+impl State {
+    /// Refuses a port to a user that has half of the switch's, and the last eighth to all but managers.
+    fn check_switch(&self, ports: &HashMap<String, Weak<Served>>, switch: &str, user: u32) -> Result<()> {
+        let there = ports.values().filter_map(Weak::upgrade).filter(|port| base(&port.name) == switch);
+        let (mut count, mut of_user) = (self.attached_to(switch), 0);
+        for port in there {
+            count += 1;
+            of_user += usize::from(port.user == user);
+        }
+        if has_room(MAX_PORTS, 1, count, of_user, is_trusted(user)) {
+            return Ok(());
+        }
+        let why = format!(
+            "switch {switch} has {count} of {MAX_PORTS} ports, {of_user} of them of user {user}: half are for one user, and an \
+             eighth only for managers\n  close ports, or use another switch"
+        );
+        Err(Error::Refused { why, errno: libc::ENOMEM })
     }
 }
 

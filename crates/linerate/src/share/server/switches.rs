@@ -172,6 +172,13 @@ impl State {
         }
     }
 
+    /// Returns how many ports of a switch are of attached ports.
+    pub(super) fn attached_to(&self, switch: &str) -> usize {
+        let attached = lock(&self.attached);
+        let devices = attached.iter().flat_map(|attached| &attached.devices);
+        devices.filter(|(device, _)| base(device.name()) == switch).count()
+    }
+
     /// Lists all ports, with their numbers on their switches.
     pub(super) fn list(&self, only: Option<&str>) -> Vec<PortState> {
         let mut list: Vec<PortState> = Vec::new();

@@ -8,7 +8,7 @@ use super::served::SWITCH_SLOTS;
 use super::session::Running;
 use super::*;
 use crate::share::protocol::errno::errno;
-use crate::share::protocol::layout::Offsets;
+use crate::share::protocol::layout::{Objects, Offsets, Plan};
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
 
@@ -314,6 +314,60 @@ fn a_descriptor_is_identified_by_a_proof() {
         assert_eq!(none, Err(libc::ENXIO));
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// The number of a process is its client's choice, in a child of fork(2) that of its parent.
+#[test]
+fn a_user_cannot_take_the_place_of_another_users_process() {
+    let server = crate::server();
+    let opens = |user: u32, name: &str| {
+        let mut client = session(&server, user, None);
+        let memory = MemoryChoice { number: 1, process: 99, ..MemoryChoice::default() };
+        ask(&mut client, Request::Open { wanted: wanted(name), memory }).unwrap();
+        assert_eq!(client.opened().number, 1, "in its own process");
+        (client.running.as_ref().unwrap().session.opened.number, client)
+    };
+    let (first, _a) = opens(STRANGER, "vale72:a");
+    let (other, _b) = opens(STRANGER + 1, "vale72:b");
+    let (again, _c) = opens(STRANGER, "vale72:c");
+    assert!(first == again && first != other, "{first} {again} {other}");
+}
+
+#[test]
+fn one_users_memory_leaves_others_theirs() {
+    let server = crate::server();
+    let plan = Plan { buffers: Objects { count: (1 << 21) - (1 << 14), size: 1 << 16 }, ..Plan::default() };
+    assert!(plan.is_possible());
+    let most = (4usize << 40) / plan.len();
+    let opens = |user: u32, n: usize| {
+        let mut client = session(&server, user, None);
+        let memory = MemoryChoice { plan: Some(plan), ..MemoryChoice::default() };
+        let opened = ask(&mut client, Request::Open { wanted: wanted(&format!("vale71:p{user}n{n}")), memory });
+        opened.map(|_| client)
+    };
+    let mut held: Vec<Client> = (0..most).map(|n| opens(STRANGER, n).ok().unwrap()).collect();
+    assert_eq!(opens(STRANGER, most).map(drop), Err(libc::ENOMEM));
+    assert!(opens(STRANGER + 1, 0).is_ok());
+    held.pop();
+    assert!(opens(STRANGER, most).is_ok());
+}
+
+#[test]
+fn one_user_does_not_take_all_ports_of_a_switch() {
+    let server = crate::server();
+    let opens = |user: u32, n: usize| {
+        let mut client = session(&server, user, None);
+        open(&mut client, &format!("vale70:p{n}")).map(|_| client)
+    };
+    let half = crate::netmap::MAX_PORTS / 2;
+    let mut held: Vec<Client> = (0..half).map(|n| opens(STRANGER, n).ok().unwrap()).collect();
+    assert_eq!(opens(STRANGER, half).map(drop), Err(libc::ENOMEM));
+    let others = crate::netmap::MAX_PORTS - crate::netmap::MAX_PORTS / 8 - half;
+    held.extend((0..others).map(|n| opens(STRANGER + 1, half + n).ok().unwrap()));
+    assert_eq!(opens(STRANGER + 2, 300).map(drop), Err(libc::ENOMEM));
+    assert!(opens(own(), 301).is_ok(), "some are kept for managers");
+    held.pop();
+    assert!(opens(STRANGER + 2, 300).is_ok());
 }
 
 #[test]
