@@ -374,7 +374,18 @@ mod tests {
             file
         };
         let at = begun().0.len();
+        // Up to a whole word longer than what is there, which is in front of the block's end.
+        let longer = |bytes: u32| {
+            let mut file = begun();
+            let words: Vec<u8> = [0, 0, 0, 60 + bytes, 64].iter().flat_map(|&word| file.word(word)).collect();
+            file.add(6, &[&words[..], &FRAME].concat()).0.clone()
+        };
+        let described = |bytes: usize| begun().add(1, &[&[1, 0, 0, 0][..], &vec![0; bytes - 4]].concat()).0.clone();
+        assert_eq!(read(described(1 << 20)).1, "end, 0 skipped");
         let bad = [
+            (longer(1), "a packet of 61 bytes, longer than its block"),
+            (longer(4), "a packet of 64 bytes, longer than its block"),
+            (described((1 << 20) + 4), "an interface's block of 1048580 bytes"),
             (begun().packet(1, 0, 60, &FRAME).0.clone(), "interface 1"),
             (begun().add(6, &[0; 8]).0.clone(), "too short"),
             ([&begun().0[..], &[6, 0, 0, 0, 13, 0, 0, 0]].concat(), "length 13"),

@@ -74,3 +74,27 @@ impl Drop for Lent {
         self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+
+    #[test]
+    fn a_peer_that_returns_more_than_it_has_frees_nothing_twice() {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let pool =
+            Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None }).unwrap());
+        let mut lent = Lent::none(&pool, 16);
+        let mut batch = Batch::new();
+        batch.is_of(&pool);
+        for _ in 0..5 {
+            lent.add(batch.take_buffer().unwrap());
+        }
+        assert_eq!((lent.reclaim(6, &mut batch), lent.reclaim(u16::MAX, &mut batch)), (None, None));
+        assert_eq!((lent.reclaim(2, &mut batch), lent.count()), (Some(()), 2));
+        assert_eq!((lent.reclaim(3, &mut batch), lent.count()), (None, 2));
+        drop((lent, batch));
+        assert_eq!(pool.available(), 64);
+    }
+}

@@ -430,12 +430,13 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
 #[test]
 fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() {
     type Lie = fn(&Peer);
-    let lies: [(&str, Lie); 19] = [
+    let lies: [(&str, Lie); 20] = [
         ("another version", |peer| peer.say(kind::INIT, &Init { version: 0x300.into(), ..peer.init() }, &[])),
         ("the id is not found", |peer| peer.say(kind::INIT, &Init { id: 1.into(), ..peer.init() }, &[])),
         ("another mode", |peer| peer.say(kind::INIT, &Init { mode: 1, ..peer.init() }, &[])),
         ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field("wor"), ..peer.init() }, &[])),
         ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field(""), ..peer.init() }, &[])),
+        ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field("words"), ..peer.init() }, &[])),
         ("unexpected", |peer| peer.say(kind::CONNECT, &[0u8; 32], &[])),
         ("unexpected", |peer| peer.say(99, &[0u8; 32], &[])),
         ("a descriptor is missing", |peer| {
@@ -869,6 +870,26 @@ fn a_client_hears_its_server_s_bounds() {
     assert_eq!(client.info().description.split(", ").last(), Some("connected to a server"));
     drop(peer);
     until_link(&client, false);
+}
+
+/// Clients that do not answer the server's greeting keep no other one waiting.
+#[test]
+fn silent_clients_keep_no_other_out() {
+    let (_folder, path) = socket();
+    let server = open(&path, "role=server&secret=word");
+    let connect = || {
+        let mut socket = None;
+        // The kernel's queue may be full for a moment.
+        until(|| {
+            socket = connect_as(SocketType::SEQPACKET, &path).ok();
+            socket.is_some()
+        });
+        socket
+    };
+    let _silent: Vec<_> = (0..100).map(|_| connect()).collect();
+    let peer = Peer::client(&path);
+    peer.connect();
+    until_link(&server, true);
 }
 
 proptest! {

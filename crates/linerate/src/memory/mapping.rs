@@ -587,6 +587,21 @@ mod faults {
         unsafe { libc::_exit(43) }
     }
 
+    /// Pages of a file system of another user's process may never come.
+    #[test]
+    fn only_files_in_memory_are_a_peers_memory() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let why = Mapping::of_unsealed_peer(file.into(), 0, 4096).map(drop).unwrap_err().to_string();
+        assert!(why.contains("it is not in memory"), "{why}");
+        let file = memfd_create("peer", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        for (offset, len) in [(0, 0), (0, 4097), (4096, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            let why =
+                Mapping::of_unsealed_peer(file.try_clone().unwrap(), offset, len).map(drop).unwrap_err().to_string();
+            assert!(why.contains("not inside its file"), "{why}");
+        }
+    }
+
     #[test]
     fn other_signals_go_to_the_handler_that_was_there_before() {
         for (kind, code, by_signal) in [

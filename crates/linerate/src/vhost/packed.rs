@@ -337,3 +337,45 @@ impl Ring for Packed {
         self.device[0].store(DISABLE, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::vhost::memory::Described;
+    use crate::vhost::places::Places;
+
+    /// A driver that makes more available than the ring has, while this side takes it, waits until the used ones are exposed.
+    #[test]
+    fn no_more_chains_are_taken_than_the_ring_has() {
+        const SIZE: u16 = 4;
+        let folder = tempfile::tempdir().unwrap();
+        let places = Arc::new(Places::open(&folder.path().join("socket")).unwrap());
+        let file = memfd_create("front end", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 3 * 4096).unwrap();
+        let mut memory = GuestMemory::default();
+        memory.add(Described { guest: 0, len: 3 * 4096, user: 0, offset: 0 }, file).unwrap();
+        let at = Addresses { descriptors: 0, available: 4096, used: 8192 };
+        let begins = (Some(WRAP), WRAP);
+        let mut ring = Packed::new(&memory, at, SIZE, false, begins, Record::new(places, 0)).unwrap();
+        let make_available = |ring: &Packed, place: u16| {
+            ring.ring[index(place)][1].store(u64::from(available(place)) << FLAGS | 60, Release);
+        };
+        let mut place = WRAP;
+        for _ in 0..SIZE {
+            make_available(&ring, place);
+            let Found::Chain(head) = ring.head(place) else { panic!("it is available") };
+            ring.put_used(head, 0);
+            place = head.end;
+        }
+        make_available(&ring, place);
+        assert!(matches!(ring.head(place), Found::Nothing));
+        ring.publish(place);
+        assert!(matches!(ring.head(place), Found::Nothing), "its place has a used chain");
+        make_available(&ring, place);
+        assert!(matches!(ring.head(place), Found::Chain(_)));
+    }
+}
