@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::served::{MOST_EXTRA, MOST_RINGS, MOST_SLOTS, SWITCH_SLOTS, Served, for_programs, usual};
+use super::served::{MOST_EXTRA, MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
@@ -289,7 +289,9 @@ impl RequestHandler {
         }
         self.check(&wanted.name)?;
         let name = self.state.resolved(&wanted.name);
-        let wanted = &OpenRequest { rings: self.rings(&name, &wanted.rings), name, ..wanted.clone() };
+        // A zero-copy monitor's rings are as long as its port's, which is not known yet.
+        let rings = if wanted.zero_copy { wanted.rings } else { self.rings(&name, &wanted.rings) };
+        let wanted = &OpenRequest { rings, name, ..wanted.clone() };
         wanted.check_own_cluster()?;
         let is_monitor = wanted.is_monitor();
         if is_pipe(&wanted.name) && !is_monitor {
@@ -350,14 +352,20 @@ impl RequestHandler {
     /// Opens a monitor in the memory of the port whose buffers it gets.
     fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
-        let is_it =
-            |session: &Arc<Session>| session.opened.wanted.name == wanted.name && !session.opened.wanted.is_monitor();
+        let is_it = |session: &Arc<Session>| {
+            let there = &session.opened.wanted;
+            there.name == wanted.name && !there.is_monitor() && there.which != RingSelection::Memory
+        };
         let why = || format!("no client has '{}' open: there are no buffers to monitor", wanted.name);
         let port = sessions.into_iter().find(is_it);
         let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
         let there = port.opened.rings;
-        let slots = |asked: u32, usual: u32| if asked == 0 { usual } else { asked.clamp(2, MOST_SLOTS) };
-        let rx_slots = slots(wanted.rings.rx_slots, there.rx_slots);
+        // The port's memory has room for a monitor of its longest ring.
+        let longest = there.tx_slots.max(there.rx_slots);
+        let rx_slots = match wanted.rings.rx_slots {
+            0 => there.rx_slots,
+            asked => asked.max(2).min(longest),
+        };
         let rings =
             RingCounts { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
         let (number, memory) = (port.opened.number, port.memory.clone());

@@ -471,6 +471,58 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     });
 }
 
+/// Whatever lengths the port and the monitor ask for; also of a monitor that was refused before the port was open.
+#[test]
+fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
+    let server = crate::server();
+    let mut manager = session(&server, own(), None);
+    let monitor = |name: &str, rings: RingCounts| {
+        let both = OpenRequest { zero_copy: true, monitor_rx: true, monitor_tx: true, ..wanted(name) };
+        open_request(OpenRequest { rings, ..both })
+    };
+    let lengths = |tx_slots, rx_slots| RingCounts { tx_slots, rx_slots, ..RingCounts::default() };
+    let of_monitor = |client: &Client| client.opened().rings.rx_slots;
+    for (n, slots) in [64, 128, 512, 1023, 1024, 2047, 2048, 2049, 4096].into_iter().enumerate() {
+        for name in [format!("vale97:a{n}"), format!("last97_{n}"), format!("pipe97{{{n}")] {
+            let is_persistent = name.starts_with("last");
+            if is_persistent {
+                let rings = lengths(slots, slots);
+                ask(&mut manager, Request::Create { name: name.clone(), rings }).unwrap();
+                ask(&mut manager, attach("vale97", &name)).unwrap();
+            }
+            let (mut port, mut first) = (session(&server, own(), None), session(&server, own(), None));
+            let refused = ask(&mut first, monitor(&name, RingCounts::default()));
+            assert_eq!(refused.unwrap_err(), libc::EINVAL, "{name}: {slots}: there is no port yet");
+            let rings = if is_persistent { RingCounts::default() } else { lengths(slots, slots) };
+            ask(&mut port, open_request(OpenRequest { rings, ..wanted(&name) })).unwrap();
+            assert_eq!(port.opened().rings.rx_slots, slots, "{name}");
+            for (asked, granted) in [(0, slots), (64, 64), (slots, slots), (4096, slots), (u32::MAX, slots)] {
+                let opened = ask(&mut first, monitor(&name, lengths(asked, asked))).map(drop);
+                assert_eq!(opened, Ok(()), "{name}: a monitor of {asked} slots beside {slots}");
+                assert_eq!(of_monitor(&first), granted, "{name}: {asked} slots beside {slots}");
+                first.close();
+            }
+        }
+    }
+    // Rings of different lengths: the room is that of the longest.
+    for (tx_slots, rx_slots) in [(64, 4096), (4096, 64)] {
+        let mut port = session(&server, own(), None);
+        let rings = lengths(tx_slots, rx_slots);
+        ask(&mut port, open_request(OpenRequest { rings, ..wanted("vale97:b") })).unwrap();
+        for (asked, granted) in [(0, rx_slots), (4096, 4096)] {
+            let mut monitoring = session(&server, own(), None);
+            ask(&mut monitoring, monitor("vale97:b", lengths(asked, asked))).unwrap();
+            assert_eq!(of_monitor(&monitoring), granted, "{asked} slots beside {tx_slots} and {rx_slots}");
+        }
+    }
+    // Memory without a port has no rings to monitor, whatever its name.
+    let mut memory = session(&server, own(), None);
+    ask(&mut memory, open_request(OpenRequest { which: RingSelection::Memory, ..wanted("vale97:c") })).unwrap();
+    let mut monitoring = session(&server, own(), None);
+    let refused = ask(&mut monitoring, monitor("vale97:c", lengths(4096, 4096))).map(drop);
+    assert_eq!(refused, Err(libc::EINVAL));
+}
+
 #[test]
 fn a_client_gets_the_selected_rings() {
     let server = crate::server();
