@@ -235,7 +235,7 @@ impl Run {
         let buffer_size = if is_xdp { buffer_size.min(4096) } else { buffer_size };
         let default = RegionOptions::default();
         let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
-        let buffer_size = buffer_size.into();
+        let buffer_size = parsed.iter().map(PortName::buffer_size).fold(buffer_size.into(), usize::max);
         let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();

@@ -198,6 +198,30 @@ fn packets_that_a_memif_peer_had_not_taken_are_said() {
     generator.interrupt();
 }
 
+/// Waiting does not mend a wrong secret: the run ends with the server's words, before its link is up and in the middle.
+#[test]
+fn a_server_that_refuses_the_secret_ends_the_run() {
+    let folder = Folder::new("secret");
+    let path = folder.path("m");
+    let serve = |secret: &str| {
+        let mut server = start(&format!("sink memif:{path}?role=server&secret={secret} --seconds 600 --json"));
+        server.await_error("waiting for the link");
+        server
+    };
+    let server = serve("right");
+    // Without the refusal it would run for ten minutes: `timeout` ends it with 137.
+    let mut client = std::process::Command::new("timeout");
+    client.args(["--signal=KILL", "100", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("memif:{path}?secret=wrong")]);
+    let said = text(&expect(1, client.args(["--rate", "1k", "--seconds", "600"])).stderr);
+    assert!(said.contains("the secret is wrong") && said.contains("give both sides the same secret"), "{said}");
+    let mut running = start(&format!("gen memif:{path}?secret=right --rate 1k --seconds 600 --json"));
+    running.await_output("ports");
+    drop(server);
+    let _other = serve("another");
+    running.await_error("give both sides the same secret");
+    assert_eq!(running.ended().0, Some(1));
+}
+
 /// Ports with different numbers of queues are refused before a machine is waited for, and leave no socket.
 #[test]
 fn different_numbers_of_queues_are_refused_at_once() {

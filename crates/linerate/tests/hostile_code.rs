@@ -375,7 +375,7 @@ fn any_options_open_a_working_port_or_are_refused() {
     };
     for round in 0..700 {
         let queues = [1, 1, 1, 1, 1, 1, 2, 64, 0, 65, 65_535];
-        let ours = pool_of(pick(&[16, 512, 4096]), pick(&[512, 2048]));
+        let ours = pool_of(pick(&[16, 512, 4096]), pick(&[512, 2048, 4096]));
         let options = Options {
             rx_queues: pick(&queues) as u16,
             tx_queues: pick(&queues) as u16,

@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_millis(100);
 /// The time in which a server closes a connection whose port is closed.
 const GRACE: Duration = Duration::from_secs(1);
+/// The last index of a ring that a server announces in each direction, as those of libmemif and DPDK do (VPP: 256), whatever the
+/// count of its queues: some clients read it as a count, and 0 as no ring at all.
+const MOST_RING: u16 = 255;
 
 /// The side of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,20 +78,20 @@ pub struct Wanted {
 pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
-        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting(&wanted))?,
+        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting())?,
     };
     ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &handover))
 }
 
 /// A server says first what it has; a client that does not answer keeps no other one waiting.
-fn greeting(wanted: &Wanted) -> FirstMessage {
+fn greeting() -> FirstMessage {
     let hello = Hello {
         name: field("linerate"),
         min_version: VERSION.into(),
         max_version: VERSION.into(),
         max_region: (MOST_REGIONS as u16 - 1).into(),
-        max_s2c_ring: (wanted.tx_queues - 1).into(),
-        max_c2s_ring: (wanted.rx_queues - 1).into(),
+        max_s2c_ring: MOST_RING.into(),
+        max_c2s_ring: MOST_RING.into(),
         max_log2_size: MOST_LOG2,
     };
     let message = Header::new(kind::HELLO, &hello);
@@ -99,10 +102,16 @@ fn greeting(wanted: &Wanted) -> FirstMessage {
 fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
     let _of_port = span_of(&wanted.name).entered();
     let mut last_end = String::new();
+    let mut most = MOST;
     while let Some(socket) = peers.next(stop) {
-        let mut session = Session { connection: Connection::new(socket), wanted, handover, stop };
+        let mut session = Session { connection: Connection::new(socket), wanted, handover, stop, most };
         let end = session.run();
+        most = session.most;
         let last = handover.change(None);
+        handover.set_refusal(match &end {
+            End::Secret(why) => Some(why.clone()),
+            _ => None,
+        });
         if let Some(reason) = end.reason() {
             let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(reason) }, None);
         }
@@ -139,6 +148,8 @@ enum End {
     Gone,
     /// The peer has said so.
     Disconnected(String),
+    /// The server has refused this client's secret, in these words.
+    Secret(String),
     /// The peer breaks the protocol, or asks for what cannot be.
     Refused(&'static str),
     /// The peer runs into [`PATIENCE`].
@@ -155,7 +166,7 @@ impl End {
             End::Refused(why) => Some(why),
             End::Late => Some("the connection was not complete in time"),
             End::Failed(_) => Some("no memory"),
-            End::Gone | End::Disconnected(_) => None,
+            End::Gone | End::Disconnected(_) | End::Secret(_) => None,
         }
     }
 }
@@ -165,7 +176,7 @@ impl fmt::Display for End {
         match self {
             End::Stopped => f.write_str("the port is closed"),
             End::Gone => f.write_str("the peer has closed the connection"),
-            End::Disconnected(why) => write!(f, "the peer ends the connection: {why}"),
+            End::Disconnected(why) | End::Secret(why) => write!(f, "the peer ends the connection: {why}"),
             End::Refused(why) => write!(f, "the peer is refused: {why}"),
             End::Late => write!(f, "the peer did not connect within {} s", PATIENCE.as_secs()),
             End::Failed(error) => error.fmt(f),
@@ -188,12 +199,18 @@ impl From<Error> for End {
 /// A ring whose region may come later.
 type Added = Option<(At, Interrupt)>;
 
+/// The most rings that a client asks for, to send and to receive.
+type Most = [u16; 2];
+const MOST: Most = [u16::MAX; 2];
+
 /// One connection.
 struct Session<'a> {
     connection: Connection,
     wanted: &'a Wanted,
     handover: &'a Handover,
     stop: &'a Interrupt,
+    /// For this connection; at its end, for the next one.
+    most: Most,
 }
 
 impl Session<'_> {
@@ -268,13 +285,14 @@ impl Session<'_> {
     /// The client's side, up to `CONNECTED`.
     fn connect(&mut self) -> std::result::Result<(), End> {
         let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
+        let most = std::mem::replace(&mut self.most, MOST);
         let (hello, _) = self.hear(deadline, kind::HELLO)?;
         let hello: Hello = hello.body();
         if !(hello.min_version.get()..=hello.max_version.get()).contains(&VERSION) {
             return Err(End::Refused("another version; version 2.0 is spoken here"));
         }
-        let sends = wanted.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1));
-        let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1));
+        let sends = wanted.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1)).min(most[0]);
+        let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1)).min(most[1]);
         if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
             let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
             tracing::warn!("the server has {receives} of {rx} receive and {sends} of {tx} transmit queues");
@@ -286,7 +304,11 @@ impl Session<'_> {
             secret: wanted.secret,
             name: field("linerate"),
         };
-        self.ask(deadline, kind::INIT, &init, None)?;
+        self.ask(deadline, kind::INIT, &init, None).map_err(|end| match end {
+            // VPP, libmemif and DPDK say "incorrect secret" or "secret required".
+            End::Disconnected(why) if why.to_ascii_lowercase().contains("secret") => End::Secret(why),
+            end => end,
+        })?;
         // All rings, then the buffers of each.
         let log2_size = wanted.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
@@ -325,7 +347,13 @@ impl Session<'_> {
                 log2_size,
                 private_header: 0.into(),
             };
-            self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()))?;
+            let added = self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
+            if matches!(added, Err(End::Disconnected(_))) && index > 0 {
+                // A server announces more rings than its port has queues: the next connection does without this one.
+                self.most = most;
+                self.most[usize::from(direction == Direction::Receive)] = index;
+            }
+            added?;
             places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event, lent)));
         }
         self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;

@@ -88,6 +88,8 @@ pub struct Handover {
     broken: Interrupt,
     /// How often a ring was.
     breaches: AtomicU64,
+    /// Why the server has refused the last connection for good, in its words.
+    refusal: Mutex<Option<String>>,
     /// Raised at each new connection, for receive queues that sleep without one.
     changed: Vec<Interrupt>,
 }
@@ -101,6 +103,7 @@ impl Handover {
             connected: Mutex::default(),
             broken: Interrupt::new()?,
             breaches: AtomicU64::new(0),
+            refusal: Mutex::default(),
             changed: (0..rx_queues).map(|_| Interrupt::new()).collect::<Result<Vec<_>>>()?,
         })
     }
@@ -138,6 +141,16 @@ impl Handover {
     pub fn is_broken(&self) -> bool {
         self.broken.clear();
         self.connected().is_none()
+    }
+
+    /// Sets or clears the reason why the server refuses this client.
+    pub fn set_refusal(&self, why: Option<String>) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Returns why the server refuses this client, unless another has accepted it since.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns how often peers have broken the rules of a ring.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::ring::Ring;
+use super::ring::{BUFFER, Ring};
 use crate::batch::Batch;
 use crate::memory::{Placement, Pool};
 
@@ -29,7 +29,7 @@ impl Lent {
         let count = ring.size();
         let bufs = pool.take(count.into())?;
         for (ahead, &buf) in bufs.iter().enumerate() {
-            ring.lend(ahead as u16, placement.data(buf), placement.room(), false);
+            ring.lend(ahead as u16, placement.data(buf), BUFFER, false);
         }
         Some(Lent { bufs: bufs.into(), first: 0, count, pool: pool.clone() })
     }

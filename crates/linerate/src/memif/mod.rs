@@ -36,7 +36,7 @@ use handover::{Attached, Handover};
 use message::Secret;
 use queue::{Limits, MemifRx, MemifTx};
 use regions::Regions;
-use ring::Direction;
+use ring::{BUFFER, Direction};
 use zero_copy::{LendingRx, LendingTx};
 
 /// The most queues of a port, in each direction.
@@ -88,7 +88,19 @@ impl Memif {
         let (pool, longest) = (&config.pool, config.options.max_frame);
         let can_lend = role == Role::Client && Regions::can_lend(pool.region().mapping());
         let lends = match name.switch("zero-copy", false)? {
-            true if can_lend => Some((pool.clone(), Placement::new(pool.region(), longest))),
+            true if can_lend => {
+                let placement = Placement::new(pool.region(), longest.max(BUFFER));
+                if placement.room() < BUFFER {
+                    return Err(Error::BufferTooSmall {
+                        port: config.name,
+                        buffer_size: pool.region().buffer_size(),
+                        frame: BUFFER,
+                        why: "servers of memif expect room for 2,048 bytes, and the headroom is in front; choose \
+                              buffers of 4,096 bytes (RegionOptions::buffer_size), or zero-copy=off",
+                    });
+                }
+                Some((pool.clone(), placement))
+            }
             true => {
                 return Err(name.bad_option("zero-copy", "only a client lends its packets' memory, of at most 4 GiB"));
             }
@@ -138,7 +150,7 @@ impl PortKind for Interface {
         if let Some((pool, placement)) = &self.lends {
             return Ok(Box::new(Rx::new(LendingRx {
                 attached: Attached::new(&self.handover, Direction::Receive, queue),
-                limits: Limits { longest, longest_single: longest.min(placement.room()), placement: *placement },
+                limits: Limits { longest, longest_single: longest.min(BUFFER), placement: *placement },
                 pool: pool.clone(),
                 counters,
                 parts: Vec::new(),
@@ -178,8 +190,20 @@ impl PortKind for Interface {
         Drops { malformed: self.handover.breaches(), ..Drops::default() }
     }
 
-    /// The link is up while a peer is connected.
+    /// The link is up while a peer is connected. A server that refuses the secret is an error: waiting does not change it.
     fn link(&self) -> Result<Link> {
-        Ok(if self.handover.connected().is_some() { Link::Up { mbits: 0 } } else { Link::Down })
+        if self.handover.connected().is_some() {
+            return Ok(Link::Up { mbits: 0 });
+        }
+        match self.handover.refusal() {
+            None => Ok(Link::Down),
+            Some(words) => {
+                let path = &self.path;
+                let why = format!(
+                    "the server at {path} refuses this client: {words}\n  give both sides the same secret=TEXT"
+                );
+                Err(Error::Refused { why, errno: libc::EACCES })
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use super::ring::{At, BUFFER, Buffers, NEXT, Ring, STRIDE};
 use crate::batch::Batch;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use crate::pci::Interrupt;
-use crate::port::{Link, Port, RxQueue, TxQueue};
+use crate::port::{Link, Port, PortName, RxQueue, TxQueue};
 use crate::unix_socket::tests::{socket, until, until_link};
 use crate::unix_socket::{connect_as, listen_as};
 use crate::{Error, Options};
@@ -29,15 +29,21 @@ const BUFFERS: usize = 1024;
 /// A client's options, with copies and without.
 const COPIES: [&str; 2] = ["zero-copy=off", "zero-copy=on"];
 
-fn pool() -> Arc<Pool> {
+fn pool(name: &str) -> Arc<Pool> {
+    let buffer_size = PortName::parse(name).map_or(2048, |name| name.buffer_size());
+    pool_of(buffer_size)
+}
+
+fn pool_of(buffer_size: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
-    Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None }).unwrap())
+    Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None }).unwrap())
 }
 
 /// Opens a port with memory of its own, whose queues can sleep.
 fn open(path: &Path, options: &str) -> Port {
-    let ports = Options { pool: Some(pool()), interrupts: Some(Duration::ZERO), ..Options::default() };
-    let [port] = ports.open([&*format!("memif:{}?{options}", path.display())]).unwrap();
+    let name = format!("memif:{}?{options}", path.display());
+    let ports = Options { pool: Some(pool(&name)), interrupts: Some(Duration::ZERO), ..Options::default() };
+    let [port] = ports.open([&*name]).unwrap();
     port
 }
 
@@ -280,7 +286,7 @@ fn wrong_names_are_explained() {
     let (_folder, path) = socket();
     let error = |options: &str| {
         let name = format!("memif:{}?{options}", path.display());
-        Options { pool: Some(pool()), ..Options::default() }.open([&*name]).map(drop).unwrap_err()
+        Options { pool: Some(pool(&name)), ..Options::default() }.open([&*name]).map(drop).unwrap_err()
     };
     assert!(error("role=master").with_hint().contains("it must be client or server"));
     assert!(error("secret=0123456789012345678901234").with_hint().contains("at most 24 bytes"));
@@ -296,6 +302,22 @@ fn wrong_names_are_explained() {
     let _listener = UnixListener::bind(&other).unwrap();
     let name = format!("memif:{}?role=server", other.display());
     assert!(matches!(Options::default().open([&*name]).map(drop).unwrap_err(), Error::Serve { .. }));
+}
+
+/// Some servers fill 2,048 bytes whatever length a descriptor has, so a lent buffer must have them.
+#[test]
+fn lent_buffers_have_room_for_a_server_s_usual_length() {
+    let (_folder, path) = socket();
+    let name = format!("memif:{}?ring=64&zero-copy=on", path.display());
+    let error = Options { pool: Some(pool_of(2048)), ..Options::default() }.open([&*name]).map(drop).unwrap_err();
+    assert!(matches!(error, Error::BufferTooSmall { buffer_size: 2048, .. }), "{error}");
+    // Without a pool of the program's own, the ports that are opened together have one with such buffers.
+    let other = format!("pipe-{}{{1", std::process::id());
+    let [port, pipe] = Options::default().open([&*name, &*other.replace('-', "_")]).unwrap();
+    assert_eq!(port.pool().region().buffer_size(), 4096);
+    assert!(Arc::ptr_eq(port.pool(), pipe.pool()));
+    let [inner] = Options::default().open([&*format!("faulty:{name}")]).unwrap();
+    assert_eq!(inner.pool().region().buffer_size(), 4096);
 }
 
 /// The rings of a lying peer: the client sends on the first, and receives on the second.
@@ -502,6 +524,88 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
     let peer = Peer::client(&path);
     peer.connect();
     until_link(&server, true);
+}
+
+/// `max_s2c_ring` and `max_c2s_ring` are last indices; some clients read them as counts, and make no more rings.
+#[test]
+fn a_client_that_reads_last_indices_as_counts_connects() {
+    for queues in [1u16, 3] {
+        let (_folder, path) = socket();
+        let server = open(&path, &format!("role=server&secret=word&queues={queues}"));
+        let mut peer = Peer::client(&path);
+        let (kind, message, _) = peer.hear().unwrap();
+        assert_eq!(kind, kind::HELLO);
+        let hello: Hello = message.body();
+        peer.say(kind::INIT, &peer.init(), &[]);
+        peer.say(kind::ADD_REGION, &peer.region(), &[peer.file.as_fd()]);
+        for (ring, most) in [(TO_SERVER, hello.max_c2s_ring.get()), (TO_CLIENT, hello.max_s2c_ring.get())] {
+            let count = queues.min(most);
+            assert_eq!(count, queues, "as many rings as the server has queues");
+            for index in 0..count {
+                let ring = AddRing { index: index.into(), ..peer.ring(ring) };
+                peer.say(kind::ADD_RING, &ring, &[peer.events[0].as_fd()]);
+            }
+        }
+        peer.say(kind::CONNECT, &[0u8; 32], &[]);
+        until_link(&server, true);
+    }
+}
+
+/// A server announces more rings than it has queues, as DPDK's does, so a client finds out by asking for them.
+#[test]
+fn a_client_uses_the_rings_that_its_server_has() {
+    for copies in COPIES {
+        let (_folder, path) = socket();
+        let mut client = open(&path, &format!("ring=64&queues=3&{copies}"));
+        // The last one has more queues than its predecessor: they are used, too.
+        for queues in [1, 2, 3] {
+            let mut server = open(&path, &format!("role=server&queues={queues}"));
+            until_link(&client, true);
+            let (near, far) = (client.pool().clone(), server.pool().clone());
+            for queue in 0..queues {
+                let mut there = (client.tx(queue).unwrap(), server.rx(queue).unwrap());
+                assert_eq!(cross(&mut there.0, &near, &mut there.1, &frames(60, 70)), frames(60, 70), "{queue}");
+                let mut back = (server.tx(queue).unwrap(), client.rx(queue).unwrap());
+                assert_eq!(cross(&mut back.0, &far, &mut back.1, &frames(60, 70)), frames(60, 70), "{queue}");
+            }
+            drop(server);
+            until_link(&client, false);
+        }
+    }
+}
+
+/// Waiting does not mend it: the port reports it as an error, until a server accepts the secret.
+#[test]
+fn a_server_that_refuses_the_secret_is_an_error_of_the_link() {
+    let (_folder, path) = socket();
+    let mut client = open(&path, "secret=wrong&id=3");
+    assert_eq!(client.link().unwrap(), Link::Down, "there is no server yet");
+    #[track_caller]
+    fn refused(client: &Port, why: &str) {
+        until(|| client.link().is_err_and(|error| error.with_hint().contains(why)));
+    }
+    let server = open(&path, "role=server&secret=right&id=3");
+    refused(&client, "the secret is wrong");
+    drop(server);
+    // The words of VPP and DPDK; an id that is not there yet may come.
+    let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
+    for (words, is_final) in [("incorrect secret", true), ("ID not found", false), ("Secret required", true)] {
+        let mut connection = accepted(&listener);
+        connection.send(Header::new(kind::HELLO, &hello()), &[], &[]).unwrap();
+        assert_eq!(hear(&mut connection).unwrap().0, kind::INIT);
+        let reason = Disconnect { code: 0.into(), reason: field(words) };
+        connection.send(Header::new(kind::DISCONNECT, &reason), &[], &[]).unwrap();
+        match is_final {
+            true => refused(&client, words),
+            false => until(|| client.link().is_ok_and(|link| link == Link::Down)),
+        }
+    }
+    drop(listener);
+    std::fs::remove_file(&path).unwrap();
+    let mut server = open(&path, "role=server&secret=wrong&id=3");
+    until(|| client.link().is_ok_and(|link| link != Link::Down));
+    let (pool, mut tx, mut rx) = (client.pool().clone(), client.tx(0).unwrap(), server.rx(0).unwrap());
+    assert_eq!(cross(&mut tx, &pool, &mut rx, &frames(60, 70)), frames(60, 70));
 }
 
 fn lying_ring(peer: &Peer, ring: AddRing) {
@@ -778,6 +882,8 @@ fn a_lying_server_ends_its_connection(copies: &str) {
         let mut batch = Batch::new();
         assert_eq!(rx.recv(&mut batch), 0);
         assert_eq!(peer.client_words(1)[3].load(Acquire), 64, "all buffers are the server's");
+        let offered = |number: usize| peer.client_table(1)[number][0].load(Relaxed) >> 32;
+        assert!((0..64).all(|number| offered(number) == BUFFER as u64), "{copies}: {} bytes are offered", offered(0));
         // Descriptors that the server changes lead to the client's buffers all the same.
         let [first, second] = &peer.client_table(1)[0];
         let offset = second.swap(u64::MAX, Relaxed) as usize;

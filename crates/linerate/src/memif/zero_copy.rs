@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::handover::Attached;
 use super::lent::Lent;
 use super::queue::{Limits, MOST_PARTS, SHORTEST};
-use super::ring::Ring;
+use super::ring::{BUFFER, Ring};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::memory::{Placement, Pool};
 use crate::port::{QueueCounters, RegionRx, RegionTx};
@@ -86,7 +86,6 @@ fn take(
     parts: &mut Vec<(u16, u32)>,
 ) -> Option<u16> {
     let Limits { longest_single: longest, placement, .. } = limits;
-    let room = placement.room();
     let (mut taken, mut packets, mut bytes) = (0, 0, 0);
     let before = batch.len();
     let outcome = loop {
@@ -104,7 +103,7 @@ fn take(
                 let buf = lent.at(ring.number(ahead));
                 *slot = placement.slot(*buf, length as u16, false);
                 *buf = new;
-                ring.lend(ahead, placement.data(new), room, false);
+                ring.lend(ahead, placement.data(new), BUFFER, false);
                 bytes += length;
                 done += 1;
             }
@@ -120,7 +119,7 @@ fn take(
             break Some(taken);
         }
         // A packet of another kind.
-        let (count, length) = match gather(ring, taken, ready - taken, room, parts) {
+        let (count, length) = match gather(ring, taken, ready - taken, parts) {
             Gathered::Packet(count, length) => (count, length),
             Gathered::Unfinished if !ring.is_ending() => break Some(taken),
             Gathered::Unfinished | Gathered::Broken => break None,
@@ -138,7 +137,7 @@ fn take(
         // With fresh buffers, or with those of a packet that is dropped.
         for ahead in taken..taken + count {
             let buf = *lent.at(ring.number(ahead));
-            ring.lend(ahead, placement.data(buf), room, false);
+            ring.lend(ahead, placement.data(buf), BUFFER, false);
         }
         taken += count;
     };
@@ -157,12 +156,12 @@ enum Gathered {
 
 /// Finds the parts of the packet that begins `ahead` of the next descriptor, in at most `left`, without those of no byte.
 #[cold]
-fn gather(ring: &Ring, ahead: u16, left: u16, room: usize, parts: &mut Vec<(u16, u32)>) -> Gathered {
+fn gather(ring: &Ring, ahead: u16, left: u16, parts: &mut Vec<(u16, u32)>) -> Gathered {
     parts.clear();
     let mut length = 0;
     for number in 0..left.min(MOST_PARTS) {
         let (len, has_more) = ring.written(ahead + number);
-        if len as usize > room {
+        if len as usize > BUFFER {
             return Gathered::Broken;
         }
         if len > 0 {

@@ -73,7 +73,12 @@ impl Options {
         let names = names.iter().map(|name| PortName::parse_among(name, &own)).collect::<Result<Vec<_>>>()?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
-            None => default_pool()?,
+            None => match names.iter().map(PortName::buffer_size).max() {
+                Some(buffer_size @ 2049..) => {
+                    Pool::new(Region::new(&RegionOptions { buffer_size, ..RegionOptions::default() })?)
+                }
+                _ => default_pool()?,
+            },
         };
         let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;

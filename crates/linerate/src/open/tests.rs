@@ -6,14 +6,18 @@ use crate::Options;
 use crate::batch::Batch;
 use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use crate::offload::{Offload, cut};
-use crate::port::{Port, RxQueue};
+use crate::port::{Port, PortName, RxQueue};
 use crate::unix_socket::tests::{socket, until, until_link};
 
 const BUFFERS: usize = 2048;
 
 fn pool() -> Arc<Pool> {
+    pool_of(2048)
+}
+
+fn pool_of(buffer_size: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
-    Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None }).unwrap())
+    Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None }).unwrap())
 }
 
 fn open(pool: &Arc<Pool>, name: &str) -> Port {
@@ -158,7 +162,7 @@ fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
         [format!("vhost:{single}?offloads=on"), format!("virtio-user:{single}?offloads=on&mergeable=off")],
     ];
     for names in pairs {
-        let pools = [pool(), pool()];
+        let pools = names.each_ref().map(|name| pool_of(PortName::parse(name).unwrap().buffer_size()));
         let mut n = 0;
         let mut ports = names.map(|name| {
             n += 1;

@@ -308,6 +308,12 @@ impl PortName {
         self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
     }
 
+    /// Returns the least buffer size for the port's packets: 4,096 bytes for a client of memif that lends its buffers, also
+    /// inside another port; 2,048 for all others with frames of the usual length.
+    pub fn buffer_size(&self) -> usize {
+        if self.option("zero-copy") == Some("on") { 4096 } else { 2048 }
+    }
+
     /// Reads an option that is `on` or `off`.
     ///
     /// # Errors
