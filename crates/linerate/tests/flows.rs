@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::nic::ixgbe::Config;
 use linerate::port::{Device, Rss};
 use linerate::sim82599::{Card, Kind, Runner, Traffic};
 use linerate::traffic::Generator;
