@@ -18,8 +18,11 @@ use linerate::{Error, Result};
 
 use crate::real::call;
 
-/// How long the server stays unused before it ends.
+/// How long the server waits for its first client, and for the next one if its namespace cannot be deleted.
 const IDLE: Duration = Duration::from_secs(3);
+/// A setting that exists in the first network namespace only, which is never deleted (Linux's net/core/sysctl_net_core.c,
+/// `net_core_table`).
+const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
 /// The longest start of a server.
 const BEGIN: Duration = Duration::from_secs(10);
 
@@ -91,8 +94,10 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     if begun.is_err() {
         return 1;
     }
+    // The server is a process of its namespace, which would last as long after `ip netns delete`, with its interfaces.
+    let again = if std::path::Path::new(OF_FIRST_NAMESPACE).exists() { IDLE } else { Duration::ZERO };
     loop {
-        server.wait_until_idle(IDLE);
+        server.wait_until_idle(IDLE, again);
         server = match server.end_if_idle() {
             Some(server) => server,
             None => return 0,

@@ -3,9 +3,12 @@
 
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use kit::World;
 use linerate::share::{Client, RingCounts};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 #[allow(dead_code)] // each test uses a part of it
@@ -17,9 +20,17 @@ struct Namespace(String);
 impl Namespace {
     fn new(test: &str) -> Namespace {
         let namespace = Namespace(format!("linerate-{test}-{}", std::process::id()));
-        let made = Command::new("ip").args(["netns", "add", &namespace.0]).status();
-        assert!(made.expect("iproute2 is there: apt install iproute2").success());
+        namespace.add();
         namespace
+    }
+
+    fn add(&self) {
+        let made = Command::new("ip").args(["netns", "add", &self.0]).status();
+        assert!(made.expect("iproute2 is there: apt install iproute2").success());
+    }
+
+    fn delete(&self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
     }
 
     /// Runs a program in it; returns whether it succeeds.
@@ -46,7 +57,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+        self.delete();
     }
 }
 
@@ -71,10 +82,14 @@ const ONE_PING: &str = "ping -q -c 1 -W 1 10.88.0.2";
 #[test]
 fn programs_send_and_receive_on_interfaces() {
     let [a, b] = pair("nm").map(|end| (end.world(), end));
-    let mut receiver = b.0.start("receive n1 20000 poll");
-    let _sender = a.0.start("send n0 100000000 1000 poll");
-    let (code, said) = receiver.end();
-    assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+    // As netmap's script 024, in both directions.
+    let (near, far) = ((&a.0, "n0"), (&b.0, "n1"));
+    for (from, to) in [(near, far), (far, near)] {
+        let mut receiver = to.0.start_soon(&format!("receive {} 20000 poll", to.1));
+        let _sender = from.0.start_soon(&format!("send {} 100000000 1000 poll", from.1));
+        let (code, said) = receiver.end();
+        assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+    }
 }
 
 /// As in netmap, whatever number was requested. Rings of the default length fit the server's memory.
@@ -152,6 +167,44 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     client().detach("valeI", "n1").unwrap();
     assert!(client().detach("valeI", "n1").is_err());
     assert!(outside.runs(PING));
+}
+
+/// A server that is unused for a while would keep the namespace, and its interfaces, after `ip netns delete`. A busy machine may
+/// delay its end, so that several are tried; one that waits for other programs takes 3 s each time.
+#[test]
+fn a_namespace_goes_with_its_last_program() {
+    let ends = ["nn0", "nn1"].map(Namespace::new);
+    let make = format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0);
+    let [near, far] = ends;
+    let has_gone = |far: &Namespace| {
+        near.run(&make);
+        let world = World::new();
+        let file = std::fs::File::open(format!("/run/netns/{}", far.0)).unwrap();
+        let started = std::thread::scope(|scope| {
+            let start = || {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                world.start("open n1")
+            };
+            scope.spawn(start).join().unwrap()
+        });
+        let server = Pid::from_raw(world.server_process().cast_signed()).unwrap();
+        let server = pidfd_open(server, PidfdFlags::empty()).unwrap();
+        drop(started);
+        poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&Timespec { tv_sec: 2, tv_nsec: 0 })).unwrap() == 1
+    };
+    let is_gone = (0..10).any(|_| {
+        let is_gone = has_gone(&far);
+        // The kernel deletes a namespace's interfaces a moment after its end.
+        far.delete();
+        far.add();
+        let begin = Instant::now();
+        while !near.runs(&make) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the deleted namespace's veth is still there");
+        }
+        near.run("ip link delete n0");
+        is_gone
+    });
+    assert!(is_gone, "ten servers have outlived their last program by two seconds");
 }
 
 /// As in netmap, an interface is exclusive while a program has it, also one that is not set up.

@@ -157,17 +157,26 @@ impl Server {
 }
 
 impl Server {
-    /// Waits until no client has used the server for this time.
-    pub fn wait_until_idle(&self, time: Duration) {
+    /// Waits until no client has used the server for the time `first`, or `again` after the first client.
+    pub fn wait_until_idle(&self, first: Duration, again: Duration) {
         let mut since = Instant::now();
         loop {
             let connections = lock(&self.state.connections);
-            drop(self.state.gone.wait_timeout(connections, time));
-            if !self.state.is_idle(self.is_lost()) {
+            if !connections.is_empty() {
+                drop(self.state.gone.wait_timeout(connections, first));
                 since = Instant::now();
-            } else if since.elapsed() >= time {
-                return;
+                continue;
             }
+            drop(connections);
+            let is_idle = self.state.is_idle(self.is_lost());
+            if !is_idle {
+                since = Instant::now();
+            }
+            let is_new = self.state.next.load(Ordering::Relaxed) == 0;
+            let patience = if is_new || !is_idle { first } else { again };
+            let Some(left) = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) else { return };
+            // Where attached ports keep the server, or a connection has ended since, it looks again at the next end.
+            drop(self.state.gone.wait_timeout(lock(&self.state.connections), left));
         }
     }
 }

@@ -796,6 +796,50 @@ fn packets_begin_at_the_client_s_offsets() {
     assert_eq!(masks, (0xFF0, 0xFF0));
 }
 
+/// Also if the last client leaves before the wait begins.
+#[test]
+fn a_server_is_idle_after_its_last_client_and_not_before_its_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let hour = Duration::from_secs(3600);
+    for leaves_before in [false, true] {
+        let mut server = crate::server();
+        let path = folder.path().join(if leaves_before { "before" } else { "after" });
+        server.listen(&path, None, 0o600, None).unwrap();
+        let server = Arc::new(server);
+        let (reports, ended) = std::sync::mpsc::channel();
+        // Not joined: if the wait does not end, the test fails, and does not wait as well.
+        let begin_waiting = || {
+            let server = server.clone();
+            std::thread::spawn(move || {
+                server.wait_until_idle(hour, Duration::ZERO);
+                let _ = reports.send(());
+            })
+        };
+        let come_and_go = || {
+            let client = crate::share::protocol::socket::connect_to(&path).unwrap().unwrap();
+            let begin = Instant::now();
+            while lock(&server.state.connections).is_empty() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "the server does not see its client");
+                std::thread::yield_now();
+            }
+            drop(client);
+        };
+        if leaves_before {
+            come_and_go();
+            begin_waiting();
+        } else {
+            begin_waiting();
+            come_and_go();
+        }
+        ended.recv_timeout(Duration::from_secs(60)).expect("the server is idle after its last client");
+    }
+    // No client has come yet.
+    let server = crate::server();
+    let begin = Instant::now();
+    server.wait_until_idle(Duration::from_millis(50), Duration::ZERO);
+    assert!(begin.elapsed() >= Duration::from_millis(50));
+}
+
 #[test]
 fn unused_ports_are_forgotten() {
     let server = crate::server();
