@@ -9,6 +9,10 @@
  *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot
  *                                           has the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
  *     program pass PORT                     passes all packets between card and host (NS_FORWARD); PORT ends in "*"
+ *     program hold PORT COUNT               receives COUNT frames of a port, but first leaves them in its ring: until they are
+ *                                           released, its zero-copy monitor must have none of them, and then has all
+ *     program keep PORT COUNT LEN           sends COUNT frames into a pipe. Until the other end has released them, the zero-copy
+ *                                           monitor of this end must have none of them, and then has all; it says "blocked" before
  *     program open PORT                     opens it, and waits to be killed
  *     program fill PORT                     sends until it is killed
  *
@@ -191,16 +195,28 @@ static void put(char *bytes, uint64_t number, size_t at, size_t len)
 			bytes[n - at] = pattern(number, n);
 }
 
+static void put_frames(struct port *port, uint64_t count, size_t len, const char *how);
+static void await_taken(struct port *port);
+
 static void send_frames(const char *name, uint64_t count, size_t len, const char *how)
 {
 	struct port port = {0};
 	open_port(&port, name, NULL);
 	ready();
+	put_frames(&port, count, len, how);
+	await_taken(&port);
+	printf("sent %llu\n", (unsigned long long)count);
+	close(port.fd);
+}
+
+/* Puts frames into the first transmit ring. */
+static void put_frames(struct port *port, uint64_t count, size_t len, const char *how)
+{
 	uint64_t sent = 0;
-	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, port.tx);
+	struct netmap_ring *ring = NETMAP_TXRING(port->nifp, port->tx);
 	uint32_t parts = (len + ring->nr_buf_size - 1) / ring->nr_buf_size;
 	while (sent < count) {
-		wait_for(&port, how, 1);
+		wait_for(port, how, 1);
 		/* `sem` is the program's own (netmap's lb keeps its state there). */
 		memset(ring->sem, 0xA5, sizeof(ring->sem));
 		/* All frames in one ring: the other end checks their order. */
@@ -216,11 +232,14 @@ static void send_frames(const char *name, uint64_t count, size_t len, const char
 			sent++;
 		}
 	}
-	while (nm_tx_pending(ring))
-		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+}
+
+/* Waits until the port is done with all that was sent. */
+static void await_taken(struct port *port)
+{
+	while (nm_tx_pending(NETMAP_TXRING(port->nifp, port->tx)))
+		if (ioctl(port->fd, NIOCTXSYNC, NULL) < 0)
 			fail("sync");
-	printf("sent %llu\n", (unsigned long long)sent);
-	close(port.fd);
 }
 
 static void send_indirectly(const char *name, uint64_t count, size_t len)
@@ -272,20 +291,18 @@ static void pass(const char *name)
 	}
 }
 
-static void receive_frames(const char *name, uint64_t count, const char *how)
+/* Takes frames from all receive rings; prints their numbers, and exits. */
+static void take_frames(struct port *port, uint64_t count, const char *how)
 {
-	struct port port = {0};
-	open_port(&port, name, NULL);
-	ready();
 	static char frame[NETMAP_MAX_FRAGS * 2048];
 	uint64_t received = 0, bad = 0, disordered = 0, next = 0;
 	size_t len = 0;
-	for (unsigned n = port.rx; n < port.rx_end; n++)
-		NETMAP_RXRING(port.nifp, n)->flags |= NR_TIMESTAMP;
+	for (unsigned n = port->rx; n < port->rx_end; n++)
+		NETMAP_RXRING(port->nifp, n)->flags |= NR_TIMESTAMP;
 	while (received < count) {
-		wait_for(&port, how, 0);
-		for (unsigned n = port.rx; n < port.rx_end; n++) {
-			struct netmap_ring *ring = NETMAP_RXRING(port.nifp, n);
+		wait_for(port, how, 0);
+		for (unsigned n = port->rx; n < port->rx_end; n++) {
+			struct netmap_ring *ring = NETMAP_RXRING(port->nifp, n);
 			bad += ring->ts.tv_sec == 0;
 			memset(ring->sem, 0x5A, sizeof(ring->sem));
 			while (!nm_ring_empty(ring)) {
@@ -313,10 +330,75 @@ static void receive_frames(const char *name, uint64_t count, const char *how)
 			}
 		}
 	}
+	/* Releases the last slots: other descriptors may share the rings. A monitored port may be closed by now. */
+	(void)ioctl(port->fd, NIOCRXSYNC, NULL);
 	printf("received %llu bad %llu disordered %llu missing %llu\n", (unsigned long long)received,
 	       (unsigned long long)bad, (unsigned long long)disordered, (unsigned long long)(next - received));
-	close(port.fd);
+	close(port->fd);
 	exit(bad || disordered ? 1 : 0);
+}
+
+static void receive_frames(const char *name, uint64_t count, const char *how)
+{
+	struct port port = {0};
+	open_port(&port, name, NULL);
+	ready();
+	take_frames(&port, count, how);
+}
+
+/* Opens the zero-copy monitor of a port that is open in this process. */
+static void open_monitor(struct port *monitor, const char *name)
+{
+	char full[64];
+	snprintf(full, sizeof(full), "%s/z", name);
+	open_port(monitor, full, NULL);
+}
+
+/* The monitor may have no packet now. */
+static void is_empty(struct port *monitor)
+{
+	if (ioctl(monitor->fd, NIOCRXSYNC, NULL) < 0)
+		fail("sync");
+	for (unsigned n = monitor->rx; n < monitor->rx_end; n++)
+		if (!nm_ring_empty(NETMAP_RXRING(monitor->nifp, n))) {
+			fprintf(stderr, "the monitor has a packet too early\n");
+			exit(1);
+		}
+}
+
+static void hold(const char *name, uint64_t count)
+{
+	struct port port = {0}, monitor = {0};
+	open_port(&port, name, NULL);
+	open_monitor(&monitor, name);
+	ready();
+	struct netmap_ring *ring = NETMAP_RXRING(port.nifp, port.rx);
+	while (nm_ring_space(ring) < count) {
+		/* Wakes when there are more than now. */
+		ring->cur = ring->tail;
+		wait_for(&port, "poll", 0);
+	}
+	is_empty(&monitor);
+	ring->head = ring->cur = ring->tail;
+	if (ioctl(port.fd, NIOCRXSYNC, NULL) < 0)
+		fail("sync");
+	take_frames(&monitor, count, "poll");
+}
+
+static void keep(const char *name, uint64_t count, size_t len)
+{
+	struct port port = {0}, monitor = {0};
+	open_port(&port, name, NULL);
+	open_monitor(&monitor, name);
+	ready();
+	put_frames(&port, count, len, "poll");
+	if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
+		fail("sync");
+	is_empty(&monitor);
+	printf("blocked\n");
+	fflush(stdout);
+	await_taken(&port);
+	take_frames(&monitor, count, "poll");
 }
 
 static void bridge(const char *from, const char *to, uint64_t count, const char *how)
@@ -417,6 +499,10 @@ int main(int argc, char **argv)
 		send_indirectly(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
 	else if (argc == 3 && !strcmp(argv[1], "pass"))
 		pass(argv[2]);
+	else if (argc == 4 && !strcmp(argv[1], "hold"))
+		hold(argv[2], strtoull(argv[3], NULL, 10));
+	else if (argc == 5 && !strcmp(argv[1], "keep"))
+		keep(argv[2], strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
 	else if (argc == 3 && !strcmp(argv[1], "hear"))
 		hear(argv[2]);
 	else if (argc == 6 && !strcmp(argv[1], "say"))

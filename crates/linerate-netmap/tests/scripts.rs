@@ -1,0 +1,164 @@
+//! What netmap's own scripts 012 to 027 check (its repository, `utils/tests`), with programs of ours: which frames copying and
+//! zero-copy monitors get, and when; and that ports of a switch, persistent ports, pipes and interfaces pass frames in both
+//! directions. For script 024, of veth interfaces, see `interfaces.rs`.
+//!
+//! As in the scripts, other descriptors hold the ports open, and share their rings with the programs that send and receive.
+
+use kit::World;
+use linerate::share::{Client, RingCounts};
+
+#[allow(dead_code)] // each test uses a part of it
+mod kit;
+
+/// Frames of a test: they fit a ring, so that none is dropped.
+const COUNT: usize = 100;
+/// Of one slot and of several.
+const LENGTHS: [usize; 2] = [60, 5000];
+
+/// Two ports: frames that one sends are received by the other, and by no third port but those of the test.
+struct Pair {
+    world: World,
+    /// The monitored port, and its name for monitors.
+    near: String,
+    monitored: String,
+    far: String,
+}
+
+/// Returns a pair of ports of a switch, one with a persistent port, and a pipe.
+fn pairs(test: &str) -> [Pair; 3] {
+    let names = [
+        (format!("vale{test}e:a"), format!("vale{test}e:a"), format!("vale{test}e:b")),
+        (format!("vale{test}p:last{test}"), format!("last{test}"), format!("vale{test}p:b")),
+        (format!("{test}{{1"), format!("{test}{{1"), format!("{test}}}1")),
+    ];
+    names.map(|(near, monitored, far)| {
+        let world = World::served(0o600);
+        if near != monitored {
+            persist(&world, &near);
+        }
+        Pair { world, near, monitored, far }
+    })
+}
+
+/// Makes a persistent port, and attaches it to its switch.
+fn persist(world: &World, name: &str) {
+    let (switch, port) = name.split_once(':').unwrap();
+    let client = || Client::find(world.folder.path(), switch).unwrap().unwrap();
+    client().create(port, RingCounts::default()).unwrap();
+    client().attach(switch, port, false, RingCounts::default()).unwrap();
+}
+
+fn all() -> String {
+    format!("received {COUNT} bad 0 disordered 0 missing 0")
+}
+
+impl Pair {
+    fn start(&self, words: &str, port: &str, rest: &str) -> kit::Running {
+        self.world.start(format!("{words} {port} {rest}").trim_end())
+    }
+
+    /// Sends from `from` with a copying monitor that must get all frames before `to` receives them.
+    fn is_copied_before_it_is_received(&self, from: &str, to: &str, monitor: &str) {
+        for len in LENGTHS {
+            let (_from, _to) = (self.start("open", from, ""), self.start("open", to, ""));
+            let mut monitor = self.start("receive", monitor, &format!("{COUNT} poll"));
+            let mut sender = self.start("send", from, &format!("{COUNT} {len} poll"));
+            monitor.said(&all());
+            self.start("receive", to, &format!("{COUNT} poll")).said(&all());
+            sender.said(&format!("sent {COUNT}"));
+        }
+    }
+}
+
+/// 012, 013, 014.
+#[test]
+fn a_monitor_copies_frames_that_its_port_has_not_read() {
+    for pair in pairs("Sa") {
+        pair.is_copied_before_it_is_received(&pair.far, &pair.near, &format!("{}/r", pair.monitored));
+    }
+}
+
+/// 018, 019, 020.
+#[test]
+fn a_monitor_copies_sent_frames_that_their_receiver_has_not_read() {
+    for pair in pairs("Sb") {
+        pair.is_copied_before_it_is_received(&pair.near, &pair.far, &format!("{}/t", pair.monitored));
+    }
+}
+
+/// 015, 016, 017.
+#[test]
+fn a_zero_copy_monitor_waits_until_its_port_has_read() {
+    for pair in pairs("Sc") {
+        let _near = pair.start("open", &pair.near, "");
+        let mut holder = pair.start("hold", &pair.monitored, &COUNT.to_string());
+        let mut sender = pair.start("send", &pair.far, &format!("{COUNT} 60 poll"));
+        holder.said(&all());
+        sender.said(&format!("sent {COUNT}"));
+    }
+}
+
+/// 025, 026: a switch copies, so that a sent slot is free at once.
+#[test]
+fn a_zero_copy_monitor_of_a_switch_s_port_does_not_wait_for_a_receiver() {
+    for pair in pairs("Sd").into_iter().filter(|pair| pair.near.starts_with("vale")) {
+        for len in LENGTHS {
+            let (_near, _far) = (pair.start("open", &pair.near, ""), pair.start("open", &pair.far, ""));
+            let mut monitor = pair.start("receive", &format!("{}/z", pair.monitored), &format!("{COUNT} poll"));
+            let mut sender = pair.start("send", &pair.near, &format!("{COUNT} {len} poll"));
+            monitor.said(&all());
+            sender.said(&format!("sent {COUNT}"));
+            pair.start("receive", &pair.far, &format!("{COUNT} poll")).said(&all());
+        }
+    }
+}
+
+/// 027: a slot of a pipe comes back when its receiver has released it.
+#[test]
+fn a_zero_copy_monitor_of_a_pipe_waits_for_the_other_end() {
+    let [_, _, pipe] = pairs("Se");
+    for len in LENGTHS {
+        let _far = pipe.start("open", &pipe.far, "");
+        let mut keeper = pipe.start("keep", &pipe.near, &format!("{COUNT} {len}"));
+        assert_eq!(keeper.line(), "blocked", "{}", keeper.end().1);
+        pipe.start("receive", &pipe.far, &format!("{COUNT} poll")).said(&all());
+        keeper.said(&all());
+    }
+}
+
+/// 021, 022.
+#[test]
+fn every_other_port_of_a_switch_receives_a_broadcast() {
+    for is_persistent in [false, true] {
+        let world = World::served(0o600);
+        let switch = if is_persistent { "valeSfp" } else { "valeSfe" };
+        let ports = ["v0", "v1", "v2"].map(|port| format!("{switch}:{port}Sf"));
+        if is_persistent {
+            ports.iter().for_each(|port| persist(&world, port));
+        }
+        let _held = ports.each_ref().map(|port| world.start(&format!("open {port}")));
+        for sender in [2, 0] {
+            let others = ports.iter().enumerate().filter(|(n, _)| *n != sender);
+            let receivers: Vec<_> =
+                others.map(|(_, port)| world.start(&format!("receive {port} {COUNT} poll"))).collect();
+            world.start(&format!("send {} {COUNT} 274 poll", ports[sender])).said(&format!("sent {COUNT}"));
+            for mut receiver in receivers {
+                receiver.said(&all());
+            }
+        }
+    }
+}
+
+/// 023.
+#[test]
+fn a_pipe_passes_frames_in_both_directions() {
+    let [_, _, pipe] = pairs("Sg");
+    let _held = (pipe.start("open", &pipe.near, ""), pipe.start("open", &pipe.far, ""));
+    for (from, to) in [(&pipe.far, &pipe.near), (&pipe.near, &pipe.far)] {
+        for len in LENGTHS {
+            let mut receiver = pipe.start("receive", to, &format!("{COUNT} poll"));
+            pipe.start("send", from, &format!("{COUNT} {len} poll")).said(&format!("sent {COUNT}"));
+            receiver.said(&all());
+        }
+    }
+}
