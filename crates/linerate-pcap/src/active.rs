@@ -11,12 +11,13 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{PortName, RxQueue};
 use linerate::{Batch, Error, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::abi::*;
+use crate::cancel::Sleep;
 use crate::filter;
-use crate::latch::{Latch, Owner};
+use crate::latch::Latch;
 use crate::side::{LongestOfInterface, Side, system};
 use crate::socket::system::without_signals;
 use crate::socket::{names, shared};
@@ -318,40 +319,30 @@ impl Active {
         });
     }
 
-    /// Sleeps until frames may have come, or `waker` is written to. The port is polled for a while before.
-    ///
-    /// # Errors
-    /// Those of the port's link.
-    pub fn wait(
-        &mut self,
-        waker: BorrowedFd<'_>,
-        at_work: &Owner,
-        side: &Latch<Option<Side>>,
-        waiting: &Waiting,
-    ) -> Result<(), Error> {
+    /// Returns what a thread is to wait for: frames that may have come, or `waker`. `None`: the port is polled for a while before.
+    pub fn sleep(&mut self, waker: BorrowedFd<'_>) -> Option<Sleep> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
-            return Ok(());
+            return None;
         }
         if !self.is_armed && self.tick.is_none() {
             self.rx.arm();
             self.is_armed = true;
             // A frame may have come before; there is one more poll.
-            return Ok(());
+            return None;
         }
         // That of a port that is gone stays readable: a program that goes on nevertheless (ngrep) sleeps.
         let event = self.rx.arm().filter(|_| self.tick.is_none() && !self.is_gone);
         let longest = if event.is_some() || self.is_gone { LONGEST_SLEEP } else { TICK };
-        let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let waker_event = PollFd::from_borrowed_fd(waker, PollFlags::IN);
-        // A signal handler may use the handle while this thread sleeps.
-        at_work.clear();
-        // Without memory from the heap: a signal handler may ask for some meanwhile.
-        let _ = match &event {
-            Some(event) => poll(&mut [waker_event, PollFd::new(event, PollFlags::IN)], Some(&longest)),
-            None => poll(&mut [waker_event], Some(&longest)),
-        };
-        at_work.set();
+        let longest = libc::timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
+        Some(Sleep { descriptors: [waker.as_raw_fd(), event.map_or(-1, |event| event.as_raw_fd())], longest })
+    }
+
+    /// Polls again after a sleep.
+    ///
+    /// # Errors
+    /// Those of the port's link.
+    pub fn wake(&mut self, waker: BorrowedFd<'_>, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
         self.check_link(side, waiting)

@@ -6,8 +6,9 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::*;
+use crate::cancel::{self, deferred, guarded};
 use crate::filter::copied;
-use crate::handle::{Handle, described, guarded};
+use crate::handle::{Handle, described};
 use crate::real::{put_text, real};
 
 /// Defines functions of a handle: `ours` answers for handles of this object, the system's function for all others.
@@ -17,10 +18,10 @@ macro_rules! of_handle {
             #[unsafe(no_mangle)]
             extern "C-unwind" fn $name(pcap: *mut c_void $(, $argument: $type)*) -> $result {
                 match Handle::of(pcap) {
-                    Some(handle) => guarded($absent, || {
+                    Some(handle) => deferred(|| guarded($absent, || {
                         let $handle = handle;
                         $ours
-                    }),
+                    })),
                     None => real!($name(pcap => *mut c_void $(, $argument => $type)*) -> $result | $absent),
                 }
             }
@@ -99,12 +100,6 @@ of_handle! {
     fn pcap_setdirection(handle, direction: c_int) -> c_int | PCAP_ERROR => set_direction(handle, direction);
     fn pcap_setfilter(handle, program: *const Program) -> c_int | PCAP_ERROR => set_filter(handle, program);
     fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => statistics(handle, stat);
-    fn pcap_inject(handle, bytes: *const c_void, len: usize) -> c_int | PCAP_ERROR => {
-        send(handle, bytes, len, "The number of bytes to be injected must not be zero")
-    };
-    fn pcap_sendpacket(handle, bytes: *const c_void, len: c_int) -> c_int | PCAP_ERROR => {
-        send(handle, bytes, len.max(0) as usize, "The number of bytes to be sent must be positive").min(0)
-    };
 
     fn pcap_compile(handle, program: *mut c_void, text: *const c_char, optimize: c_int, netmask: c_uint)
         -> c_int | PCAP_ERROR => on_dead(handle, PCAP_ERROR, |dead| real!(pcap_compile(
@@ -130,6 +125,39 @@ of_handle! {
     };
 }
 
+/// As on Linux it is a cancellation point.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_inject(pcap: *mut c_void, bytes: *const c_void, len: usize) -> c_int {
+    match Handle::of(pcap) {
+        Some(handle) => {
+            cancel::test();
+            deferred(|| {
+                guarded(PCAP_ERROR, || send(handle, bytes, len, "The number of bytes to be injected must not be zero"))
+            })
+        }
+        None => real!(pcap_inject(pcap => *mut c_void, bytes => *const c_void, len => usize) -> c_int | PCAP_ERROR),
+    }
+}
+
+/// As [`pcap_inject`].
+#[unsafe(no_mangle)]
+extern "C-unwind" fn pcap_sendpacket(pcap: *mut c_void, bytes: *const c_void, len: c_int) -> c_int {
+    match Handle::of(pcap) {
+        Some(handle) => {
+            cancel::test();
+            deferred(|| {
+                guarded(PCAP_ERROR, || {
+                    let len = len.max(0) as usize;
+                    send(handle, bytes, len, "The number of bytes to be sent must be positive").min(0)
+                })
+            })
+        }
+        None => real!(pcap_sendpacket(
+            pcap => *mut c_void, bytes => *const c_void, len => c_int
+        ) -> c_int | PCAP_ERROR),
+    }
+}
+
 /// Signal handlers call it: it only stores, and writes to a descriptor.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_breakloop(pcap: *mut c_void) {
@@ -142,12 +170,14 @@ extern "C-unwind" fn pcap_breakloop(pcap: *mut c_void) {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
     match Handle::of(pcap) {
-        Some(_) => guarded((), || {
-            // SAFETY: the handle is from `pcap_create`'s box, and the program gives it up.
-            let handle = unsafe { Box::from_raw(pcap.cast::<Handle>()) };
-            if handle.is_without_its_threads() {
-                std::mem::forget(handle);
-            }
+        Some(_) => deferred(|| {
+            guarded((), || {
+                // SAFETY: the handle is from `pcap_create`'s box, and the program gives it up.
+                let handle = unsafe { Box::from_raw(pcap.cast::<Handle>()) };
+                if handle.is_without_its_threads() {
+                    std::mem::forget(handle);
+                }
+            })
         }),
         None => real!(pcap_close(pcap => *mut c_void) -> () | ()),
     }
@@ -172,7 +202,7 @@ fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_create(name: *const c_char, error: *mut c_char) -> *mut c_void {
-    match guarded(None, || create(name, error)) {
+    match deferred(|| guarded(None, || create(name, error))) {
         Some(handle) => handle.cast(),
         None => real!(pcap_create(name => *const c_char, error => *mut c_char) -> *mut c_void | null_mut()),
     }
@@ -186,22 +216,34 @@ extern "C-unwind" fn pcap_open_live(
     timeout: c_int,
     error: *mut c_char,
 ) -> *mut c_void {
-    let Some(pointer) = guarded(None, || create(name, error)) else {
-        return real!(pcap_open_live(
+    match deferred(|| guarded(None, || open(name, snaplen, promiscuous, timeout, error))) {
+        Some(handle) => handle.cast(),
+        None => real!(pcap_open_live(
             name => *const c_char, snaplen => c_int, promiscuous => c_int, timeout => c_int, error => *mut c_char
-        ) -> *mut c_void | null_mut());
-    };
-    let Some(handle) = Handle::of(pointer.cast()) else { return null_mut() };
+        ) -> *mut c_void | null_mut()),
+    }
+}
+
+/// Creates and activates a handle, as [`create`]; null if that fails.
+fn open(
+    name: *const c_char,
+    snaplen: c_int,
+    promiscuous: c_int,
+    timeout: c_int,
+    error: *mut c_char,
+) -> Option<*mut Handle> {
+    let pointer = create(name, error)?;
+    let Some(handle) = Handle::of(pointer.cast()) else { return Some(null_mut()) };
     handle.settings.snaplen.set(snaplen);
     handle.settings.promiscuous.set(promiscuous != 0);
     handle.settings.timeout.set(timeout);
-    if guarded(PCAP_ERROR, || handle.activate()) < 0 {
+    if handle.activate() < 0 {
         // SAFETY: this object's text, which ends with a zero; and the program's buffer of this size.
         unsafe { put_text(error, PCAP_ERRBUF_SIZE, &CStr::from_ptr(handle.error()).to_string_lossy()) };
         pcap_close(pointer.cast());
-        return null_mut();
+        return Some(null_mut());
     }
-    pointer.cast()
+    Some(pointer)
 }
 
 fn set_time_type(handle: &Handle, kind: c_int) -> c_int {

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use linerate::port::PortName;
 
 use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
-use crate::handle::guarded;
+use crate::cancel::{deferred, guarded};
 use crate::real::{put_text, real};
 use crate::socket::names::{self, is_interface};
 
@@ -17,7 +17,7 @@ extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut 
         devices => *mut *mut Interface, error => *mut c_char
     ) -> c_int | PCAP_ERROR);
     if answer == 0 {
-        guarded((), || append_ports(devices));
+        deferred(|| guarded((), || append_ports(devices)));
     }
     answer
 }
@@ -54,23 +54,26 @@ fn append_ports(devices: *mut *mut Interface) {
 /// A port has no IPv4 address, which is an error of libpcap's, too.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> c_int {
-    // SAFETY: the program's text, which ends with a zero.
-    let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
-    let port = text.filter(|text| !is_interface(text)).map(|text| text.to_string_lossy());
-    match port.filter(|text| PortName::parse(text).is_ok()) {
-        Some(text) => {
-            // SAFETY: the program's memory for the two numbers, its buffer of libpcap's size, and this thread's errno.
-            unsafe {
-                net.write(0);
-                mask.write(0);
-                let text = format!("{text}: no IPv4 address assigned");
-                put_text(error, PCAP_ERRBUF_SIZE, &text);
-                *libc::__errno_location() = libc::EADDRNOTAVAIL;
-            }
-            PCAP_ERROR
-        }
+    match deferred(|| guarded(None, || lookup(name, net, mask, error))) {
+        Some(answer) => answer,
         None => real!(pcap_lookupnet(
             name => *const c_char, net => *mut u32, mask => *mut u32, error => *mut c_char
         ) -> c_int | PCAP_ERROR),
     }
+}
+
+/// Answers for a port; `None` if the name is none's.
+fn lookup(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> Option<c_int> {
+    // SAFETY: the program's text, which ends with a zero.
+    let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    let text = text.filter(|text| !is_interface(text))?.to_string_lossy();
+    PortName::parse(&text).ok()?;
+    // SAFETY: the program's memory for the two numbers, its buffer of libpcap's size, and this thread's errno.
+    unsafe {
+        net.write(0);
+        mask.write(0);
+        put_text(error, PCAP_ERRBUF_SIZE, &format!("{text}: no IPv4 address assigned"));
+        *libc::__errno_location() = libc::EADDRNOTAVAIL;
+    }
+    Some(PCAP_ERROR)
 }

@@ -1,10 +1,9 @@
 //! A handle: what the program's `pcap_t` points at.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell, UnsafeCell};
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -13,7 +12,7 @@ use linerate::port::PortName;
 
 use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
-use crate::latch::{Latch, Owner};
+use crate::latch::Latch;
 use crate::real::real;
 use crate::side::{InChild, Side};
 use crate::socket::names::is_interface;
@@ -23,8 +22,8 @@ use crate::socket::names::is_interface;
 /// The program's threads receive, choose directions and close one at a time, as with libpcap. All else may be called while
 /// another thread receives, and by signal handlers: it needs only atomics, `side` and `filter`.
 ///
-/// No borrow of its cells lasts while the program's function is called: it may call anything with the handle, and it may
-/// leave by longjmp(3).
+/// Nothing is locked or borrowed while the program's function is called, and while a thread sleeps: the function may call anything with
+/// the handle, leave by longjmp(3), and end the thread; a thread that sleeps may be cancelled.
 #[repr(C)]
 pub struct Handle {
     /// The address of [`TAG`]. A handle of the system's libpcap begins with another word.
@@ -35,13 +34,12 @@ pub struct Handle {
     /// The text of the last error. Several threads may write it.
     error: [AtomicU8; PCAP_ERRBUF_SIZE],
     // Dropped in this order: the receiving side before its port.
-    /// The receiving side of the port, once the handle is activated.
-    pub active: RefCell<Option<Active>>,
+    /// The receiving side of the port, once the handle is activated. The thread that receives has it, but for its sleep and while the
+    /// program's function runs.
+    pub active: Latch<Option<Active>>,
     /// Received frames. Their bytes are the receiving side's.
     pub waiting: Waiting,
     pub side: Latch<Option<Side>>,
-    /// The thread that is at work with the receiving side, and does not sleep.
-    pub at_work: Owner,
     pub is_activated: AtomicBool,
     is_nonblocking: AtomicBool,
     /// The descriptor has been asked for: it is kept up to date from then on.
@@ -107,10 +105,9 @@ impl Handle {
                 precision: Cell::new(PCAP_TSTAMP_PRECISION_MICRO),
             },
             error: [const { AtomicU8::new(0) }; PCAP_ERRBUF_SIZE],
-            active: RefCell::default(),
+            active: Latch::new(None),
             waiting: Waiting::new(),
             side: Latch::new(None),
-            at_work: Owner::none(),
             is_activated: AtomicBool::new(false),
             is_nonblocking: AtomicBool::new(false),
             is_selected: AtomicBool::new(false),
@@ -141,7 +138,7 @@ impl Handle {
         if !(1..=MAXIMUM_SNAPLEN).contains(&self.settings.snaplen.get()) {
             self.settings.snaplen.set(MAXIMUM_SNAPLEN);
         }
-        let (Ok(mut receiving), Some(mut side)) = (self.active.try_borrow_mut(), self.side.lock()) else {
+        let (Some(mut receiving), Some(mut side)) = (self.active.lock(), self.side.lock()) else {
             return self.in_use();
         };
         match Active::open(&self.name, &self.settings, &self.ready) {
@@ -191,7 +188,7 @@ impl Handle {
                 format!("{port}+{}{options}", if direction == PCAP_D_IN { "r" } else { "t" })
             }
         };
-        let (Ok(mut receiving), Some(mut side)) = (self.active.try_borrow_mut(), self.side.lock()) else {
+        let (Some(mut receiving), Some(mut side)) = (self.active.lock(), self.side.lock()) else {
             return self.in_use();
         };
         let Some(active) = &mut *receiving else { return self.not_activated() };
@@ -216,7 +213,7 @@ impl Handle {
     /// Runs `work` on the port's other side, beside a thread that receives. Returns `None` if a signal handler calls whose
     /// thread is at work with the port: its locks may be taken.
     fn beside<T>(&self, work: impl FnOnce(&mut Option<Side>) -> T) -> Option<T> {
-        if self.at_work.is_this_thread() {
+        if self.active.is_this_thread_s() {
             return None;
         }
         self.side.lock().map(|mut side| work(&mut side))
@@ -430,11 +427,6 @@ fn status_of(error: &Error) -> c_int {
         Error::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => PCAP_ERROR_PERM_DENIED,
         _ => PCAP_ERROR,
     }
-}
-
-/// Runs this object's code in a thread of the program. A panic ends here, as `failed`.
-pub fn guarded<T>(failed: T, work: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or(failed)
 }
 
 /// The copy of the frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.

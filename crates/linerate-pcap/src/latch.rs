@@ -20,15 +20,6 @@ impl Owner {
     pub fn is_this_thread(&self) -> bool {
         self.0.load(Ordering::Relaxed) == this_thread()
     }
-
-    /// Makes the calling thread the owner, in place of the previous one.
-    pub fn set(&self) {
-        self.0.store(this_thread(), Ordering::Relaxed);
-    }
-
-    pub fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
 }
 
 /// Returns a number that no other running thread has. Signal handlers may ask for it.
@@ -53,6 +44,11 @@ unsafe impl<T: Send> Sync for Latch<T> {}
 impl<T> Latch<T> {
     pub fn new(value: T) -> Latch<T> {
         Latch { owner: Owner::none(), value: UnsafeCell::new(value), process: std::process::id() }
+    }
+
+    /// Returns whether the calling thread has it.
+    pub fn is_this_thread_s(&self) -> bool {
+        self.owner.is_this_thread()
     }
 
     /// Locks; `None` if any thread has it.

@@ -9,6 +9,7 @@
 //! - `active`: a port that a handle captures from: frames and waiting; `side`: its counters and its sending side, for all
 //!   threads; `latch`: their lock
 //! - `read`: `pcap_dispatch` and the like: frames go to the program
+//! - `cancel`: threads that the program cancels, and panics
 //! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
 //! - `socket`: packet sockets on ports, for programs that do not send by libpcap
 //! - `filter`: a program's filter
@@ -19,6 +20,7 @@
 mod abi;
 mod active;
 mod calls;
+mod cancel;
 mod devices;
 mod entire;
 mod filter;

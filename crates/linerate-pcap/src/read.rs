@@ -5,15 +5,19 @@ use std::ffi::{c_int, c_uchar, c_void};
 use std::ptr::null;
 use std::sync::atomic::Ordering;
 
+use linerate::Error;
+
 use crate::abi::*;
-use crate::active::Frame;
-use crate::handle::{Handle, described, guarded};
+use crate::active::{Active, Frame};
+use crate::cancel::{self, Sleep, deferred, guarded};
+use crate::handle::{Handle, described};
 use crate::real::real;
 
 /// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
 const BUFFER: usize = 4096;
 
 /// The outcome of an attempt to get a frame.
+#[derive(Clone, Copy)]
 enum Next {
     /// It stays until frames are received again.
     Frame(*const Frame),
@@ -22,6 +26,14 @@ enum Next {
     End,
     /// libpcap's number of an error, whose text is noted.
     Failed(c_int),
+}
+
+/// What a thread without a frame does next.
+#[derive(Clone, Copy)]
+enum Step {
+    Look,
+    Sleep(Sleep),
+    Return(Next),
 }
 
 /// Takes the next of the frames that were received.
@@ -33,63 +45,81 @@ fn take(handle: &Handle) -> Option<*const Frame> {
     Some(frame)
 }
 
-/// Gets the next frame; without one, waits if the handle blocks and `waits`.
+/// Gets the next frame; without one, waits if the handle blocks and `waits`. It is a cancellation point.
 #[inline(never)]
 fn next(handle: &Handle, waits: bool) -> Next {
+    deferred(|| look(handle, waits))
+}
+
+fn look(handle: &Handle, waits: bool) -> Next {
+    cancel::test();
     let mut has_received = false;
     loop {
         if handle.has_requests() {
             if handle.takes_break() {
                 return Next::Failed(PCAP_ERROR_BREAK);
             }
-            if let Ok(mut active) = handle.active.try_borrow_mut() {
-                active.iter_mut().for_each(|active| handle.adopt_filter(active));
-            }
+            receiving(handle, |active| {
+                handle.adopt_filter(active);
+                Ok(Step::Look)
+            });
         }
         if let Some(frame) = take(handle) {
             return Next::Frame(frame);
         }
-        if let Some(outcome) = receive(handle, waits, &mut has_received) {
+        let mut step = receiving(handle, |active| receive(handle, active, waits, &mut has_received));
+        if let Step::Sleep(sleep) = step {
+            // A signal handler may use the handle meanwhile, and the thread may be cancelled.
+            sleep.sleep();
+            step = receiving(handle, |active| {
+                active.wake(handle.waker(), &handle.side, &handle.waiting).map(|()| Step::Look)
+            });
+        }
+        if let Step::Return(outcome) = step {
             return outcome;
         }
     }
 }
 
-/// Receives frames, or waits for them; returns why there are none.
-fn receive(handle: &Handle, waits: bool, has_received: &mut bool) -> Option<Next> {
-    // Taken if this is a signal handler that has interrupted a call.
-    let Ok(mut active) = handle.active.try_borrow_mut() else { return Some(Next::Failed(handle.in_use())) };
-    let Some(active) = &mut *active else { return Some(Next::Failed(handle.not_activated())) };
-    handle.at_work.set();
-    let outcome = guarded(Err(None), || {
-        // An armed queue stays so until a frame comes: the thread sleeps after one more look.
-        if active.receive(&handle.waiting) {
-            active.disarm();
-            *has_received = true;
-            return Ok(None);
-        }
-        if active.is_exhausted(&handle.side).map_err(Some)? {
-            return Ok(Some(Next::End));
-        }
-        // A program that was woken by frames that its filter refuses goes back to its other descriptors.
-        let was_woken = handle.is_selected() && (*has_received || handle.ready.is_raised());
-        if waits && !handle.is_nonblocking() && !was_woken {
-            return active
-                .wait(handle.waker(), &handle.at_work, &handle.side, &handle.waiting)
-                .map(|()| None)
-                .map_err(Some);
-        }
-        if was_woken {
-            handle.ready.set(false);
-        }
-        active.check_link(&handle.side, &handle.waiting).map_err(Some)?;
-        Ok(handle.waiting.is_empty().then_some(Next::Nothing))
+/// Runs `work` on the receiving side. An error is noted.
+fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Error>) -> Step {
+    let failed = |error| Step::Return(Next::Failed(error));
+    let step = guarded(None, || {
+        // Taken if this is a signal handler that has interrupted a call.
+        let Some(mut active) = handle.active.lock() else { return Some(failed(handle.in_use())) };
+        let Some(active) = &mut *active else { return Some(failed(handle.not_activated())) };
+        Some(work(active).unwrap_or_else(|error| {
+            handle.fail(&described(&error));
+            failed(PCAP_ERROR)
+        }))
     });
-    handle.at_work.clear();
-    outcome.unwrap_or_else(|error| {
-        handle.fail(&error.map_or("a defect of linerate".to_string(), |error| described(&error)));
-        Some(Next::Failed(PCAP_ERROR))
+    step.unwrap_or_else(|| {
+        handle.fail("a defect of linerate");
+        failed(PCAP_ERROR)
     })
+}
+
+/// Receives frames; without, returns what to wait for or why there are none.
+fn receive(handle: &Handle, active: &mut Active, waits: bool, has_received: &mut bool) -> Result<Step, Error> {
+    // An armed queue stays so until a frame comes: the thread sleeps after one more look.
+    if active.receive(&handle.waiting) {
+        active.disarm();
+        *has_received = true;
+        return Ok(Step::Look);
+    }
+    if active.is_exhausted(&handle.side)? {
+        return Ok(Step::Return(Next::End));
+    }
+    // A program that was woken by frames that its filter refuses goes back to its other descriptors.
+    let was_woken = handle.is_selected() && (*has_received || handle.ready.is_raised());
+    if waits && !handle.is_nonblocking() && !was_woken {
+        return Ok(active.sleep(handle.waker()).map_or(Step::Look, Step::Sleep));
+    }
+    if was_woken {
+        handle.ready.set(false);
+    }
+    active.check_link(&handle.side, &handle.waiting)?;
+    Ok(if handle.waiting.is_empty() { Step::Return(Next::Nothing) } else { Step::Look })
 }
 
 /// Gives frames to the program's function: `most` of them, or without a number those that are there; `is_loop` goes on until
@@ -128,22 +158,27 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
 
 /// Keeps a frame until the next call. Its bytes are copied if the program's descriptor is kept up to date, which may receive.
 fn kept(handle: &Handle, frame: *const Frame) -> (*const PacketHeader, *const c_uchar) {
-    // SAFETY: nothing was received since.
-    let kept = unsafe { handle.last.keep(&*frame, handle.is_selected()) };
+    let kept = deferred(|| {
+        // SAFETY: nothing was received since.
+        guarded((null(), null()), || unsafe { handle.last.keep(&*frame, handle.is_selected()) })
+    });
     keep_watch(handle);
     kept
 }
 
 /// Brings the program's descriptor up to date, if it has one.
 fn keep_watch(handle: &Handle) {
-    if handle.is_selected()
-        && let Ok(mut active) = handle.active.try_borrow_mut()
-        && let Some(active) = &mut *active
-    {
-        handle.at_work.set();
-        handle.adopt_filter(active);
-        guarded((), || active.keep_watch(&handle.waiting, &handle.ready));
-        handle.at_work.clear();
+    if handle.is_selected() {
+        deferred(|| {
+            guarded((), || {
+                if let Some(mut active) = handle.active.lock()
+                    && let Some(active) = &mut *active
+                {
+                    handle.adopt_filter(active);
+                    active.keep_watch(&handle.waiting, &handle.ready);
+                }
+            });
+        });
     }
 }
 

@@ -8,6 +8,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::cancel::{deferred, guarded};
+
 /// The library, open for good; null if there is none.
 struct Library(*mut c_void);
 
@@ -83,6 +85,10 @@ impl Function {
         if !known.is_null() {
             return known;
         }
+        deferred(|| guarded(null_mut(), || self.find()))
+    }
+
+    fn find(&self) -> *mut c_void {
         let library = library();
         if library.is_null() {
             return null_mut();

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct pcap pcap_t;
@@ -604,6 +606,115 @@ static void ask_in_child(const char *device) {
 	_exit(0);
 }
 
+static volatile long cleaned;
+static volatile int is_in_callback;
+
+static void clean(void *none) {
+	(void)none;
+	cleaned++;
+}
+
+static void stay(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	(void)user, (void)header, (void)bytes;
+	is_in_callback = 1;
+	for (;;)
+		pause();
+}
+
+enum { LOOP, DISPATCH, NEXT, NEXT_EX, DESCRIPTOR, INJECT, CALLBACK, WAYS };
+static const char *const ways[WAYS] = { "pcap_loop", "pcap_dispatch", "pcap_next", "pcap_next_ex", "poll", "pcap_inject", "callback" };
+struct victim { int way, type; volatile int begun; };
+
+/* Calls in one way until it is cancelled. */
+static void *call_until_cancelled(void *argument) {
+	struct victim *victim = argument;
+	struct pcap_pkthdr header, *at;
+	const unsigned char *bytes;
+	struct pollfd event = { pcap_get_selectable_fd(pcap), POLLIN, 0 };
+	pthread_setcanceltype(victim->type, NULL);
+	pthread_cleanup_push(clean, NULL);
+	victim->begun = 1;
+	for (;;)
+		switch (victim->way) {
+		case LOOP: pcap_loop(pcap, -1, each, NULL); break;
+		case DISPATCH: pcap_dispatch(pcap, 3, each, NULL); break;
+		case NEXT: pcap_next(pcap, &header); break;
+		case NEXT_EX: pcap_next_ex(pcap, &at, &bytes); break;
+		case DESCRIPTOR: poll(&event, 1, -1), pcap_dispatch(pcap, 1, each, NULL); break;
+		case INJECT: pcap_inject(pcap, frame, sizeof frame); break;
+		default: pcap_loop(pcap, -1, stay, NULL);
+		}
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* Waits until a thread of this process is in a state (proc_pid_stat(5)), at most 20 seconds. */
+static void wait_for_sleep_of(long thread) {
+	char path[64], line[512];
+	snprintf(path, sizeof path, "/proc/self/task/%ld/stat", thread);
+	for (time_t end = time(NULL) + 20; time(NULL) < end; sched_yield()) {
+		FILE *file = fopen(path, "r");
+		char *state = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+		if (file)
+			fclose(file);
+		if (state && state[2] == 'S')
+			return;
+	}
+	die("a thread", "it does not sleep");
+}
+
+static volatile long thread_number;
+
+static void *numbered(void *argument) {
+	thread_number = syscall(SYS_gettid);
+	return call_until_cancelled(argument);
+}
+
+/* Cancels threads in each way to wait, of both types; then the handle is used and closed. With `rounds` it does so at any moment,
+ * otherwise in their sleep. */
+static void cancel(const char *device, long rounds) {
+	alarm(300);
+	/* Most use the handle of the ones before: nothing stays locked. */
+	pcap = opened(device);
+	for (int way = 0; way < WAYS; way++)
+		for (int type = 0; type < 2; type++)
+			for (long n = 0; n < (rounds ? rounds : 2); n++) {
+				struct victim victim = { way, type ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED, 0 };
+				pthread_t thread;
+				void *answer = NULL;
+				struct pcap_stat stat;
+				long before = cleaned;
+				thread_number = 0;
+				is_in_callback = 0;
+				if (rounds == 0 && way == CALLBACK)
+					continue;
+				pthread_create(&thread, NULL, numbered, &victim);
+				while (!victim.begun || (way == CALLBACK && !is_in_callback))
+					sched_yield();
+				if (rounds == 0 && way != INJECT)
+					wait_for_sleep_of(thread_number);
+				for (long pause = n % 50; pause > 0; pause--)
+					sched_yield();
+				pthread_cancel(thread);
+				pthread_join(thread, &answer);
+				if (answer != PTHREAD_CANCELED || cleaned != before + 1)
+					die(ways[way], "the thread was not cancelled");
+				if (pcap_stats(pcap, &stat) != 0 || pcap_inject(pcap, frame, sizeof frame) != sizeof frame)
+					die(ways[way], pcap_geterr(pcap));
+				filter("");
+				pcap_setnonblock(pcap, 1, text);
+				if (pcap_dispatch(pcap, 1, each, NULL) < 0)
+					die(ways[way], pcap_geterr(pcap));
+				pcap_setnonblock(pcap, 0, text);
+				if (n == 1) {
+					pcap_close(pcap);
+					pcap = opened(device);
+				}
+			}
+	pcap_close(pcap);
+	printf("%ld cancelled\n", cleaned);
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
@@ -636,6 +747,8 @@ int main(int argc, char **argv) {
 		become_daemon(device);
 	else if (!strcmp(what, "both"))
 		send_beside_child(device, atol(third));
+	else if (!strcmp(what, "cancel"))
+		cancel(device, atol(third));
 	else if (!strcmp(what, "churn"))
 		churn(device, atol(third), atoi(argv[4]));
 	return 0;

@@ -418,3 +418,36 @@ fn names_that_cannot_be_opened_are_explained() {
     let said = refused("sim:x?wire=none");
     assert!(said.contains("pcap_activate(a): 0") && said.contains("pcap_setdirection(a, 0): 0"), "{said}");
 }
+
+/// A thread is cancelled in each call that waits, in its sleep and at any moment, and in its function for frames; the handle is whole
+/// afterwards.
+#[test]
+fn threads_are_cancelled_in_every_call() {
+    let world = World::new();
+    // In its sleep: six calls of two types, twice.
+    assert_eq!(world.start(&["cancel", "vale73:a", "0"]).said(), "24 cancelled\n");
+    // While frames come.
+    assert_eq!(world.start(&["cancel", "sim:cancel?rate=50k", "40"]).said(), "560 cancelled\n");
+}
+
+/// Programs that cancel their capturing thread end at Ctrl-C: iftop's waits in a call, ettercap's is cancelled anywhere.
+#[test]
+fn programs_that_cancel_threads_end_at_ctrl_c() {
+    let world = World::new();
+    // The second port has a thread of its own.
+    for (device, threads) in [("vale74:a", 2), ("sim:ctrl?rate=1k", 3)] {
+        let mut iftop = world.command("/usr/sbin/iftop");
+        let iftop = Running::new(iftop.args(["-t", "-n", "-i", device]));
+        iftop.wait_for_threads(threads);
+        iftop.interrupt();
+        iftop.must_end("Ctrl-C");
+        let mut ettercap = world.command("ettercap");
+        let ettercap = ettercap.args(["-T", "-q", "-u", "-z", "-i", device]);
+        let mut ettercap = Running::with_input(ettercap, std::process::Stdio::piped());
+        ettercap.wait_for_line("for inline help");
+        // Its handler locks what the interrupted thread has while that prints.
+        ettercap.wait_for_main_sleep();
+        ettercap.interrupt();
+        ettercap.must_end("Ctrl-C");
+    }
+}

@@ -17,8 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -635,6 +637,88 @@ static void churn(long rounds, unsigned seed) {
 		entries("/proc/self/task") - threads);
 }
 
+enum { RECV, RECVFROM, RECVMSG, RECVMMSG, READ, READV, POLL, SELECT, EPOLL, SEND, SENDTO, SENDMSG, SENDMMSG, WRITE, WRITEV, WAYS };
+static const char *const ways[WAYS] = { "recv", "recvfrom", "recvmsg", "recvmmsg", "read", "readv", "poll", "select", "epoll_wait",
+	"send", "sendto", "sendmsg", "sendmmsg", "write", "writev" };
+struct victim { int way, type, fd, is_cooked; volatile int begun; };
+static volatile long cleaned;
+
+static void clean(void *epoll) {
+	close(*(int *)epoll);
+	cleaned++;
+}
+
+/* Calls in one way until it is cancelled. */
+static void *call_until_cancelled(void *argument) {
+	struct victim *victim = argument;
+	unsigned char bytes[2000], frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	struct sockaddr_ll from, to = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5) };
+	socklen_t len = sizeof from;
+	int fd = victim->fd, epoll = epoll_create1(0), is_cooked = victim->is_cooked;
+	struct iovec part = { bytes, sizeof bytes }, out = { frame, sizeof frame };
+	struct msghdr in = { .msg_iov = &part, .msg_iovlen = 1 };
+	struct msghdr sent = { .msg_iov = &out, .msg_iovlen = 1, .msg_name = is_cooked ? &to : NULL, .msg_namelen = is_cooked ? sizeof to : 0 };
+	struct mmsghdr ins[2] = { { in, 0 }, { in, 0 } }, all[2] = { { sent, 0 }, { sent, 0 } };
+	struct pollfd event = { fd, POLLIN, 0 };
+	struct epoll_event at = { .events = EPOLLIN };
+	epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &at);
+	fd_set set;
+	pthread_setcanceltype(victim->type, NULL);
+	pthread_cleanup_push(clean, &epoll);
+	victim->begun = 1;
+	for (;;)
+		switch (victim->way) {
+		case RECV: recv(fd, bytes, sizeof bytes, 0); break;
+		case RECVFROM: recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &len); break;
+		case RECVMSG: recvmsg(fd, &in, 0); break;
+		case RECVMMSG: recvmmsg(fd, ins, 2, 0, NULL); break;
+		case READ: if (read(fd, bytes, sizeof bytes) < 0) break; break;
+		case READV: if (readv(fd, &part, 1) < 0) break; break;
+		case POLL: poll(&event, 1, -1); break;
+		case SELECT: FD_ZERO(&set); FD_SET(fd, &set); select(fd + 1, &set, NULL, NULL, NULL); break;
+		case EPOLL: epoll_wait(epoll, &at, 1, -1); break;
+		case SEND: send(fd, frame, sizeof frame, 0); break;
+		case SENDTO: sendto(fd, frame, sizeof frame, 0, is_cooked ? (struct sockaddr *)&to : NULL, is_cooked ? sizeof to : 0); break;
+		case SENDMSG: sendmsg(fd, &sent, 0); break;
+		case SENDMMSG: sendmmsg(fd, all, 2, 0); break;
+		case WRITE: if (write(fd, frame, sizeof frame) < 0) break; break;
+		case WRITEV: if (writev(fd, &out, 1) < 0) break; break;
+		}
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* Cancels threads in each way to wait and to send, of both types, at any moment; then the socket is used, and closed. */
+static void cancel(long rounds) {
+	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5) };
+	alarm(300);
+	for (int kind = 0; kind < 2; kind++)
+		for (int way = 0; way < WAYS; way++)
+			for (int type = 0; type < 2; type++) {
+				int fd = opened(kind ? SOCK_DGRAM : SOCK_RAW, ETH_P_ALL);
+				for (long n = 0; n < rounds; n++) {
+					struct victim victim = { way, type ? PTHREAD_CANCEL_ASYNCHRONOUS : PTHREAD_CANCEL_DEFERRED, fd, kind, 0 };
+					pthread_t thread;
+					void *answer = NULL;
+					long before = cleaned;
+					pthread_create(&thread, NULL, call_until_cancelled, &victim);
+					while (!victim.begun)
+						sched_yield();
+					for (long pause = n % 20; pause > 0; pause--)
+						sched_yield();
+					pthread_cancel(thread);
+					pthread_join(thread, &answer);
+					if (answer != PTHREAD_CANCELED || cleaned != before + 1)
+						die(ways[way]);
+					if (sendto(fd, frame, sizeof frame, 0, kind ? (struct sockaddr *)&to : NULL, kind ? sizeof to : 0) != sizeof frame)
+						die(ways[way]);
+				}
+				close(fd);
+			}
+	printf("%ld cancelled\n", cleaned);
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *third = argc > 3 ? argv[3] : "";
 	interface = argv[2];
@@ -653,6 +737,8 @@ int main(int argc, char **argv) {
 		wait_for_the_end();
 	else if (!strcmp(what, "hostile"))
 		hostile();
+	else if (!strcmp(what, "cancel"))
+		cancel(atol(third));
 	else if (!strcmp(what, "churn"))
 		churn(atol(third), atoi(argv[4]));
 	return 0;

@@ -470,3 +470,11 @@ fn ports_need_no_privileges() {
     let (status, _, errors) = Running::new(&mut tcpdump).end();
     assert!(!status.success() && errors.contains("Operation not permitted"), "{errors}");
 }
+
+/// A thread is cancelled at any moment in each call that waits or sends, while frames come; its socket is whole afterwards.
+#[test]
+fn threads_are_cancelled_in_every_call() {
+    let world = World::new();
+    let said = Running::new(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).said();
+    assert_eq!(said, "1800 cancelled\n");
+}

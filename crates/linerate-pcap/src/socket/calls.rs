@@ -1,8 +1,8 @@
 //! The functions of the C library that this object replaces for packet sockets. A call on any other descriptor goes to the
 //! C library's own function unchanged, after a look at one word: it remains async-signal-safe, and a cancellation point.
 //!
-//! A thread that is cancelled or ends in the C library is unwound through the functions of this file. They are
-//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs under `guarded`.
+//! A thread that is cancelled or ends in the C library is unwound through the functions of this file (`cancel`). They are
+//! `C-unwind`, and have nothing to drop where they call the C library.
 //!
 //! `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as named ones, so
 //! that a function with all of them named is equivalent.
@@ -16,9 +16,10 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, ti
 use super::member::Settings;
 use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
-use super::system::{call, errno, fail, guarded, next, opens, option};
+use super::system::{call, errno, fail, next, opens, option};
 use super::table::{self, BOUND, DGRAM};
 use super::{control, link, names, system};
+use crate::cancel::{deferred, guarded};
 
 // Runs when the object is loaded.
 #[used]
@@ -40,7 +41,7 @@ extern "C" fn start() {
 
 /// Frames that the program has sent reach the wire before it ends.
 extern "C" fn end() {
-    guarded((), link::end_all);
+    deferred(|| guarded((), link::end_all));
 }
 
 /// The locks that are held while a process forks, so that the child finds what they guard whole.
@@ -85,17 +86,20 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || opens() {
         return next!(socket(domain, kind, protocol));
     }
-    let mut fd = next!(socket(domain, kind, protocol));
-    guarded(-1, || {
-        let is_placeholder = fd < 0 && errno() == libc::EPERM;
-        if is_placeholder {
-            fd = call!(libc::SYS_socket, libc::AF_UNIX, kind & !0xF | libc::SOCK_DGRAM, 0) as c_int;
-        }
-        if fd >= 0 {
-            let (is_dgram, protocol) = (plain == libc::SOCK_DGRAM, u16::from_be(protocol as u16));
-            table::add(fd, Settings::new(is_dgram, protocol), is_placeholder);
-        }
-        fd
+    let opened = next!(socket(domain, kind, protocol));
+    deferred(|| {
+        guarded(-1, || {
+            let is_placeholder = opened < 0 && errno() == libc::EPERM;
+            let fd = match is_placeholder {
+                true => call!(libc::SYS_socket, libc::AF_UNIX, kind & !0xF | libc::SOCK_DGRAM, 0) as c_int,
+                false => opened,
+            };
+            if fd >= 0 {
+                let (is_dgram, protocol) = (plain == libc::SOCK_DGRAM, u16::from_be(protocol as u16));
+                table::add(fd, Settings::new(is_dgram, protocol), is_placeholder);
+            }
+            fd
+        })
     })
 }
 
@@ -114,7 +118,7 @@ extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     if table::word(fd) == 0 {
         return next!(bind(fd, address, len));
     }
-    let answer = guarded(Some(-1), || bound(fd, packet_address(address, len)));
+    let answer = deferred(|| guarded(Some(-1), || bound(fd, packet_address(address, len))));
     answer.unwrap_or_else(|| next!(bind(fd, address, len)))
 }
 
@@ -161,8 +165,15 @@ fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let own = if table::word(fd) == 0 { None } else { guarded(None, || control::own_address(fd)) };
-    let Some(own) = own else { return next!(getsockname(fd, address, len)) };
+    if table::word(fd) == 0 {
+        return next!(getsockname(fd, address, len));
+    }
+    let answer = deferred(|| guarded(Some(-1), || control::own_address(fd).map(|own| put_address(&own, address, len))));
+    answer.unwrap_or_else(|| next!(getsockname(fd, address, len)))
+}
+
+/// Gives the program the address of its socket.
+fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: any bytes are a number; the address has as many bytes.
     let put = || unsafe {
         let whole = std::mem::offset_of!(sockaddr_ll, sll_addr) + usize::from(own.sll_halen);
@@ -170,7 +181,7 @@ extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
         if (room as c_int) < 0 {
             return Err(libc::EINVAL);
         }
-        let bytes = std::slice::from_raw_parts((&raw const own).cast::<u8>(), whole.min(room as usize));
+        let bytes = std::slice::from_raw_parts(std::ptr::from_ref(own).cast::<u8>(), whole.min(room as usize));
         memory::write_bytes(address.cast(), bytes)?;
         memory::write(len, whole as socklen_t)
     };
@@ -180,8 +191,8 @@ extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
 /// Returns whether a number is a port's socket, or one that the kernel has refused: the kernel's call would be one on a
 /// socket of another kind.
 fn is_ours(fd: c_int) -> bool {
-    table::word(fd) != 0
-        && guarded(false, || table::get(fd).is_some_and(|socket| socket.link.is_some() || socket.is_placeholder))
+    let is_of_port = || table::get(fd).is_some_and(|socket| socket.link.is_some() || socket.is_placeholder);
+    table::word(fd) != 0 && deferred(|| guarded(false, is_of_port))
 }
 
 /// Defines functions that packet sockets do not have (`EOPNOTSUPP`).
@@ -210,22 +221,24 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::word(fd) == 0 {
         return next!(close(fd));
     }
-    guarded(-1, || {
-        // Another thread may get the number as soon as it is closed.
-        let removed = table::get(fd).and_then(|_| table::remove(fd));
-        let result = call!(libc::SYS_close, fd) as c_int;
-        let errno = errno();
-        if let Some(removed) = removed {
-            table::closed(removed);
-        }
-        if result < 0 { fail(errno) } else { result }
+    deferred(|| {
+        guarded(-1, || {
+            // Another thread may get the number as soon as it is closed.
+            let removed = table::get(fd).and_then(|_| table::remove(fd));
+            let result = call!(libc::SYS_close, fd) as c_int;
+            let errno = errno();
+            if let Some(removed) = removed {
+                table::closed(removed);
+            }
+            if result < 0 { fail(errno) } else { result }
+        })
     })
 }
 
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if table::word(from) | table::word(to) != 0 {
         let errno = errno();
-        guarded((), || table::duplicate(from, to));
+        deferred(|| guarded((), || table::duplicate(from, to)));
         fail::<c_int>(errno);
     }
     to
@@ -278,11 +291,13 @@ macro_rules! send {
         if word == 0 {
             return $next;
         }
-        if table::is_plain(word, $len) {
-            return messages::failed($fd, $next);
-        }
-        let part = iovec { iov_base: $buffer.cast_mut(), iov_len: $len };
-        sent($fd, &[part], $flags, std::ptr::null(), 0).unwrap_or_else(|| $next)
+        deferred(|| {
+            if table::is_plain(word, $len) {
+                return messages::failed($fd, $next);
+            }
+            let part = iovec { iov_base: $buffer.cast_mut(), iov_len: $len };
+            sent($fd, &[part], $flags, std::ptr::null(), 0).unwrap_or_else(|| $next)
+        })
     }};
 }
 
@@ -303,7 +318,8 @@ extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssi
         // SAFETY: all fields are integers or pointers.
         let mut message = unsafe { std::mem::zeroed::<msghdr>() };
         (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as _);
-        if let Some(answer) = messages::send_message(fd, &raw const message, 0) {
+        let at = &raw const message;
+        if let Some(answer) = deferred(|| messages::send_message(fd, at, 0)) {
             return answer;
         }
     }
@@ -321,7 +337,7 @@ extern "C-unwind" fn sendto(
 ) -> ssize_t {
     if table::word(fd) != 0 {
         let part = iovec { iov_base: buffer.cast_mut(), iov_len: len };
-        if let Some(answer) = sent(fd, &[part], flags, name, name_len) {
+        if let Some(answer) = deferred(|| sent(fd, &[part], flags, name, name_len)) {
             return answer;
         }
     }
@@ -330,7 +346,9 @@ extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if let Some(answer) = messages::send_message(fd, message, flags) {
+    if table::word(fd) != 0
+        && let Some(answer) = deferred(|| messages::send_message(fd, message, flags))
+    {
         return answer;
     }
     next!(sendmsg(fd, message, flags))
@@ -338,7 +356,9 @@ extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if let Some(answer) = messages::send_all(fd, all, count, flags) {
+    if table::word(fd) != 0
+        && let Some(answer) = deferred(|| messages::send_all(fd, all, count, flags))
+    {
         return answer;
     }
     next!(sendmmsg(fd, all, count, flags))
@@ -348,13 +368,18 @@ extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags
 macro_rules! receive {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = table::word($fd);
-        if word & BOUND != 0 && (word & DGRAM != 0 || $flags & libc::MSG_ERRQUEUE != 0) {
-            let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-            if let Some(answer) = messages::receive_from($fd, word, $buffer, $len, $flags, name, len) {
-                return answer;
-            }
+        if word & BOUND == 0 {
+            return $next;
         }
-        messages::ended($fd, word, $next, $len)
+        deferred(|| {
+            if word & DGRAM != 0 || $flags & libc::MSG_ERRQUEUE != 0 {
+                let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+                if let Some(answer) = messages::receive_from($fd, word, $buffer, $len, $flags, name, len) {
+                    return answer;
+                }
+            }
+            messages::ended($fd, $next, $len)
+        })
     }};
 }
 
@@ -390,7 +415,8 @@ extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssiz
     if word & (BOUND | DGRAM) != BOUND | DGRAM || parts.is_null() || !(0..PARTS as c_int).contains(&count) {
         return next!(readv(fd, parts, count));
     }
-    messages::receive_parts(fd, word, parts, count as usize).unwrap_or_else(|| next!(readv(fd, parts, count)))
+    deferred(|| messages::receive_parts(fd, word, parts, count as usize))
+        .unwrap_or_else(|| next!(readv(fd, parts, count)))
 }
 
 #[unsafe(no_mangle)]
@@ -406,7 +432,7 @@ extern "C-unwind" fn recvfrom(
     if word & BOUND == 0 {
         return next!(recvfrom(fd, buffer, len, flags, name, name_len));
     }
-    messages::receive_from(fd, word, buffer, len, flags, name, name_len)
+    deferred(|| messages::receive_from(fd, word, buffer, len, flags, name, name_len))
         .unwrap_or_else(|| next!(recvfrom(fd, buffer, len, flags, name, name_len)))
 }
 
@@ -432,7 +458,8 @@ extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
     if word & BOUND == 0 {
         return next!(recvmsg(fd, message, flags));
     }
-    messages::receive_message(fd, word, message, flags).unwrap_or_else(|| next!(recvmsg(fd, message, flags)))
+    deferred(|| messages::receive_message(fd, word, message, flags))
+        .unwrap_or_else(|| next!(recvmsg(fd, message, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -447,14 +474,14 @@ extern "C-unwind" fn recvmmsg(
     if word & BOUND == 0 {
         return next!(recvmmsg(fd, all, count, flags, timeout));
     }
-    messages::receive_all(fd, word, all, count, flags, timeout)
+    deferred(|| messages::receive_all(fd, word, all, count, flags, timeout))
         .unwrap_or_else(|| next!(recvmmsg(fd, all, count, flags, timeout)))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
     if table::word(fd) != 0
-        && let Some(answer) = guarded(Some(-1), || control::set(fd, level, name, value, len))
+        && let Some(answer) = deferred(|| guarded(Some(-1), || control::set(fd, level, name, value, len)))
     {
         return answer;
     }
@@ -470,7 +497,7 @@ extern "C-unwind" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if table::word(fd) != 0
-        && let Some(answer) = guarded(Some(-1), || control::get(fd, level, name, value, len))
+        && let Some(answer) = deferred(|| guarded(Some(-1), || control::get(fd, level, name, value, len)))
     {
         return answer;
     }
@@ -481,7 +508,7 @@ extern "C-unwind" fn getsockopt(
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request as u32 as c_ulong == libc::FIONREAD
         && table::word(fd) & BOUND != 0
-        && let Some(answer) = guarded(None, || control::next_len(fd, argument))
+        && let Some(answer) = deferred(|| guarded(None, || control::next_len(fd, argument)))
     {
         return answer;
     }
@@ -492,11 +519,12 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
         return answer;
     }
     let before = errno();
-    // SAFETY: the program's structure.
-    let ours = guarded(Some(-1), || match option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
-        // SAFETY: as above.
-        Some(_) => unsafe { control::answer(fd, request, argument) },
-        None => None,
+    let ours = deferred(|| {
+        guarded(Some(-1), || match option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
+            // SAFETY: the program's structure.
+            Some(_) => unsafe { control::answer(fd, request, argument) },
+            None => None,
+        })
     });
     ours.unwrap_or_else(|| fail(before))
 }

@@ -7,8 +7,9 @@ use std::ptr::null_mut;
 use libc::{ifaddrs, sockaddr_ll};
 
 use super::control::{FLAGS, put_name};
-use super::system::{errno, fail, guarded, next};
+use super::system::{errno, fail, next};
 use super::{frame, names};
+use crate::cancel::{deferred, guarded};
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
@@ -18,8 +19,8 @@ extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
     }
     let before = errno();
     // SAFETY: the program's name.
-    match guarded(None, || unsafe { names::of_pointer(name) }) {
-        Some(name) => name.index,
+    match deferred(|| guarded(None, || unsafe { names::of_pointer(name) }.map(|name| name.index))) {
+        Some(index) => index,
         None => {
             fail::<c_int>(before);
             0
@@ -29,14 +30,17 @@ extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn if_indextoname(index: c_uint, to: *mut c_char) -> *mut c_char {
-    match guarded(None, || names::of_index(index)) {
-        Some(name) if !to.is_null() => {
-            // SAFETY: the program's room for a name.
-            put_name(unsafe { &mut *to.cast() }, &name);
-            to
-        }
-        _ => next!(if_indextoname(index, to) | null_mut()),
-    }
+    let is_ours = deferred(|| {
+        guarded(false, || match names::of_index(index) {
+            Some(name) if !to.is_null() => {
+                // SAFETY: the program's room for a name.
+                put_name(unsafe { &mut *to.cast() }, &name);
+                true
+            }
+            _ => false,
+        })
+    });
+    if is_ours { to } else { next!(if_indextoname(index, to) | null_mut()) }
 }
 
 /// A port in the list of interfaces. Its name and address are in the same memory.
@@ -51,7 +55,7 @@ struct Listed {
 extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     let answer = next!(getifaddrs(list));
     if answer == 0 {
-        guarded((), || append(list));
+        deferred(|| guarded((), || append(list)));
     }
     answer
 }
@@ -91,25 +95,27 @@ fn append(list: *mut *mut ifaddrs) {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
-    let mut theirs = list;
-    guarded((), || {
-        let mut at = &raw mut theirs;
-        // SAFETY: the program's list, which begins with the C library's entries.
-        while let Some(entry) = unsafe { (*at).as_mut() } {
-            let is_ours =
-                std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
-                    == entry.ifa_name;
-            if !is_ours {
-                at = &raw mut entry.ifa_next;
-                continue;
-            }
-            let ours = std::ptr::from_mut(entry).cast::<Listed>();
-            // SAFETY: the end of the C library's entries; the entry was made by `append` from a box.
-            unsafe {
-                at.write((*ours).entry.ifa_next);
-                drop(Box::from_raw(ours));
-            }
-        }
-    });
+    let theirs = deferred(|| guarded(list, || without_ours(list)));
     next!(freeifaddrs(theirs) | ());
+}
+
+/// Frees this object's entries of a list; returns the rest.
+fn without_ours(mut list: *mut ifaddrs) -> *mut ifaddrs {
+    let mut at = &raw mut list;
+    // SAFETY: the program's list, which begins with the C library's entries.
+    while let Some(entry) = unsafe { (*at).as_mut() } {
+        let is_ours = std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
+            == entry.ifa_name;
+        if !is_ours {
+            at = &raw mut entry.ifa_next;
+            continue;
+        }
+        let ours = std::ptr::from_mut(entry).cast::<Listed>();
+        // SAFETY: the end of the C library's entries; the entry was made by `append` from a box.
+        unsafe {
+            at.write((*ours).entry.ifa_next);
+            drop(Box::from_raw(ours));
+        }
+    }
+    list
 }

@@ -21,6 +21,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::member::{Member, Settings};
 use super::names::{self, About, Name};
 use super::system::{call, option, set_option, without_signals};
+use crate::cancel::guarded;
 use crate::side::LongestOfInterface;
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
@@ -358,7 +359,7 @@ pub type Run = fn(&Link, Queues);
 fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, Error> {
     let of_thread = link.clone();
     let work = move || {
-        super::system::guarded((), || run(&of_thread, queues));
+        guarded((), || run(&of_thread, queues));
         // Also after a panic nothing waits for this thread.
         of_thread.fail();
     };

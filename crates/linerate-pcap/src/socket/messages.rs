@@ -14,8 +14,9 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, ssize_t, timespec};
 use super::frame::{self, HEADER, fits};
 use super::memory::{self, PARTS};
 use super::names;
-use super::system::{errno, fail, guarded, next, report};
+use super::system::{errno, fail, next, report};
 use super::table;
+use crate::cancel::{self, guarded};
 
 /// `SOL_PACKET` and its `PACKET_AUXDATA`.
 const SOL_PACKET: c_int = 263;
@@ -87,6 +88,8 @@ pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Optio
     if table::word(fd) == 0 {
         return None;
     }
+    // The kernel's call is a cancellation point, also if it fails.
+    cancel::test();
     let flags = flags & !libc::MSG_OOB | libc::MSG_NOSIGNAL;
     let prepared = guarded(Some(Err(libc::EIO)), || prepare(fd, message, parts));
     let mut prepared = match prepared? {
@@ -205,8 +208,8 @@ pub fn failed(fd: c_int, answer: ssize_t) -> ssize_t {
 }
 
 /// Makes the end of a pair, whose other end is closed, an error as of an interface that is down.
-pub fn ended(fd: c_int, word: u32, answer: ssize_t, len: usize) -> ssize_t {
-    let is_gone = answer == 0 && len > 0 && word & table::BOUND != 0;
+pub fn ended(fd: c_int, answer: ssize_t, len: usize) -> ssize_t {
+    let is_gone = answer == 0 && len > 0;
     if is_gone && table::is_current(fd) { fail(libc::ENETDOWN) } else { answer }
 }
 

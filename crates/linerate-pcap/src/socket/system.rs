@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
-use std::panic::AssertUnwindSafe;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -129,27 +128,6 @@ pub fn fail<T: From<i8>>(errno: c_int) -> T {
 pub fn errno() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
-}
-
-unsafe extern "C-unwind" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-/// Runs this object's code in a thread of the program. The thread is not cancelled meanwhile. A panic ends here, as
-/// `EIO`.
-pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
-    let mut before = 0;
-    // SAFETY: there is room for the state.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-    let result = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        fail::<c_int>(libc::EIO);
-        panicked
-    });
-    // SAFETY: the thread's previous state.
-    unsafe { pthread_setcancelstate(before, null_mut()) };
-    result
 }
 
 thread_local! {

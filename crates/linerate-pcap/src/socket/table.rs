@@ -19,7 +19,8 @@ use super::link::{self, Link};
 use super::member::Settings;
 use super::mover;
 use super::names::Name;
-use super::system::{call, errno, fail, guarded, option, set_option};
+use super::system::{call, errno, fail, option, set_option};
+use crate::cancel::guarded;
 
 /// A packet socket that the program has opened.
 #[derive(Clone)]

@@ -58,7 +58,12 @@ pub struct Running {
 
 impl Running {
     pub fn new(command: &mut Command) -> Running {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::with_input(command, Stdio::null())
+    }
+
+    /// Starts a program with a standard input; one that is piped stays open.
+    pub fn with_input(command: &mut Command, input: Stdio) -> Running {
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Running { child, output }
@@ -107,6 +112,52 @@ impl Running {
 
     pub fn interrupt(&self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+    }
+
+    /// Waits for a line with this text on stdout.
+    pub fn wait_for_line(&mut self, text: &str) {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "no line with {text:?} came");
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the program's first thread sleeps.
+    pub fn wait_for_main_sleep(&self) {
+        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let begin = Instant::now();
+        while !is_in_state(&folder, 'S') {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the program's first thread does not sleep");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the program has this many threads.
+    pub fn wait_for_threads(&self, count: usize) {
+        let folder = format!("/proc/{}/task", self.child.id());
+        let begin = Instant::now();
+        while std::fs::read_dir(&folder).unwrap().count() < count {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the program has not {count} threads");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the program has ended, which must be a success.
+    #[track_caller]
+    pub fn must_end(mut self, why: &str) {
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "the program has not ended after {why}");
+            std::thread::yield_now();
+        };
+        let (_, said, errors) = self.end();
+        assert!(status.success(), "{status} after {why}: {said}{errors}");
     }
 
     /// Waits for the end; returns the status, and what is left of stdout and stderr.
