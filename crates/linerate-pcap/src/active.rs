@@ -200,12 +200,8 @@ impl Active {
                 let [port] = without_signals(|| options.open([name]))?;
                 names::note_alone(&port);
                 // A program asks for the port's address by packet sockets while this handle has the port.
-                if let Some(name) = names::of_text(name) {
-                    name.note(names::About {
-                        address: port.mac().0,
-                        max_frame: longest.to_send(&port),
-                        can_send: true,
-                    });
+                if let Some(name) = names::of_handle(name) {
+                    name.note(names::About::of(&port, longest.to_send(&port), true));
                 }
                 port
             }
@@ -224,14 +220,8 @@ impl Active {
         }
         let mut rx = port.rx(0)?;
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(|error| system("epoll_create1", error))?;
-        let add = |fd: BorrowedFd<'_>| {
-            epoll::add(&watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(|error| system("epoll_ctl", error))
-        };
-        add(ready.event.as_fd())?;
-        let can_wake = rx.arm().map(add).transpose()?.is_some();
-        rx.disarm();
-        let tick = if can_wake { None } else { Some(ticking()?) };
-        tick.as_ref().map(|tick| add(tick.as_fd())).transpose()?;
+        add(&watch, ready.event.as_fd())?;
+        let tick = watch_queue(&watch, &mut rx)?;
         let active = Active {
             name: name.to_string(),
             rx,
@@ -250,6 +240,37 @@ impl Active {
         };
         let longest = longest.to_send(&port);
         Ok((active, Side::new(port, longest)))
+    }
+
+    /// Gives its queue up. The returned function makes it one of another queue with the same descriptor and filter; frames that wait
+    /// stay as they are.
+    pub fn give_up(mut self) -> (RxQueue, impl FnOnce(RxQueue) -> Result<Active, Error>) {
+        let _ = match (&self.tick, self.rx.arm()) {
+            (Some(tick), _) => epoll::delete(&self.watch, tick),
+            (None, Some(event)) => epoll::delete(&self.watch, event),
+            (None, None) => Ok(()),
+        };
+        self.rx.disarm();
+        let Active { name, rx, is_file, batch, long, filter, snaplen, clock, watch, .. } = self;
+        let with = move |mut rx| {
+            Ok(Active {
+                tick: watch_queue(&watch, &mut rx)?,
+                name,
+                rx,
+                is_file,
+                batch,
+                long,
+                filter,
+                snaplen,
+                clock,
+                watch,
+                is_armed: false,
+                quiet_since: None,
+                link_since: Instant::now(),
+                is_gone: false,
+            })
+        };
+        (rx, with)
     }
 
     /// Captures from another port from now on, with the same filter; frames that wait are forgotten. Returns the other side of
@@ -417,6 +438,20 @@ impl Active {
         self.filter = Some(filter);
         self.filter_frames(waiting);
     }
+}
+
+/// Makes a descriptor readable while another one is.
+fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Error> {
+    epoll::add(watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(|error| system("epoll_ctl", error))
+}
+
+/// Makes a descriptor readable when frames may have come. Returns the timer of a queue that cannot wake a thread.
+fn watch_queue(watch: &OwnedFd, rx: &mut RxQueue) -> Result<Option<OwnedFd>, Error> {
+    let can_wake = rx.arm().map(|event| add(watch, event)).transpose()?.is_some();
+    rx.disarm();
+    let tick = if can_wake { None } else { Some(ticking()?) };
+    tick.as_ref().map(|tick| add(watch, tick.as_fd())).transpose()?;
+    Ok(tick)
 }
 
 /// Copies a packet's buffers into one piece, which stays in `long`.

@@ -6,6 +6,8 @@ use std::ffi::{CString, c_char, c_int, c_uchar, c_void};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use linerate::Error;
 use linerate::port::PortName;
@@ -15,7 +17,11 @@ use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
 use crate::latch::Latch;
 use crate::real::real;
 use crate::side::{InChild, Side};
-use crate::socket::names::is_interface;
+use crate::socket::frame::ALL;
+use crate::socket::link::{Link, Opened};
+use crate::socket::member;
+use crate::socket::names::{About, is_interface};
+use crate::socket::shared;
 
 /// A handle of this object.
 ///
@@ -144,8 +150,15 @@ impl Handle {
         match Active::open(&self.name, &self.settings, &self.ready) {
             Ok((active, of_port)) => {
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
+                // The kernel's interfaces and files are opened as often as the program likes.
+                let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
+                    || PortName::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
                 (*receiving, *side) = (Some(active), Some(of_port));
                 self.is_activated.store(true, Ordering::Release);
+                drop((receiving, side));
+                if !can_be_opened_again {
+                    alone().push(Alone(self));
+                }
                 0
             }
             Err(error) => {
@@ -196,7 +209,11 @@ impl Handle {
             Ok(None) => {}
             Ok(Some((before, new))) => {
                 drop(before);
-                *side = Some(new);
+                if let Some(mut before) = side.replace(new) {
+                    before.finish();
+                }
+                // It has another port than its name says.
+                alone().retain(|other| !std::ptr::eq(other.0, self));
                 self.passed.store(0, Ordering::Relaxed);
                 if self.is_selected() {
                     self.ready.raise();
@@ -387,11 +404,93 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        alone().retain(|other| !std::ptr::eq(other.0, self));
+        if let Some(side) = self.side.get_mut() {
+            side.finish();
+        }
         let dead = *self.dead.get_mut();
         if !dead.is_null() {
             real!(pcap_close(dead => *mut c_void) -> () | ());
         }
     }
+}
+
+/// A handle that has its port alone.
+pub struct Alone(*const Handle);
+
+// SAFETY: it is in the list only while the handle exists, and the list's lock is held while it is used.
+unsafe impl Send for Alone {}
+
+/// How long a call with a handle may keep another opener of its port waiting: sending waits for room for a second.
+const LONGEST_CALL: Duration = Duration::from_secs(3);
+
+static ALONE: Mutex<Vec<Alone>> = Mutex::new(Vec::new());
+
+/// Locks the list of the handles that have their port alone.
+pub fn alone() -> MutexGuard<'static, Vec<Alone>> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the place of the handle that has this port alone, if this process has one.
+fn at(alone: &[Alone], name: &str) -> Option<usize> {
+    alone.iter().position(|Alone(handle)| {
+        // SAFETY: handles of the list exist. Name and process do not change.
+        let (of_handle, process) = unsafe { (&(**handle).name, (**handle).process) };
+        of_handle == name && process == std::process::id()
+    })
+}
+
+/// Returns whether a handle of this process has the port of this name alone.
+pub fn is_alone(name: &str) -> bool {
+    at(&alone(), name).is_some()
+}
+
+/// Makes the handle that has the port of this name alone a member of a link, which `begin` starts with the port. The handle's frames,
+/// descriptor, filter and statistics go on. `None` if this process has no such handle.
+///
+/// # Errors
+/// Those of `begin`; then the handle has no port any more. A call with the handle that has not returned, and whose thread this is.
+pub fn share(
+    name: &str,
+    begin: impl FnOnce(Opened, &Arc<member::Settings>) -> Result<(Arc<Link>, OwnedFd), Error>,
+) -> Result<Option<Arc<Link>>, Error> {
+    let since = Instant::now();
+    let (mut list, handle, mut receiving, mut side) = loop {
+        let list = alone();
+        let Some(at) = at(&list, name) else { return Ok(None) };
+        // SAFETY: handles of the list exist; what other threads use of it is in latches and atomics.
+        let handle = unsafe { &*list[at].0 };
+        if let (Some(receiving), Some(side)) = (handle.active.try_lock(), handle.side.try_lock()) {
+            break (list, handle, receiving, side);
+        }
+        // A thread with these locks may wait for the list's. A call with the handle of this thread does not return.
+        drop(list);
+        if handle.active.is_this_thread_s() || since.elapsed() > LONGEST_CALL {
+            return Err(Error::QueueTaken { port: name.to_string(), direction: "receive", queue: 0 });
+        }
+        std::thread::yield_now();
+    };
+    list.retain(|other| !std::ptr::eq(other.0, handle));
+    let (Some(active), Some(of_port)) = (receiving.take(), side.take()) else { return Ok(None) };
+    let settings = Arc::new(member::Settings::new(false, ALL));
+    settings.is_promiscuous.store(handle.settings.promiscuous.get(), Ordering::Relaxed);
+    let max_frame = of_port.longest();
+    let (rx, of_queue) = active.give_up();
+    let (mut queues, of_port) = of_port.give_up();
+    queues.rx = Some(rx);
+    let about = About::of(&queues.port, max_frame, queues.tx.is_some());
+    let pool = queues.port.pool().clone();
+    let (link, end) = begin(Opened { queues, about, is_only_sending: false }, &settings)?;
+    let mut port = shared::at(&link, end, settings, pool);
+    *receiving = Some(of_queue(port.rx(0)?)?);
+    *side = Some(of_port(port));
+    drop((receiving, side));
+    // A thread that waits for the frames of the port itself waits for those of the link.
+    let _ = rustix::io::write(&handle.waker, &1u64.to_ne_bytes());
+    if handle.is_selected() {
+        handle.ready.raise();
+    }
+    Ok(Some(link))
 }
 
 /// Returns a system error's text as strerror(3) has it.

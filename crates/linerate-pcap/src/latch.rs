@@ -46,6 +46,10 @@ impl<T> Latch<T> {
         Latch { owner: Owner::none(), value: UnsafeCell::new(value), process: std::process::id() }
     }
 
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
     /// Returns whether the calling thread has it.
     pub fn is_this_thread_s(&self) -> bool {
         self.owner.is_this_thread()

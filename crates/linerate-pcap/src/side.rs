@@ -9,6 +9,7 @@ use linerate::{Batch, Error, Options};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
 use crate::socket::frame::fits;
+use crate::socket::link::Queues;
 
 /// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
 const ROOM: Duration = Duration::from_secs(1);
@@ -88,6 +89,8 @@ pub struct Side {
     longest: usize,
     /// Frames that were sent.
     sent: u64,
+    /// The drops of the port before the handle shared it: for want of room, and refused ones.
+    before: (u64, u64),
 }
 
 impl Side {
@@ -106,7 +109,22 @@ impl Side {
             batch: Batch::new(),
             longest,
             sent: 0,
+            before: (0, 0),
         }
+    }
+
+    /// Gives the port and its transmit queue up to the link of a port that this process shares. Returns also the count of frames that were
+    /// sent, and a function that makes it the side of a port at the link.
+    pub fn give_up(self) -> (Queues, impl FnOnce(Port) -> Side) {
+        let drops = self.drops().unwrap_or_default();
+        let Side { tx, mut port, longest, sent, .. } = self;
+        let tx = tx.or_else(|| port.tx(0).ok());
+        (Queues { rx: None, tx, port, sent }, move |port| Side { before: drops, ..Side::new(port, longest) })
+    }
+
+    /// Returns the longest frame to send.
+    pub fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
@@ -117,7 +135,8 @@ impl Side {
     pub fn drops(&self) -> Result<(u64, u64), Error> {
         let Drops { no_descriptor, bad_crc, undersize, oversize, bad_frame, malformed, .. } =
             self.port.statistics()?.drops;
-        Ok((no_descriptor, bad_crc + undersize + oversize + bad_frame + malformed))
+        let (slow, refused) = self.before;
+        Ok((slow + no_descriptor, refused + bad_crc + undersize + oversize + bad_frame + malformed))
     }
 
     /// Sends a frame. Returns false if there was no room for it for a second.
@@ -197,7 +216,7 @@ impl Side {
     }
 
     /// Lets sent frames reach the wire: closing a card forgets those in its ring.
-    fn finish(&mut self) {
+    pub fn finish(&mut self) {
         let (begin, port) = (Instant::now(), self.of_child.as_ref().unwrap_or(&self.port));
         while self.tx.is_some()
             && port.link().is_ok()
@@ -206,11 +225,5 @@ impl Side {
         {
             std::thread::yield_now();
         }
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        self.finish();
     }
 }

@@ -606,6 +606,57 @@ static void ask_in_child(const char *device) {
 	_exit(0);
 }
 
+struct reader { pcap_t *pcap; long frames, most; };
+
+static void tally(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+	(void)header, (void)bytes;
+	((struct reader *)user)->frames++;
+}
+
+/* Reads as many frames, by waiting in a loop or for the descriptor. */
+static void *loop_for(void *argument) {
+	struct reader *reader = argument;
+	pcap_loop(reader->pcap, reader->most, tally, argument);
+	return NULL;
+}
+
+static void *poll_for(void *argument) {
+	struct reader *reader = argument;
+	char error[256];
+	pcap_setnonblock(reader->pcap, 1, error);
+	struct pollfd event = { pcap_get_selectable_fd(reader->pcap), POLLIN, 0 };
+	while (reader->frames < reader->most && poll(&event, 1, 20000) == 1)
+		pcap_dispatch(reader->pcap, -1, tally, argument);
+	return NULL;
+}
+
+/* Several handles on one device: the second is opened when the first has read some of its frames and waits, the third while threads
+ * wait with both. Each gets all frames from then on. */
+static void several(const char *device) {
+	struct reader readers[3] = { { opened(device), 0, 3 } };
+	struct pcap_stat stat;
+	pthread_t threads[3];
+	alarm(60);
+	ready();
+	loop_for(&readers[0]);
+	readers[0].most = 110;
+	pthread_create(&threads[0], NULL, poll_for, &readers[0]);
+	readers[1] = (struct reader){ opened(device), 0, 100 };
+	pthread_create(&threads[1], NULL, loop_for, &readers[1]);
+	readers[2] = (struct reader){ opened(device), 0, 100 };
+	pthread_create(&threads[2], NULL, poll_for, &readers[2]);
+	ready();
+	for (int n = 0; n < 3; n++)
+		pthread_join(threads[n], NULL);
+	for (int n = 0; n < 3; n++) {
+		pcap_stats(readers[n].pcap, &stat);
+		printf("%d: %ld frames, %u dropped\n", n, readers[n].frames, stat.drop);
+		if (pcap_inject(readers[n].pcap, frame, 60) != 60)
+			die("pcap_inject", pcap_geterr(readers[n].pcap));
+		pcap_close(readers[n].pcap);
+	}
+}
+
 static volatile long cleaned;
 static volatile int is_in_callback;
 
@@ -747,6 +798,8 @@ int main(int argc, char **argv) {
 		become_daemon(device);
 	else if (!strcmp(what, "both"))
 		send_beside_child(device, atol(third));
+	else if (!strcmp(what, "several"))
+		several(device);
 	else if (!strcmp(what, "cancel"))
 		cancel(device, atol(third));
 	else if (!strcmp(what, "churn"))

@@ -451,3 +451,23 @@ fn programs_that_cancel_threads_end_at_ctrl_c() {
         ettercap.must_end("Ctrl-C");
     }
 }
+
+/// Each of several handles of a program on one port receives every frame; the first one goes on with what it had.
+#[test]
+fn several_handles_share_a_port() {
+    let world = World::new();
+    for (device, sender) in [("vale75:a", "vale75:b"), ("vale76:a?ring=512", "vale76:b")] {
+        let mut several = world.start(&["several", device]);
+        assert_eq!(several.line(), "ready", "{device}");
+        let mut other = port(sender);
+        let mut tx = other.tx(0).unwrap();
+        send(&other, &mut tx, 10);
+        assert_eq!(several.line(), "ready", "{device}");
+        send(&other, &mut tx, 100);
+        let said = several.said();
+        let frames = |line: &str| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
+        let counts: Vec<u64> = said.lines().map(frames).collect();
+        assert_eq!(said.matches(" frames, 0 dropped").count(), 3, "{device}: {said}");
+        assert!(counts[0] == 110 && counts[1..].iter().all(|count| (100..=107).contains(count)), "{device}: {said}");
+    }
+}

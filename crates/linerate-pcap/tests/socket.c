@@ -637,6 +637,46 @@ static void churn(long rounds, unsigned seed) {
 		entries("/proc/self/task") - threads);
 }
 
+typedef struct pcap pcap_t;
+pcap_t *pcap_open_live(const char *, int, int, int, char *);
+int pcap_inject(pcap_t *, const void *, size_t), pcap_next_ex(pcap_t *, void **, const unsigned char **);
+void pcap_close(pcap_t *);
+
+/* A libpcap handle, sockets that ask for the interface's properties, and then a packet socket on the same interface. */
+static void share(void) {
+	char error[256];
+	unsigned char frame[1514] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
+	pcap_t *pcap = pcap_open_live(interface, 65535, 1, 10, error);
+	int kinds[][2] = { { AF_PACKET, SOCK_RAW }, { AF_INET, SOCK_DGRAM }, { AF_UNIX, SOCK_DGRAM } };
+	if (!pcap)
+		die(error);
+	for (int n = 0; n < 3; n++) {
+		struct ifreq request = { 0 };
+		int fd = socket(kinds[n][0], kinds[n][1], 0);
+		strcpy(request.ifr_name, interface);
+		if (ioctl(fd, SIOCGIFHWADDR, &request) < 0 || request.ifr_hwaddr.sa_data[0] != 2)
+			die("SIOCGIFHWADDR");
+		if (ioctl(fd, SIOCGIFMTU, &request) < 0 || request.ifr_mtu < 1500 || ioctl(fd, SIOCGIFFLAGS, &request) < 0)
+			die("SIOCGIFMTU");
+		close(fd);
+	}
+	int fd = opened(SOCK_RAW, ETH_P_ALL);
+	long of_socket = 0, of_handle = 0;
+	alarm(60);
+	ready();
+	while (of_socket < 100 && recv(fd, frame, sizeof frame, 0) > 0)
+		of_socket++;
+	void *header;
+	const unsigned char *bytes;
+	while (of_handle < 100 && pcap_next_ex(pcap, &header, &bytes) == 1)
+		of_handle++;
+	if (send(fd, frame, 60, 0) != 60 || pcap_inject(pcap, frame, 60) != 60)
+		die("send");
+	printf("%ld frames of the socket, %ld of the handle\n", of_socket, of_handle);
+	close(fd);
+	pcap_close(pcap);
+}
+
 enum { RECV, RECVFROM, RECVMSG, RECVMMSG, READ, READV, POLL, SELECT, EPOLL, SEND, SENDTO, SENDMSG, SENDMMSG, WRITE, WRITEV, WAYS };
 static const char *const ways[WAYS] = { "recv", "recvfrom", "recvmsg", "recvmmsg", "read", "readv", "poll", "select", "epoll_wait",
 	"send", "sendto", "sendmsg", "sendmmsg", "write", "writev" };
@@ -737,6 +777,8 @@ int main(int argc, char **argv) {
 		wait_for_the_end();
 	else if (!strcmp(what, "hostile"))
 		hostile();
+	else if (!strcmp(what, "shares"))
+		share();
 	else if (!strcmp(what, "cancel"))
 		cancel(atol(third));
 	else if (!strcmp(what, "churn"))

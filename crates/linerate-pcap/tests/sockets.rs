@@ -244,6 +244,12 @@ fn arp_scan_and_arping_find_hosts() {
         let said = Running::new(world.command("/usr/sbin/arp-scan").args(scan)).said();
         let hosts: Vec<&str> = said.lines().map(|line| line.split('\t').next().unwrap()).collect();
         assert_eq!(hosts, ["10.0.0.2", "10.0.0.4", "10.0.0.6"], "{said}");
+        // Where the port is of the program alone, its socket asks for the address after the handle is open.
+        for port in ["p114{1", "sim:114", "vale114:o"] {
+            let scan = ["-I", port, "--arpspa=10.0.0.9", "-r", "1", "10.0.0.1-10.0.0.3"];
+            let said = Running::new(world.command("/usr/sbin/arp-scan").args(scan)).said();
+            assert!(said.contains(&format!("Interface: {port}, type: EN10MB, MAC: 02:")), "{said}");
+        }
         let ping = ["-I", "vale114:p", "-S", "10.0.0.9", "-c", "2", "10.0.0.8"];
         let said = Running::new(world.command("/usr/sbin/arping").args(ping)).said();
         assert!(said.contains("2 packets transmitted, 2 packets received"), "{said}");
@@ -477,4 +483,17 @@ fn threads_are_cancelled_in_every_call() {
     let world = World::new();
     let said = Running::new(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).said();
     assert_eq!(said, "1800 cancelled\n");
+}
+
+/// A socket that is bound to a port which a libpcap handle of the program has gets all frames, and the handle, too.
+#[test]
+fn a_socket_shares_the_port_of_an_open_handle() {
+    let world = World::new();
+    let mut shares = Running::new(world.command(program()).args(["shares", "vale122:a"]));
+    assert_eq!(shares.line(), "ready");
+    let mut other = port("vale122:b");
+    let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
+    send(&other, &mut tx, 100);
+    assert_eq!(shares.said(), "100 frames of the socket, 100 of the handle\n");
+    assert_eq!(received(&mut rx, 2, |_| false).len(), 2);
 }

@@ -20,6 +20,7 @@ use super::system::{call, errno, fail, next, opens, option};
 use super::table::{self, BOUND, DGRAM};
 use super::{control, link, names, system};
 use crate::cancel::{deferred, guarded};
+use crate::handle;
 
 // Runs when the object is loaded.
 #[used]
@@ -46,6 +47,7 @@ extern "C" fn end() {
 
 /// The locks that are held while a process forks, so that the child finds what they guard whole.
 type Locks = (
+    std::sync::MutexGuard<'static, Vec<handle::Alone>>,
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
     table::Locked,
     std::sync::MutexGuard<'static, link::Links>,
@@ -57,7 +59,7 @@ thread_local! {
 
 unsafe extern "C" fn before_fork() {
     guarded((), || {
-        let locks = (names::lock(), table::lock(), link::lock());
+        let locks = (handle::alone(), names::lock(), table::lock(), link::lock());
         let _ = LOCKS.try_with(|held| held.replace(Some(locks)));
     });
 }
@@ -72,7 +74,7 @@ unsafe extern "C" fn in_child() {
     guarded((), || {
         table::begin_process();
         let _ = LOCKS.try_with(|held| {
-            if let Some((_, _, links)) = &mut *held.borrow_mut() {
+            if let Some((_, _, _, links)) = &mut *held.borrow_mut() {
                 links.begin_child();
             }
             held.take()

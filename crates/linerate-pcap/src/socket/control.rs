@@ -15,7 +15,7 @@ use super::system::{call, fail};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
-use crate::filter;
+use crate::{filter, handle};
 
 const SOL_PACKET: c_int = 263;
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
@@ -125,7 +125,10 @@ pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
 /// right to open it later, when it sends.
 fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
     match table::get(fd) {
-        Some(socket) if socket.link.is_none() => table::sender(&socket, name).map(|sender| sender.link.about),
+        // A handle that has the port answers for it, and goes on to have it alone.
+        Some(socket) if socket.link.is_none() && !handle::is_alone(&name.text) => {
+            table::sender(&socket, name).map(|sender| sender.link.about)
+        }
         _ => link::about(name),
     }
 }

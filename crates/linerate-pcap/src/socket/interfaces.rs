@@ -67,6 +67,7 @@ fn append(list: *mut *mut ifaddrs) {
     }
     let mut all: Vec<Listed> = names::lock()
         .iter()
+        .filter(|name| name.is_interface())
         .map(|name| {
             // SAFETY: all fields are integers or pointers.
             let mut listed = unsafe { std::mem::zeroed::<Listed>() };

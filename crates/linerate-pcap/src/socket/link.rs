@@ -22,6 +22,7 @@ use super::member::{Member, Settings};
 use super::names::{self, About, Name};
 use super::system::{call, option, set_option, without_signals};
 use crate::cancel::guarded;
+use crate::handle;
 use crate::side::LongestOfInterface;
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
@@ -65,6 +66,16 @@ pub struct Queues {
     pub rx: Option<RxQueue>,
     pub tx: Option<TxQueue>,
     pub port: Port,
+    /// Frames that were sent by another owner of the port before.
+    pub sent: u64,
+}
+
+/// A port that was opened for a link.
+pub struct Opened {
+    pub queues: Queues,
+    pub about: About,
+    /// Its receiving side is another owner's.
+    pub is_only_sending: bool,
 }
 
 struct Running {
@@ -245,8 +256,30 @@ pub fn join(
         }
     }
     collect(&mut place);
-    let (queues, about, is_only_sending) = open(name, receives)?;
+    // A libpcap handle of this process has the port: it is one of the members from now on.
+    let shared = handle::share(&name.text, |opened, of_handle| begin(&mut place, name, opened, of_handle, run))?;
+    if let Some(link) = shared {
+        let (end, member) = pair(settings)?;
+        if link.add(&member) {
+            return Ok((link, end));
+        }
+        collect(&mut place);
+    }
+    begin(&mut place, name, open(name, receives)?, settings, run)
+}
+
+/// Starts the link of an open port with its first member; returns the link and the program's end.
+fn begin(
+    place: &mut Option<Running>,
+    name: &Arc<Name>,
+    opened: Opened,
+    settings: &Arc<Settings>,
+    run: Run,
+) -> Result<(Arc<Link>, OwnedFd), Error> {
+    let Opened { queues, about, is_only_sending } = opened;
     let (end, member) = pair(settings)?;
+    // What the port has dropped so far is no member's.
+    let dropped = queues.port.statistics().map_or(0, |statistics| statistics.drops.no_descriptor);
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|error| Error::System { call: "eventfd", source: error.into() })?;
     let process = std::process::id();
@@ -256,7 +289,7 @@ pub fn join(
         is_only_sending,
         process,
         wake,
-        state: Mutex::default(),
+        state: Mutex::new(State { dropped, ..State::default() }),
         changed: Condvar::new(),
     });
     link.add(&member);
@@ -287,7 +320,7 @@ pub fn about(name: &Arc<Name>) -> Result<About, Error> {
         None => {
             let place = place(name.index);
             let _alone = locked(&place);
-            name.about().map_or_else(|| open(name, false).map(|(_, about, _)| about), Ok)
+            name.about().map_or_else(|| open(name, false).map(|opened| opened.about), Ok)
         }
     }
 }
@@ -304,8 +337,8 @@ pub fn end_all() {
     }
 }
 
-/// Opens a port. Returns also whether its receiving side is another owner's, which is an error if it `receives`.
-fn open(name: &Arc<Name>, receives: bool) -> Result<(Queues, About, bool), Error> {
+/// Opens a port. That its receiving side is another owner's is an error if it `receives`.
+fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     let parsed = PortName::parse(&name.text)?;
     let is_served = parsed.may_be_served();
     let memory = RegionOptions::default();
@@ -329,10 +362,10 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<(Queues, About, bool), Error
         }
     };
     let max_frame = longest.to_send(&port);
-    let about = About { address: port.mac().0, max_frame, can_send: tx.is_some() };
+    let about = About::of(&port, max_frame, tx.is_some());
     name.note(about);
     names::note_alone(&port);
-    Ok((Queues { rx, tx, port }, about, is_only_sending))
+    Ok(Opened { queues: Queues { rx, tx, port, sent: 0 }, about, is_only_sending })
 }
 
 /// Makes a socket pair; its ends keep the borders of frames, and each reads as closed when the other is.

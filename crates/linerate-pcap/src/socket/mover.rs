@@ -46,6 +46,7 @@ struct Mover<'a> {
 
 /// Moves frames until the link has no members.
 pub fn run(link: &Link, queues: Queues) {
+    let sent = queues.sent;
     let mut mover = Mover {
         link,
         frame: vec![0; link.about.max_frame.max(64)],
@@ -55,7 +56,7 @@ pub fn run(link: &Link, queues: Queues) {
         received: Batch::with_capacity(BATCH),
         to_send: Batch::with_capacity(BATCH + link.about.max_frame / SMALLEST_SLOT + 1),
         waits_since: None,
-        sent: 0,
+        sent,
         lost: 0,
         whole: Vec::new(),
         is_promiscuous: None,

@@ -34,6 +34,23 @@ pub struct About {
 }
 
 impl About {
+    /// Returns the properties of an open port. One without an address, such as a served pipe, has one by its name: programs refuse an
+    /// interface without.
+    pub fn of(port: &Port, max_frame: usize, can_send: bool) -> About {
+        let mut address = port.mac().0;
+        if address == [0; 6] {
+            // FNV-1a; locally administered, not a group's.
+            let hash = port
+                .name()
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+            let [_, _, _, tail @ ..] = hash.to_be_bytes();
+            address[1..].copy_from_slice(&tail);
+            address[0] = 0x02;
+        }
+        About { address, max_frame, can_send }
+    }
+
     /// Returns the longest payload of a frame.
     pub fn mtu(&self) -> usize {
         self.max_frame.saturating_sub(linerate::port::FRAME_HEADERS)
@@ -44,6 +61,11 @@ impl Name {
     /// Returns the properties of the port; `None` if it was never opened.
     pub fn about(&self) -> Option<About> {
         self.about.get().copied()
+    }
+
+    /// Returns whether the name is short enough for an interface.
+    pub fn is_interface(&self) -> bool {
+        self.text.len() <= LONGEST
     }
 
     /// Notes the properties of the port, which is open.
@@ -73,14 +95,19 @@ pub fn is_interface(name: &CStr) -> bool {
 /// Returns the port of this name and gives it an index; `None` if the name is the kernel's, no port's, or too long for an
 /// interface.
 pub fn of_text(text: &str) -> Option<Arc<Name>> {
-    if text.len() > LONGEST {
+    if text.len() > LONGEST || is_cut(text) {
         return None;
     }
+    of_handle(text)
+}
+
+/// As [`of_text`], for the name of a libpcap handle, which may be longer. No interface has the index of a longer one.
+pub fn of_handle(text: &str) -> Option<Arc<Name>> {
     if let Some(name) = lock().iter().find(|name| name.text == text) {
         return Some(name.clone());
     }
     let is_port = matches!(PortName::parse(text), Ok(_) | Err(Error::BadOption { .. }));
-    if !is_port || is_interface(&CString::new(text).ok()?) || is_cut(text) {
+    if !is_port || is_interface(&CString::new(text).ok()?) {
         return None;
     }
     let mut names = lock();
@@ -129,7 +156,7 @@ pub unsafe fn of_pointer(text: *const c_char) -> Option<Arc<Name>> {
 
 /// Returns the port that has this index.
 pub fn of_index(index: u32) -> Option<Arc<Name>> {
-    lock().get(index.checked_sub(FIRST)? as usize).cloned()
+    lock().get(index.checked_sub(FIRST)? as usize).filter(|name| name.is_interface()).cloned()
 }
 
 /// Reports once that a port is of this process alone, if it is in memory and no other process serves it.

@@ -1,4 +1,4 @@
-//! The port of a libpcap handle where this process has packet sockets on the same port: a member of their link.
+//! The port of a libpcap handle where this process has packet sockets or other handles on the same port: a member of their link.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,15 +14,26 @@ use super::frame::ALL;
 use super::link::{Link, join, open_link};
 use super::member::{Member, Settings, Taken};
 use super::{mover, names};
+use crate::handle;
 
 /// A port that is a member of a link.
 struct Shared {
     name: String,
     pool: Arc<Pool>,
-    link: Arc<Link>,
-    member: Arc<Member>,
     sent: Arc<AtomicU64>,
     dropped: AtomicU64,
+    // Dropped in this order: the link sees the end of its member.
+    member: Arc<Member>,
+    link: Settled,
+}
+
+/// A link that has noticed the end of its member when this value is gone: the port of the last one is closed.
+struct Settled(Arc<Link>);
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
 }
 
 struct Queue {
@@ -33,17 +44,25 @@ struct Queue {
     max_frame: usize,
 }
 
-/// Returns a port at the link of this name; `None` if this process has no packet socket there.
+/// Returns a port at the link of this name; `None` if this process has no packet socket or other handle there.
 ///
 /// # Errors
 /// Without descriptors.
 pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
-    let Some(name) = names::of_text(name).filter(|name| open_link(name).is_some()) else { return Ok(None) };
+    let Some(name) = names::of_handle(name) else { return Ok(None) };
+    if open_link(&name).is_none() && !handle::is_alone(&name.text) {
+        return Ok(None);
+    }
     let settings = Arc::new(Settings::new(false, ALL));
     let (link, end) = join(&name, &settings, true, mover::run)?;
+    Ok(Some(at(&link, end, settings, pool()?)))
+}
+
+/// Returns a port at a link, whose member with these settings has this other end.
+pub fn at(link: &Arc<Link>, end: OwnedFd, settings: Arc<Settings>, pool: Arc<Pool>) -> Port {
+    let (name, sent, dropped) = (link.name.text.clone(), Arc::default(), AtomicU64::default());
     let member = Arc::new(Member::new(end, settings));
-    let (name, sent, dropped) = (name.text.clone(), Arc::default(), AtomicU64::default());
-    Ok(Some(Port::new(Shared { name, pool: pool()?, link, member, sent, dropped })))
+    Port::new(Shared { name, pool, link: Settled(link.clone()), member, sent, dropped })
 }
 
 impl Device for Shared {
@@ -54,23 +73,28 @@ impl Device for Shared {
         &self.pool
     }
     fn info(&self) -> Info {
-        Info { max_frame: self.link.about.max_frame, ..Info::default() }
+        Info { max_frame: self.link.0.about.max_frame, ..Info::default() }
     }
     fn mac(&self) -> MacAddress {
-        MacAddress(self.link.about.address)
+        MacAddress(self.link.0.about.address)
     }
     fn rx(&mut self, _: u16) -> Result<Box<dyn Receive>> {
         Ok(Box::new(self.queue()))
     }
     fn tx(&mut self, _: u16) -> Result<Box<dyn Transmit>> {
-        if self.link.about.can_send {
+        if self.link.0.about.can_send {
             return Ok(Box::new(self.queue()));
         }
         Err(Error::Unsupported { port: self.name.clone(), what: "transmit queue", why: "it only receives" })
     }
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.member.settings.is_promiscuous.store(on, Relaxed);
+        self.link.0.wake();
+        Ok(())
+    }
     fn statistics(&self) -> Result<Statistics> {
         // Everything that was sent is on the wire then.
-        let (_, dropped) = self.link.statistics(&self.member.settings);
+        let (_, dropped) = self.link.0.statistics(&self.member.settings);
         let no_descriptor = self.dropped.fetch_add(dropped, Relaxed) + dropped;
         let drops = Drops { no_descriptor, ..Drops::default() };
         Ok(Statistics { tx_packets: self.sent.load(Relaxed), drops, ..Statistics::default() })
@@ -80,7 +104,7 @@ impl Device for Shared {
 impl Shared {
     fn queue(&self) -> Queue {
         let (pool, member, sent) = (self.pool.clone(), self.member.clone(), self.sent.clone());
-        Queue { pool, member, sent, frame: Vec::new(), max_frame: self.link.about.max_frame }
+        Queue { pool, member, sent, frame: Vec::new(), max_frame: self.link.0.about.max_frame }
     }
 }
 
