@@ -280,8 +280,9 @@ fn programs_list_ports() {
         path.display().to_string()
     });
     let of_python = scripts.each_ref().map(|script| ("/usr/bin/python3", script.as_str()));
-    for (program, option) in
-        [("tcpdump", "-D"), ("tshark", "-D"), ("dumpcap", "-D"), ("p0f", "-L")].into_iter().chain(of_python)
+    for (program, option) in [("tcpdump", "-D"), ("tshark", "-D"), ("dumpcap", "-D"), ("p0f", "-L"), ("ip", "link")]
+        .into_iter()
+        .chain(of_python)
     {
         let list = |is_ours: bool| {
             let mut command = if is_ours { world.command(program) } else { Command::new(program) };

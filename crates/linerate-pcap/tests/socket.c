@@ -8,6 +8,8 @@
 #include <ifaddrs.h>
 #include <linux/filter.h>
 #include <linux/if_packet.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/ethernet.h>
 #include <net/if.h>
 #include <poll.h>
@@ -637,6 +639,78 @@ static void churn(long rounds, unsigned seed) {
 		entries("/proc/self/task") - threads);
 }
 
+/* Asks for a dump, and prints what comes: name, type, flags, MTU and the first byte of the address of each link. */
+static void dump(const char *how, int kind) {
+	struct { struct nlmsghdr header; struct ifinfomsg about; } request = {
+		{ sizeof request, kind, NLM_F_REQUEST | NLM_F_DUMP, 7, 0 }, { .ifi_family = AF_UNSPEC } };
+	static char bytes[1 << 16];
+	struct sockaddr_nl from, kernel = { .nl_family = AF_NETLINK };
+	socklen_t len = sizeof from;
+	struct iovec part = { bytes, sizeof bytes }, out = { &request, sizeof request };
+	struct msghdr message = { .msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1 };
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), is_message = !strcmp(how, "messages");
+	struct pollfd event = { fd, POLLIN, 0 };
+	if (is_message)
+		sendmsg(fd, &(struct msghdr){ .msg_name = &kernel, .msg_namelen = sizeof kernel, .msg_iov = &out, .msg_iovlen = 1 }, 0);
+	else if (!strcmp(how, "addresses"))
+		sendto(fd, &request, sizeof request, 0, (struct sockaddr *)&kernel, sizeof kernel);
+	else
+		send(fd, &request, sizeof request, 0);
+	getsockname(fd, (struct sockaddr *)&kernel, &len);
+	printf("%s by %s:", kind == RTM_GETLINK ? "links" : "addresses", how);
+	for (;;) {
+		ssize_t got;
+		if (poll(&event, 1, 20000) != 1)
+			die("poll");
+		if (is_message) {
+			ssize_t whole = recvmsg(fd, &message, MSG_PEEK | MSG_TRUNC);
+			got = recvmsg(fd, &message, 0);
+			if (got != whole || message.msg_flags != 0 || from.nl_family != AF_NETLINK || from.nl_pid != 0)
+				die("recvmsg");
+		} else if (!strcmp(how, "addresses")) {
+			len = sizeof from;
+			got = recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &len);
+			if (len != sizeof from || from.nl_family != AF_NETLINK || from.nl_pid != 0)
+				die("recvfrom");
+		} else {
+			got = read(fd, bytes, sizeof bytes);
+		}
+		struct nlmsghdr *at = (struct nlmsghdr *)bytes;
+		for (; NLMSG_OK(at, got); at = NLMSG_NEXT(at, got)) {
+			if (at->nlmsg_seq != 7 || at->nlmsg_pid != kernel.nl_pid || !(at->nlmsg_flags & NLM_F_MULTI))
+				die("a header");
+			if (at->nlmsg_type == NLMSG_DONE) {
+				printf("\n");
+				close(fd);
+				return;
+			}
+			if (at->nlmsg_type != RTM_NEWLINK)
+				continue;
+			struct ifinfomsg *about = NLMSG_DATA(at);
+			int left = IFLA_PAYLOAD(at);
+			const char *name = "";
+			unsigned mtu = 0, first = 0;
+			for (struct rtattr *one = IFLA_RTA(about); RTA_OK(one, left); one = RTA_NEXT(one, left)) {
+				if (one->rta_type == IFLA_IFNAME)
+					name = RTA_DATA(one);
+				if (one->rta_type == IFLA_MTU)
+					mtu = *(unsigned *)RTA_DATA(one);
+				if (one->rta_type == IFLA_ADDRESS)
+					first = *(unsigned char *)RTA_DATA(one);
+			}
+			if (if_nametoindex(name) != (unsigned)about->ifi_index)
+				die("an index");
+			printf(" %s %u %x %u %02x", name, about->ifi_type, about->ifi_flags, mtu, first);
+		}
+	}
+}
+
+static void links(void) {
+	static const char *const hows[] = { "reads", "addresses", "messages" };
+	for (int n = 0; n < 6; n++)
+		dump(hows[n % 3], n < 3 ? RTM_GETLINK : RTM_GETADDR);
+}
+
 typedef struct pcap pcap_t;
 pcap_t *pcap_open_live(const char *, int, int, int, char *);
 int pcap_inject(pcap_t *, const void *, size_t), pcap_next_ex(pcap_t *, void **, const unsigned char **);
@@ -777,6 +851,8 @@ int main(int argc, char **argv) {
 		wait_for_the_end();
 	else if (!strcmp(what, "hostile"))
 		hostile();
+	else if (!strcmp(what, "links"))
+		links();
 	else if (!strcmp(what, "shares"))
 		share();
 	else if (!strcmp(what, "cancel"))

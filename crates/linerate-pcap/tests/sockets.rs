@@ -256,6 +256,23 @@ fn arp_scan_and_arping_find_hosts() {
     });
 }
 
+/// A dump of links by rtnetlink(7) contains ports and all interfaces, in each way to ask and to receive; a dump of addresses does not.
+#[test]
+fn dumps_of_links_contain_ports() {
+    let world = World::new();
+    let [theirs, ours] = [("lo", false), ("vale123:a", true)].map(|(name, is_ours)| {
+        let mut command = if is_ours { world.command(program()) } else { Command::new(program()) };
+        Running::new(command.args(["links", name])).said()
+    });
+    let port = "vale123:a 1 11043 1500 02";
+    for (theirs, ours) in theirs.lines().zip(ours.lines()) {
+        let without = ours.replace(&format!(" {port}"), "");
+        assert_eq!(without, theirs);
+        assert_eq!(ours.matches(port).count(), usize::from(ours.contains("links by")), "{ours}");
+    }
+    assert_eq!((theirs.lines().count(), ours.lines().count()), (6, 6), "{theirs}{ours}");
+}
+
 /// Children, duplicates, cancelled threads, tables of descriptors that are full.
 #[test]
 fn sockets_survive_hostile_programs() {

@@ -17,8 +17,8 @@ use super::member::Settings;
 use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
 use super::system::{call, errno, fail, next, opens, option};
-use super::table::{self, BOUND, DGRAM};
-use super::{control, link, names, system};
+use super::table::{self, BOUND, DGRAM, NETLINK};
+use super::{control, link, names, netlink, system};
 use crate::cancel::{deferred, guarded};
 use crate::handle;
 
@@ -51,6 +51,7 @@ type Locks = (
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
     table::Locked,
     std::sync::MutexGuard<'static, link::Links>,
+    std::sync::MutexGuard<'static, std::collections::BTreeMap<c_int, netlink::Netlink>>,
 );
 
 thread_local! {
@@ -59,7 +60,7 @@ thread_local! {
 
 unsafe extern "C" fn before_fork() {
     guarded((), || {
-        let locks = (handle::alone(), names::lock(), table::lock(), link::lock());
+        let locks = (handle::alone(), names::lock(), table::lock(), link::lock(), netlink::lock());
         let _ = LOCKS.try_with(|held| held.replace(Some(locks)));
     });
 }
@@ -74,7 +75,7 @@ unsafe extern "C" fn in_child() {
     guarded((), || {
         table::begin_process();
         let _ = LOCKS.try_with(|held| {
-            if let Some((_, _, _, links)) = &mut *held.borrow_mut() {
+            if let Some((_, _, _, links, _)) = &mut *held.borrow_mut() {
                 links.begin_child();
             }
             held.take()
@@ -84,6 +85,13 @@ unsafe extern "C" fn in_child() {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK && protocol == libc::NETLINK_ROUTE && !opens() {
+        let fd = next!(socket(domain, kind, protocol));
+        if fd >= 0 {
+            deferred(|| guarded((), || netlink::opened(fd)));
+        }
+        return fd;
+    }
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || opens() {
         return next!(socket(domain, kind, protocol));
@@ -225,6 +233,9 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     deferred(|| {
         guarded(-1, || {
+            if table::word(fd) & NETLINK != 0 {
+                netlink::closed(fd);
+            }
             // Another thread may get the number as soon as it is closed.
             let removed = table::get(fd).and_then(|_| table::remove(fd));
             let result = call!(libc::SYS_close, fd) as c_int;
@@ -286,12 +297,23 @@ fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_le
     messages::send(fd, &message, parts, flags)
 }
 
+/// Notes a request to rtnetlink(7), which the kernel has answered with `sent`.
+fn requested<T: Copy + PartialOrd + From<i8>>(fd: c_int, parts: &[iovec], sent: T) -> T {
+    if sent >= T::from(0) {
+        deferred(|| guarded((), || netlink::sent(fd, parts)));
+    }
+    sent
+}
+
 /// Sends one buffer without an address. `$next` does so by the kernel alone.
 macro_rules! send {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = table::word($fd);
         if word == 0 {
             return $next;
+        }
+        if word & NETLINK != 0 {
+            return requested($fd, &[iovec { iov_base: $buffer.cast_mut(), iov_len: $len }], $next);
         }
         deferred(|| {
             if table::is_plain(word, $len) {
@@ -339,6 +361,9 @@ extern "C-unwind" fn sendto(
 ) -> ssize_t {
     if table::word(fd) != 0 {
         let part = iovec { iov_base: buffer.cast_mut(), iov_len: len };
+        if table::word(fd) & NETLINK != 0 {
+            return requested(fd, &[part], next!(sendto(fd, buffer, len, flags, name, name_len)));
+        }
         if let Some(answer) = deferred(|| sent(fd, &[part], flags, name, name_len)) {
             return answer;
         }
@@ -348,6 +373,15 @@ extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if table::word(fd) & NETLINK != 0 {
+        let sent = next!(sendmsg(fd, message, flags));
+        if sent >= 0 {
+            // SAFETY: the program's message, which the kernel has read.
+            let parts = || unsafe { memory::parts((*message).msg_iov, (*message).msg_iovlen) };
+            deferred(|| guarded((), || parts().into_iter().for_each(|parts| netlink::sent(fd, &parts))));
+        }
+        return sent;
+    }
     if table::word(fd) != 0
         && let Some(answer) = deferred(|| messages::send_message(fd, message, flags))
     {
@@ -366,11 +400,29 @@ extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags
     next!(sendmmsg(fd, all, count, flags))
 }
 
+/// Receives a message about a port from a socket of rtnetlink(7), if there is one.
+fn link_from(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    name: *mut sockaddr,
+    name_len: *mut socklen_t,
+) -> Option<ssize_t> {
+    let parts = &[iovec { iov_base: buffer, iov_len: len }];
+    deferred(|| guarded(None, || netlink::receive_from(fd, parts, flags, name, name_len)))
+}
+
 /// Receives into one buffer, without an address. `$next` does so by the kernel alone.
 macro_rules! receive {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = table::word($fd);
         if word & BOUND == 0 {
+            if word & NETLINK != 0
+                && let Some(answer) = link_from($fd, $buffer, $len, $flags, std::ptr::null_mut(), std::ptr::null_mut())
+            {
+                return answer;
+            }
             return $next;
         }
         deferred(|| {
@@ -431,6 +483,11 @@ extern "C-unwind" fn recvfrom(
     name_len: *mut socklen_t,
 ) -> ssize_t {
     let word = table::word(fd);
+    if word & NETLINK != 0
+        && let Some(answer) = link_from(fd, buffer, len, flags, name, name_len)
+    {
+        return answer;
+    }
     if word & BOUND == 0 {
         return next!(recvfrom(fd, buffer, len, flags, name, name_len));
     }
@@ -457,6 +514,11 @@ extern "C-unwind" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let word = table::word(fd);
+    if word & NETLINK != 0
+        && let Some(answer) = deferred(|| guarded(None, || netlink::receive_message(fd, message, flags)))
+    {
+        return answer;
+    }
     if word & BOUND == 0 {
         return next!(recvmsg(fd, message, flags));
     }

@@ -60,14 +60,10 @@ extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     answer
 }
 
-/// Appends ports that are served, those that the program's arguments name, and those that it has asked for.
+/// Appends ports.
 fn append(list: *mut *mut ifaddrs) {
-    for name in names::served().iter().chain(&names::in_arguments()) {
-        names::of_text(name);
-    }
-    let mut all: Vec<Listed> = names::lock()
+    let mut all: Vec<Listed> = names::listed()
         .iter()
-        .filter(|name| name.is_interface())
         .map(|name| {
             // SAFETY: all fields are integers or pointers.
             let mut listed = unsafe { std::mem::zeroed::<Listed>() };

@@ -7,6 +7,7 @@
 //! - `calls`: the functions of the C library that this object replaces
 //! - `interfaces`: the same for names of interfaces
 //! - `control`: ioctl(2) and options; `messages`: sending and receiving with addresses
+//! - `netlink`: dumps of links
 //! - `memory`: the program's memory
 //! - `table`: the numbers that are packet sockets
 //! - `shared`: a libpcap handle's port where this process has packet sockets on the same port
@@ -24,6 +25,7 @@ mod memory;
 mod messages;
 mod mover;
 pub mod names;
+mod netlink;
 pub mod shared;
 pub mod system;
 mod table;

@@ -170,6 +170,15 @@ pub fn note_alone(port: &Port) {
     }
 }
 
+/// Returns the ports that a list of interfaces contains: those that are served, that the program's arguments name, and that it has asked
+/// for.
+pub fn listed() -> Vec<Arc<Name>> {
+    for name in served().iter().chain(&in_arguments()) {
+        of_text(name);
+    }
+    lock().iter().filter(|name| name.is_interface()).cloned().collect()
+}
+
 /// Returns the names of the ports that other processes serve.
 pub fn served() -> BTreeSet<String> {
     Client::names(&folder())

@@ -50,6 +50,8 @@ const PRESENT: u32 = 1;
 pub const BOUND: u32 = 2;
 pub const DGRAM: u32 = 4;
 pub const AUXILIARY: u32 = 8;
+/// It is no packet socket, but one of rtnetlink(7).
+pub const NETLINK: u32 = 16;
 /// The longest frame that needs no look at the socket is in the bits above.
 const LONGEST: u32 = 8;
 
@@ -73,6 +75,16 @@ pub fn word(fd: c_int) -> u32 {
     usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)).map_or(0, |word| word.load(Acquire))
 }
 
+/// Notes whether a number is a socket of rtnetlink(7), and none of packet(7).
+pub fn set_netlink(fd: c_int, is_netlink: bool) {
+    if !is_owner() {
+        return;
+    }
+    if let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) {
+        word.store(if is_netlink { NETLINK } else { 0 }, Release);
+    }
+}
+
 fn word_of(socket: &Socket) -> u32 {
     let mut word = PRESENT;
     for (bit, is_set) in [
@@ -94,7 +106,7 @@ pub fn is_plain(word: u32, len: usize) -> bool {
 }
 
 /// Returns the cookie of a number's socket; `None` if it is no socket. Keeps errno(3).
-fn cookie_of(fd: c_int) -> Option<u64> {
+pub fn cookie_of(fd: c_int) -> Option<u64> {
     let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
     let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
     let found = call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, cookie_at, len_at) == 0;
@@ -108,6 +120,11 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Makes this process the table's owner: when the object is loaded, and in a child with memory of its own.
 pub fn begin_process() {
     OWNER.store(std::process::id(), Relaxed);
+}
+
+/// Returns whether this process is the table's owner.
+pub fn is_owner() -> bool {
+    OWNER.load(Relaxed) == std::process::id()
 }
 
 /// Returns whether a number, whose word says so, still is a packet socket. Keeps errno(3).
@@ -131,7 +148,7 @@ pub fn get(fd: c_int) -> Option<Socket> {
 
 /// Removes a number that is about to be closed, or was closed. Dropping the result may end links.
 pub fn remove(fd: c_int) -> Option<Socket> {
-    if word(fd) == 0 || OWNER.load(Relaxed) != std::process::id() {
+    if word(fd) == 0 || !is_owner() {
         return None;
     }
     let mut sockets = lock();
@@ -141,7 +158,7 @@ pub fn remove(fd: c_int) -> Option<Socket> {
 
 fn put(fd: c_int, socket: Socket) {
     let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) else { return };
-    if OWNER.load(Relaxed) != std::process::id() {
+    if !is_owner() {
         return;
     }
     let before = {

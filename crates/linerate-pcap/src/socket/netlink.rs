@@ -1,0 +1,236 @@
+//! Netlink (rtnetlink(7)): a dump of all links contains the ports, for programs that list interfaces so.
+//!
+//! The kernel answers a request itself, and the end of its answer is the end of the dump. The ports' messages are received before it:
+//! the socket is readable all the time, since the kernel's first message is there when the request has been sent. Ports have no IP
+//! addresses, so that dumps of addresses have nothing to add.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use linerate::port::PortName;
+
+use libc::{iovec, sockaddr_nl, ssize_t};
+
+use super::control::FLAGS;
+use super::frame::ETHERNET;
+use super::names::{self, Name};
+use super::system::{call, errno, fail};
+use super::{link, memory, table};
+
+/// `struct nlmsghdr` and `struct ifinfomsg`.
+const HEADER: usize = 16;
+const LINK: usize = 16;
+/// The longest request that is looked at.
+const LONGEST: usize = 4096;
+/// No answer is longer: programs have buffers of a page at least.
+const ANSWER: usize = 4096 - 512;
+/// `IF_OPER_UP`.
+const OPERATIONAL: u8 = 6;
+
+/// The answers that a socket has not received yet.
+pub struct Netlink {
+    cookie: u64,
+    answers: VecDeque<Vec<u8>>,
+}
+
+static SOCKETS: Mutex<BTreeMap<c_int, Netlink>> = Mutex::new(BTreeMap::new());
+
+/// Locks the sockets.
+pub fn lock() -> MutexGuard<'static, BTreeMap<c_int, Netlink>> {
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Records a socket that was opened now.
+pub fn opened(fd: c_int) {
+    let Some(cookie) = table::cookie_of(fd).filter(|_| table::is_owner()) else { return };
+    lock().insert(fd, Netlink { cookie, answers: VecDeque::new() });
+    table::set_netlink(fd, true);
+}
+
+/// Forgets a socket whose number is about to be closed.
+pub fn closed(fd: c_int) {
+    if !table::is_owner() {
+        return;
+    }
+    table::set_netlink(fd, false);
+    lock().remove(&fd);
+}
+
+/// Notes the answers to a request that the kernel has taken. Keeps errno(3).
+pub fn sent(fd: c_int, parts: &[iovec]) {
+    let before = errno();
+    let mut request = Vec::new();
+    for part in parts {
+        let mut bytes = vec![0; part.iov_len.min(LONGEST - request.len())];
+        if memory::read_bytes(part.iov_base, &mut bytes).is_err() {
+            break;
+        }
+        request.extend(bytes);
+    }
+    if let Some(sequence) = dump_of_links(&request) {
+        let answers = answers(sequence, port_of(fd));
+        if let Some(socket) = lock().get_mut(&fd)
+            && table::cookie_of(fd) == Some(socket.cookie)
+        {
+            socket.answers.extend(answers);
+        }
+    }
+    fail::<c_int>(before);
+}
+
+/// Returns the number of a request for all links, if one of these messages is such.
+fn dump_of_links(mut request: &[u8]) -> Option<u32> {
+    while let Some(header) = request.first_chunk::<HEADER>() {
+        let number = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (len, kind) = (number(0) as usize, u16::from_ne_bytes([header[4], header[5]]));
+        let flags = c_int::from(u16::from_ne_bytes([header[6], header[7]]));
+        let family = request.get(HEADER).map(|family| c_int::from(*family));
+        if kind == libc::RTM_GETLINK
+            && flags & libc::NLM_F_DUMP == libc::NLM_F_DUMP
+            && matches!(family, Some(libc::AF_UNSPEC | libc::AF_PACKET))
+        {
+            return Some(number(8));
+        }
+        request = request.get(len.max(HEADER).next_multiple_of(4)..)?;
+    }
+    None
+}
+
+/// Returns the number that the kernel has given the socket.
+fn port_of(fd: c_int) -> u32 {
+    // SAFETY: all fields are integers.
+    let mut own = unsafe { std::mem::zeroed::<sockaddr_nl>() };
+    let mut len = size_of::<sockaddr_nl>() as libc::socklen_t;
+    let (own_at, len_at) = (&raw mut own, &raw mut len);
+    call!(libc::SYS_getsockname, fd, own_at, len_at);
+    own.nl_pid
+}
+
+fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
+    let mut all = vec![Vec::new()];
+    let in_arguments = names::in_arguments();
+    for name in names::listed() {
+        // A program takes a port's address from here. One in memory, which is to be the program's own, is opened for that, as by
+        // `SIOCGIFHWADDR`.
+        let is_in_memory = PortName::parse(&name.text)
+            .is_ok_and(|parsed| parsed.may_be_served() || parsed.short().starts_with("sim:"));
+        if is_in_memory && in_arguments.contains(&name.text) {
+            let _ = link::about(&name);
+        }
+        let message = about_link(&name, sequence, port);
+        match all.last_mut() {
+            Some(last) if last.len() + message.len() <= ANSWER => last.extend(message),
+            _ => all.push(message),
+        }
+    }
+    all.retain(|answer| !answer.is_empty());
+    all
+}
+
+/// Returns the message about a port.
+fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
+    let mut message = vec![0; HEADER + LINK];
+    message[4..6].copy_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
+    message[6..8].copy_from_slice(&(libc::NLM_F_MULTI as u16).to_ne_bytes());
+    message[8..12].copy_from_slice(&sequence.to_ne_bytes());
+    message[12..16].copy_from_slice(&port.to_ne_bytes());
+    message[18..20].copy_from_slice(&ETHERNET.to_ne_bytes());
+    message[20..24].copy_from_slice(&name.index.to_ne_bytes());
+    message[24..28].copy_from_slice(&(FLAGS | libc::IFF_LOWER_UP).to_ne_bytes());
+    let mut attribute = |kind: u16, value: &[u8]| {
+        message.extend((value.len() as u16 + 4).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(value);
+        message.resize(message.len().next_multiple_of(4), 0);
+    };
+    let about = name.about();
+    let mtu = about.map_or(1500, |about| about.mtu() as u32);
+    attribute(libc::IFLA_IFNAME, &[name.text.as_bytes(), &[0]].concat());
+    attribute(libc::IFLA_MTU, &mtu.to_ne_bytes());
+    attribute(libc::IFLA_OPERSTATE, &[OPERATIONAL]);
+    attribute(libc::IFLA_ADDRESS, &about.map_or([0; 6], |about| about.address));
+    attribute(libc::IFLA_BROADCAST, &[0xFF; 6]);
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message
+}
+
+/// Gives the program an answer that waits; `None` if there is none. Returns also the flags of the message.
+///
+/// # Errors
+/// Addresses that are not the program's.
+pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize_t, c_int), c_int>> {
+    let mut sockets = lock();
+    let socket = sockets.get_mut(&fd).filter(|socket| !socket.answers.is_empty())?;
+    if table::cookie_of(fd) != Some(socket.cookie) || flags & libc::MSG_ERRQUEUE != 0 {
+        return None;
+    }
+    let answer = socket.answers.front()?;
+    let mut left = &answer[..];
+    for part in parts {
+        let (bytes, rest) = left.split_at(part.iov_len.min(left.len()));
+        if let Err(errno) = memory::write_bytes(part.iov_base, bytes) {
+            return Some(Err(errno));
+        }
+        left = rest;
+    }
+    let whole = flags & libc::MSG_TRUNC != 0;
+    let len = if whole { answer.len() } else { answer.len() - left.len() };
+    let is_cut = if left.is_empty() { 0 } else { libc::MSG_TRUNC };
+    if flags & libc::MSG_PEEK == 0 {
+        socket.answers.pop_front();
+    }
+    Some(Ok((len as ssize_t, is_cut)))
+}
+
+/// As [`receive`], with the address of the kernel.
+pub fn receive_from(
+    fd: c_int,
+    parts: &[iovec],
+    flags: c_int,
+    name: *mut libc::sockaddr,
+    name_len: *mut libc::socklen_t,
+) -> Option<ssize_t> {
+    let received = receive(fd, parts, flags)?;
+    // SAFETY: any bytes are a number.
+    let put = |(len, _)| match name.is_null() {
+        true => Ok(len),
+        false => {
+            let room = unsafe { memory::read(name_len) }?;
+            put_address(name.cast(), room as usize)?;
+            memory::write(name_len, size_of::<sockaddr_nl>() as libc::socklen_t).map(|()| len)
+        }
+    };
+    Some(received.and_then(put).unwrap_or_else(fail))
+}
+
+fn put_address(to: *mut std::ffi::c_void, room: usize) -> Result<(), c_int> {
+    let mut address = [0; size_of::<sockaddr_nl>()];
+    address[..2].copy_from_slice(&(libc::AF_NETLINK as u16).to_ne_bytes());
+    memory::write_bytes(to, &address[..room.min(address.len())])
+}
+
+/// As [`receive`], for a message of the program.
+pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option<ssize_t> {
+    if lock().get(&fd).is_none_or(|socket| socket.answers.is_empty()) {
+        return None;
+    }
+    // SAFETY: any bytes are a message of pointers and lengths.
+    let read = unsafe { memory::read(at) }
+        .and_then(|message| memory::parts(message.msg_iov, message.msg_iovlen).map(|parts| (message, parts)));
+    let (mut message, parts) = match read {
+        Ok(read) => read,
+        Err(errno) => return Some(fail(errno)),
+    };
+    let put = |(len, is_cut)| {
+        if !message.msg_name.is_null() {
+            put_address(message.msg_name, message.msg_namelen as usize)?;
+            message.msg_namelen = size_of::<sockaddr_nl>() as libc::socklen_t;
+        }
+        (message.msg_flags, message.msg_controllen) = (is_cut, 0);
+        memory::write(at, message).map(|()| len)
+    };
+    Some(receive(fd, &parts, flags)?.and_then(put).unwrap_or_else(fail))
+}
