@@ -184,7 +184,7 @@ extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
 }
 
 /// Creates a handle of ours if the name is a port's; `None` for all other names.
-fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
+pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     if name.is_null() {
         return None;
     }
@@ -198,14 +198,6 @@ fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
             null_mut()
         }
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn pcap_create(name: *const c_char, error: *mut c_char) -> *mut c_void {
-    match deferred(|| guarded(None, || create(name, error))) {
-        Some(handle) => handle.cast(),
-        None => real!(pcap_create(name => *const c_char, error => *mut c_char) -> *mut c_void | null_mut()),
-    }
 }
 
 #[unsafe(no_mangle)]

@@ -15,6 +15,7 @@ use linerate::port::PortName;
 use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
 use crate::latch::Latch;
+use crate::mixed::{DETECTOR, WORDS};
 use crate::real::real;
 use crate::side::{InChild, Side};
 use crate::socket::frame::ALL;
@@ -32,8 +33,8 @@ use crate::socket::shared;
 /// the handle, leave by longjmp(3), and end the thread; a thread that sleeps may be cancelled.
 #[repr(C)]
 pub struct Handle {
-    /// The address of [`TAG`]. A handle of the system's libpcap begins with another word.
-    tag: *const u8,
+    /// A handle of the system's libpcap begins with another function.
+    detector: [unsafe extern "C" fn() -> !; WORDS],
     /// The port's name.
     pub name: String,
     pub settings: Settings,
@@ -76,8 +77,6 @@ const BREAK: u8 = 1;
 /// There is another filter.
 const FILTER: u8 = 2;
 
-static TAG: u8 = 0;
-
 impl Handle {
     /// Returns the handle behind a program's pointer; `None` if it is null, or the system's.
     pub fn of<'a>(pointer: *mut c_void) -> Option<&'a Handle> {
@@ -85,21 +84,25 @@ impl Handle {
             return None;
         }
         // SAFETY: the program's handle: this object's, or the system's, whose first word is the address of a function.
-        let tag = unsafe { pointer.cast::<*const u8>().read() };
+        let function = unsafe { pointer.cast::<*const c_void>().read() };
         // SAFETY: only handles of this object begin with this address, and the program has not closed it.
-        (tag == &raw const TAG).then(|| unsafe { &*pointer.cast::<Handle>() })
+        (function == DETECTOR as *const c_void).then(|| unsafe { &*pointer.cast::<Handle>() })
     }
 
     /// Creates a handle, if the name is a port's and no interface of the kernel has it.
     pub fn for_port(name: &str) -> Option<Result<Handle, Error>> {
-        let text = CString::new(name).ok()?;
-        let is_ours = || matches!(PortName::parse(name), Ok(_) | Err(Error::BadOption { .. }));
-        (!is_interface(&text) && is_ours()).then(|| Handle::new(name))
+        Handle::is_port(name).then(|| Handle::new(name))
+    }
+
+    /// Returns whether a name is a port's, and no interface of the kernel has it.
+    pub fn is_port(name: &str) -> bool {
+        let is_port = || matches!(PortName::parse(name), Ok(_) | Err(Error::BadOption { .. }));
+        CString::new(name).is_ok_and(|text| !is_interface(&text)) && is_port()
     }
 
     fn new(name: &str) -> Result<Handle, Error> {
         Ok(Handle {
-            tag: &raw const TAG,
+            detector: [DETECTOR; WORDS],
             name: name.to_string(),
             settings: Settings {
                 snaplen: Cell::new(MAXIMUM_SNAPLEN),

@@ -14,6 +14,7 @@
 //! - `socket`: packet sockets on ports, for programs that do not send by libpcap
 //! - `filter`: a program's filter
 //! - `entire`: the functions that are the system's alone
+//! - `mixed`: programs that have both libraries
 //! - `real`: the system's libpcap
 //! - `abi`: the structures and numbers of `pcap/pcap.h`
 
@@ -26,6 +27,7 @@ mod entire;
 mod filter;
 mod handle;
 mod latch;
+mod mixed;
 mod read;
 mod real;
 mod side;

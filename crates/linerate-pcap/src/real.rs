@@ -53,19 +53,45 @@ fn open() -> *mut c_void {
     null_mut()
 }
 
-/// Returns device and inode of the file that this code is in.
-fn own_file() -> Option<(u64, u64)> {
+/// A shared object of this process.
+pub struct Object {
+    pub base: *mut c_void,
+    path: &'static CStr,
+}
+
+impl Object {
+    /// Returns whether its file's name begins so.
+    pub fn is_named(&self, begin: &str) -> bool {
+        let name = Path::new(self.path.to_str().unwrap_or_default()).file_name();
+        name.is_some_and(|name| name.as_encoded_bytes().starts_with(begin.as_bytes()))
+    }
+}
+
+/// Returns the object that an address is in.
+pub fn object_of(address: *const c_void) -> Option<Object> {
     // SAFETY: all fields are pointers.
     let mut about = unsafe { std::mem::zeroed::<libc::Dl_info>() };
     // SAFETY: there is room for the answer.
-    let is_found = unsafe { libc::dladdr(own_file as *const c_void, &raw mut about) } != 0;
+    let is_found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
     if !is_found || about.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr(3) has filled it in with a path that ends with a zero.
+    // SAFETY: dladdr(3) has filled it in with a path that ends with a zero, and stays as long as the object.
     let path = unsafe { CStr::from_ptr(about.dli_fname) };
-    let file = std::fs::metadata(path.to_str().ok()?).ok()?;
+    Some(Object { base: about.dli_fbase, path })
+}
+
+/// Returns device and inode of the file that this code is in.
+fn own_file() -> Option<(u64, u64)> {
+    let object = object_of(own_file as *const c_void)?;
+    let file = std::fs::metadata(object.path.to_str().ok()?).ok()?;
     Some((file.dev(), file.ino()))
+}
+
+/// Returns the address of a function of the system's libpcap; null if that is not there.
+pub fn library_s_function() -> *const c_void {
+    static FUNCTION: Function = Function::new(c"pcap_create");
+    FUNCTION.address()
 }
 
 /// The address of a function of the system's libpcap, which is looked up once.

@@ -138,6 +138,25 @@ for n in range(20):
 pcap.pcap_close(handle)
 "#;
 
+/// Opens a port by a library, and uses the handle by another one.
+const CTYPES_MIXED: &str = r#"
+import ctypes, os, sys
+from ctypes import byref, c_int, c_void_p
+def library(name):
+    library = ctypes.CDLL(os.path.realpath("/usr/lib/%s-linux-gnu/libpcap.so.0.8" % os.uname().machine) if name == "system" else name)
+    library.pcap_open_live.restype = library.pcap_create.restype = library.pcap_open_dead.restype = c_void_p
+    return library
+one, other, text = library(sys.argv[1]), library(sys.argv[2]), ctypes.create_string_buffer(256)
+dead = c_void_p(one.pcap_open_dead(105, 1000))
+print(other.pcap_snapshot(dead))
+handle = c_void_p(one.pcap_open_live(b"sim:0?rate=1k", 65535, 1, 100, text))
+if not handle:
+    sys.exit(text.value.decode())
+at, bytes = c_void_p(), c_void_p()
+print(other.pcap_next_ex(handle, byref(at), byref(bytes)), flush=True)
+other.pcap_close(handle)
+"#;
+
 /// The name of a program's file in its folder.
 const WRITTEN: &str = "written";
 
@@ -318,4 +337,38 @@ fn frames_that_a_program_sends_by_libpcap_arrive() {
     });
     assert_eq!(theirs.1.len(), 40);
     assert!(ours == theirs, "{ours:?}, {theirs:?}");
+}
+
+/// Each name of libpcap is the object, preloaded or in a folder; the system's library by its path has handles of its own, and a handle
+/// of one library that is passed to the other is passed on, or reported.
+#[test]
+fn both_libraries_are_told_apart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let run = |variable: &str, one: &str, other: &str| {
+        let mut command = Command::new("/usr/bin/python3");
+        let value = if variable == "LD_PRELOAD" { object() } else { kit::folder().to_path_buf() };
+        command.args(["-c", CTYPES_MIXED, one, other]).env(variable, value).env("LINERATE_PORTS", scratch.path());
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let works = (Some(0), "1000\n1\n".to_string(), String::new());
+    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH"] {
+        for name in ["libpcap.so", "libpcap.so.1", "libpcap.so.0.8"] {
+            assert_eq!(run(variable, name, name), works, "{variable}: {name}");
+        }
+    }
+    assert_eq!(run("LD_PRELOAD", "libpcap.so", "libpcap.so.0.8"), works);
+    for other in ["system", "libpcap.so"] {
+        let (status, said, errors) = run("LD_PRELOAD", "system", other);
+        assert_eq!((status, &*said), (Some(1), "1000\n"), "{errors}");
+        assert!(errors.contains("has opened the system's libpcap by its path"), "{errors}");
+    }
+    let (status, said, errors) = run("LD_PRELOAD", "libpcap.so", "system");
+    // Its first call may be one that calls no function of the handle.
+    assert!(status.is_none() && said.starts_with("1000\n"), "{said}{errors}");
+    assert!(
+        errors.starts_with("linerate: the program has passed a handle of linerate's libpcap to the system's"),
+        "{errors}"
+    );
 }

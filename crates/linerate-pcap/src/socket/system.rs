@@ -110,6 +110,7 @@ functions! {
     __recvfrom_chk: fn(c_int, *mut c_void, usize, usize, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
     setsockopt: fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     getsockopt: fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
+    dlopen: fn(*const c_char, c_int) -> *mut c_void;
     ioctl: fn(c_int, c_ulong, *mut c_void) -> c_int;
     if_nametoindex: fn(*const c_char) -> c_uint;
     if_indextoname: fn(c_uint, *mut c_char) -> *mut c_char;

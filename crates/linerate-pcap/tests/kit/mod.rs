@@ -14,16 +14,18 @@ use linerate::traffic::Generator;
 use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Returns a folder with the shared object, which was built with this test, under libpcap's name.
+/// Returns a folder with the shared object, which was built with this test, under libpcap's names.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let object = std::env::current_exe().unwrap().with_file_name("liblinerate_pcap.so");
         let folder = object.with_file_name("libpcap");
         std::fs::create_dir_all(&folder).unwrap();
-        let link = folder.join("libpcap.so.0.8");
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(object, link).unwrap();
+        for name in ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&object, link).unwrap();
+        }
         folder
     })
 }

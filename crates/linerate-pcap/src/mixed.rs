@@ -1,0 +1,115 @@
+//! Programs that have this object and the system's libpcap: one that opens libpcap by another name, or by its path.
+//!
+//! - `libpcap.so` and `libpcap.so.1` are this object for dlopen(3), as `libpcap.so.0.8` is. Otherwise the system's library, if its
+//!   development files are there, would open a port by this object's `pcap_create`, and use the handle as its own.
+//! - The system's library, opened by its path, gets handles of its own.
+//! - A handle of the system's is passed on to it; a handle of this object that is passed to the system's library ends the program
+//!   with a report.
+//!
+//! The first two need the caller's address, which Rust has only in assembly: on x86-64.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use crate::cancel::{deferred, guarded};
+use crate::handle::Handle;
+use crate::real::{object_of, real};
+use crate::socket::system::{self, report};
+
+/// As many words of this are in front of a handle as the system's `struct pcap` has, which begins with functions: whichever of them
+/// it calls. Calls that only read a number from it are not detected.
+pub const DETECTOR: unsafe extern "C" fn() -> ! = detected;
+pub const WORDS: usize = 128;
+
+unsafe extern "C" fn detected() -> ! {
+    report(
+        "the program has passed a handle of linerate's libpcap to the system's libpcap, which it has opened by its path; \
+         open libpcap.so.0.8",
+    );
+    // SAFETY: it has no requirements.
+    unsafe { libc::abort() }
+}
+
+/// Where dlopen(3) goes on.
+#[repr(C)]
+struct Next {
+    name: *const c_char,
+    function: *const c_void,
+}
+
+/// Returns the name to open in place of this one, and the C library's function.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+extern "C" fn next(name: *const c_char) -> Next {
+    extern "C" fn absent() -> *mut c_void {
+        null_mut()
+    }
+    // SAFETY: the program's text, which ends with a zero.
+    let is_ours = !name.is_null() && [c"libpcap.so", c"libpcap.so.1"].contains(&unsafe { CStr::from_ptr(name) });
+    let function = system::dlopen().map_or(absent as *const c_void, |function| function as *const c_void);
+    Next { name: if is_ours { c"libpcap.so.0.8".as_ptr() } else { name }, function }
+}
+
+/// The C library's function goes by the address that it returns to: it searches the folders of the caller.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rsi",
+        "call {next}",
+        "pop rsi",
+        "mov rdi, rax",
+        "jmp rdx",
+        next = sym next,
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn pcap_create(_name: *const c_char, _error: *mut c_char) -> *mut c_void {
+    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {create}", create = sym create)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pcap_create(name: *const c_char, error: *mut c_char) -> *mut c_void {
+    create(name, error, std::ptr::null())
+}
+
+extern "C-unwind" fn create(name: *const c_char, error: *mut c_char, caller: *const c_void) -> *mut c_void {
+    let ours = deferred(|| {
+        guarded(None, || match is_system_s(caller) {
+            true => {
+                report_port(name);
+                None
+            }
+            false => crate::calls::create(name, error),
+        })
+    });
+    match ours {
+        Some(handle) => handle.cast(),
+        None => real!(pcap_create(name => *const c_char, error => *mut c_char) -> *mut c_void | null_mut()),
+    }
+}
+
+/// Reports that the system's libpcap is to open a port.
+fn report_port(name: *const c_char) {
+    // SAFETY: the program's text, which ends with a zero.
+    let text = if name.is_null() { None } else { unsafe { CStr::from_ptr(name) }.to_str().ok() };
+    if let Some(text) = text
+        && Handle::is_port(text)
+    {
+        report(&format!(
+            "{text}: the program has opened the system's libpcap by its path, which knows no ports; open libpcap.so.0.8"
+        ));
+    }
+}
+
+/// Returns whether an address is in the system's libpcap.
+fn is_system_s(address: *const c_void) -> bool {
+    // Most callers are programs, for which that need not be opened.
+    let Some(object) = object_of(address).filter(|object| object.is_named("libpcap")) else { return false };
+    object_of(crate::real::library_s_function()).is_some_and(|system| system.base == object.base)
+}
