@@ -23,6 +23,7 @@ use crate::socket::link::{Link, Opened};
 use crate::socket::member;
 use crate::socket::names::{About, is_interface};
 use crate::socket::shared;
+use crate::socket::table;
 
 /// A handle of this object.
 ///
@@ -153,6 +154,7 @@ impl Handle {
         match Active::open(&self.name, &self.settings, &self.ready) {
             Ok((active, of_port)) => {
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
+                table::set_word(active.descriptor(), table::HANDLE);
                 // The kernel's interfaces and files are opened as often as the program likes.
                 let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
                     || PortName::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
@@ -408,6 +410,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         alone().retain(|other| !std::ptr::eq(other.0, self));
+        table::set_word(self.descriptor.load(Ordering::Relaxed), 0);
         if let Some(side) = self.side.get_mut() {
             side.finish();
         }

@@ -713,8 +713,39 @@ static void links(void) {
 
 typedef struct pcap pcap_t;
 pcap_t *pcap_open_live(const char *, int, int, int, char *);
-int pcap_inject(pcap_t *, const void *, size_t), pcap_next_ex(pcap_t *, void **, const unsigned char **);
+int pcap_inject(pcap_t *, const void *, size_t), pcap_next_ex(pcap_t *, void **, const unsigned char **), pcap_get_selectable_fd(pcap_t *), pcap_fileno(pcap_t *);
 void pcap_close(pcap_t *);
+
+/* Requests about interfaces by the descriptors of a libpcap handle, which is a socket on Linux. */
+static void ask_by_descriptor(void) {
+	char error[256];
+	pcap_t *pcap = pcap_open_live(interface, 65535, 1, 10, error);
+	if (!pcap)
+		die(error);
+	int fds[] = { pcap_get_selectable_fd(pcap), pcap_fileno(pcap) };
+	const char *names[] = { interface, "lo", "nosuch0" };
+	for (int n = 0; n < 6; n++) {
+		int fd = fds[n / 3];
+		struct ifreq request = { 0 };
+		strncpy(request.ifr_name, names[n % 3], IFNAMSIZ - 1);
+		SHOW(ioctl(fd, SIOCGIFINDEX, &request));
+		SHOW(n % 3 == 2 || request.ifr_ifindex == (int)if_nametoindex(names[n % 3]));
+		SHOW(ioctl(fd, SIOCGIFMTU, &request));
+		SHOW(request.ifr_mtu > 1000);
+		SHOW(ioctl(fd, SIOCGIFFLAGS, &request));
+		SHOW((request.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING));
+		SHOW(ioctl(fd, SIOCGIFHWADDR, &request));
+		SHOW(request.ifr_hwaddr.sa_family);
+		SHOW(ioctl(fd, SIOCGIFADDR, &request));
+	}
+	char many[4096];
+	struct ifconf list = { .ifc_len = sizeof many, .ifc_buf = many };
+	SHOW(ioctl(fds[0], SIOCGIFCONF, &list));
+	int is_on = 1;
+	SHOW(ioctl(fds[0], FIONBIO, &is_on));
+	pcap_close(pcap);
+	SHOW(ioctl(fds[0], SIOCGIFCONF, &list));
+}
 
 /* A libpcap handle, sockets that ask for the interface's properties, and then a packet socket on the same interface. */
 static void share(void) {
@@ -853,6 +884,8 @@ int main(int argc, char **argv) {
 		hostile();
 	else if (!strcmp(what, "links"))
 		links();
+	else if (!strcmp(what, "asks"))
+		ask_by_descriptor();
 	else if (!strcmp(what, "shares"))
 		share();
 	else if (!strcmp(what, "cancel"))

@@ -256,6 +256,15 @@ fn arp_scan_and_arping_find_hosts() {
     });
 }
 
+/// A handle's descriptors accept requests about interfaces, as on its interface.
+#[test]
+fn descriptors_of_handles_accept_requests_about_interfaces() {
+    let namespace = Namespace::new("asks");
+    let [theirs, ours] = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, &["asks"], is_ours)).said());
+    assert_eq!(ours, theirs);
+    assert!(theirs.lines().count() == 57 && theirs.contains("SIOCGIFHWADDR, &request): 0"), "{theirs}");
+}
+
 /// A dump of links by rtnetlink(7) contains ports and all interfaces, in each way to ask and to receive; a dump of addresses does not.
 #[test]
 fn dumps_of_links_contain_ports() {

@@ -17,7 +17,7 @@ use super::member::Settings;
 use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
 use super::system::{call, errno, fail, next, opens, option};
-use super::table::{self, BOUND, DGRAM, NETLINK};
+use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK};
 use super::{control, link, names, netlink, system};
 use crate::cancel::{deferred, guarded};
 use crate::handle;
@@ -233,8 +233,10 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     deferred(|| {
         guarded(-1, || {
-            if table::word(fd) & NETLINK != 0 {
-                netlink::closed(fd);
+            match table::word(fd) {
+                NETLINK => netlink::closed(fd),
+                HANDLE => table::set_word(fd, 0),
+                _ => {}
             }
             // Another thread may get the number as soon as it is closed.
             let removed = table::get(fd).and_then(|_| table::remove(fd));
@@ -576,7 +578,12 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     {
         return answer;
     }
-    let answer = next!(ioctl(fd, request, argument));
+    // On Linux a handle's descriptor is a socket, which accepts requests about interfaces.
+    let is_of_handle = table::word(fd) & HANDLE != 0 && control::is_of_sockets(request);
+    let answer = match is_of_handle {
+        true => deferred(|| guarded(-1, || control::by_socket(request, argument))),
+        false => next!(ioctl(fd, request, argument)),
+    };
     // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.
     let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);
     if !is_refused || argument.is_null() || !control::is_about_interfaces(request) {
@@ -584,10 +591,10 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     }
     let before = errno();
     let ours = deferred(|| {
-        guarded(Some(-1), || match option(fd, libc::SOL_SOCKET, libc::SO_TYPE) {
+        guarded(Some(-1), || match is_of_handle || option(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_some() {
             // SAFETY: the program's structure.
-            Some(_) => unsafe { control::answer(fd, request, argument) },
-            None => None,
+            true => unsafe { control::answer(fd, request, argument) },
+            false => None,
         })
     });
     ours.unwrap_or_else(|| fail(before))

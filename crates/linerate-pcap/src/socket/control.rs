@@ -11,7 +11,7 @@ use super::frame::ETHERNET;
 use super::memory;
 use super::messages::refuse;
 use super::names::{self, About, Name};
-use super::system::{call, fail};
+use super::system::{call, errno, fail};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
@@ -67,6 +67,20 @@ fn is_by_name(request: c_ulong) -> bool {
 /// Returns whether a request that the kernel has refused for want of an interface may be about a port.
 pub fn is_about_interfaces(request: c_ulong) -> bool {
     is_by_name(request) || request as u32 as c_ulong == libc::SIOCGIFNAME
+}
+
+/// Returns whether a request is one that all sockets accept (`SIOCADDRT` to `SIOCGIFCONF` and the like).
+pub fn is_of_sockets(request: c_ulong) -> bool {
+    (0x8900..0x8a00).contains(&(request as u32))
+}
+
+/// Makes a request by a socket of the kernel's.
+pub fn by_socket(request: c_ulong, argument: *mut c_void) -> c_int {
+    let socket = call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as c_int;
+    let answer = if socket < 0 { -1 } else { call!(libc::SYS_ioctl, socket, request, argument) as c_int };
+    let before = errno();
+    call!(libc::SYS_close, socket);
+    if answer < 0 { fail(before) } else { answer }
 }
 
 /// Answers a request about an interface; `None` if it is about none of the ports.

@@ -28,4 +28,4 @@ pub mod names;
 mod netlink;
 pub mod shared;
 pub mod system;
-mod table;
+pub mod table;

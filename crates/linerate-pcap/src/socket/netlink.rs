@@ -46,7 +46,7 @@ pub fn lock() -> MutexGuard<'static, BTreeMap<c_int, Netlink>> {
 pub fn opened(fd: c_int) {
     let Some(cookie) = table::cookie_of(fd).filter(|_| table::is_owner()) else { return };
     lock().insert(fd, Netlink { cookie, answers: VecDeque::new() });
-    table::set_netlink(fd, true);
+    table::set_word(fd, table::NETLINK);
 }
 
 /// Forgets a socket whose number is about to be closed.
@@ -54,7 +54,7 @@ pub fn closed(fd: c_int) {
     if !table::is_owner() {
         return;
     }
-    table::set_netlink(fd, false);
+    table::set_word(fd, 0);
     lock().remove(&fd);
 }
 

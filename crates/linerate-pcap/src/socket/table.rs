@@ -52,6 +52,8 @@ pub const DGRAM: u32 = 4;
 pub const AUXILIARY: u32 = 8;
 /// It is no packet socket, but one of rtnetlink(7).
 pub const NETLINK: u32 = 16;
+/// It is no packet socket, but the descriptor of a libpcap handle, which is one on Linux.
+pub const HANDLE: u32 = 32;
 /// The longest frame that needs no look at the socket is in the bits above.
 const LONGEST: u32 = 8;
 
@@ -75,13 +77,13 @@ pub fn word(fd: c_int) -> u32 {
     usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)).map_or(0, |word| word.load(Acquire))
 }
 
-/// Notes whether a number is a socket of rtnetlink(7), and none of packet(7).
-pub fn set_netlink(fd: c_int, is_netlink: bool) {
+/// Notes what a number is that is no packet socket: `NETLINK`, `HANDLE`, or zero.
+pub fn set_word(fd: c_int, kind: u32) {
     if !is_owner() {
         return;
     }
     if let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) {
-        word.store(if is_netlink { NETLINK } else { 0 }, Release);
+        word.store(kind, Release);
     }
 }
 
