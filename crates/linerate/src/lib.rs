@@ -109,6 +109,9 @@ pub mod vfio_user;
 pub mod vhost;
 #[cfg(feature = "vhost")]
 pub mod virtio_user;
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/wait/mod.rs"]
+mod wait;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, Remedy, Result};

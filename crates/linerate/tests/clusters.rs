@@ -1,5 +1,7 @@
 //! Clusters: the hash of a flow, and ports that are handed out to several consumers.
 
+mod wait;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +15,7 @@ use linerate::{Batch, Options};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wait::Deadline;
 
 const KEYS: [FlowKey; 3] = [FlowKey::Flow, FlowKey::Inner, FlowKey::Addresses];
 
@@ -329,7 +332,10 @@ fn threads_get_every_frame_once_and_in_order() {
             let received = &received;
             scope.spawn(move || {
                 let mut all = Vec::new();
+                let deadline = Deadline::begin();
                 while received.load(Ordering::Relaxed) < FRAMES {
+                    deadline
+                        .goes_on(|| format!("{} of {FRAMES} packets were received", received.load(Ordering::Relaxed)));
                     let mut some = receive(&mut rx);
                     received.fetch_add(some.len(), Ordering::Relaxed);
                     if some.is_empty() {
@@ -343,16 +349,22 @@ fn threads_get_every_frame_once_and_in_order() {
         let threads = consumers.map(consume);
         let mut batch = Batch::new();
         let mut sent = 0;
+        let deadline = Deadline::begin();
         while sent < FRAMES {
+            deadline.goes_on(|| format!("{sent} of {FRAMES} packets were sent"));
             // So few are on their way that no ring of a consumer is full.
+            let deadline = Deadline::begin();
             while sent - received.load(Ordering::Relaxed) > 256 {
+                deadline.goes_on(|| format!("of {sent} packets {} were received", received.load(Ordering::Relaxed)));
                 std::thread::yield_now();
             }
             let count = (FRAMES - sent).min(32);
             (sent..sent + count)
                 .for_each(|n| assert!(batch.push(&bench.pool, &numbered((n % 50) as u16, n as u32, 60))));
             sent += count;
+            let deadline = Deadline::begin();
             while !batch.is_empty() {
+                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
                 bench.sender.send(&mut batch);
             }
         }
@@ -530,7 +542,9 @@ fn cards_and_capture_files_are_handed_out() {
     let mut consumers: Vec<RxQueue> = (0..3).map(|n| port.rx(n).unwrap()).collect();
     let mut batch = Batch::new();
     let mut counts = [0; 3];
+    let deadline = Deadline::begin();
     while counts.iter().sum::<usize>() < 3000 {
+        deadline.goes_on(|| format!("of 3000 packets {counts:?} were received, {:?}", port.statistics()));
         for (rx, count) in consumers.iter_mut().zip(&mut counts) {
             *count += rx.recv(&mut batch);
             batch.clear();
@@ -584,7 +598,9 @@ impl Served {
     fn send(&mut self, flows: impl IntoIterator<Item = u16>, number: u32) {
         let mut batch = Batch::with_capacity(64);
         flows.into_iter().for_each(|flow| assert!(batch.push(&self.pool, &numbered(flow, number, 60))));
+        let deadline = Deadline::begin();
         while !batch.is_empty() {
+            deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
             self.sender.send(&mut batch);
         }
     }
@@ -599,7 +615,9 @@ fn open(folder: &std::path::Path, name: &str, cluster: Option<ClusterRequest>) -
 /// Receives `count` packets; returns flows and numbers.
 fn receive_from(rx: &mut dyn Receive, count: usize) -> Vec<(u16, u32)> {
     let mut all = Vec::new();
+    let deadline = Deadline::begin();
     while all.len() < count {
+        deadline.goes_on(|| format!("{} of {count} packets were received", all.len()));
         all.extend(receive_some(rx));
     }
     all
@@ -631,7 +649,9 @@ fn clients_of_a_server_share_a_port() {
         assert_eq!(received, flows_of(0).map(|flow| (flow, round)).collect::<Vec<_>>());
     }
     let (mut received, mut last) = (0, None);
+    let deadline = Deadline::begin();
     let dropped = loop {
+        deadline.goes_on(|| format!("{received} of {} packets were received, {:?}", 200 * counts[1], b.statistics()));
         for (flow, round) in receive_some(&mut *rx_b) {
             assert!(consumer(flow, 2) == 1 && last.is_none_or(|last| last <= round));
             (last, received) = (Some(round), received + 1);

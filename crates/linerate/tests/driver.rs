@@ -1,5 +1,7 @@
 //! The control side of the driver: address, filters, link, memory, statistics while queues are in use.
 
+mod wait;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -9,6 +11,7 @@ use linerate::port::{Device, Link, MacAddress};
 use linerate::sim82599::{Cable, Card, CardBar, Frame, Runner, Traffic, from_fn};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error};
+use wait::Deadline;
 
 fn pool() -> Arc<Pool> {
     pool_of(4096)
@@ -122,7 +125,9 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     let stopped = stop.clone();
     let worker = std::thread::spawn(move || {
         let mut batch = Batch::new();
+        let deadline = Deadline::begin();
         while !stopped.load(Ordering::Relaxed) {
+            deadline.goes_on(|| "the end of the test");
             rx.recv(&mut batch);
             tx.send(&mut batch);
             batch.clear();
@@ -130,7 +135,9 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
         }
     });
     let (mut last, mut slots) = (device.statistics().unwrap(), 0);
+    let deadline = Deadline::begin();
     while last.tx_packets < 100_000 {
+        deadline.goes_on(|| format!("100,000 sent packets: {last:?}"));
         let now = device.statistics().unwrap();
         assert!(now.rx_packets >= last.rx_packets && now.tx_packets >= last.tx_packets);
         assert!(now.rx_bytes >= last.rx_bytes);

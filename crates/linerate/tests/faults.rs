@@ -1,5 +1,7 @@
 //! External faults give a clear error or a counted drop, and everything works afterwards.
 
+mod wait;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +11,7 @@ use linerate::port::{Device, Link, MacAddress, Rss};
 use linerate::sim82599::{Cable, Card, CardBar, Frame, Traffic, from_fn};
 use linerate::spec::x82599::{CTRL, RXDCTL, TXDCTL};
 use linerate::{Batch, Error, Options};
+use wait::Deadline;
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
@@ -328,7 +331,9 @@ fn a_sender_that_does_not_wait_overruns_the_card_and_every_frame_is_accounted_fo
     let card = Card::new("overrun", Box::new(traffic));
     let mut device = open(&card, Config::new("sim:overrun", pool(1024, 2048))).unwrap();
     let mut rx = device.rx(0).unwrap();
+    let deadline = Deadline::begin();
     while card.wire_report().unwrap().sent < 100_000 {
+        deadline.goes_on(|| format!("100,000 frames of the wire: {:?}", card.wire_report()));
         card.step(1000);
     }
     let (mut batch, mut received) = (Batch::new(), 0);

@@ -1,5 +1,7 @@
 //! Several queues under receive-side scaling, each on its own thread: each flow keeps its order.
 
+mod wait;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +10,7 @@ use linerate::port::{Device, Rss};
 use linerate::sim82599::{Card, Kind, Runner, Traffic};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
+use wait::Deadline;
 
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -47,7 +50,9 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
         }
         let stop = stop.clone();
         threads.push(std::thread::spawn(move || {
+            let deadline = Deadline::begin();
             while !stop.load(Ordering::Relaxed) {
+                deadline.goes_on(|| "the end of the test");
                 let mut moved = 0;
                 for (rx, tx, batch) in &mut ways {
                     if batch.is_empty() {
@@ -62,8 +67,12 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
             }
         }));
     }
-    // The harness limits the time: if frames are lost, this loop does not end.
+    let deadline = Deadline::begin();
     while ports.iter().any(|(card, _)| card.wire_report().unwrap().received < FRAMES) {
+        deadline.goes_on(|| {
+            let ports = ports.iter().map(|(card, device)| (card.wire_report(), card.frames(), device.statistics()));
+            format!("{FRAMES} frames at each wire: {:?}", ports.collect::<Vec<_>>())
+        });
         assert!(threads.iter().all(|thread| !thread.is_finished()), "a thread has ended");
         std::thread::yield_now();
     }
@@ -94,7 +103,9 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
     let mut queues = (0..64).map(|n| Ok((device.rx(n)?, device.tx(n)?))).collect::<Result<Vec<_>, Error>>()?;
     assert!(device.rx(64).is_err());
     let (mut batch, mut received) = (Batch::new(), [0; 64]);
+    let deadline = Deadline::begin();
     while received.iter().sum::<usize>() < 10_000 {
+        deadline.goes_on(|| format!("of 10,000 packets {received:?} were received, {:?}", device.statistics()));
         card.step(64);
         for (n, (rx, tx)) in queues.iter_mut().enumerate() {
             received[n] += rx.recv(&mut batch);
@@ -127,7 +138,9 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
         device.set_rss(&Rss { key: [0x5A; 40], table: vec![1, 3] })?;
         let mut queues = (0..4).map(|n| device.rx(n)).collect::<Result<Vec<_>, Error>>()?;
         let (mut batch, mut received) = (Batch::new(), [0; 4]);
+        let deadline = Deadline::begin();
         while received.iter().sum::<usize>() < 6400 {
+            deadline.goes_on(|| format!("of 6,400 packets {received:?} were received, {:?}", device.statistics()));
             card.step(64);
             for (n, rx) in queues.iter_mut().enumerate() {
                 received[n] += rx.recv(&mut batch);
@@ -153,7 +166,9 @@ fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> 
     // A table of fewer queues needs fewer.
     device.set_rss(&Rss { table: vec![2], ..Rss::evenly(1) })?;
     // The wire's time begins with the first look for frames.
+    let deadline = Deadline::begin();
     while sent() == 0 {
+        deadline.goes_on(|| "the first frame of the wire");
         card.step(1);
     }
     assert_eq!(sent(), 1);

@@ -1,6 +1,8 @@
 //! Hostile safe code: it panics in closures, swaps values, mixes regions, and replaces what it was lent.
 #![forbid(unsafe_code)]
 
+mod wait;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
 use linerate::port::{Device, Info, Receive, Transmit};
 use linerate::{Batch, Options, sim82599};
+use wait::Deadline;
 
 /// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
@@ -482,11 +485,15 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
     let (mut port, mut neighbour) = (drive(&panicking, Some(runner.clone())), drive(&other, Some(runner.clone())));
     let (rx, mut received) = (port.rx(0).unwrap(), neighbour.rx(0).unwrap());
     let (mut batch, mut count) = (Batch::new(), 0);
+    let deadline = Deadline::begin();
     while panicking.check_wire().is_ok() {
+        deadline.goes_on(|| "the panic of the wire");
         std::thread::yield_now();
     }
     let most = if cfg!(miri) { 64 } else { 1000 };
+    let deadline = Deadline::begin();
     while count < most {
+        deadline.goes_on(|| format!("{count} of {most} packets were received, {:?}", neighbour.statistics()));
         count += received.recv(&mut batch);
         batch.clear();
     }

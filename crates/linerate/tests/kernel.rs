@@ -1,6 +1,8 @@
 //! Ports on a veth pair, in a network namespace of the test's thread: AF_XDP at one end, AF_PACKET at the other,
 //! through random schedules. Each buffer is accounted for at every moment.
 
+mod wait;
+
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use linerate::traffic::{Checker, Generator};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wait::Deadline;
 
 /// Runs a program in the thread's namespace.
 fn run(words: &str) {
@@ -189,7 +192,9 @@ fn send_while_down() {
         }
         assert_eq!(tx.unsent(), RING, "{kind}, {down} down");
         run(&format!("ip link set dev {down} up"));
+        let deadline = Deadline::begin();
         while tx.unsent() > 0 {
+            deadline.goes_on(|| format!("{kind}: {} packets are unsent", tx.unsent()));
             tx.send(&mut batch);
         }
         assert_eq!(sent(&*port), (RING as u64, RING as u64 * 60), "{kind}, {down} up");
@@ -279,7 +284,11 @@ fn wait_for_a_reader() {
         }
     }
     let mut checker = Checker::default();
+    let deadline = Deadline::begin();
     while checker.report().received < COUNT {
+        deadline.goes_on(|| {
+            format!("{} of {COUNT} packets were received, {:?}", checker.report().received, receiver.statistics())
+        });
         rx.recv(&mut batch);
         batch.packets().for_each(|packet| checker.check(&packet));
         batch.clear();
@@ -324,7 +333,9 @@ fn receive_segments() {
         let sent = Command::new("/usr/bin/python3").args(["-c", SEND]).output().unwrap();
         assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
         let mut frames = Vec::new();
+        let deadline = Deadline::begin();
         while frames.len() < 6 {
+            deadline.goes_on(|| format!("{} of 6 frames were received, {:?}", frames.len(), port.statistics()));
             if offloads {
                 rx.recv(&mut large);
                 sender.send(&mut large);

@@ -1,5 +1,7 @@
 //! Ports in memory: pipes and the switch, as netmap(4) and vale(4) define them.
 
+mod wait;
+
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
@@ -9,6 +11,7 @@ use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
+use wait::Deadline;
 
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -249,7 +252,9 @@ fn a_sleeping_receiver_is_woken() {
         let echo = std::thread::spawn(move || {
             let (mut batch, mut waiter) = (Batch::new(), Waiter::new(Wait::Interrupt));
             let mut echoed = 0;
+            let deadline = Deadline::begin();
             while echoed < 200 {
+                deadline.goes_on(|| format!("{echoed} of 200 packets were returned"));
                 let received = b_rx.recv(&mut batch);
                 echoed += b_tx.send(&mut batch);
                 waiter.turn(received, &mut [&mut b_rx]);
@@ -260,7 +265,9 @@ fn a_sleeping_receiver_is_woken() {
             batch.push(&pool, &frame(255, 1, 60));
             a_tx.send(&mut batch);
             let mut received = 0;
+            let deadline = Deadline::begin();
             while received == 0 {
+                deadline.goes_on(|| "the packet that comes back");
                 received = a_rx.recv(&mut batch);
                 waiter.turn(received, &mut [&mut a_rx]);
             }
@@ -383,7 +390,10 @@ fn a_switch_and_its_monitors_note_when_packets_come() {
         assert_eq!(a.send(&frames), count);
         let after = now() + count as u64;
         // Long after: the time is not that of receiving.
-        while now() < after + 1_000_000 {}
+        let deadline = Deadline::begin();
+        while now() < after + 1_000_000 {
+            deadline.goes_on(|| "a millisecond");
+        }
         let came = times(&mut b.rx);
         assert_eq!(came.len(), count);
         for time in came.iter().flatten() {
@@ -742,7 +752,9 @@ fn threads_share_a_switch() {
                 for _ in 0..COUNT {
                     generator.fill(&mut bytes);
                     bytes[..6].fill(0xFF);
+                    let deadline = Deadline::begin();
                     while !batch.push(pool, &bytes) {
+                        deadline.goes_on(|| "a free buffer");
                         std::thread::yield_now();
                     }
                     tx.send(&mut batch);
@@ -753,7 +765,11 @@ fn threads_share_a_switch() {
             scope.spawn(move || {
                 let (mut batch, mut checker, mut received) = (Batch::new(), Checker::default(), 0);
                 // Each packet of the other two arrives, or is counted as dropped here.
+                let deadline = Deadline::begin();
                 while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
+                    deadline.goes_on(|| {
+                        format!("{received} of {} packets were received, {:?}", 2 * COUNT, device.statistics())
+                    });
                     rx.recv(&mut batch);
                     for bytes in &mut batch {
                         checker.check(&bytes);

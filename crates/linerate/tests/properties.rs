@@ -6,6 +6,8 @@
 //! property has a fault injector between driver and program, whose counts account for each difference.
 #![allow(unsafe_code)]
 
+mod wait;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +21,7 @@ use linerate::vfio_user::{Server, VfioUser};
 use linerate::{Batch, Error, Options};
 use proptest::prelude::*;
 use tempfile::TempDir;
+use wait::Deadline;
 
 /// Frames on the test's wire, and whether it accepts any.
 #[derive(Default)]
@@ -550,7 +553,9 @@ proptest! {
                     sent.push(frame);
                 }
             }
+            let deadline = Deadline::begin();
             while !batch.is_empty() {
+                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
                 tx.send(&mut batch);
                 b.0.step(64);
             }
@@ -558,7 +563,9 @@ proptest! {
         }
         // An overtaken packet that nothing follows leaves with an empty batch.
         let mut batch = Batch::with_capacity(setup.batch);
+        let deadline = Deadline::begin();
         while tx.unsent() + b.0.step(64) > 0 {
+            deadline.goes_on(|| format!("{} packets are unsent", tx.unsent()));
             tx.send(&mut batch);
         }
         receive_all(&mut batch);

@@ -1,5 +1,7 @@
 //! A port served by another process behaves like any other: transfers, counters, drops and refusals.
 
+mod wait;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use linerate::port::{Config, Device, Link, Receive, Transmit};
 use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
 use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wait::{Deadline, until};
 
 fn serve(folder: &Path) -> Server {
     let mut server = linerate::server();
@@ -119,7 +122,10 @@ fn packets_that_are_too_long_are_dropped_and_counted() {
     // Only one packet, and too long: nothing is sent. It does not wait either where there is no room.
     assert_eq!(send(&mut *tx, &pool, &[3001]), 0);
     assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));
-    while send(&mut *tx, &pool, &[60; 60]) == 0 {}
+    let deadline = Deadline::begin();
+    while send(&mut *tx, &pool, &[60; 60]) == 0 {
+        deadline.goes_on(|| "the pipe is full");
+    }
     assert_eq!((send(&mut *tx, &pool, &[3001]), a.statistics().unwrap().drops.tx_too_long), (0, 3));
 }
 
@@ -268,9 +274,9 @@ fn rings_and_addresses_are_the_servers_choice() {
     send(&mut *a0, &own, &[60]);
     send(&mut *a1, &own, &[61, 62]);
     let mut lens = Vec::new();
-    let begin = std::time::Instant::now();
+    let deadline = Deadline::begin();
     while lens.len() < 3 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {lens:?} came");
+        deadline.goes_on(|| format!("three packets, {lens:?} came, {:?}", b.statistics()));
         lens.extend(receive(&mut *rx).iter().map(|(_, len)| *len));
     }
     lens.sort();
@@ -305,9 +311,9 @@ fn a_monitor_receives_and_does_not_send() {
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     assert_eq!(send(&mut *tx, a.pool(), &[60, 5000]), 0);
     assert_eq!(receive(&mut *rx).len(), 2);
-    let (begin, mut packets) = (std::time::Instant::now(), Vec::new());
+    let (deadline, mut packets) = (Deadline::begin(), Vec::new());
     while packets.len() < 2 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", packets.len());
+        deadline.goes_on(|| format!("{} of 2 packets were received, {:?}", packets.len(), monitor.statistics()));
         packets.extend(receive(&mut *heard));
     }
     assert_eq!(packets, [(0, 60), (1, 5000)]);
@@ -322,11 +328,7 @@ fn a_monitor_ends_with_its_port() {
     let rx = monitor.rx(0).unwrap();
     assert!(monitor.link().is_ok());
     drop(watched);
-    let begin = std::time::Instant::now();
-    while monitor.link().is_ok() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the monitor goes on");
-        std::thread::yield_now();
-    }
+    until("the end of the monitor", || monitor.link().is_err());
     let said = monitor.link().unwrap_err().to_string();
     assert!(said.contains("vale16:a, of which this is a monitor, is closed"), "{said}");
     drop(rx);
@@ -346,14 +348,14 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
     let mut monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale32:a") }, |_| {});
     let mut heard = monitor.rx(0).unwrap();
     let (mut tx, mut rx) = (sender.tx(0).unwrap(), watched.rx(0).unwrap());
-    let (begin, pool) = (std::time::Instant::now(), sender.pool().clone());
+    let (deadline, pool) = (Deadline::begin(), sender.pool().clone());
     let (mut sent, mut batch, mut taken) = (0, Batch::with_capacity(256), Batch::with_capacity(256));
     let counted = |port: &ServedPort| {
         let now = port.statistics().unwrap();
         (now.rx_packets + now.drops.no_descriptor) as usize
     };
     while counted(&watched) < SENT {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", counted(&watched));
+        deadline.goes_on(|| format!("{sent} of {SENT} packets were sent, {:?}", watched.statistics()));
         while batch.len() < 32 && sent < SENT {
             assert!(batch.push(&pool, &[0xff; 60]));
             sent += 1;
@@ -365,12 +367,10 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
     // Packets for which the port itself had no room are not received ones.
     let received = watched.statistics().unwrap().rx_packets as usize;
     drop((rx, watched));
-    while monitor.link().is_ok() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the monitor goes on");
-        std::thread::yield_now();
-    }
+    until("the end of the monitor", || monitor.link().is_err());
+    let deadline = Deadline::begin();
     while counted(&monitor) < received {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {:?}", monitor.statistics());
+        deadline.goes_on(|| format!("{received} copies, {:?}", monitor.statistics()));
         heard.recv(&mut taken);
         taken.clear();
     }
@@ -380,9 +380,9 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
 
 /// Returns the times of the packets that come next.
 fn times(rx: &mut dyn Receive, count: usize) -> Vec<Option<u64>> {
-    let (begin, mut times, mut batch) = (std::time::Instant::now(), Vec::new(), Batch::with_capacity(256));
+    let (deadline, mut times, mut batch) = (Deadline::begin(), Vec::new(), Batch::with_capacity(256));
     while times.len() < count {
-        assert!(begin.elapsed() < Duration::from_secs(60), "only {} were received", times.len());
+        deadline.goes_on(|| format!("{} of {count} packets were received", times.len()));
         rx.recv(&mut batch);
         times.extend(batch.packets().map(|packet| packet.timestamp()));
         batch.clear();

@@ -2,6 +2,8 @@
 //! packet is lost or duplicated when programs come and go.
 #![allow(unsafe_code)]
 
+mod wait;
+
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,12 +11,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use linerate::memory::Mapping;
 use linerate::share::netmap_object::{MemoryChoice, RingAt, STATE, SharedPort};
 use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, Server};
+use wait::{Deadline, Timely, end_of, until};
 
 /// Returns 64-bit words of memory that another process shares.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -171,7 +173,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
     let (mut from, mut to) =
         (End::open(folder.path(), "vale6:a", 1024).unwrap(), End::open(folder.path(), "vale6:b", 1024).unwrap());
     let (mut sent, mut heard) = (0, 0);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = Deadline::begin();
     while heard < 50_000 {
         // No more in flight than the receiver has room for.
         while sent < heard + 500 && from.send(&frame(1, sent), 64) {
@@ -181,7 +183,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
             assert_eq!((frame[2], frame[3]), (MARK, heard));
             heard += 1;
         }
-        assert!(std::time::Instant::now() < deadline, "the switch stopped after {heard} packets");
+        deadline.goes_on(|| format!("{heard} of 50,000 packets were received, {sent} were sent"));
     }
     drop(asleep);
 }
@@ -286,11 +288,23 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
         });
         // The two ports on the other switch exchange frames undisturbed, one after the other.
         let (mut exchanged, mut heard) = (0, 0);
+        let deadline = Deadline::begin();
         while !done.load(Relaxed) || exchanged < 1000 {
-            while !a.send(&frame(1, exchanged), 256) {}
+            deadline.goes_on(|| {
+                format!(
+                    "the other thread; {exchanged} frames were exchanged, {heard} of arbitrary frames were received"
+                )
+            });
+            let deadline = Deadline::begin();
+            while !a.send(&frame(1, exchanged), 256) {
+                deadline.goes_on(|| "room in the ring");
+            }
             let there = next(&mut b, &mut near, &mut heard);
             assert_eq!(there, frame(1, exchanged), "no frame is lost or changed");
-            while !b.send(&frame(2, exchanged), 100) {}
+            let deadline = Deadline::begin();
+            while !b.send(&frame(2, exchanged), 100) {
+                deadline.goes_on(|| "room in the ring");
+            }
             assert_eq!(next(&mut a, &mut near, &mut heard), frame(2, exchanged));
             exchanged += 1;
             is_heard.store(heard > 0, Relaxed);
@@ -304,8 +318,13 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     // The port itself can be closed, and opened again.
     drop(bad);
     let mut again = End::open(folder, "valeF:bad", 64).unwrap();
-    while !again.send(&frame(3, 7), 256) {}
+    let deadline = Deadline::begin();
+    while !again.send(&frame(3, 7), 256) {
+        deadline.goes_on(|| "room in the ring");
+    }
+    let deadline = Deadline::begin();
     let got = loop {
+        deadline.goes_on(|| "the frame of the port that was opened again");
         match near.receive() {
             Some(got) if got.get(1) == Some(&3) && got.get(2) == Some(&MARK) => break got,
             _ => {}
@@ -316,7 +335,9 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
 
 /// Returns the next frame of a port, while another port receives whatever comes.
 fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
+    let deadline = Deadline::begin();
     loop {
+        deadline.goes_on(|| "the next frame");
         while near.receive().is_some() {
             *heard += 1;
         }
@@ -428,7 +449,7 @@ fn worker() {
 
 struct Worker {
     child: std::process::Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: BufReader<Timely<std::process::ChildStdout>>,
 }
 
 impl Worker {
@@ -439,7 +460,7 @@ impl Worker {
     fn of(mut command: Command, folder: &Path) -> Worker {
         command.args(["worker", "--exact", "--nocapture"]).env("LINERATE_TEST_WORKER", folder);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(Timely(child.stdout.take().unwrap()));
         Worker { child, output }
     }
 
@@ -501,7 +522,9 @@ fn nothing_is_lost_or_doubled_between_processes() {
                 5..=7 => took(&mut workers, &mut wanted),
                 // The sender closes and opens its port; packets that it had sent into a pipe are still there.
                 8 => {
+                    let deadline = Deadline::begin();
                     while is_pipe && workers[sender].ask("pending 0") != "pending 0" {
+                        deadline.goes_on(|| "the pipe is empty");
                         took(&mut workers, &mut wanted);
                     }
                     workers[sender].ask("close 0");
@@ -515,7 +538,9 @@ fn nothing_is_lost_or_doubled_between_processes() {
             }
         }
         // All packets of a pipe arrive, some of them only when there is room.
+        let deadline = Deadline::begin();
         while is_pipe && wanted < next {
+            deadline.goes_on(|| format!("{wanted} of {next} packets came through the pipe"));
             took(&mut workers, &mut wanted);
             workers[sender].ask("pending 0");
         }
@@ -526,7 +551,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
     for worker in &mut workers {
         drop(worker.child.stdin.take());
         assert_eq!(worker.answer(), "done");
-        assert!(worker.child.wait().unwrap().success());
+        assert!(end_of(&mut worker.child).success());
     }
 }
 
@@ -567,7 +592,7 @@ fn only_the_ports_user_changes_its_header() {
     assert_eq!(stranger.ask("open 1 vale0:b"), "opened");
     assert_eq!(stranger.ask("header 1 vale0:b"), "header Ok(12)");
     drop(stranger.child.stdin.take());
-    stranger.child.wait().unwrap();
+    end_of(&mut stranger.child);
 }
 
 #[test]
@@ -590,10 +615,15 @@ fn ports_of_a_killed_program_are_free_at_once() {
 fn an_exclusive_port_has_one_of_two_concurrent_owners() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    let begin = Barrier::new(2);
     for round in 0..200 {
+        // Of both, once before they open the port and once after it.
+        let arrived = AtomicU64::new(0);
         let had = [(); 2].map(|()| {
-            let (folder, begin) = (folder.path(), &begin);
+            let (folder, arrived) = (folder.path(), &arrived);
+            let meet = |count| {
+                arrived.fetch_add(1, Relaxed);
+                until("the other thread", || arrived.load(Relaxed) >= count);
+            };
             move || {
                 let wanted = OpenRequest {
                     name: "vale0:a".to_string(),
@@ -602,9 +632,9 @@ fn an_exclusive_port_has_one_of_two_concurrent_owners() {
                     ..OpenRequest::default()
                 };
                 let client = Client::find(folder, "vale0:a").unwrap().expect("it is served");
-                begin.wait();
+                meet(2);
                 let port = client.open(wanted, MemoryChoice::default());
-                begin.wait();
+                meet(4);
                 port.is_ok()
             }
         });

@@ -17,9 +17,11 @@ use linerate::pci::IoPorts;
 use linerate::port::{Device, Link, Receive, Vectors};
 use linerate::{Batch, Error, Options};
 use proptest::prelude::*;
+use wait::Deadline;
 
 #[path = "../benches/fake_virtio/mod.rs"]
 mod fake_virtio;
+mod wait;
 
 fn pool() -> Arc<Pool> {
     pool_of(1024, 2048)
@@ -82,11 +84,15 @@ fn a_queue_that_starts_during_a_reset_has_one_owner() {
                 }
                 status.fetch_and(!STATUS_BIT, Ordering::Relaxed);
             });
+            let deadline = Deadline::begin();
             while !resetting.load(Ordering::Acquire) {
+                deadline.goes_on(|| "the reset of the other queue");
                 std::hint::spin_loop();
             }
             let stopping = scope.spawn(|| drop(rx));
+            let deadline = Deadline::begin();
             while status.load(Ordering::Relaxed) >> 32 & 0xE != 0 && !stopping.is_finished() {
+                deadline.goes_on(|| "the reset, or the end of the queue");
                 std::hint::spin_loop();
             }
             let first = port.tx(0);

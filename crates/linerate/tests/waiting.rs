@@ -1,5 +1,7 @@
 //! Interrupts, on the model: a sleeping thread is woken, and a polling thread gets none.
 
+mod wait;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +15,7 @@ use linerate::port::{Port, Rss, RxQueue, Wait, Waiter, Waker};
 use linerate::sim82599::{Card, Frame, Runner, from_fn};
 use linerate::traffic::Generator;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wait::Deadline;
 
 /// Makes a card whose wire supplies as many frames as the counter has, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
@@ -103,7 +106,9 @@ fn interrupts_are_throttled() {
     for turn in 0..5 {
         rx.arm();
         wire.store(1, Ordering::Release);
+        let deadline = Deadline::begin();
         while !is_raised(rx.arm().unwrap()) {
+            deadline.goes_on(|| format!("interrupt {turn}"));
             card.step(1);
         }
         rx.disarm();
@@ -128,7 +133,10 @@ fn a_sleeping_thread_misses_no_packet() {
         for burst in (1..=64).cycle().take(1000) {
             wire.fetch_add(burst, Ordering::AcqRel);
             offered += burst;
+            let deadline = Deadline::begin();
             while received < offered {
+                deadline
+                    .goes_on(|| format!("{received} of {offered} packets were received, {:?}", device.statistics()));
                 let count = rx.recv(&mut batch);
                 received += count;
                 batch.clear();

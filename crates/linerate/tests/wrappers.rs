@@ -1,5 +1,7 @@
 //! Ports around other ports: faults by probability, and recordings.
 
+mod wait;
+
 use std::sync::Arc;
 
 use linerate::capture::Reader;
@@ -8,6 +10,7 @@ use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use wait::Deadline;
 
 fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -36,13 +39,17 @@ impl Ends {
         let mut batch = Batch::new();
         for frames in frames.chunks(8) {
             frames.iter().for_each(|frame| assert!(batch.push(&self.pool, frame)));
+            let deadline = Deadline::begin();
             while !batch.is_empty() {
+                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
                 self.queues[from].1.send(&mut batch);
                 self.receive(1 - from, &mut received);
             }
         }
         // The packets that wait are sent.
+        let deadline = Deadline::begin();
         while self.queues[from].1.unsent() > 0 {
+            deadline.goes_on(|| format!("{} packets are unsent", self.queues[from].1.unsent()));
             self.queues[from].1.send(&mut batch);
             self.receive(1 - from, &mut received);
         }

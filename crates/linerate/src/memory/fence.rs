@@ -24,6 +24,7 @@ mod tests {
     use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
     use super::*;
+    use crate::wait::Deadline;
 
     #[repr(align(128))]
     struct OnItsOwn(AtomicUsize);
@@ -34,10 +35,12 @@ mod tests {
         let zeros = || [(); 2].map(|()| OnItsOwn(AtomicUsize::new(0)));
         let (stored, seen, done) = (zeros(), zeros(), zeros());
         let wait = |side: usize, round| {
+            let deadline = Deadline::begin();
             for turn in 0.. {
                 if done[side].0.load(Acquire) >= round {
                     break;
                 } else if turn % 1_000 == 999 {
+                    deadline.goes_on(|| format!("round {round} of the other thread"));
                     std::thread::yield_now(); // the other thread has no processor
                 }
             }

@@ -25,7 +25,8 @@ use crate::port::{Link, Port, RxQueue, TxQueue};
 use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
-use crate::unix_socket::tests::until;
+use crate::unix_socket::tests::{accepted, until};
+use crate::wait::{Deadline, MOST};
 use crate::{Error, Options};
 
 const SIZE: u16 = 16;
@@ -109,8 +110,9 @@ impl FrontEnd {
     /// Connects to another back end with the same rings.
     fn connect_again(self, place: &Place, features: u64) -> FrontEnd {
         drop(self.connection); // front ends are served one after the other
-        let connection = Connection::new(UnixStream::connect(&place.path).unwrap());
-        FrontEnd { connection, ..self }.up(place, features)
+        let socket = UnixStream::connect(&place.path).unwrap();
+        socket.set_read_timeout(Some(MOST)).unwrap();
+        FrontEnd { connection: Connection::new(socket), ..self }.up(place, features)
     }
 
     fn up(mut self, place: &Place, features: u64) -> FrontEnd {
@@ -120,6 +122,7 @@ impl FrontEnd {
     }
 
     fn new(socket: UnixStream) -> FrontEnd {
+        socket.set_read_timeout(Some(MOST)).unwrap();
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LEN as u64).unwrap();
         let memory = std::sync::Arc::new(Mapping::of_device(file.try_clone().unwrap(), 0, LEN).unwrap());
@@ -166,9 +169,16 @@ impl FrontEnd {
         self.reply(request)
     }
 
+    /// Waits until the back end closes the connection.
+    fn until_end(&mut self) {
+        let is_late = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        until(|| self.connection.receive().is_err_and(|error| !is_late(&error)));
+    }
+
     fn reply(&mut self, request: Request) -> Vec<u8> {
         loop {
-            if let Some(message) = self.connection.receive().unwrap() {
+            let received = self.connection.receive();
+            if let Some(message) = received.unwrap_or_else(|error| panic!("no reply to {request:?}: {error}")) {
                 assert_eq!(
                     (message.header.request, message.header.flags),
                     (request.into(), flag::VERSION | flag::REPLY)
@@ -974,7 +984,7 @@ fn a_client_connects_whenever_it_can() {
     let mut rx = port.rx(0).unwrap();
     for _ in 0..3 {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let mut front = FrontEnd::new(listener.accept().unwrap().0);
+        let mut front = FrontEnd::new(accepted(&listener));
         front.set_up(feature::VERSION_1);
         until(|| port.link().unwrap() != Link::Down);
         front.transmit(&frames(3));
@@ -997,11 +1007,11 @@ fn a_client_ends_whatever_its_server_does() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let name = format!("vhost:{}?client=on", path.display());
     let [port] = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).unwrap();
-    drop(listener.accept().unwrap());
+    drop(accepted(&listener));
     drop(port);
     let [port] = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
-    let first = listener.accept().unwrap();
+    let first = accepted(&listener);
     let others: Vec<_> = std::iter::from_fn(|| crate::unix_socket::connect(&path).ok()).take(1000).collect();
     assert!(others.len() < 1000);
     drop((first, port));
@@ -1070,7 +1080,9 @@ fn packed_rings_carry_packets_in_both_directions() {
         while front.rings[0].added - front.rings[0].popped < size {
             front.offer_packed(RECEIVES, 0, &[(GUEST + BUFFERS as u64, 40, WRITE)]);
         }
+        let deadline = Deadline::begin();
         while place.port.statistics().unwrap().drops.tx_too_long == 0 {
+            deadline.goes_on(|| format!("a packet that is too long: {:?}", place.port.statistics()));
             assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 1);
         }
         drop((rx, tx));

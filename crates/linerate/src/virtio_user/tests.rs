@@ -23,8 +23,9 @@ use crate::port::{Port, RxQueue, TxQueue, Vectors};
 use crate::spec::virtio::packed::{AVAILABLE, USED};
 use crate::spec::virtio::{feature, header, status};
 use crate::traffic::{Checker, Generator, Report};
-use crate::unix_socket::tests::{socket, until, until_link};
+use crate::unix_socket::tests::{accepted, socket, until, until_link};
 use crate::vhost::message::*;
+use crate::wait::MOST;
 use crate::{Error, Options, Result};
 
 const BUFFERS: usize = 2048;
@@ -365,7 +366,7 @@ impl BackEnd {
         let (sender, memory) = mpsc::channel();
         let serve = move || {
             let mut requests = Vec::new();
-            let mut connection = Connection::new(listener.accept().unwrap().0);
+            let mut connection = Connection::new(crate::unix_socket::tests::accepted(&listener));
             drop(listener); // the next one is refused
             let mut last_status = 0;
             loop {
@@ -630,10 +631,11 @@ fn a_back_end_that_speaks_unasked_is_ended() {
 
 /// Passes a session on to the back end at `path`.real, then says something by itself, and waits for the end.
 fn relay_then_speak(listener: &UnixListener, path: &Path) {
-    let front = listener.accept().unwrap().0;
+    let front = accepted(listener);
     let real = PathBuf::from(format!("{}.real", path.display()));
     until(|| UnixStream::connect(&real).is_ok());
     let back = UnixStream::connect(&real).unwrap();
+    back.set_read_timeout(Some(MOST)).unwrap();
     let (mut from_front, mut from_back) = (Connection::new(front), Connection::new(back));
     let mut enabled = 0;
     while enabled < 2 {
@@ -714,7 +716,7 @@ fn packets_reported_by_the_last_one_are_all_received() {
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
         let (mut rx, tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         rx.recv(&mut Batch::new()); // its buffers are in the ring
-        let rings = Mapping::of_peer(back.memory.recv().unwrap().pop().unwrap()).unwrap();
+        let rings = Mapping::of_peer(back.memory.recv_timeout(MOST).unwrap().pop().unwrap()).unwrap();
         // SAFETY: the front end uses the memory by atomics and copies only.
         let words = unsafe { rings.words(0, rings.len() / 8) };
         // The first ring is the receive ring, whose first word is an address.
@@ -804,7 +806,7 @@ proptest! {
         let name = back.name("?ring=64&packed=on&in_order=on");
         let vectors = if scalar { Vectors::Scalar } else { Vectors::Best };
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
-        let files = back.memory.recv().unwrap();
+        let files = back.memory.recv_timeout(MOST).unwrap();
         let (mut rx, mut tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         let (mut batch, mut back_batch) = (Batch::new(), Batch::new());
         batch.alloc(&ours, 32, 60);

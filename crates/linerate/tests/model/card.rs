@@ -7,6 +7,7 @@ use linerate::spec::descriptor::{legacy_receive, receive, transmit};
 use linerate::spec::x82599::*;
 
 use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
+use crate::wait::Deadline;
 
 #[test]
 fn legacy_descriptors_carry_frames_both_ways() {
@@ -222,7 +223,9 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         (0..LEN as usize).for_each(|n| bench.set(RX_RING, n, [bench.buffer(n), 0]));
         bar.write(RDT::at(0), LEN - 1);
         bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
+        let deadline = Deadline::begin();
         while bench.card.wire_report().unwrap().sent < 163 {
+            deadline.goes_on(|| format!("163 frames of the wire: {:?}", bench.card.wire_report()));
             bench.card.step(1000);
         }
         assert_eq!(bar.read(QPRDC::at(0)), 100 - waiting);

@@ -7,3 +7,5 @@ mod offloads;
 mod packets;
 mod steering;
 mod time;
+#[path = "../wait/mod.rs"]
+mod wait;

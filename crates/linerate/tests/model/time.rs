@@ -11,6 +11,7 @@ use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
 
 use crate::bench::{Bench, PACKET, pattern, registers};
+use crate::wait::Deadline;
 
 const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
 
@@ -28,7 +29,10 @@ fn the_clock_runs_at_the_rate_set_by_the_driver() {
     bar.write(SYSTIMH::OFFSET, 7);
     assert_eq!(time(bar), 7 << 32 | 5);
     bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1);
-    while time(bar) <= 7 << 32 | 5 {}
+    let deadline = Deadline::begin();
+    while time(bar) <= 7 << 32 | 5 {
+        deadline.goes_on(|| "the clock goes on");
+    }
     // Adjustments both ways, by more than the time that passes.
     let before = time(bar);
     bar.write(TIMADJL::OFFSET, 0);
@@ -55,7 +59,10 @@ fn an_x550_counts_nanoseconds() {
     bar.write(SYSTIMH::OFFSET, 41);
     assert_eq!((now(), now()), ((41, 999_999_999), (41, 999_999_999)));
     bar.write(TSAUXC::OFFSET, 0);
-    while now().0 == 41 {}
+    let deadline = Deadline::begin();
+    while now().0 == 41 {
+        deadline.goes_on(|| "a second of the clock");
+    }
     assert_eq!(card.breaches(), []);
 }
 
@@ -185,7 +192,9 @@ fn a_pause_holds_frames_back_for_its_time() {
     // It also ends by itself.
     bench.arrive(pause(0xFFFF));
     let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
+    let deadline = Deadline::begin();
     while sent == 0 {
+        deadline.goes_on(|| "the end of the pause");
         bench.card.step(64);
         sent = bench.left().len();
     }
@@ -215,7 +224,9 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     bar.write(FCCFG::OFFSET, FCCFG::TFCE_LINK);
     bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
     // 7 have descriptors, and 12 more exceed 16 KiB.
+    let deadline = Deadline::begin();
     while bench.card.wire_report().unwrap().sent < 30 {
+        deadline.goes_on(|| format!("30 frames of the wire: {:?}", bench.card.wire_report()));
         bench.card.step(1);
     }
     assert!(bar.read(LXOFFTXC::OFFSET) > 0);

@@ -11,6 +11,7 @@ use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Objects, Offsets, Plan};
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
+use crate::wait::{Deadline, until};
 
 /// A user other than root and the server's own.
 const STRANGER: u32 = 12_345;
@@ -287,7 +288,9 @@ fn a_descriptor_is_identified_by_a_proof() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let deadline = Deadline::begin();
             while !stop.load(Ordering::Relaxed) {
+                deadline.goes_on(|| "the end of the test");
                 its.listen(&server.state);
                 std::thread::yield_now();
             }
@@ -456,17 +459,10 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     ask(&mut first, monitor()).unwrap();
     // It is told when the port is closed.
     let running = first.running.take().unwrap();
-    let is_its_end = |connection: &Connection| {
-        let begin = std::time::Instant::now();
-        while !connection.has_ended() && begin.elapsed().as_secs() < 60 {
-            std::thread::yield_now();
-        }
-        connection.has_ended()
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| running.run());
         user.close();
-        assert!(is_its_end(&first.theirs));
+        until("the end of the connection", || first.theirs.has_ended());
         first.theirs.end();
     });
 }

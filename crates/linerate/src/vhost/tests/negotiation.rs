@@ -197,7 +197,7 @@ fn a_client_that_ends_does_not_connect_once_more() {
     for _ in 0..20 {
         let ports = Options { pool: Some(pool()), ..Options::default() };
         let [port] = ports.open([&*format!("vhost:{}?client=on", path.display())]).unwrap();
-        let mut front = FrontEnd::new(listener.accept().unwrap().0);
+        let mut front = FrontEnd::new(accepted(&listener));
         front.set_up(feature::VERSION_1);
         drop(port);
         listener.set_nonblocking(true).unwrap();
@@ -255,7 +255,7 @@ fn messages_about_no_virtqueue_end_their_connection() {
         ] {
             let mut front = FrontEnd::connect(&place, feature::VERSION_1);
             front.say(request, payload, &[]);
-            until(|| front.connection.receive().is_err());
+            front.until_end();
         }
     }
 }
@@ -321,7 +321,7 @@ fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
     front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
     front.number(Request::GET_FEATURES);
     front.say(Request::ADD_MEM_REG, single.as_slice(), &[other.as_fd()]);
-    until(|| front.connection.receive().is_err());
+    front.until_end();
 }
 
 /// Descriptors that a message does not need, or that replace others, are closed.

@@ -1,0 +1,98 @@
+//! Waits that end, in the tests of all crates: after [`MOST`] they fail, and say what they waited for.
+#![allow(dead_code)] // each test uses its part
+
+use std::fmt::Display;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// The longest wait: for a hang, not for speed, which a busy machine may not have.
+pub const MOST: Duration = Duration::from_secs(180);
+
+/// The end of a wait in a loop of the test.
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// Begins the wait.
+    pub fn begin() -> Deadline {
+        Deadline(Instant::now())
+    }
+
+    /// Fails if the wait is over; `what` says what it waits for, with all counters that show where it got stuck.
+    #[track_caller]
+    pub fn goes_on<D: Display>(&self, what: impl FnOnce() -> D) {
+        let waited = self.0.elapsed();
+        assert!(waited < MOST, "after {} s still waiting for {}", waited.as_secs(), what());
+    }
+}
+
+/// Waits until something is so that another thread or process does; other threads run meanwhile.
+#[track_caller]
+pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
+    let deadline = Deadline::begin();
+    while !is_so() {
+        deadline.goes_on(|| &what);
+        std::thread::yield_now();
+    }
+}
+
+/// What another process writes. A read fails if nothing comes, and the other end stays open.
+pub struct Timely<R>(pub R);
+
+impl<R: Read + AsFd> Read for Timely<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let most = Timespec { tv_sec: MOST.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&most))? == 0 {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came for {} s", MOST.as_secs())));
+        }
+        self.0.read(bytes)
+    }
+}
+
+/// Waits for the end of a process whose output is not piped, or was read to its end.
+#[track_caller]
+pub fn end_of(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    until(format_args!("the end of process {}", child.id()), || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+/// Reads what is left of a process's piped output, and waits for its end.
+#[track_caller]
+pub fn output_of(mut child: Child) -> Output {
+    let all = |stream: Option<Box<dyn Read + Send>>| {
+        let mut bytes = Vec::new();
+        let read = stream.map_or(Ok(0), |mut stream| stream.read_to_end(&mut bytes));
+        (bytes, read)
+    };
+    let out = child.stdout.take().map(|stream| Box::new(Timely(stream)) as Box<dyn Read + Send>);
+    let err = child.stderr.take().map(|stream| Box::new(Timely(stream)) as Box<dyn Read + Send>);
+    let others = std::thread::spawn(move || all(err));
+    let (stdout, read) = all(out);
+    let (stderr, read_others) = others.join().unwrap();
+    if let Err(error) = read.and(read_others) {
+        let said = [&*stdout, &*stderr].map(String::from_utf8_lossy);
+        let _ = child.kill();
+        panic!("waiting for the end of process {}: {error}; it printed: {}{}", child.id(), said[0], said[1]);
+    }
+    Output { status: end_of(&mut child), stdout, stderr }
+}
+
+/// As [`Command::output`], with an end.
+pub trait InTime {
+    /// Returns the status and all output; fails if the command prints nothing for a long time, and does not end.
+    fn output_in_time(&mut self) -> io::Result<Output>;
+}
+
+impl InTime for Command {
+    #[track_caller]
+    fn output_in_time(&mut self) -> io::Result<Output> {
+        self.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(output_of)
+    }
+}
