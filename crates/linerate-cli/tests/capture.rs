@@ -6,7 +6,10 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
-use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, until, with_mounts, write_frames};
+use kit::{
+    Folder, InTime, Namespace, Process, Timely, end_of, expect, inside, linerate, summary, text, until, with_mounts,
+    write_frames,
+};
 use linerate::capture::{Reader, Writer};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
@@ -104,7 +107,8 @@ fn frames_are_cut_to_the_snap_length() {
         capture(0, &[&format!("pcap:{}", folder.path("in.pcap")), "--snaplen", "66", "--write", &path]);
         let (frames, _) = read(&path);
         assert!(frames.iter().zip(&sent).all(|(frame, sent)| *frame == sent[..sent.len().min(66)]), "{name}");
-        let lens = Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.len"]).output().unwrap();
+        let lens =
+            Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.len"]).output_in_time().unwrap();
         let expected: String = sent.iter().map(|frame| format!("{}\n", frame.len())).collect();
         assert_eq!(text(&lens.stdout), expected, "{name}");
     }
@@ -135,15 +139,17 @@ fn ports_and_queues_are_merged_by_time_and_counted() {
         "sim:2?count=20k&rate=100k&flows=8&queues=1",
         "sim:3?count=20k&rate=100k&flows=8&queues=3",
     ];
-    let output =
-        linerate(&["capture", "--json", "--queues", "2", "--seconds", "1", "--write", &path]).args(ports).output();
+    let output = linerate(&["capture", "--json", "--queues", "2", "--seconds", "1", "--write", &path])
+        .args(ports)
+        .output_in_time();
     let said = summary(&output.unwrap().stdout);
     let (frames, times) = read(&path);
     assert!(times.windows(2).all(|pair| pair[0] <= pair[1]), "unsorted");
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{said}"));
     let written = number(&said["capture"]["written"]);
     assert_eq!(written, frames.len() as u64, "{said}");
-    let names = Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.interface_name"]).output();
+    let names =
+        Command::new("tshark").args(["-r", &path, "-T", "fields", "-e", "frame.interface_name"]).output_in_time();
     let names = text(&names.unwrap().stdout);
     let statistics = statistics(&std::fs::read(&path).unwrap());
     for (n, port) in said["ports"].as_array().unwrap().iter().enumerate() {
@@ -449,7 +455,7 @@ fn a_reader_that_reads_nothing_does_not_keep_the_capture_from_its_end() {
     ] {
         let mut command = linerate(&["capture", &port]);
         let mut child = command.args(write).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut errors = std::io::BufReader::new(Timely(child.stderr.take().unwrap()));
         let mut line = String::new();
         while !line.contains(said) {
             line.clear();
@@ -458,7 +464,7 @@ fn a_reader_that_reads_nothing_does_not_keep_the_capture_from_its_end() {
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let mut rest = String::new();
         errors.read_to_string(&mut rest).unwrap();
-        assert!(!child.wait().unwrap().success());
+        assert!(!end_of(&mut child).success());
         assert!(rest.contains("reader has read nothing for 1 s"), "{rest}");
     }
 }
@@ -472,16 +478,16 @@ fn a_slow_reader_loses_what_is_counted() {
     let port = format!("pcap:{}", folder.path("in.pcap"));
     let mut command = linerate(&["capture", &port, "--json", "--write", "-", "--memory", "1"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut errors = std::io::BufReader::new(Timely(child.stderr.take().unwrap()));
     let mut line = String::new();
     while !line.contains("all ports are at their end") {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut errors, &mut line).unwrap() > 0);
     }
     let (mut bytes, mut rest) = (Vec::new(), String::new());
-    child.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+    Timely(child.stdout.take().unwrap()).read_to_end(&mut bytes).unwrap();
     errors.read_to_string(&mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "{rest}");
+    assert_eq!(end_of(&mut child).code(), Some(1), "{rest}");
     let said = rest.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{rest}"));
     let said = summary(said.as_bytes());
     let (frames, _) = parse(bytes);

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{Folder, Process, expect, frames, linerate, summary, text, write_frames};
+use kit::{Folder, InTime, Process, expect, frames, linerate, summary, text, write_frames};
 use serde_json::Value;
 
 /// Runs a command to its end with success, and returns its summary.
@@ -414,7 +414,7 @@ fn sim_explains_invalid_options() {
         (&["--wire", "vfio-user:/nowhere"], "/nowhere"),
         (&["--vfs", "33"], "33"),
     ] {
-        let output = linerate(&[&["sim", "--socket", &socket][..], arguments].concat()).output().unwrap();
+        let output = linerate(&[&["sim", "--socket", &socket][..], arguments].concat()).output_in_time().unwrap();
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains(part), "{arguments:?}: {said}");
         assert!(!std::path::Path::new(&socket).exists(), "no socket is left");

@@ -7,34 +7,40 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Folder, Process, expect, linerate, summary, text};
+use kit::{Deadline, Folder, InTime, Process, Timely, expect, linerate, summary, text};
 use serde_json::{Value, json};
 
 /// A client of a run.
-struct Client(BufReader<UnixStream>);
+struct Client(BufReader<Timely<UnixStream>>);
 
 impl Client {
     fn connect(path: &str) -> Client {
-        Client(BufReader::new(UnixStream::connect(path).unwrap()))
+        Client(BufReader::new(Timely(UnixStream::connect(path).unwrap())))
     }
 
     /// Writes a line, and returns the answer.
     fn ask(&mut self, line: &str) -> Value {
-        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.0.get_mut().0.write_all(format!("{line}\n").as_bytes()).unwrap();
         self.answer().unwrap_or_else(|| panic!("no answer to {line}"))
     }
 
     /// Returns the next answer; `None` at the end of the connection.
     fn answer(&mut self) -> Option<Value> {
         let mut answer = String::new();
-        let count = self.0.read_line(&mut answer).unwrap_or(0);
+        let count = self.0.read_line(&mut answer).unwrap_or_else(|error| match error.kind() {
+            std::io::ErrorKind::TimedOut => panic!("no answer: {error}"),
+            _ => 0,
+        });
         (count > 0).then(|| serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{answer}: {why}")))
     }
 
     /// Asks for the state until it is as wanted.
+    #[track_caller]
     fn until(&mut self, mut is_so: impl FnMut(&Value) -> bool) -> Value {
+        let deadline = Deadline::begin();
         loop {
             let state = self.ask("{}");
+            deadline.goes_on(|| format!("another state than {state}"));
             if is_so(&state) {
                 return state;
             }
@@ -107,7 +113,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     }
     assert_eq!(client.ask("{}")["paused"], json!(false), "of a bad request nothing is done");
     let mut long = Client::connect(&socket);
-    long.0.get_mut().write_all(&[b' '; 5000]).unwrap();
+    long.0.get_mut().0.write_all(&[b' '; 5000]).unwrap();
     assert!(long.answer().unwrap()["error"].as_str().unwrap().contains("at most 4096 bytes"));
     assert_eq!(long.answer(), None, "and its connection ends");
 
@@ -185,7 +191,7 @@ fn all_requests_to_end_are_answered() {
         let mut clients = [(); 4].map(|()| Client::connect(&socket));
         clients.iter_mut().for_each(|client| drop(client.ask("{}")));
         // One that comes after the end does not arrive.
-        let has_come = clients.each_mut().map(|client| client.0.get_mut().write_all(b"{\"stop\":true}\n").is_ok());
+        let has_come = clients.each_mut().map(|client| client.0.get_mut().0.write_all(b"{\"stop\":true}\n").is_ok());
         for (client, _) in clients.iter_mut().zip(has_come).filter(|(_, has_come)| *has_come) {
             let answer = client.answer().expect("an answer");
             let is_late = answer["error"] == json!("the run is at its end");
@@ -202,7 +208,7 @@ fn a_socket_belongs_to_one_run_and_its_user() {
     // One that is left behind is replaced.
     drop(UnixListener::bind(&socket).unwrap());
     let run = start(&["sink", "sim:0?rate=1k"], &socket);
-    let second = linerate(&["sink", "sim:1", "--control", &socket]).output().unwrap();
+    let second = linerate(&["sink", "sim:1", "--control", &socket]).output_in_time().unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("another run listens there already"), "{}", text(&second.stderr));
     let file = folder.path("file");
@@ -221,7 +227,7 @@ fn a_socket_belongs_to_one_run_and_its_user() {
     let as_other = || {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c", &ask]);
-        command.output().unwrap()
+        command.output_in_time().unwrap()
     };
     let output = as_other();
     assert!(text(&output.stderr).contains("Permission denied"), "{}", text(&output.stderr));

@@ -6,7 +6,7 @@ mod kit;
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Folder, Namespace, Process, alone, expect, pair, text};
+use kit::{Folder, InTime, Namespace, Process, alone, expect, pair, text};
 
 const PAGES: [(&str, &str); 15] = [
     ("README.md", include_str!("../../../README.md")),
@@ -104,7 +104,7 @@ impl Place {
             let rest = rest.split_once(' ').map_or("", |(_, rest)| rest);
             format!("{command}--seconds 0.5 {rest}")
         });
-        let output = self.command(&line).output().unwrap();
+        let output = self.command(&line).output_in_time().unwrap();
         let (shown, said) = (text(&output.stdout), text(&output.stderr));
         let lost =
             || [&shown, &said].iter().any(|text| text.contains("\nlost ") && !text.contains("\nlost 0, corrupted 0"));
@@ -210,7 +210,7 @@ fn documented_programs_run_as_they_stand() {
                     line.strip_prefix("LD_PRELOAD=").map_or(line.clone(), |rest| format!("env LD_PRELOAD={rest}"));
                 let output = place.command(&format!("{exported}timeout 60 {line}"));
                 let output = if has_end { output } else { place.command(&format!("{exported}timeout 3 {line}")) };
-                let output = { output }.output().unwrap();
+                let output = { output }.output_in_time().unwrap();
                 let code = if has_end { 0 } else { 124 };
                 let said = text(&output.stdout) + &text(&output.stderr);
                 // tcpdump ends well when it is stopped.

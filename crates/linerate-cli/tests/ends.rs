@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use kit::{Folder, Process, expect, linerate, text};
+use kit::{Folder, InTime, Process, Timely, end_of, ended_with, expect, linerate, output_of, text};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn full() -> File {
@@ -29,8 +29,13 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
         &["serve", "--seconds", "60"],
         &["bench", "--only", "iommu", "--json", "--out", "/tmp/linerate-bench-of-a-test"],
     ] {
-        let output =
-            expect(1, linerate(arguments).env("LINERATE_PORTS", "/tmp/linerate-ports-of-a-test").stdout(full()));
+        let output = ended_with(
+            1,
+            linerate(arguments)
+                .env("LINERATE_PORTS", "/tmp/linerate-ports-of-a-test")
+                .stdout(full())
+                .stderr(Stdio::piped()),
+        );
         let said = text(&output.stderr);
         let line = "linerate: cannot write to standard output: No space left on device";
         assert_eq!(said.lines().filter(|said| said.starts_with(line)).count(), 1, "{arguments:?}: {said}");
@@ -55,7 +60,7 @@ fn a_standard_output_that_is_not_open_is_a_failure() {
         let said = text(&output.stderr);
         assert!(said.contains("linerate: cannot write to standard output: it is closed"), "{arguments}: {said}");
     }
-    expect(0, linerate(&["ports"]).stdout(Stdio::null()));
+    ended_with(0, linerate(&["ports"]).stdout(Stdio::null()).stderr(Stdio::piped()));
 }
 
 /// Errors, notes and messages that cannot be printed change no exit code.
@@ -71,7 +76,7 @@ fn a_full_standard_error_is_no_panic() {
     ] {
         let mut command = linerate(arguments);
         command.env("LINERATE_PORTS", "/nowhere").env("LINERATE_LOG", "trace");
-        let status = command.stdout(Stdio::null()).stderr(full()).status().unwrap();
+        let status = end_of(&mut command.stdout(Stdio::null()).stderr(full()).spawn().unwrap());
         assert_eq!(status.code(), Some(code), "{arguments:?}");
     }
 }
@@ -81,10 +86,10 @@ fn a_full_standard_error_is_no_panic() {
 fn a_closed_standard_output_ends_the_run() {
     let mut command = linerate(&["fwd", "sim:0", "sim:1", "--json"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut out = child.stdout.take().unwrap();
+    let mut out = Timely(child.stdout.take().unwrap());
     out.read_exact(&mut [0; 10]).unwrap();
     drop(out);
-    let output = child.wait_with_output().unwrap();
+    let output = output_of(child);
     assert_eq!((output.status.code(), text(&output.stderr).contains("panicked")), (Some(0), false));
 }
 
@@ -103,7 +108,7 @@ fn threads_that_cannot_be_made_are_an_error() {
             let mut words = words.split(' ');
             let mut command = std::process::Command::new(words.next().unwrap());
             command.args(words).arg(copied()).args(arguments.split(' '));
-            let output = command.output().unwrap();
+            let output = command.output_in_time().unwrap();
             let said = text(&output.stderr);
             assert!(!said.contains("panicked"), "{arguments} with {limit}: {said}");
             match output.status.code() {
@@ -132,7 +137,8 @@ fn too_few_descriptors_are_an_error_of_that_name() {
         for arguments in ["sink sim:0 --count 1", "gen sim:0 --count 1 --pages 2M", "gen tap:d0 --count 1"] {
             let words = format!("ulimit -n {limit}; exec \"$0\" {arguments} --seconds 60");
             let mut command = std::process::Command::new("unshare");
-            let output = command.args(["-n", "sh", "-c", &words, env!("CARGO_BIN_EXE_linerate")]).output().unwrap();
+            let output =
+                command.args(["-n", "sh", "-c", &words, env!("CARGO_BIN_EXE_linerate")]).output_in_time().unwrap();
             let said = text(&output.stderr);
             match output.status.code() {
                 Some(0) => worked += 1,

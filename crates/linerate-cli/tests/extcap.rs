@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use kit::{Folder, Process, expect, linerate, text, write_frames};
+use kit::{Deadline, Folder, InTime, Process, expect, linerate, output_of, text, until, write_frames};
 use linerate::capture::Reader;
 use linerate::traffic::Checker;
 use rustix::process::{Pid, Signal, kill_process};
@@ -107,7 +107,7 @@ impl Capture {
 
     /// Waits for its end; returns the exit code and standard error.
     fn ended(self) -> (Option<i32>, String) {
-        let output = self.0.wait_with_output().unwrap();
+        let output = output_of(self.0);
         assert_eq!(text(&output.stdout), "");
         (output.status.code(), text(&output.stderr))
     }
@@ -254,7 +254,7 @@ fn a_capture_without_packets_ends() {
     let mut command =
         place.command(&["extcap", "--capture", "--extcap-interface", "linerate-vale0:b", "--fifo", &pipe]);
     let capture = Capture(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    while !capture.handles(Signal::TERM) {}
+    until("it has a handler for SIGTERM", || capture.handles(Signal::TERM));
     capture.signal(Signal::TERM);
     assert_eq!(capture.ended(), well());
 }
@@ -302,11 +302,13 @@ fn dropped_packets_are_reported() {
     let (capture, mut reader) = place.capture(&["--extcap-interface=linerate-vale0:a"]);
     expect(0, &mut place.command(&["gen", "vale0:b", "--count", &COUNT.to_string(), "--seconds", "60"]));
     // All have passed the switch when they are counted.
+    let deadline = Deadline::begin();
     let dropped = loop {
         let list = text(&expect(0, &mut place.command(&["switch", "list", "--json"])).stdout);
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
         let port = list["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vale0:a").unwrap();
         let (to_it, drops) = (port["rx_packets"].as_u64().unwrap(), port["drops"].as_u64().unwrap());
+        deadline.goes_on(|| format!("of {COUNT} packets {to_it} came to the port, {drops} were dropped: {list}"));
         if to_it + drops >= COUNT {
             break drops;
         }
@@ -451,7 +453,7 @@ fn tshark_captures() {
     }
     let fields = ["-T", "fields", "-e", "ip.src", "-e", "udp.dstport", "-e", "frame.len", "-e", "frame.cap_len"];
     let capture = |arguments: &[&str]| {
-        let output = place.program("tshark").args(["-c", "10"]).args(fields).args(arguments).output().unwrap();
+        let output = place.program("tshark").args(["-c", "10"]).args(fields).args(arguments).output_in_time().unwrap();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let port = "extcap.linerate.port:sim:0?size=300&rate=1k";

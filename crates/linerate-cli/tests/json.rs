@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use kit::{Folder, Process, expect, linerate, text};
+use kit::{Folder, InTime, Process, expect, linerate, text};
 
 /// Prints each line of a file that the schema does not allow, and why, and the count of lines.
 const CHECK: &str = r#"
@@ -55,7 +55,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     ];
     let mut lines = String::new();
     for words in words {
-        let output = linerate(words).arg("--json").output().unwrap();
+        let output = linerate(words).arg("--json").output_in_time().unwrap();
         let shown = text(&output.stdout);
         assert!(shown.lines().count() > 0 && shown.ends_with('\n'), "{words:?}: {shown}{}", text(&output.stderr));
         lines += &shown;

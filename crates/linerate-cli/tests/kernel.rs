@@ -5,7 +5,7 @@ mod kit;
 
 use std::io::Write;
 
-use kit::{Folder, Namespace, Process, alone, expect, frames, inside, pair, summary, write_frames};
+use kit::{Folder, InTime, Namespace, Process, alone, expect, frames, inside, pair, summary, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
 
@@ -380,7 +380,7 @@ fn a_checksum_is_left_to_the_kernel() {
         middle.run(&format!("ethtool -K m1 tx {offload}"));
         let mut dump = Process::start(right.command("tcpdump -i r0 -vv -n -l --immediate-mode -c 1").arg("udp port 9"));
         dump.await_error("listening on");
-        left.command("bash -c").arg("echo something >/dev/udp/10.87.1.2/9").output().unwrap();
+        left.command("bash -c").arg("echo something >/dev/udp/10.87.1.2/9").output_in_time().unwrap();
         let said = dump.ended().1;
         assert!(said.contains(expected), "{offload}: {said}");
     }
@@ -471,7 +471,7 @@ fn a_frame_beyond_the_mtu_holds_nothing_up() {
         // 1,518 bytes with the CRC are an MTU of 1,500.
         for (size, sent) in [(1519, 0), (1518, 5)] {
             let run = format!("gen {port} --mtu 3000 --count 5 --size {size} --seconds 20 --json");
-            let summary = summary(&inside(&host, &run).output().unwrap().stdout);
+            let summary = summary(&inside(&host, &run).output_in_time().unwrap().stdout);
             assert_eq!(summary["ports"][0]["tx_packets"], sent, "{summary}");
             assert_eq!(summary["ports"][0]["drops"]["tx_too_long"].as_u64().unwrap_or(0), 5 - sent, "{summary}");
         }

@@ -4,7 +4,7 @@ mod kit;
 
 use std::process::{Command, Stdio};
 
-use kit::{Folder, expect, linerate, text};
+use kit::{Folder, InTime, expect, linerate, text};
 
 /// Returns the names of the commands, as the help lists them.
 fn commands() -> Vec<String> {
@@ -24,7 +24,8 @@ fn each_command_has_a_page_with_its_options() {
     for name in &commands {
         let page = format!("{pages}/linerate-{name}.1");
         let mut groff = Command::new("groff");
-        let output = groff.args(["-man", "-Tutf8", "-ww", "-P-cbou", &page]).stdin(Stdio::null()).output().unwrap();
+        let output =
+            groff.args(["-man", "-Tutf8", "-ww", "-P-cbou", &page]).stdin(Stdio::null()).output_in_time().unwrap();
         assert_eq!(text(&output.stderr), "", "{page}");
         let shown = text(&output.stdout);
         let help = text(&expect(0, &mut linerate(&[name, "--help"])).stdout);
@@ -55,7 +56,7 @@ fn shells_complete_commands_and_options() {
             "{script}\nCOMP_WORDS=({words}); COMP_CWORD={at}; _linerate linerate \"${{COMP_WORDS[{at}]}}\" \
              \"${{COMP_WORDS[{at} - 1]}}\"; echo \"${{COMPREPLY[@]}}\""
         );
-        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output_in_time().unwrap();
         text(&output.stdout).split_whitespace().map(str::to_string).collect::<Vec<_>>()
     };
     assert_eq!(complete("linerate f", 1), ["fwd", "filter"]);

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Namespace, Process, alone, expect, inside, linerate, summary, text, with_mounts};
+use kit::{InTime, Namespace, Process, alone, expect, inside, linerate, summary, text, with_mounts};
 use serde_json::Value;
 
 /// Returns a positive number.
@@ -180,7 +180,8 @@ fn rfc2544_offers_no_more_than_the_line_carries() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report").display().to_string();
     let rest = ["--rate", "5M", "--sizes", "1518", "--only", "throughput", "--seconds", "0.3", "--json", "--out", &out];
-    let report = summary(&linerate(&[&["rfc2544", "sim:l0", "sim:l1"][..], &rest].concat()).output().unwrap().stdout);
+    let report =
+        summary(&linerate(&[&["rfc2544", "sim:l0", "sim:l1"][..], &rest].concat()).output_in_time().unwrap().stdout);
     assert!(positive(&report["experiments"][0]["rows"][0]["offered, Mpps"]) <= 0.812_75, "{report}");
 }
 

@@ -4,7 +4,10 @@ mod kit;
 
 use std::process::Stdio;
 
-use kit::{Folder, Namespace, Process, alone, expect, inside, linerate, pair, summary, text, write_frames};
+use kit::{
+    Folder, InTime, Namespace, Process, alone, ended_with, expect, inside, linerate, pair, summary, text, until,
+    write_frames,
+};
 
 /// Runs a command that ends with `code`, and checks that its errors have `parts`.
 #[track_caller]
@@ -127,8 +130,9 @@ fn wrong_names_and_options_are_usage() {
         &["'sim:0' is not a name", "a port joins a switch: linerate switch attach vale0:sim:0"],
     );
     let folder = Folder::new("served-names");
-    let serve =
-        |name| linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output().unwrap();
+    let serve = |name| {
+        linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output_in_time().unwrap()
+    };
     for (name, why) in [
         ("nonexist0", "is neither a switch, as vale0, nor an interface; there are lo"),
         ("vale0123456789ab", "is no switch: its name has at most 15 letters, digits and '_'"),
@@ -298,7 +302,10 @@ fn runs_that_move_nothing_say_why() {
     );
     // All that was received is somewhere.
     let stuck = ["fwd", "sim:g?rate=1M&count=3000&flows=9", "sim:h?wire=none", "--drop", "from-port:1025"];
-    let output = expect(0, linerate(&[&stuck[..], &["--seconds", "0.3", "--json"]].concat()).stderr(Stdio::null()));
+    let output = ended_with(
+        0,
+        linerate(&[&stuck[..], &["--seconds", "0.3", "--json"]].concat()).stdout(Stdio::piped()).stderr(Stdio::null()),
+    );
     let summary = summary(&output.stdout);
     let slots = |port: usize, way: &str| summary["ports"][port][way][0].as_u64().unwrap();
     let count = |key: &str| summary[key].as_u64().unwrap();
@@ -338,7 +345,7 @@ fn models_have_no_note_of_hugepages() {
     for arguments in
         [&["fwd", "sim:0", "sim:1", "--seconds", "0.2"][..], &["bench", "--only", "iommu", "--out", "/proc/x"]]
     {
-        let said = text(&linerate(arguments).output().unwrap().stderr);
+        let said = text(&linerate(arguments).output_in_time().unwrap().stderr);
         assert!(!said.contains("hugepages"), "{said}");
     }
 }
@@ -425,9 +432,7 @@ fn a_link_that_is_down_is_reported() {
     assert_eq!(sink.interrupt().0, Some(0));
     // The kernel reports an absent carrier some time after the other end is down.
     far.run("ip link set f0 down");
-    while !host.run("ip link show h0").contains("NO-CARRIER") {
-        std::thread::yield_now();
-    }
+    until("h0 has no carrier", || host.run("ip link show h0").contains("NO-CARRIER"));
     let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
     sink.await_error(
         "packet:h0: waiting for the link, at most 10 s; h0 is up and has no carrier: is its other end up?",

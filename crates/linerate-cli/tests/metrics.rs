@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kit::{Folder, Process, expect, linerate, summary, text, until};
+use kit::{Folder, Process, Timely, expect, linerate, output_of, summary, text, until};
 
 /// Returns one of prometheus' programs, which `./test` unpacks.
 fn program(name: &str) -> PathBuf {
@@ -26,8 +26,8 @@ fn start(words: &[&str]) -> (Process, String) {
 
 /// Sends a request, and returns the answer's head and body.
 fn ask(address: &str, request: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
+    let mut stream = Timely(TcpStream::connect(address).unwrap());
+    stream.0.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
@@ -119,7 +119,7 @@ fn prometheus_reads_the_counters() {
     let mut promtool = Command::new(program("promtool"));
     let mut child = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(scrape(&address).as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = output_of(child);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 
     let folder = Folder::new("prometheus");
@@ -137,9 +137,10 @@ fn prometheus_reads_the_counters() {
     let query =
         format!("GET /api/v1/query?query=linerate_packets_total HTTP/1.1\r\nHost: {free}\r\nConnection: close\r\n\r\n");
     until("prometheus has them", || {
-        let Ok(mut stream) = TcpStream::connect(&free) else { return false };
+        let Ok(stream) = TcpStream::connect(&free) else { return false };
+        let mut stream = Timely(stream);
         let mut answer = String::new();
-        let is_asked = stream.write_all(query.as_bytes()).and_then(|()| stream.read_to_string(&mut answer)).is_ok();
+        let is_asked = stream.0.write_all(query.as_bytes()).and_then(|()| stream.read_to_string(&mut answer)).is_ok();
         is_asked && answer.contains("\"command\":\"fwd\"") && answer.contains("\"job\":\"linerate\"")
     });
     drop(prometheus);

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{Folder, alone, expect, frames, linerate, summary, text, write_frames};
+use kit::{Folder, InTime, alone, expect, frames, linerate, summary, text, write_frames};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -183,7 +183,7 @@ fn rates_are_those_of_the_time_of_the_run() {
     // Two threads on one processor, so that frames wait in the models.
     let mut command = std::process::Command::new("taskset");
     let ports = ["fwd", "sim:0?rate=10M", "sim:1?rate=10M", "--ring", "64", "--seconds", "0.5", "--json"];
-    let output = command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(ports).output().unwrap();
+    let output = command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(ports).output_in_time().unwrap();
     let forwarded = summary(&output.stdout);
     let number = |key: &str| forwarded[key].as_f64().unwrap();
     assert!(number("active_seconds") <= number("seconds"), "{forwarded}");

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Folder, Namespace, POLL, Process, alone, expect, inside, pair, summary, text};
+use kit::{Folder, InTime, Namespace, POLL, Process, alone, expect, inside, pair, summary, text, until};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -34,7 +34,7 @@ fn some_capabilities_suffice() {
             // Locking memory may also be allowed by the limit; see below.
             let fewer: Vec<&str> = needed.iter().copied().filter(|one| one != without).collect();
             if *without != "ipc_lock" {
-                let output = unprivileged(&host, &fewer, &command).output().unwrap();
+                let output = unprivileged(&host, &fewer, &command).output_in_time().unwrap();
                 let said = text(&output.stderr);
                 assert_eq!(output.status.code(), Some(1), "{port} without {without}: {said}");
                 let mended = format!("CAP_{}", without.to_uppercase());
@@ -50,7 +50,7 @@ fn some_capabilities_suffice() {
         match port {
             "tap:t0" => drop(host.run("ip address add 10.99.0.1/24 dev t0")),
             // The requests arrive here and not in Linux, so that they are not answered.
-            _ => drop(far.command("ping -q -c 1 -W 1 10.87.3.1").output().unwrap()),
+            _ => drop(far.command("ping -q -c 1 -W 1 10.87.3.1").output_in_time().unwrap()),
         }
         let (code, said) = sink.ended();
         assert_eq!(code, Some(0), "{port}: {said}");
@@ -161,7 +161,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     let (host, far) = (Namespace::new("eh"), Namespace::new("ef"));
     pair((&host, "h0"), (&far, "f0"), 3);
     let fails = |command: &str| {
-        let output = inside(&host, &format!("sink {command} --seconds 5")).output().unwrap();
+        let output = inside(&host, &format!("sink {command} --seconds 5")).output_in_time().unwrap();
         let said = text(&output.stderr);
         // A wrong option, filter or interface is wrong usage.
         let usage = [": option ", "the filter", "no interface", "cannot understand", "are not possible"];
@@ -198,7 +198,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     host.run("ip link add p0 numrxqueues 2 numtxqueues 2 type veth peer name p1");
     host.run("ip link set p0 up");
     let first = Process::start(&mut inside(&host, "sink xdp:p0-0?flow=udp:1 --seconds 60 --json"));
-    while !host.run("ip -d link show p0").contains("prog/xdp") {}
+    until("p0 has an XDP program", || host.run("ip -d link show p0").contains("prog/xdp"));
     says("xdp:p0-1?flow=udp:2", &["another XDP program is attached", "bpftool net", "sudo ip link set dev p0 xdp off"]);
     assert!(host.run("ip -d link show p0").contains("prog/xdp"), "it was detached");
     drop(first);
@@ -207,7 +207,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     // Memory that the kernel may not lock for an unprivileged user.
     let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";
     let command = format!("{limited} {} sink xdp:h0?flow=udp:1 --seconds 1", env!("CARGO_BIN_EXE_linerate"));
-    let said = text(&host.command(&command).output().unwrap().stderr);
+    let said = text(&host.command(&command).output_in_time().unwrap().stderr);
     assert!(said.contains("32768 KiB must be locked in memory") && said.contains("limits.conf"), "{said}");
     // Frames for other addresses are received only while the port has all packets.
     assert!(host.run("ip -d link show h0").contains("promiscuity 0 "));

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::{Folder, expect, until};
+use kit::{Deadline, Folder, end_of, expect, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -100,7 +100,7 @@ impl Terminal {
         assert!(!self.screen.screen().hide_cursor(), "with its cursor");
         let text = String::from_utf8_lossy(&rest);
         let text = text.rsplit("\x1b[?1049l").next().unwrap().replace('\r', "");
-        (self.script.wait().unwrap().code(), text)
+        (end_of(&mut self.script).code(), text)
     }
 }
 
@@ -208,7 +208,9 @@ fn the_second_interrupt_ends_at_once() {
     let mut terminal = Terminal::start(&["gen", "sim:0?wire=none", "--rate", "10k"], 80, 24);
     terminal.until_shown("tx sim:0: ");
     let (mut pressed, mut bytes) = (None::<Instant>, [0; 4096]);
+    let deadline = Deadline::begin();
     while terminal.screen.screen().alternate_screen() {
+        deadline.goes_on(|| format!("the end of the full screen:\n{}", terminal.lines().join("\n")));
         // Within a tenth of a second the next one is the same.
         if pressed.is_none_or(|time| time.elapsed() > Duration::from_millis(150)) {
             terminal.press("\x03");

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kit::{Process, expect, linerate, text, until, with_mounts};
+use kit::{Deadline, InTime, Process, expect, linerate, text, until, with_mounts};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
@@ -202,15 +202,15 @@ fn a_server_without_descriptors_reports_it_and_continues() {
         command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" serve")]);
         let mut server = Process::start(command.arg(&place.program).env("LINERATE_PORTS", place.ports()));
         server.await_output("ports/any");
-        let list = || linerate(&["switch", "list"]).env("LINERATE_PORTS", place.ports()).output().unwrap();
+        let list = || linerate(&["switch", "list"]).env("LINERATE_PORTS", place.ports()).output_in_time().unwrap();
         let eventually = |wanted: bool, held: &mut Vec<_>| {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            let deadline = Deadline::begin();
             loop {
                 let output = list();
                 if output.status.success() == wanted {
                     return text(&output.stderr);
                 }
-                assert!(std::time::Instant::now() < deadline, "list: {output:?}");
+                deadline.goes_on(|| format!("a list (or none: {wanted}): {output:?}"));
                 if !wanted {
                     // Those that say nothing for two seconds are closed, which a busy machine may need for the list.
                     held.clear();
@@ -239,9 +239,9 @@ fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
     open_and_close();
     let before = server.counted("fd");
     (0..20).for_each(|_| drop(open_and_close()));
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = Deadline::begin();
     while server.counted("fd") > before {
-        assert!(std::time::Instant::now() < deadline, "{} descriptors, {before} before", server.counted("fd"));
+        deadline.goes_on(|| format!("the {before} descriptors of before, there are {}", server.counted("fd")));
         std::thread::yield_now();
     }
 }
@@ -256,9 +256,7 @@ fn another_user_does_not_take_a_back_ends_place() {
     let socket = folder.join("s").display().to_string();
     let served = |user: u32, words: &str| {
         let back = Process::start(&mut place.command(user, &format!("sink vhost:{socket} {words} --json")));
-        while !Path::new(&socket).exists() {
-            std::thread::yield_now();
-        }
+        until("its socket", || Path::new(&socket).exists());
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
         back
     };

@@ -6,10 +6,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+pub use wait::{Deadline, InTime, Timely, end_of, output_of, until};
+
+#[path = "../../../linerate/tests/wait/mod.rs"]
+mod wait;
 
 /// The command under test.
 pub fn linerate(arguments: &[&str]) -> Command {
@@ -26,21 +29,18 @@ pub fn with_mounts(script: &str) -> Command {
 }
 
 /// Runs the command to its end; panics with all output if the exit code is not `code`.
+#[track_caller]
 pub fn expect(code: i32, command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    ended_with(code, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+/// The same, with the command's own standard input, output and error.
+#[track_caller]
+pub fn ended_with(code: i32, command: &mut Command) -> Output {
+    let output = output_of(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")));
     let text = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{command:?}:\n{text}");
     output
-}
-
-/// Waits until a condition holds, at most 60 s.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Returns the output as text, for messages.
@@ -58,16 +58,16 @@ pub fn summary(output: &[u8]) -> Value {
 /// A process that is killed when the test ends.
 pub struct Process {
     child: Child,
-    out: BufReader<ChildStdout>,
-    err: BufReader<ChildStderr>,
+    out: BufReader<Timely<ChildStdout>>,
+    err: BufReader<Timely<ChildStderr>>,
 }
 
 impl Process {
     pub fn start(command: &mut Command) -> Process {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let err = BufReader::new(child.stderr.take().unwrap());
+        let out = BufReader::new(Timely(child.stdout.take().unwrap()));
+        let err = BufReader::new(Timely(child.stderr.take().unwrap()));
         Process { child, out, err }
     }
 
@@ -126,15 +126,15 @@ impl Process {
     pub fn interrupt(mut self) -> (Option<i32>, String) {
         self.stop();
         let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
+        self.out.read_to_string(&mut rest).unwrap_or_else(|e| panic!("its end: {e}; it printed {rest}"));
+        (end_of(&mut self.child).code(), rest)
     }
 
     /// Waits for its end, and returns the exit code and the remaining output.
     pub fn ended(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
+        self.out.read_to_string(&mut rest).unwrap_or_else(|e| panic!("its end: {e}; it printed {rest}"));
+        (end_of(&mut self.child).code(), rest)
     }
 
     /// Stops it until it is to go on; returns when none of its threads runs.
@@ -143,9 +143,9 @@ impl Process {
         kill_process(pid, if stops { Signal::STOP } else { Signal::CONT }).unwrap();
         let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
         let tasks = || std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
-        while stops && !tasks().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped)) {
-            std::thread::yield_now();
-        }
+        let are_stopped =
+            || tasks().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped));
+        until("all threads are stopped", || !stops || are_stopped());
     }
 
     /// Sends Ctrl-C.
@@ -165,11 +165,14 @@ impl Drop for Process {
     }
 }
 
+#[track_caller]
 fn await_line(stream: &mut impl BufRead, part: &str) -> String {
-    let mut line = String::new();
+    let (deadline, mut line) = (Deadline::begin(), String::new());
     loop {
+        deadline.goes_on(|| format!("a line with '{part}'; the last one is {line}"));
         line.clear();
-        assert!(stream.read_line(&mut line).unwrap() > 0, "it ended before it printed '{part}'");
+        let count = stream.read_line(&mut line).unwrap_or_else(|e| panic!("a line with '{part}': {e}"));
+        assert!(count > 0, "it ended before it printed '{part}'");
         if line.contains(part) {
             return line;
         }
@@ -234,7 +237,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output_in_time();
     }
 }
 
