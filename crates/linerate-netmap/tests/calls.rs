@@ -4,8 +4,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
-use kit::World;
-use rustix::event::{PollFd, PollFlags, poll};
+use kit::{InTime, Timely, World, end_of, until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 #[allow(dead_code)] // each test uses a part of it
@@ -15,7 +15,7 @@ mod kit;
 #[track_caller]
 fn fine(words: &str) {
     let world = World::served(0o600);
-    let output = world.calls(words).output().unwrap();
+    let output = world.calls(words).output_in_time().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output.stdout == b"fine\n", "{words}: {} {said}", output.status);
 }
@@ -35,7 +35,8 @@ fn every_thread_that_waits_for_a_port_is_woken() {
 fn epoll_wait_does_not_wait_for_itself() {
     let world = World::served(0o600);
     let mut waiting = world.calls("epoll w{1").stdin(Stdio::piped()).spawn().unwrap();
-    let (mut input, mut output) = (waiting.stdin.take().unwrap(), BufReader::new(waiting.stdout.take().unwrap()));
+    let (mut input, mut output) =
+        (waiting.stdin.take().unwrap(), BufReader::new(Timely(waiting.stdout.take().unwrap())));
     let mut line = || {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -50,7 +51,7 @@ fn epoll_wait_does_not_wait_for_itself() {
     }
     drop(input);
     assert_eq!(line(), "fine\n");
-    waiting.wait().unwrap();
+    end_of(&mut waiting);
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn descriptors_are_duplicated_and_replaced_by_every_call() {
 fn a_server_is_started_beside_the_program() {
     let world = World::new();
     let mut serving = world.calls("serves valeC9:a").spawn().unwrap();
-    let mut output = BufReader::new(serving.stdout.take().unwrap());
+    let mut output = BufReader::new(Timely(serving.stdout.take().unwrap()));
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -157,12 +158,16 @@ fn a_server_is_started_beside_the_program() {
     assert!(std::fs::read_dir(world.folder.path()).unwrap().flatten().all(|entry| entry.file_name() == ".lock"));
 }
 
+const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// Waits until a process has ended.
 fn await_end(process: u32) {
     let process = Pid::from_raw(process.cast_signed()).unwrap();
     // It may have ended already.
     if let Ok(process) = pidfd_open(process, PidfdFlags::empty()) {
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).unwrap();
+        until("the end of the server", || {
+            poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&SECOND)).unwrap() > 0
+        });
     }
 }
 
@@ -172,7 +177,7 @@ fn a_server_ends_after_its_folder_was_removed() {
     let world = World::new();
     let mut serving = world.calls("serves valeC9:b").spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(serving.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(Timely(serving.stdout.take().unwrap())).read_line(&mut line).unwrap();
     let server = world.server_process();
     drop(world);
     serving.kill().unwrap();
@@ -221,7 +226,7 @@ fn external_memory_is_no_longer_than_its_program_says_and_is_freed() {
 fn a_refusal_does_not_end_the_program() {
     let world = World::served(0o600);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let status = world.command("open valeC13:").stderr(full).status().unwrap();
+    let status = end_of(&mut world.command("open valeC13:").stdout(Stdio::null()).stderr(full).spawn().unwrap());
     assert_eq!(status.code(), Some(1));
     // Descriptor 2 is then the first file that the program opens, which must stay empty.
     let file = world.folder.path().join(".file");
@@ -233,6 +238,6 @@ fn a_refusal_does_not_end_the_program() {
     shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!((child.wait().unwrap().code(), &*said), (Some(1), ""));
+    Timely(child.stderr.take().unwrap()).read_to_string(&mut said).unwrap();
+    assert_eq!((end_of(&mut child).code(), &*said), (Some(1), ""));
 }

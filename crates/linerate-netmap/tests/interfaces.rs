@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::World;
+use kit::{InTime, World, until};
 use linerate::share::{Client, RingCounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -35,7 +35,8 @@ impl Namespace {
 
     /// Runs a program in it; returns whether it succeeds.
     fn runs(&self, words: &str) -> bool {
-        let output = Command::new("ip").args(["netns", "exec", &self.0]).args(words.split(' ')).output().unwrap();
+        let output =
+            Command::new("ip").args(["netns", "exec", &self.0]).args(words.split(' ')).output_in_time().unwrap();
         output.status.success()
     }
 
@@ -215,7 +216,7 @@ fn an_interface_is_exclusive_while_a_program_has_it() {
     a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0));
     let told = |end: &Namespace, file: &str| {
         let path = format!("/sys/class/net/{file}");
-        let output = Command::new("ip").args(["netns", "exec", &end.0, "cat", &path]).output().unwrap();
+        let output = Command::new("ip").args(["netns", "exec", &end.0, "cat", &path]).output_in_time().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_string()
     };
     let is_up = |end: &Namespace, name: &str| {
@@ -239,7 +240,5 @@ fn an_interface_is_exclusive_while_a_program_has_it() {
     assert_eq!(received(), before);
     drop((holder, receiver));
     // The former state, when the server has noticed the end.
-    while is_up(&a, "n0") || is_up(&b, "n1") {
-        std::thread::yield_now();
-    }
+    until("both interfaces to be down", || !is_up(&a, "n0") && !is_up(&b, "n1"));
 }

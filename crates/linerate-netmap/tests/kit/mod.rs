@@ -8,6 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use linerate::share::Server;
+#[allow(unused_imports)] // each test uses its part
+pub use wait::{Deadline, InTime, Timely, end_of, until};
+
+#[path = "../../../linerate/tests/wait/mod.rs"]
+mod wait;
 
 /// Returns the shared object, which was built with this test.
 fn object() -> PathBuf {
@@ -122,13 +127,13 @@ impl World {
 
 pub struct Running {
     pub child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: BufReader<Timely<std::process::ChildStdout>>,
 }
 
 impl Running {
     pub fn new(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(Timely(child.stdout.take().unwrap()));
         Running { child, output }
     }
 
@@ -141,8 +146,8 @@ impl Running {
     /// Waits for the program's end; returns its exit code, and the last line of its output, or its errors.
     pub fn end(&mut self) -> (Option<i32>, String) {
         let mut said = self.line();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
+        Timely(self.child.stderr.take().unwrap()).read_to_string(&mut said).unwrap();
+        (end_of(&mut self.child).code(), said)
     }
 
     /// Waits for the program's end, which must be a success with this output.
@@ -162,7 +167,9 @@ impl Drop for Running {
 impl World {
     /// As [`start`](World::start), while a killed process may still have the port for a short time.
     pub fn start_soon(&self, words: &str) -> Running {
+        let deadline = Deadline::begin();
         loop {
+            deadline.goes_on(|| format!("the port of a killed process: {words}"));
             let mut running = Running::new(self.command(words));
             if running.line() == "ready" {
                 return running;
