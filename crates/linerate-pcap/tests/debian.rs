@@ -4,14 +4,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use linerate::capture::{Reader, Writer};
 use linerate::traffic::{Generator, Template};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Namespace, World, is_in_state, object};
+use kit::{Deadline, InTime, Namespace, World, end_of, is_in_state, object};
 
 /// Frames of UDP and of TCP that the programs see.
 const UDP: usize = 20;
@@ -193,9 +192,9 @@ impl Running {
 
     #[track_caller]
     fn wait(&self, what: &str, mut is_so: impl FnMut(&Running) -> bool) {
-        let begin = Instant::now();
+        let deadline = Deadline::begin();
         while !is_so(self) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{}: {what}: {:?}", self.command, self.said());
+            deadline.goes_on(|| format!("{}: {what}: {:?}", self.command, self.said()));
             std::thread::yield_now();
         }
     }
@@ -260,8 +259,11 @@ fn programs_show_the_same_on_a_port_and_on_its_interface() {
         for running in &both {
             running.wait(ready, |running| running.said().iter().any(|text| text.contains(ready)));
         }
-        let sent =
-            namespace.command("tcpreplay", false).args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output();
+        let sent = namespace
+            .command("tcpreplay", false)
+            .args(["-q", "-i", "v0", "--pps", "2000"])
+            .arg(&frames)
+            .output_in_time();
         assert!(sent.expect("tcpreplay is there").status.success());
         for running in &both {
             match end {
@@ -305,7 +307,7 @@ fn programs_list_ports() {
     {
         let list = |is_ours: bool| {
             let mut command = if is_ours { world.command(program) } else { Command::new(program) };
-            let output = command.arg(option).output().expect("it is there");
+            let output = command.arg(option).output_in_time().expect("it is there");
             assert!(output.status.success(), "{output:?}");
             let list = String::from_utf8(output.stdout).unwrap();
             // Without their numbers: extcap's interfaces are behind the ports.
@@ -331,8 +333,8 @@ fn frames_that_a_program_sends_by_libpcap_arrive() {
         let mut receiver = Running::start(&namespace, &capture, &folder("receives"), device, false);
         receiver.wait("listening on", |running| running.said()[1].contains("listening on"));
         let mut sender = Running::start(&namespace, "/usr/bin/python3 sends.py DEV", &folder("sends"), device, is_ours);
-        assert!(sender.child.wait().unwrap().success(), "{:?}", sender.said());
-        assert!(receiver.child.wait().unwrap().success());
+        assert!(end_of(&mut sender.child).success(), "{:?}", sender.said());
+        assert!(end_of(&mut receiver.child).success(), "{:?}", receiver.said());
         (sender.said(), receiver.frames())
     });
     assert_eq!(theirs.1.len(), 40);

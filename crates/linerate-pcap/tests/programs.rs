@@ -8,7 +8,7 @@ use linerate::Batch;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Namespace, Running, World, capture, port, program, send};
+use kit::{Deadline, InTime, Namespace, Running, World, capture, port, program, send};
 
 /// tcpdump with this object on a port prints and writes what tcpdump prints and writes on its interface, where both see the
 /// same frames.
@@ -41,14 +41,14 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
             running.wait_for("listening on");
         }
         let mut send = namespace.command("tcpreplay", false);
-        let sent = send.args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output();
+        let sent = send.args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output_in_time();
         assert!(sent.expect("tcpreplay is there").status.success());
         let [theirs, ours] = both.map(Running::said);
         assert_eq!(ours, theirs, "{arguments:?}");
         assert!(arguments.contains(&"-w") || theirs.lines().count() >= 3, "{theirs}");
     }
     let print = |file: &PathBuf| {
-        let output = Command::new("tcpdump").args(["-nn", "-t", "-e", "-xx", "-r"]).arg(file).output().unwrap();
+        let output = Command::new("tcpdump").args(["-nn", "-t", "-e", "-xx", "-r"]).arg(file).output_in_time().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     let [theirs, ours] = [print(&written[0]), print(&written[1])];
@@ -90,7 +90,7 @@ fn frames_of_a_larger_mtu_are_captured() {
     for running in &mut both {
         running.wait_for("listening on");
     }
-    let sent = namespace.command("tcpreplay", false).args(["-q", "-i", "v0"]).arg(&frames).output();
+    let sent = namespace.command("tcpreplay", false).args(["-q", "-i", "v0"]).arg(&frames).output_in_time();
     assert!(sent.expect("tcpreplay is there").status.success());
     let [theirs, ours] = both.map(Running::said);
     assert_eq!(ours, theirs);
@@ -150,8 +150,9 @@ fn a_daemon_sends_when_its_parent_has_ended() {
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("-1 ") && lines[0].contains("open the port in this process"), "{said}");
     assert_eq!(lines[1], "60", "{said}");
-    let (mut batch, begin) = (Batch::new(), std::time::Instant::now());
-    while batch.len() < 2 && begin.elapsed().as_secs() < 60 {
+    let (mut batch, deadline) = (Batch::new(), Deadline::begin());
+    while batch.len() < 2 {
+        deadline.goes_on(|| format!("{} of 2 frames came, {:?}", batch.len(), receiver.statistics()));
         rx.recv(&mut batch);
     }
     assert_eq!(batch.len(), 2);
@@ -268,7 +269,9 @@ fn programs_send() {
     let said = world.start(&["send", "vale95:a", "500"]).said();
     assert_eq!(said, "too long: -1 send: Message too long\nsent\n");
     let (mut batch, mut numbers) = (Batch::new(), Vec::new());
+    let deadline = Deadline::begin();
     while numbers.len() < 500 {
+        deadline.goes_on(|| format!("{} of 500 frames came, {:?}", numbers.len(), other.statistics()));
         rx.recv(&mut batch);
         numbers.extend(batch.packets().map(|packet| u16::from_be_bytes([packet[20], packet[21]])));
         batch.clear();

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use linerate::Batch;
 use linerate::capture::Writer;
 use linerate::port::RxQueue;
 
 mod kit;
-use kit::{Namespace, Running, World, capture, compiled, object, port, send};
+use kit::{Deadline, InTime, Namespace, Running, Timely, World, capture, compiled, end_of, object, port, send};
 
 /// Returns the program of packet sockets.
 fn program() -> &'static Path {
@@ -34,7 +33,7 @@ fn inside(namespace: &Namespace, arguments: &[&str], is_ours: bool) -> Command {
 /// Receives until `count` frames have come, or one that `is_last`; returns their bytes.
 fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let (mut batch, mut frames) = (Batch::new(), Vec::new());
-    let begin = Instant::now();
+    let deadline = Deadline::begin();
     while frames.len() < count && !frames.last().is_some_and(|frame: &Vec<u8>| is_last(frame)) {
         rx.recv(&mut batch);
         for packet in batch.packets() {
@@ -43,7 +42,7 @@ fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> 
             frames.push(bytes);
         }
         batch.clear();
-        assert!(begin.elapsed() < Duration::from_secs(30), "{} of {count} frames came", frames.len());
+        deadline.goes_on(|| format!("{} of {count} frames came", frames.len()));
         std::thread::yield_now();
     }
     frames
@@ -96,12 +95,14 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
         let mut said = both.each_mut().map(|running| {
             let mut said = String::new();
             while !said.ends_with("ready\n") {
-                said += &(running.line() + "\n");
+                let line = running.line();
+                assert!(!line.is_empty(), "it ended before it was ready: {said}");
+                said += &(line + "\n");
             }
             said
         });
         let mut sender = namespace.command("tcpreplay", false);
-        let sent = sender.args(["-q", "-i", "v0", "--pps", "5000"]).arg(&frames).output();
+        let sent = sender.args(["-q", "-i", "v0", "--pps", "5000"]).arg(&frames).output_in_time();
         assert!(sent.expect("tcpreplay is there: apt install tcpreplay").status.success());
         for (said, running) in said.iter_mut().zip(both) {
             *said += &running.said();
@@ -199,7 +200,9 @@ fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
                     }
                 }
                 batch.clear();
+                let deadline = Deadline::begin();
                 while !answers.is_empty() || tx.unsent() > 0 {
+                    deadline.goes_on(|| format!("{} answers are unsent", tx.unsent()));
                     tx.send(&mut answers);
                 }
                 std::thread::yield_now();
@@ -381,7 +384,7 @@ fn ports_with_one_side_taken_are_busy() {
         taken.env_remove("LD_PRELOAD").env("LINERATE_TAKEN", side);
         taken.args(["ports_with_one_side_taken_are_busy", "--exact", "--nocapture"]);
         let mut taken = taken.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(taken.stdout.take().unwrap()));
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(Timely(taken.stdout.take().unwrap())));
         assert!(lines.by_ref().map_while(Result::ok).any(|line| line.contains("it is taken")));
         let (_, said, errors) = Running::new(world.command(program()).args(["send", "vale119:a", "1"])).end();
         let mut tcpdump = world.command("tcpdump");
@@ -390,7 +393,7 @@ fn ports_with_one_side_taken_are_busy() {
         drop(tcpdump);
         drop(taken.stdin.take());
         lines.for_each(drop);
-        assert!(taken.wait().unwrap().success());
+        assert!(end_of(&mut taken).success());
         assert_eq!(said, "bind: Device or resource busy\n", "{errors}");
         assert!(errors.contains(&format!("{side} queue 0 of port 'vale119:a' is taken")), "{errors}");
         assert_eq!(errors.matches("vale119:a").count(), 1, "{errors}");
@@ -443,7 +446,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     let mut command = world.command(program());
     command.args(["count", "vale116:slow", &SENT.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut slow = command.spawn().unwrap();
-    let mut output = std::io::BufReader::new(slow.stdout.take().unwrap());
+    let mut output = std::io::BufReader::new(Timely(slow.stdout.take().unwrap()));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -453,7 +456,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     drop(slow.stdin.take());
     let mut said = String::new();
     std::io::Read::read_to_string(&mut output, &mut said).unwrap();
-    assert!(slow.wait().unwrap().success());
+    assert!(end_of(&mut slow).success());
     let numbers: Vec<usize> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let [frames, packets, dropped] = numbers[..] else { panic!("{said}") };
     assert_eq!((packets, frames + dropped), (SENT, SENT), "{said}");

@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use linerate::capture::Writer;
 use linerate::port::{Port, TxQueue};
@@ -13,6 +12,10 @@ use linerate::share::Server;
 use linerate::traffic::Generator;
 use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
+pub use wait::{Deadline, InTime, Timely, end_of, until};
+
+#[path = "../../../linerate/tests/wait/mod.rs"]
+mod wait;
 
 /// Returns a folder with the shared object, which was built with this test, under libpcap's names.
 pub fn folder() -> &'static Path {
@@ -55,7 +58,7 @@ pub fn object() -> PathBuf {
 /// A running program, which is killed with this value.
 pub struct Running {
     pub child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: BufReader<Timely<std::process::ChildStdout>>,
 }
 
 impl Running {
@@ -67,13 +70,13 @@ impl Running {
     pub fn with_input(command: &mut Command, input: Stdio) -> Running {
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(Timely(child.stdout.take().unwrap()));
         Running { child, output }
     }
 
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        self.output.read_line(&mut line).unwrap_or_else(|error| panic!("a line of the program: {error}"));
         line.trim_end().to_string()
     }
 
@@ -93,20 +96,23 @@ impl Running {
     /// Waits until all threads of the program have this state (proc_pid_stat(5)) at the same time.
     fn wait_for_state(&self, state: char) {
         let folder = format!("/proc/{}/task", self.child.id());
-        let begin = Instant::now();
-        while !std::fs::read_dir(&folder).unwrap().all(|thread| is_in_state(&thread.unwrap().path(), state)) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "a thread of the program is not in state {state}");
-            std::thread::yield_now();
-        }
+        until(format_args!("all threads of the program to be in state {state}"), || {
+            std::fs::read_dir(&folder).unwrap().all(|thread| is_in_state(&thread.unwrap().path(), state))
+        });
     }
 
     /// Waits for a line with this text on stderr.
     pub fn wait_for(&mut self, text: &str) -> String {
         let mut read = Vec::new();
-        let stderr = self.child.stderr.as_mut().unwrap();
+        let mut stderr = Timely(self.child.stderr.as_mut().unwrap());
         let mut byte = [0];
         while !(read.ends_with(b"\n") && String::from_utf8_lossy(&read).contains(text)) {
-            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&read));
+            let count = stderr.read(&mut byte);
+            assert!(
+                count.as_ref().is_ok_and(|count| *count == 1),
+                "'{text}': {count:?} after {}",
+                String::from_utf8_lossy(&read)
+            );
             read.extend(byte);
         }
         String::from_utf8(read).unwrap()
@@ -165,9 +171,10 @@ impl Running {
     /// Waits for the end; returns the status, and what is left of stdout and stderr.
     pub fn end(mut self) -> (ExitStatus, String, String) {
         let (mut said, mut errors) = (String::new(), String::new());
-        self.output.read_to_string(&mut said).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        (self.child.wait().unwrap(), said, errors)
+        let read = self.output.read_to_string(&mut said);
+        let read = read.and_then(|_| Timely(self.child.stderr.take().unwrap()).read_to_string(&mut errors));
+        assert!(read.is_ok(), "its end: {read:?}, it printed {said}{errors}");
+        (end_of(&mut self.child), said, errors)
     }
 
     /// Waits for the end, which must be a success; returns stdout.
@@ -283,12 +290,16 @@ pub fn send(port: &Port, tx: &mut TxQueue, count: usize) {
     for at in (0..count).step_by(32) {
         batch.alloc(port.pool(), 32.min(count - at), 60);
         batch.packets().for_each(|mut packet| generator.fill(&mut packet));
+        let deadline = Deadline::begin();
         while !batch.is_empty() {
+            deadline.goes_on(|| format!("{at} of {count} frames were sent, {:?}", port.statistics()));
             tx.send(&mut batch);
         }
     }
     // Receivers that sleep are woken.
+    let deadline = Deadline::begin();
     while tx.unsent() > 0 {
+        deadline.goes_on(|| format!("{} of {count} frames are unsent, {:?}", tx.unsent(), port.statistics()));
         tx.send(&mut batch);
     }
 }
