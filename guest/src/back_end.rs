@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::machine::{newer, unpacked};
 use crate::namespace::Namespace;
+use crate::wait::InTime;
 
 /// A process that ends with this value, and with the test.
 struct Process {
@@ -106,7 +107,7 @@ impl OpenVswitch<'_> {
     pub fn configure(&self, arguments: &str) {
         let program = unpacked("openvswitch").join("usr/bin/ovs-vsctl").display().to_string();
         let command = format!("{program} -t 20 --db=unix:{} {arguments}", self.folder.join("db").display());
-        let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+        let output = Command::new("sh").args(["-c", &command]).output_in_time().expect("a shell");
         assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), self.said());
     }
 

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::wait::{Deadline, MOST};
+
 /// The longest time for a command.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = MOST;
 
 /// The separator before the status at the end of an answer: see `../init`.
 const END: u8 = 0x1E;
@@ -307,10 +309,13 @@ impl Guest {
     #[track_caller]
     pub fn unplug(&mut self, id: &str) {
         self.monitor("device_del", json!({"id": id}));
+        let deadline = Deadline::begin();
         while {
             let event = self.monitor_line();
             event["event"] != "DEVICE_DELETED" || event["data"]["device"] != id
-        } {}
+        } {
+            deadline.goes_on(|| format!("the guest to release {id}"));
+        }
     }
 
     fn monitor_line(&mut self) -> Value {

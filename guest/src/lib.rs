@@ -26,6 +26,7 @@
 //! - `traffic`: what it sends and receives there
 //! - `scenario`: what every card must be able to do
 //! - `served`: cards of ours in the guest, served by the test itself
+//! - [`wait`]: waits that end, which the tests of all crates share
 //!
 //! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
@@ -40,6 +41,8 @@ mod namespace;
 mod scenario;
 mod served;
 mod traffic;
+#[path = "../../crates/linerate/tests/wait/mod.rs"]
+pub mod wait;
 mod wire;
 
 pub use back_end::{OpenVswitch, Passt};

@@ -6,13 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::guest::Guest;
 use crate::initramfs;
 use crate::namespace::Namespace;
+use crate::wait::MOST;
 use crate::wire::Wire;
 
 /// A machine to be booted: q35, 768 MiB, and one processor. With two, QEMU's emulation of processors (10.0)
@@ -343,7 +343,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
     let (sender, receiver) = std::sync::mpsc::channel();
     let listener = listener.try_clone().expect("a descriptor");
     std::thread::spawn(move || sender.send(listener.accept()));
-    let accepted = receiver.recv_timeout(Duration::from_secs(20));
+    let accepted = receiver.recv_timeout(MOST);
     accepted.expect("QEMU did not start: see its message above").expect("a connection").0
 }
 

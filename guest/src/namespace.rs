@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 
+use crate::wait::InTime;
 use crate::wire::Wire;
 
 /// A network namespace, removed when it is dropped.
@@ -84,7 +85,8 @@ fn packet_socket(interface: &str) -> OwnedFd {
 
 #[track_caller]
 fn execute(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let output =
+        Command::new(program).args(arguments).output_in_time().unwrap_or_else(|error| panic!("{program}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)

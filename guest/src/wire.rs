@@ -7,6 +7,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::wait::MOST;
+
 /// A cable that ends in the test: each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {
     /// Packet sockets are used through this type as well: they also send and receive whole frames.
@@ -16,8 +18,8 @@ pub struct Wire {
     received: Cell<u64>,
 }
 
-/// The longest wait for a frame; an emulated guest is slow, but not that slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for a frame.
+const PATIENCE: Duration = MOST;
 
 impl Wire {
     pub(crate) fn new(folder: &Path, number: usize) -> Wire {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate::sim82599::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
+use linerate_guest::wait::Deadline;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use serde_json::Value;
 
@@ -371,7 +372,9 @@ fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
     let before = guest.counter("", "eth0", "rx_missed_errors");
     let child = sink.child(guest);
     guest.run(&format!("kill -STOP {child}"));
+    let deadline = Deadline::begin();
     while guest.counter("", "eth0", "rx_missed_errors") == before {
+        deadline.goes_on(|| format!("another count of missed frames than {before}"));
         guest.run(&format!("{far} linerate gen packet:eth1 --count 1000 --rate 20k --seconds 60 --json >/dev/null"));
     }
     let missed = guest.counter("", "eth0", "rx_missed_errors") - before;

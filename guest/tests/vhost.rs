@@ -20,6 +20,7 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, PortName, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
+use linerate_guest::wait::{Deadline, InTime, MOST, end_of, output_of, until};
 use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
@@ -129,13 +130,13 @@ fn a_machine_s_line_puts_it_on_a_switch() {
             format!("vhost:{}?packed=on&queues=2", path("near")),
             format!("vhost:{}?client=on&offloads=on", path("far")),
         ];
-        let begin = Instant::now();
+        let deadline = Deadline::begin();
         for port in &ports {
-            let attach = || linerate(&["switch", "attach", &format!("vale0:{port}")]).output().unwrap();
+            let attach = || linerate(&["switch", "attach", &format!("vale0:{port}")]).output_in_time().unwrap();
             while let output = attach()
                 && !output.status.success()
             {
-                assert!(begin.elapsed() < Duration::from_secs(20), "{output:?}");
+                deadline.goes_on(|| format!("{port} to be attached: {output:?}"));
             }
         }
         let third = linerate(&["sink", "vale0:third", "--count", "1", "--seconds", "120", "--json"]);
@@ -155,7 +156,7 @@ fn a_machine_s_line_puts_it_on_a_switch() {
             assert_eq!(end_transfer(&mut guest), sum, "{qemu:?}");
         }
         // Broadcasts come to the third port, too.
-        let seen = third.wait_with_output().unwrap();
+        let seen = output_of(third);
         assert!(seen.status.success(), "{seen:?}");
         complaints(&mut guest);
         drop(server);
@@ -299,7 +300,7 @@ impl Process {
 
     fn kill(&mut self) {
         self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        end_of(&mut self.0);
     }
 
     /// Stops the process; returns when it has stopped.
@@ -330,10 +331,10 @@ fn kill_where_qemu_drops(guest: &mut Guest, socket: &str, process: &mut Process,
     const SIZE: u16 = 256;
     const WAITING: u16 = 12;
     let ping = |count: u16| format!("ping -c {count} -i 0.001 -W 1 {address} || true");
-    let begin = Instant::now();
+    let deadline = Deadline::begin();
     // In the rounds with a wrap counter of 0.
     while !(SIZE - WAITING / 2..SIZE).contains(&place(socket, 1)) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "it is at {:#x}", place(socket, 1));
+        deadline.goes_on(|| format!("the end of a round of the ring; it is at {:#x}", place(socket, 1)));
         let both = u32::from(2 * SIZE - WAITING / 2);
         let at = place(socket, 1);
         let number = if at >> 15 == 1 { u32::from(at & 0x7FFF) } else { u32::from(at) + u32::from(SIZE) };
@@ -436,11 +437,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     drop(guest);
     for (forwarder, names) in forwarders.into_iter().zip(&pairs) {
         for (mut port, name) in forwarder.ports().into_iter().zip(names) {
-            let begin = Instant::now();
-            while port.link().unwrap() != Link::Down {
-                assert!(begin.elapsed() < Duration::from_secs(20), "{name} does not see the end");
-                std::thread::yield_now();
-            }
+            until(format_args!("{name} to see the end"), || port.link().unwrap() == Link::Down);
             assert!(port.info().description.contains("no front end"), "{}", port.info().description);
             let pool = port.pool().clone();
             assert_eq!(pool.available(), pool.region().buffers(), "{name}");
@@ -764,7 +761,11 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
                 wait_until_packets_arrive(&pool, &mut rx, &mut tx, "killed", &|| dpdk.said());
                 // Until it is killed, its queues are full.
                 let (mut returned, mut dpdk) = (0, Some(dpdk));
+                let deadline = Deadline::begin();
                 while dpdk.is_some() || killed.link().unwrap() != Link::Down {
+                    deadline.goes_on(|| {
+                        format!("10,000 packets and the end; {returned} were returned, {:?}", killed.statistics())
+                    });
                     if batch.is_empty() {
                         batch.alloc(&pool, 32, 1000);
                     }
@@ -808,11 +809,11 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
             (port, Returning::start(&format!("{device},client=1"), 1, &folder))
         } else {
             let dpdk = Returning::start(&device, 1, &folder);
-            let begin = Instant::now();
+            let deadline = Deadline::begin();
             let port = loop {
                 match open_one(&name) {
                     Ok(port) => break port,
-                    Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}: {}", dpdk.said()),
+                    Err(error) => deadline.goes_on(|| format!("{name}: {error}: {}", dpdk.said())),
                 }
                 std::thread::yield_now();
             };
@@ -824,9 +825,9 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         assert!(port.info().description.contains(kind), "{options}: {}", port.info().description);
         // Without its back end, the port has all its buffers.
         drop(dpdk);
-        let begin = Instant::now();
+        let deadline = Deadline::begin();
         while rx.buffers() + tx.buffers() > 0 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{options}: the port does not see the end");
+            deadline.goes_on(|| format!("{options}: the port to see the end"));
             let mut batch = Batch::new();
             rx.recv(&mut batch);
             tx.send(&mut Batch::new());
@@ -910,11 +911,11 @@ fn a_namespace_reaches_another_through_passt() {
     );
     // Without a capture it leaves checksums undone, and marks them as valid.
     let passt = Passt::start(&outside, &socket, &["-4", "--pcap", "/dev/null", "--tcp-ports", "5001"]);
-    let begin = Instant::now();
+    let deadline = Deadline::begin();
     let port = loop {
         match open_one(&format!("virtio-user:{}", socket.display())) {
             Ok(port) => break port,
-            Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}: {}", passt.said()),
+            Err(error) => deadline.goes_on(|| format!("passt's socket: {error}: {}", passt.said())),
         }
         std::thread::yield_now();
     };
@@ -940,10 +941,16 @@ fn a_namespace_reaches_another_through_passt() {
         let listener = to.inside(|| TcpListener::bind(listen).unwrap());
         let sent = bytes.clone();
         let client = from.inside(|| TcpStream::connect(connect).unwrap());
-        client.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.set_write_timeout(Some(MOST)).unwrap();
         let sender = std::thread::spawn(move || (&client).write_all(&sent).map(|()| client.shutdown(Shutdown::Write)));
-        let (mut server, mut received) = (listener.accept().unwrap().0, Vec::new());
-        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (mut server, mut received) = (None, Vec::new());
+        until(format_args!("a connection to {listen}"), || {
+            server = listener.accept().ok();
+            server.is_some()
+        });
+        let mut server = server.unwrap().0;
+        server.set_read_timeout(Some(MOST)).unwrap();
         server.read_to_end(&mut received).unwrap();
         let _ = sender.join().unwrap().unwrap();
         assert!(received == bytes, "{listen}: {} bytes", received.len());
@@ -976,11 +983,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
         let drops = port.statistics().unwrap().drops;
         assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{theirs}: {drops:?}");
         drop(dpdk);
-        let begin = Instant::now();
-        while port.link().unwrap() != Link::Down {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{theirs}: the port does not see the end");
-            std::thread::yield_now();
-        }
+        until(format_args!("{theirs}: the port to see the end"), || port.link().unwrap() == Link::Down);
         // Buffers that a client has lent come back, too.
         drop((rx, tx, port));
         assert_eq!(pool.available(), pool.region().buffers(), "{ours}");
@@ -1027,9 +1030,9 @@ impl Returning {
     fn restart_port(&mut self) {
         let input = self.child.stdin.as_mut().expect("it is a pipe");
         input.write_all(b"stop\nport stop 0\nport start 0\nstart\n").unwrap();
-        let begin = Instant::now();
+        let deadline = Deadline::begin();
         while self.said().matches("Checking link statuses").count() < 3 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{}", self.said());
+            deadline.goes_on(|| format!("testpmd to start its port again: {}", self.said()));
             std::thread::yield_now();
         }
     }
@@ -1057,10 +1060,12 @@ fn every_packet_arrives(
     {
         let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
         let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
-        let begin = Instant::now();
+        let deadline = Deadline::begin();
         while checker.report().received < count {
-            let late = begin.elapsed() > Duration::from_secs(20);
-            assert!(!late, "{options}, {size}: {:?}\n{}", checker.report(), said());
+            deadline.goes_on(|| {
+                let report = checker.report();
+                format!("{options}, {size}: {count} packets, {sent} were sent: {report:?}\n{}", said())
+            });
             // No more on the way than the peer's queues hold.
             if batch.is_empty() && sent < count && sent - checker.report().received < most {
                 batch.alloc(pool, 32.min(most).min(count - sent) as usize, size - 4);
@@ -1090,9 +1095,9 @@ fn wait_until_packets_arrive(
     const PATIENCE: u32 = 20_000;
     let (mut batch, mut back) = (Batch::new(), Batch::new());
     let (mut round, mut arrived, mut polls) = (0u16, 0, PATIENCE);
-    let begin = Instant::now();
+    let deadline = Deadline::begin();
     while arrived < 32 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{options}: nothing arrives: {}", said());
+        deadline.goes_on(|| format!("{options}: a first packet: {}", said()));
         polls += 1;
         if polls > PATIENCE && batch.is_empty() {
             (round, arrived, polls) = (round + 1, 0, 0);
