@@ -190,7 +190,10 @@ pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     }
     // SAFETY: the program's text, which ends with a zero.
     let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
-    Some(match Handle::for_port(name)? {
+    let handle = Handle::for_port(name)?;
+    // A program may forbid itself to open files before it activates the handle (seccomp(2)).
+    crate::real::library_s_function();
+    Some(match handle {
         Ok(handle) => Box::into_raw(Box::new(handle)),
         Err(why) => {
             // SAFETY: the program's buffer of this size.

@@ -657,6 +657,19 @@ static void several(const char *device) {
 	}
 }
 
+/* Prints whether the system's libpcap is there once a handle is created. */
+static void load_early(const char *device) {
+	char line[4096];
+	int is_there = 0;
+	pcap = pcap_create(device, text);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof line, maps))
+		is_there |= strstr(line, "/libpcap.so.1") != NULL;
+	fclose(maps);
+	pcap_close(pcap);
+	SHOW(is_there);
+}
+
 static volatile long cleaned;
 static volatile int is_in_callback;
 
@@ -798,6 +811,8 @@ int main(int argc, char **argv) {
 		become_daemon(device);
 	else if (!strcmp(what, "both"))
 		send_beside_child(device, atol(third));
+	else if (!strcmp(what, "early"))
+		load_early(device);
 	else if (!strcmp(what, "several"))
 		several(device);
 	else if (!strcmp(what, "cancel"))

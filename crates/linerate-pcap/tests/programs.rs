@@ -474,3 +474,9 @@ fn several_handles_share_a_port() {
         assert!(counts[0] == 110 && counts[1..].iter().all(|count| (100..=107).contains(count)), "{device}: {said}");
     }
 }
+
+/// Nothing is left to be opened for filters when a handle was created: a program may forbid that (seccomp(2)).
+#[test]
+fn the_system_s_libpcap_is_loaded_with_the_first_handle() {
+    assert_eq!(World::new().start(&["early", "vale77:a"]).said(), "is_there: 1\n");
+}
