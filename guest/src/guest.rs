@@ -314,7 +314,7 @@ impl Guest {
             let event = self.monitor_line();
             event["event"] != "DEVICE_DELETED" || event["data"]["device"] != id
         } {
-            deadline.goes_on(|| format!("the guest to release {id}"));
+            deadline.check(|| format!("the guest to release {id}"));
         }
     }
 

@@ -374,7 +374,7 @@ fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
     guest.run(&format!("kill -STOP {child}"));
     let deadline = Deadline::begin();
     while guest.counter("", "eth0", "rx_missed_errors") == before {
-        deadline.goes_on(|| format!("another count of missed frames than {before}"));
+        deadline.check(|| format!("another count of missed frames than {before}"));
         guest.run(&format!("{far} linerate gen packet:eth1 --count 1000 --rate 20k --seconds 60 --json >/dev/null"));
     }
     let missed = guest.counter("", "eth0", "rx_missed_errors") - before;

@@ -136,7 +136,7 @@ fn a_machine_s_line_puts_it_on_a_switch() {
             while let output = attach()
                 && !output.status.success()
             {
-                deadline.goes_on(|| format!("{port} to be attached: {output:?}"));
+                deadline.check(|| format!("{port} to be attached: {output:?}"));
             }
         }
         let third = linerate(&["sink", "vale0:third", "--count", "1", "--seconds", "120", "--json"]);
@@ -334,7 +334,7 @@ fn kill_where_qemu_drops(guest: &mut Guest, socket: &str, process: &mut Process,
     let deadline = Deadline::begin();
     // In the rounds with a wrap counter of 0.
     while !(SIZE - WAITING / 2..SIZE).contains(&place(socket, 1)) {
-        deadline.goes_on(|| format!("the end of a round of the ring; it is at {:#x}", place(socket, 1)));
+        deadline.check(|| format!("the end of a round of the ring; it is at {:#x}", place(socket, 1)));
         let both = u32::from(2 * SIZE - WAITING / 2);
         let at = place(socket, 1);
         let number = if at >> 15 == 1 { u32::from(at & 0x7FFF) } else { u32::from(at) + u32::from(SIZE) };
@@ -763,7 +763,7 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
                 let (mut returned, mut dpdk) = (0, Some(dpdk));
                 let deadline = Deadline::begin();
                 while dpdk.is_some() || killed.link().unwrap() != Link::Down {
-                    deadline.goes_on(|| {
+                    deadline.check(|| {
                         format!("10,000 packets and the end; {returned} were returned, {:?}", killed.statistics())
                     });
                     if batch.is_empty() {
@@ -813,7 +813,7 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
             let port = loop {
                 match open_one(&name) {
                     Ok(port) => break port,
-                    Err(error) => deadline.goes_on(|| format!("{name}: {error}: {}", dpdk.said())),
+                    Err(error) => deadline.check(|| format!("{name}: {error}: {}", dpdk.said())),
                 }
                 std::thread::yield_now();
             };
@@ -827,7 +827,7 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         drop(dpdk);
         let deadline = Deadline::begin();
         while rx.buffers() + tx.buffers() > 0 {
-            deadline.goes_on(|| format!("{options}: the port to see the end"));
+            deadline.check(|| format!("{options}: the port to see the end"));
             let mut batch = Batch::new();
             rx.recv(&mut batch);
             tx.send(&mut Batch::new());
@@ -915,7 +915,7 @@ fn a_namespace_reaches_another_through_passt() {
     let port = loop {
         match open_one(&format!("virtio-user:{}", socket.display())) {
             Ok(port) => break port,
-            Err(error) => deadline.goes_on(|| format!("passt's socket: {error}: {}", passt.said())),
+            Err(error) => deadline.check(|| format!("passt's socket: {error}: {}", passt.said())),
         }
         std::thread::yield_now();
     };
@@ -1032,7 +1032,7 @@ impl Returning {
         input.write_all(b"stop\nport stop 0\nport start 0\nstart\n").unwrap();
         let deadline = Deadline::begin();
         while self.said().matches("Checking link statuses").count() < 3 {
-            deadline.goes_on(|| format!("testpmd to start its port again: {}", self.said()));
+            deadline.check(|| format!("testpmd to start its port again: {}", self.said()));
             std::thread::yield_now();
         }
     }
@@ -1062,7 +1062,7 @@ fn every_packet_arrives(
         let (mut sent, mut batch, mut back) = (0, Batch::new(), Batch::new());
         let deadline = Deadline::begin();
         while checker.report().received < count {
-            deadline.goes_on(|| {
+            deadline.check(|| {
                 let report = checker.report();
                 format!("{options}, {size}: {count} packets, {sent} were sent: {report:?}\n{}", said())
             });
@@ -1097,7 +1097,7 @@ fn wait_until_packets_arrive(
     let (mut round, mut arrived, mut polls) = (0u16, 0, PATIENCE);
     let deadline = Deadline::begin();
     while arrived < 32 {
-        deadline.goes_on(|| format!("{options}: a first packet: {}", said()));
+        deadline.check(|| format!("{options}: a first packet: {}", said()));
         polls += 1;
         if polls > PATIENCE && batch.is_empty() {
             (round, arrived, polls) = (round + 1, 0, 0);

@@ -40,7 +40,7 @@ impl Client {
         let deadline = Deadline::begin();
         loop {
             let state = self.ask("{}");
-            deadline.goes_on(|| format!("another state than {state}"));
+            deadline.check(|| format!("another state than {state}"));
             if is_so(&state) {
                 return state;
             }

@@ -308,7 +308,7 @@ fn dropped_packets_are_reported() {
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
         let port = list["ports"].as_array().unwrap().iter().find(|port| port["name"] == "vale0:a").unwrap();
         let (to_it, drops) = (port["rx_packets"].as_u64().unwrap(), port["drops"].as_u64().unwrap());
-        deadline.goes_on(|| format!("of {COUNT} packets {to_it} came to the port, {drops} were dropped: {list}"));
+        deadline.check(|| format!("of {COUNT} packets {to_it} came to the port, {drops} were dropped: {list}"));
         if to_it + drops >= COUNT {
             break drops;
         }

@@ -210,7 +210,7 @@ fn the_second_interrupt_ends_at_once() {
     let (mut pressed, mut bytes) = (None::<Instant>, [0; 4096]);
     let deadline = Deadline::begin();
     while terminal.screen.screen().alternate_screen() {
-        deadline.goes_on(|| format!("the end of the full screen:\n{}", terminal.lines().join("\n")));
+        deadline.check(|| format!("the end of the full screen:\n{}", terminal.lines().join("\n")));
         // Within a tenth of a second the next one is the same.
         if pressed.is_none_or(|time| time.elapsed() > Duration::from_millis(150)) {
             terminal.press("\x03");

@@ -276,7 +276,7 @@ fn machines_are_ports_of_a_switch() {
     // The last packets are on their way. Each machine's port is joined to one of the switch, and each of these may drop some.
     let deadline = Deadline::begin();
     while counted(&near)[0] < COUNT || counted(&far)[1] + dropped() < COUNT {
-        deadline.goes_on(|| format!("{COUNT} packets: {}", world.succeeds("switch list --json")));
+        deadline.check(|| format!("{COUNT} packets: {}", world.succeeds("switch list --json")));
         std::thread::yield_now();
     }
     let (code, said) = sink.interrupt();
@@ -311,7 +311,7 @@ fn all_queues_of_a_machine_reach_the_switch() {
     let until = |passed: &dyn Fn() -> u64, count: u64| {
         let deadline = Deadline::begin();
         while passed() < count {
-            deadline.goes_on(|| format!("{count} packets: {}", world.succeeds("switch list --json")));
+            deadline.check(|| format!("{count} packets: {}", world.succeeds("switch list --json")));
         }
     };
     // The machine drops those that it is too slow for.

@@ -210,7 +210,7 @@ fn a_server_without_descriptors_reports_it_and_continues() {
                 if output.status.success() == wanted {
                     return text(&output.stderr);
                 }
-                deadline.goes_on(|| format!("a list (or none: {wanted}): {output:?}"));
+                deadline.check(|| format!("a list (or none: {wanted}): {output:?}"));
                 if !wanted {
                     // Those that say nothing for two seconds are closed, which a busy machine may need for the list.
                     held.clear();
@@ -241,7 +241,7 @@ fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
     (0..20).for_each(|_| drop(open_and_close()));
     let deadline = Deadline::begin();
     while server.counted("fd") > before {
-        deadline.goes_on(|| format!("the {before} descriptors of before, there are {}", server.counted("fd")));
+        deadline.check(|| format!("the {before} descriptors of before, there are {}", server.counted("fd")));
         std::thread::yield_now();
     }
 }

@@ -194,7 +194,7 @@ impl Running {
     fn wait(&self, what: &str, mut is_so: impl FnMut(&Running) -> bool) {
         let deadline = Deadline::begin();
         while !is_so(self) {
-            deadline.goes_on(|| format!("{}: {what}: {:?}", self.command, self.said()));
+            deadline.check(|| format!("{}: {what}: {:?}", self.command, self.said()));
             std::thread::yield_now();
         }
     }

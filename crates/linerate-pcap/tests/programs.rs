@@ -152,7 +152,7 @@ fn a_daemon_sends_when_its_parent_has_ended() {
     assert_eq!(lines[1], "60", "{said}");
     let (mut batch, deadline) = (Batch::new(), Deadline::begin());
     while batch.len() < 2 {
-        deadline.goes_on(|| format!("{} of 2 frames came, {:?}", batch.len(), receiver.statistics()));
+        deadline.check(|| format!("{} of 2 frames came, {:?}", batch.len(), receiver.statistics()));
         rx.recv(&mut batch);
     }
     assert_eq!(batch.len(), 2);
@@ -271,7 +271,7 @@ fn programs_send() {
     let (mut batch, mut numbers) = (Batch::new(), Vec::new());
     let deadline = Deadline::begin();
     while numbers.len() < 500 {
-        deadline.goes_on(|| format!("{} of 500 frames came, {:?}", numbers.len(), other.statistics()));
+        deadline.check(|| format!("{} of 500 frames came, {:?}", numbers.len(), other.statistics()));
         rx.recv(&mut batch);
         numbers.extend(batch.packets().map(|packet| u16::from_be_bytes([packet[20], packet[21]])));
         batch.clear();

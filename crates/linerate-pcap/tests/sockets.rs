@@ -42,7 +42,7 @@ fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> 
             frames.push(bytes);
         }
         batch.clear();
-        deadline.goes_on(|| format!("{} of {count} frames came", frames.len()));
+        deadline.check(|| format!("{} of {count} frames came", frames.len()));
         std::thread::yield_now();
     }
     frames
@@ -202,7 +202,7 @@ fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
                 batch.clear();
                 let deadline = Deadline::begin();
                 while !answers.is_empty() || tx.unsent() > 0 {
-                    deadline.goes_on(|| format!("{} answers are unsent", tx.unsent()));
+                    deadline.check(|| format!("{} answers are unsent", tx.unsent()));
                     tx.send(&mut answers);
                 }
                 std::thread::yield_now();

@@ -335,7 +335,7 @@ fn threads_get_every_frame_once_and_in_order() {
                 let deadline = Deadline::begin();
                 while received.load(Ordering::Relaxed) < FRAMES {
                     deadline
-                        .goes_on(|| format!("{} of {FRAMES} packets were received", received.load(Ordering::Relaxed)));
+                        .check(|| format!("{} of {FRAMES} packets were received", received.load(Ordering::Relaxed)));
                     let mut some = receive(&mut rx);
                     received.fetch_add(some.len(), Ordering::Relaxed);
                     if some.is_empty() {
@@ -351,11 +351,11 @@ fn threads_get_every_frame_once_and_in_order() {
         let mut sent = 0;
         let deadline = Deadline::begin();
         while sent < FRAMES {
-            deadline.goes_on(|| format!("{sent} of {FRAMES} packets were sent"));
+            deadline.check(|| format!("{sent} of {FRAMES} packets were sent"));
             // So few are on their way that no ring of a consumer is full.
             let deadline = Deadline::begin();
             while sent - received.load(Ordering::Relaxed) > 256 {
-                deadline.goes_on(|| format!("of {sent} packets {} were received", received.load(Ordering::Relaxed)));
+                deadline.check(|| format!("of {sent} packets {} were received", received.load(Ordering::Relaxed)));
                 std::thread::yield_now();
             }
             let count = (FRAMES - sent).min(32);
@@ -364,7 +364,7 @@ fn threads_get_every_frame_once_and_in_order() {
             sent += count;
             let deadline = Deadline::begin();
             while !batch.is_empty() {
-                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
+                deadline.check(|| format!("{} packets cannot be sent", batch.len()));
                 bench.sender.send(&mut batch);
             }
         }
@@ -544,7 +544,7 @@ fn cards_and_capture_files_are_handed_out() {
     let mut counts = [0; 3];
     let deadline = Deadline::begin();
     while counts.iter().sum::<usize>() < 3000 {
-        deadline.goes_on(|| format!("of 3000 packets {counts:?} were received, {:?}", port.statistics()));
+        deadline.check(|| format!("of 3000 packets {counts:?} were received, {:?}", port.statistics()));
         for (rx, count) in consumers.iter_mut().zip(&mut counts) {
             *count += rx.recv(&mut batch);
             batch.clear();
@@ -600,7 +600,7 @@ impl Served {
         flows.into_iter().for_each(|flow| assert!(batch.push(&self.pool, &numbered(flow, number, 60))));
         let deadline = Deadline::begin();
         while !batch.is_empty() {
-            deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
+            deadline.check(|| format!("{} packets cannot be sent", batch.len()));
             self.sender.send(&mut batch);
         }
     }
@@ -617,7 +617,7 @@ fn receive_from(rx: &mut dyn Receive, count: usize) -> Vec<(u16, u32)> {
     let mut all = Vec::new();
     let deadline = Deadline::begin();
     while all.len() < count {
-        deadline.goes_on(|| format!("{} of {count} packets were received", all.len()));
+        deadline.check(|| format!("{} of {count} packets were received", all.len()));
         all.extend(receive_some(rx));
     }
     all
@@ -651,7 +651,7 @@ fn clients_of_a_server_share_a_port() {
     let (mut received, mut last) = (0, None);
     let deadline = Deadline::begin();
     let dropped = loop {
-        deadline.goes_on(|| format!("{received} of {} packets were received, {:?}", 200 * counts[1], b.statistics()));
+        deadline.check(|| format!("{received} of {} packets were received, {:?}", 200 * counts[1], b.statistics()));
         for (flow, round) in receive_some(&mut *rx_b) {
             assert!(consumer(flow, 2) == 1 && last.is_none_or(|last| last <= round));
             (last, received) = (Some(round), received + 1);

@@ -127,7 +127,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
         let mut batch = Batch::new();
         let deadline = Deadline::begin();
         while !stopped.load(Ordering::Relaxed) {
-            deadline.goes_on(|| "the end of the test");
+            deadline.check(|| "the end of the test");
             rx.recv(&mut batch);
             tx.send(&mut batch);
             batch.clear();
@@ -137,7 +137,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     let (mut last, mut slots) = (device.statistics().unwrap(), 0);
     let deadline = Deadline::begin();
     while last.tx_packets < 100_000 {
-        deadline.goes_on(|| format!("100,000 sent packets: {last:?}"));
+        deadline.check(|| format!("100,000 sent packets: {last:?}"));
         let now = device.statistics().unwrap();
         assert!(now.rx_packets >= last.rx_packets && now.tx_packets >= last.tx_packets);
         assert!(now.rx_bytes >= last.rx_bytes);

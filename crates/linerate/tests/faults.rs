@@ -333,7 +333,7 @@ fn a_sender_that_does_not_wait_overruns_the_card_and_every_frame_is_accounted_fo
     let mut rx = device.rx(0).unwrap();
     let deadline = Deadline::begin();
     while card.wire_report().unwrap().sent < 100_000 {
-        deadline.goes_on(|| format!("100,000 frames of the wire: {:?}", card.wire_report()));
+        deadline.check(|| format!("100,000 frames of the wire: {:?}", card.wire_report()));
         card.step(1000);
     }
     let (mut batch, mut received) = (Batch::new(), 0);

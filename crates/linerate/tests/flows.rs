@@ -52,7 +52,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
         threads.push(std::thread::spawn(move || {
             let deadline = Deadline::begin();
             while !stop.load(Ordering::Relaxed) {
-                deadline.goes_on(|| "the end of the test");
+                deadline.check(|| "the end of the test");
                 let mut moved = 0;
                 for (rx, tx, batch) in &mut ways {
                     if batch.is_empty() {
@@ -69,7 +69,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     }
     let deadline = Deadline::begin();
     while ports.iter().any(|(card, _)| card.wire_report().unwrap().received < FRAMES) {
-        deadline.goes_on(|| {
+        deadline.check(|| {
             let ports = ports.iter().map(|(card, device)| (card.wire_report(), card.frames(), device.statistics()));
             format!("{FRAMES} frames at each wire: {:?}", ports.collect::<Vec<_>>())
         });
@@ -105,7 +105,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
     let (mut batch, mut received) = (Batch::new(), [0; 64]);
     let deadline = Deadline::begin();
     while received.iter().sum::<usize>() < 10_000 {
-        deadline.goes_on(|| format!("of 10,000 packets {received:?} were received, {:?}", device.statistics()));
+        deadline.check(|| format!("of 10,000 packets {received:?} were received, {:?}", device.statistics()));
         card.step(64);
         for (n, (rx, tx)) in queues.iter_mut().enumerate() {
             received[n] += rx.recv(&mut batch);
@@ -140,7 +140,7 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
         let (mut batch, mut received) = (Batch::new(), [0; 4]);
         let deadline = Deadline::begin();
         while received.iter().sum::<usize>() < 6400 {
-            deadline.goes_on(|| format!("of 6,400 packets {received:?} were received, {:?}", device.statistics()));
+            deadline.check(|| format!("of 6,400 packets {received:?} were received, {:?}", device.statistics()));
             card.step(64);
             for (n, rx) in queues.iter_mut().enumerate() {
                 received[n] += rx.recv(&mut batch);
@@ -168,7 +168,7 @@ fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> 
     // The wire's time begins with the first look for frames.
     let deadline = Deadline::begin();
     while sent() == 0 {
-        deadline.goes_on(|| "the first frame of the wire");
+        deadline.check(|| "the first frame of the wire");
         card.step(1);
     }
     assert_eq!(sent(), 1);

@@ -487,13 +487,13 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
     let (mut batch, mut count) = (Batch::new(), 0);
     let deadline = Deadline::begin();
     while panicking.check_wire().is_ok() {
-        deadline.goes_on(|| "the panic of the wire");
+        deadline.check(|| "the panic of the wire");
         std::thread::yield_now();
     }
     let most = if cfg!(miri) { 64 } else { 1000 };
     let deadline = Deadline::begin();
     while count < most {
-        deadline.goes_on(|| format!("{count} of {most} packets were received, {:?}", neighbour.statistics()));
+        deadline.check(|| format!("{count} of {most} packets were received, {:?}", neighbour.statistics()));
         count += received.recv(&mut batch);
         batch.clear();
     }

@@ -194,7 +194,7 @@ fn send_while_down() {
         run(&format!("ip link set dev {down} up"));
         let deadline = Deadline::begin();
         while tx.unsent() > 0 {
-            deadline.goes_on(|| format!("{kind}: {} packets are unsent", tx.unsent()));
+            deadline.check(|| format!("{kind}: {} packets are unsent", tx.unsent()));
             tx.send(&mut batch);
         }
         assert_eq!(sent(&*port), (RING as u64, RING as u64 * 60), "{kind}, {down} up");
@@ -286,7 +286,7 @@ fn wait_for_a_reader() {
     let mut checker = Checker::default();
     let deadline = Deadline::begin();
     while checker.report().received < COUNT {
-        deadline.goes_on(|| {
+        deadline.check(|| {
             format!("{} of {COUNT} packets were received, {:?}", checker.report().received, receiver.statistics())
         });
         rx.recv(&mut batch);
@@ -335,7 +335,7 @@ fn receive_segments() {
         let mut frames = Vec::new();
         let deadline = Deadline::begin();
         while frames.len() < 6 {
-            deadline.goes_on(|| format!("{} of 6 frames were received, {:?}", frames.len(), port.statistics()));
+            deadline.check(|| format!("{} of 6 frames were received, {:?}", frames.len(), port.statistics()));
             if offloads {
                 rx.recv(&mut large);
                 sender.send(&mut large);

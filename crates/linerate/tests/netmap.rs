@@ -254,7 +254,7 @@ fn a_sleeping_receiver_is_woken() {
             let mut echoed = 0;
             let deadline = Deadline::begin();
             while echoed < 200 {
-                deadline.goes_on(|| format!("{echoed} of 200 packets were returned"));
+                deadline.check(|| format!("{echoed} of 200 packets were returned"));
                 let received = b_rx.recv(&mut batch);
                 echoed += b_tx.send(&mut batch);
                 waiter.turn(received, &mut [&mut b_rx]);
@@ -267,7 +267,7 @@ fn a_sleeping_receiver_is_woken() {
             let mut received = 0;
             let deadline = Deadline::begin();
             while received == 0 {
-                deadline.goes_on(|| "the packet that comes back");
+                deadline.check(|| "the packet that comes back");
                 received = a_rx.recv(&mut batch);
                 waiter.turn(received, &mut [&mut a_rx]);
             }
@@ -392,7 +392,7 @@ fn a_switch_and_its_monitors_note_when_packets_come() {
         // Long after: the time is not that of receiving.
         let deadline = Deadline::begin();
         while now() < after + 1_000_000 {
-            deadline.goes_on(|| "a millisecond");
+            deadline.check(|| "a millisecond");
         }
         let came = times(&mut b.rx);
         assert_eq!(came.len(), count);
@@ -754,7 +754,7 @@ fn threads_share_a_switch() {
                     bytes[..6].fill(0xFF);
                     let deadline = Deadline::begin();
                     while !batch.push(pool, &bytes) {
-                        deadline.goes_on(|| "a free buffer");
+                        deadline.check(|| "a free buffer");
                         std::thread::yield_now();
                     }
                     tx.send(&mut batch);
@@ -767,7 +767,7 @@ fn threads_share_a_switch() {
                 // Each packet of the other two arrives, or is counted as dropped here.
                 let deadline = Deadline::begin();
                 while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
-                    deadline.goes_on(|| {
+                    deadline.check(|| {
                         format!("{received} of {} packets were received, {:?}", 2 * COUNT, device.statistics())
                     });
                     rx.recv(&mut batch);

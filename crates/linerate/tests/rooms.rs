@@ -84,7 +84,7 @@ const UNSAFE: [&str; 15] = [
     "memif/",
     "memory/",
     "netmap/channel.rs",
-    "netmap/reader.rs",
+    "netmap/slot_channel.rs",
     "nic/",
     "open/",
     "pci/",

@@ -167,7 +167,7 @@ fn the_driver_forwards_over_vfio_user() {
     let done = |bench: &Bench| bench.card.wire_report().unwrap().received == 5_000;
     let deadline = Deadline::begin();
     while !(done(&a) && done(&b)) {
-        deadline.goes_on(|| {
+        deadline.check(|| {
             let reports = [&a, &b].map(|bench| (bench.card.frames(), bench.card.wire_report(), bench.card.breaches()));
             format!("5,000 frames at each wire: {reports:?}")
         });
@@ -175,7 +175,7 @@ fn the_driver_forwards_over_vfio_user() {
             rx.recv(&mut batch);
             let deadline = Deadline::begin();
             while !batch.is_empty() {
-                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
+                deadline.check(|| format!("{} packets cannot be sent", batch.len()));
                 tx.send(&mut batch);
             }
         }
@@ -455,7 +455,7 @@ fn a_million_random_messages() {
     let offsets: Vec<u32> = MAP.iter().map(|register| register.offset).collect();
     let deadline = Deadline::begin();
     while sent < MESSAGES {
-        deadline.goes_on(|| format!("{sent} of {MESSAGES} messages were answered"));
+        deadline.check(|| format!("{sent} of {MESSAGES} messages were answered"));
         let kind = random() % 100;
         let no_reply = if random().is_multiple_of(2) { 1 << 4 } else { 0 };
         let mut payload = Vec::new();
@@ -545,7 +545,7 @@ fn a_million_random_messages() {
     let (mut rx, mut batch, mut received) = (port.rx(0).unwrap(), Batch::new(), 0);
     let deadline = Deadline::begin();
     while received < 10_000 {
-        deadline.goes_on(|| format!("{received} of 10,000 frames were received, {:?}", port.statistics()));
+        deadline.check(|| format!("{received} of 10,000 frames were received, {:?}", port.statistics()));
         received += rx.recv(&mut batch);
         batch.clear();
     }

@@ -124,7 +124,7 @@ fn packets_that_are_too_long_are_dropped_and_counted() {
     assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));
     let deadline = Deadline::begin();
     while send(&mut *tx, &pool, &[60; 60]) == 0 {
-        deadline.goes_on(|| "the pipe is full");
+        deadline.check(|| "the pipe is full");
     }
     assert_eq!((send(&mut *tx, &pool, &[3001]), a.statistics().unwrap().drops.tx_too_long), (0, 3));
 }
@@ -276,7 +276,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     let mut lens = Vec::new();
     let deadline = Deadline::begin();
     while lens.len() < 3 {
-        deadline.goes_on(|| format!("three packets, {lens:?} came, {:?}", b.statistics()));
+        deadline.check(|| format!("three packets, {lens:?} came, {:?}", b.statistics()));
         lens.extend(receive(&mut *rx).iter().map(|(_, len)| *len));
     }
     lens.sort();
@@ -313,7 +313,7 @@ fn a_monitor_receives_and_does_not_send() {
     assert_eq!(receive(&mut *rx).len(), 2);
     let (deadline, mut packets) = (Deadline::begin(), Vec::new());
     while packets.len() < 2 {
-        deadline.goes_on(|| format!("{} of 2 packets were received, {:?}", packets.len(), monitor.statistics()));
+        deadline.check(|| format!("{} of 2 packets were received, {:?}", packets.len(), monitor.statistics()));
         packets.extend(receive(&mut *heard));
     }
     assert_eq!(packets, [(0, 60), (1, 5000)]);
@@ -355,7 +355,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
         (now.rx_packets + now.drops.no_descriptor) as usize
     };
     while counted(&watched) < SENT {
-        deadline.goes_on(|| format!("{sent} of {SENT} packets were sent, {:?}", watched.statistics()));
+        deadline.check(|| format!("{sent} of {SENT} packets were sent, {:?}", watched.statistics()));
         while batch.len() < 32 && sent < SENT {
             assert!(batch.push(&pool, &[0xff; 60]));
             sent += 1;
@@ -370,7 +370,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
     until("the end of the monitor", || monitor.link().is_err());
     let deadline = Deadline::begin();
     while counted(&monitor) < received {
-        deadline.goes_on(|| format!("{received} copies, {:?}", monitor.statistics()));
+        deadline.check(|| format!("{received} copies, {:?}", monitor.statistics()));
         heard.recv(&mut taken);
         taken.clear();
     }
@@ -382,7 +382,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
 fn times(rx: &mut dyn Receive, count: usize) -> Vec<Option<u64>> {
     let (deadline, mut times, mut batch) = (Deadline::begin(), Vec::new(), Batch::with_capacity(256));
     while times.len() < count {
-        deadline.goes_on(|| format!("{} of {count} packets were received", times.len()));
+        deadline.check(|| format!("{} of {count} packets were received", times.len()));
         rx.recv(&mut batch);
         times.extend(batch.packets().map(|packet| packet.timestamp()));
         batch.clear();

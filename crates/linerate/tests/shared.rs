@@ -183,7 +183,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
             assert_eq!((frame[2], frame[3]), (MARK, heard));
             heard += 1;
         }
-        deadline.goes_on(|| format!("{heard} of 50,000 packets were received, {sent} were sent"));
+        deadline.check(|| format!("{heard} of 50,000 packets were received, {sent} were sent"));
     }
     drop(asleep);
 }
@@ -290,20 +290,20 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
         let (mut exchanged, mut heard) = (0, 0);
         let deadline = Deadline::begin();
         while !done.load(Relaxed) || exchanged < 1000 {
-            deadline.goes_on(|| {
+            deadline.check(|| {
                 format!(
                     "the other thread; {exchanged} frames were exchanged, {heard} of arbitrary frames were received"
                 )
             });
             let deadline = Deadline::begin();
             while !a.send(&frame(1, exchanged), 256) {
-                deadline.goes_on(|| "room in the ring");
+                deadline.check(|| "room in the ring");
             }
             let there = next(&mut b, &mut near, &mut heard);
             assert_eq!(there, frame(1, exchanged), "no frame is lost or changed");
             let deadline = Deadline::begin();
             while !b.send(&frame(2, exchanged), 100) {
-                deadline.goes_on(|| "room in the ring");
+                deadline.check(|| "room in the ring");
             }
             assert_eq!(next(&mut a, &mut near, &mut heard), frame(2, exchanged));
             exchanged += 1;
@@ -320,11 +320,11 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     let mut again = End::open(folder, "valeF:bad", 64).unwrap();
     let deadline = Deadline::begin();
     while !again.send(&frame(3, 7), 256) {
-        deadline.goes_on(|| "room in the ring");
+        deadline.check(|| "room in the ring");
     }
     let deadline = Deadline::begin();
     let got = loop {
-        deadline.goes_on(|| "the frame of the port that was opened again");
+        deadline.check(|| "the frame of the port that was opened again");
         match near.receive() {
             Some(got) if got.get(1) == Some(&3) && got.get(2) == Some(&MARK) => break got,
             _ => {}
@@ -337,7 +337,7 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
 fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
     let deadline = Deadline::begin();
     loop {
-        deadline.goes_on(|| "the next frame");
+        deadline.check(|| "the next frame");
         while near.receive().is_some() {
             *heard += 1;
         }
@@ -524,7 +524,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
                 8 => {
                     let deadline = Deadline::begin();
                     while is_pipe && workers[sender].ask("pending 0") != "pending 0" {
-                        deadline.goes_on(|| "the pipe is empty");
+                        deadline.check(|| "the pipe is empty");
                         took(&mut workers, &mut wanted);
                     }
                     workers[sender].ask("close 0");
@@ -540,7 +540,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
         // All packets of a pipe arrive, some of them only when there is room.
         let deadline = Deadline::begin();
         while is_pipe && wanted < next {
-            deadline.goes_on(|| format!("{wanted} of {next} packets came through the pipe"));
+            deadline.check(|| format!("{wanted} of {next} packets came through the pipe"));
             took(&mut workers, &mut wanted);
             workers[sender].ask("pending 0");
         }

@@ -86,13 +86,13 @@ fn a_queue_that_starts_during_a_reset_has_one_owner() {
             });
             let deadline = Deadline::begin();
             while !resetting.load(Ordering::Acquire) {
-                deadline.goes_on(|| "the reset of the other queue");
+                deadline.check(|| "the reset of the other queue");
                 std::hint::spin_loop();
             }
             let stopping = scope.spawn(|| drop(rx));
             let deadline = Deadline::begin();
             while status.load(Ordering::Relaxed) >> 32 & 0xE != 0 && !stopping.is_finished() {
-                deadline.goes_on(|| "the reset, or the end of the queue");
+                deadline.check(|| "the reset, or the end of the queue");
                 std::hint::spin_loop();
             }
             let first = port.tx(0);

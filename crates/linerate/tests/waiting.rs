@@ -108,7 +108,7 @@ fn interrupts_are_throttled() {
         wire.store(1, Ordering::Release);
         let deadline = Deadline::begin();
         while !is_raised(rx.arm().unwrap()) {
-            deadline.goes_on(|| format!("interrupt {turn}"));
+            deadline.check(|| format!("interrupt {turn}"));
             card.step(1);
         }
         rx.disarm();
@@ -135,8 +135,7 @@ fn a_sleeping_thread_misses_no_packet() {
             offered += burst;
             let deadline = Deadline::begin();
             while received < offered {
-                deadline
-                    .goes_on(|| format!("{received} of {offered} packets were received, {:?}", device.statistics()));
+                deadline.check(|| format!("{received} of {offered} packets were received, {:?}", device.statistics()));
                 let count = rx.recv(&mut batch);
                 received += count;
                 batch.clear();

@@ -41,7 +41,7 @@ impl Ends {
             frames.iter().for_each(|frame| assert!(batch.push(&self.pool, frame)));
             let deadline = Deadline::begin();
             while !batch.is_empty() {
-                deadline.goes_on(|| format!("{} packets cannot be sent", batch.len()));
+                deadline.check(|| format!("{} packets cannot be sent", batch.len()));
                 self.queues[from].1.send(&mut batch);
                 self.receive(1 - from, &mut received);
             }
@@ -49,7 +49,7 @@ impl Ends {
         // The packets that wait are sent.
         let deadline = Deadline::begin();
         while self.queues[from].1.unsent() > 0 {
-            deadline.goes_on(|| format!("{} packets are unsent", self.queues[from].1.unsent()));
+            deadline.check(|| format!("{} packets are unsent", self.queues[from].1.unsent()));
             self.queues[from].1.send(&mut batch);
             self.receive(1 - from, &mut received);
         }

@@ -169,7 +169,7 @@ impl Drop for Process {
 fn await_line(stream: &mut impl BufRead, part: &str) -> String {
     let (deadline, mut line) = (Deadline::begin(), String::new());
     loop {
-        deadline.goes_on(|| format!("a line with '{part}'; the last one is {line}"));
+        deadline.check(|| format!("a line with '{part}'; the last one is {line}"));
         line.clear();
         let count = stream.read_line(&mut line).unwrap_or_else(|e| panic!("a line with '{part}': {e}"));
         assert!(count > 0, "it ended before it printed '{part}'");

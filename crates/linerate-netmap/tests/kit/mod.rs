@@ -169,7 +169,7 @@ impl World {
     pub fn start_soon(&self, words: &str) -> Running {
         let deadline = Deadline::begin();
         loop {
-            deadline.goes_on(|| format!("the port of a killed process: {words}"));
+            deadline.check(|| format!("the port of a killed process: {words}"));
             let mut running = Running::new(self.command(words));
             if running.line() == "ready" {
                 return running;

@@ -292,14 +292,14 @@ pub fn send(port: &Port, tx: &mut TxQueue, count: usize) {
         batch.packets().for_each(|mut packet| generator.fill(&mut packet));
         let deadline = Deadline::begin();
         while !batch.is_empty() {
-            deadline.goes_on(|| format!("{at} of {count} frames were sent, {:?}", port.statistics()));
+            deadline.check(|| format!("{at} of {count} frames were sent, {:?}", port.statistics()));
             tx.send(&mut batch);
         }
     }
     // Receivers that sleep are woken.
     let deadline = Deadline::begin();
     while tx.unsent() > 0 {
-        deadline.goes_on(|| format!("{} of {count} frames are unsent, {:?}", tx.unsent(), port.statistics()));
+        deadline.check(|| format!("{} of {count} frames are unsent, {:?}", tx.unsent(), port.statistics()));
         tx.send(&mut batch);
     }
 }

@@ -40,7 +40,7 @@ mod tests {
                 if done[side].0.load(Acquire) >= round {
                     break;
                 } else if turn % 1_000 == 999 {
-                    deadline.goes_on(|| format!("round {round} of the other thread"));
+                    deadline.check(|| format!("round {round} of the other thread"));
                     std::thread::yield_now(); // the other thread has no processor
                 }
             }

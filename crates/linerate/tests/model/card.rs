@@ -225,7 +225,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
         let deadline = Deadline::begin();
         while bench.card.wire_report().unwrap().sent < 163 {
-            deadline.goes_on(|| format!("163 frames of the wire: {:?}", bench.card.wire_report()));
+            deadline.check(|| format!("163 frames of the wire: {:?}", bench.card.wire_report()));
             bench.card.step(1000);
         }
         assert_eq!(bar.read(QPRDC::at(0)), 100 - waiting);

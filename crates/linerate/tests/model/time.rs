@@ -31,7 +31,7 @@ fn the_clock_runs_at_the_rate_set_by_the_driver() {
     bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1);
     let deadline = Deadline::begin();
     while time(bar) <= 7 << 32 | 5 {
-        deadline.goes_on(|| "the clock goes on");
+        deadline.check(|| "the clock goes on");
     }
     // Adjustments both ways, by more than the time that passes.
     let before = time(bar);
@@ -61,7 +61,7 @@ fn an_x550_counts_nanoseconds() {
     bar.write(TSAUXC::OFFSET, 0);
     let deadline = Deadline::begin();
     while now().0 == 41 {
-        deadline.goes_on(|| "a second of the clock");
+        deadline.check(|| "a second of the clock");
     }
     assert_eq!(card.breaches(), []);
 }
@@ -194,7 +194,7 @@ fn a_pause_holds_frames_back_for_its_time() {
     let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
     let deadline = Deadline::begin();
     while sent == 0 {
-        deadline.goes_on(|| "the end of the pause");
+        deadline.check(|| "the end of the pause");
         bench.card.step(64);
         sent = bench.left().len();
     }
@@ -226,7 +226,7 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     // 7 have descriptors, and 12 more exceed 16 KiB.
     let deadline = Deadline::begin();
     while bench.card.wire_report().unwrap().sent < 30 {
-        deadline.goes_on(|| format!("30 frames of the wire: {:?}", bench.card.wire_report()));
+        deadline.check(|| format!("30 frames of the wire: {:?}", bench.card.wire_report()));
         bench.card.step(1);
     }
     assert!(bar.read(LXOFFTXC::OFFSET) > 0);

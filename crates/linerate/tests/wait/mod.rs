@@ -23,7 +23,7 @@ impl Deadline {
 
     /// Fails if the wait is over; `what` says what it waits for, with all counters that show where it got stuck.
     #[track_caller]
-    pub fn goes_on<D: Display>(&self, what: impl FnOnce() -> D) {
+    pub fn check<D: Display>(&self, what: impl FnOnce() -> D) {
         let waited = self.0.elapsed();
         assert!(waited < MOST, "after {} s still waiting for {}", waited.as_secs(), what());
     }
@@ -34,7 +34,7 @@ impl Deadline {
 pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     let deadline = Deadline::begin();
     while !is_so() {
-        deadline.goes_on(|| &what);
+        deadline.check(|| &what);
         std::thread::yield_now();
     }
 }

@@ -2,7 +2,7 @@
 //! and the ports.
 //!
 //! - here: [`Server`], with its sockets; [`State`], which all of its threads share
-//! - `connections`: the number of connections, and their ends
+//! - `connections`: the number of connections, and their ends; `quota`: the part that one user may have
 //! - `request_handler`: a connection without a port: answers its requests
 //! - `session`: a port's rings at a client, and the connections that are its descriptors
 //! - `served`: ports that clients have open; `pipes`: pipes between processes; `shadow`: packets of a pipe for its
@@ -22,6 +22,7 @@ mod memory_numbers;
 pub mod netmap_memory;
 mod pipes;
 pub mod pump;
+mod quota;
 pub mod recipient;
 mod request_handler;
 mod served;

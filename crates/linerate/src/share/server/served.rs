@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::State;
-use super::connections::has_room;
+use super::quota::has_room;
 use crate::error::{Error, Result};
 use crate::netmap::{By, MAX_PORTS, MOST_CONSUMERS};
 use crate::port::{Port, Statistics, is_pipe, is_vale};

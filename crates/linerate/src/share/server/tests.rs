@@ -290,7 +290,7 @@ fn a_descriptor_is_identified_by_a_proof() {
         scope.spawn(|| {
             let deadline = Deadline::begin();
             while !stop.load(Ordering::Relaxed) {
-                deadline.goes_on(|| "the end of the test");
+                deadline.check(|| "the end of the test");
                 its.listen(&server.state);
                 std::thread::yield_now();
             }

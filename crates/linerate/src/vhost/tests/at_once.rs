@@ -25,7 +25,7 @@ fn what_changes_while_it_is_read_is_read_once() {
                 (0u32, [[0u8; 10], [1, 0, 0, 0, 0, 0, 34, 0, 6, 0], [1, 1, 0, 0, 9, 0, 255, 255, 6, 0]]);
             let deadline = Deadline::begin();
             while !is_done.load(Relaxed) {
-                deadline.goes_on(|| "the end of the test");
+                deadline.check(|| "the end of the test");
                 n += 1;
                 memory.write(BUFFERS, &headers[n as usize % 3]);
                 // The lengths of all descriptors of the transmit ring.
@@ -84,7 +84,7 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
         let (mut batch, mut count) = (Batch::new(), 0);
         let deadline = Deadline::begin();
         while !is_done.load(Relaxed) {
-            deadline.goes_on(|| "the end of the test");
+            deadline.check(|| "the end of the test");
             rx.recv(&mut batch);
             for packet in &mut batch {
                 assert!(packet.iter().all(|&byte| byte == 7), "bytes of memory that is not the ring's");
@@ -152,7 +152,7 @@ fn no_mark_of_a_log_is_lost_while_it_is_taken() {
             .collect();
         let deadline = Deadline::begin();
         while queues.iter().any(|queue| !queue.is_finished()) {
-            deadline.goes_on(|| format!("{marks} marks of each page: {seen:?}"));
+            deadline.check(|| format!("{marks} marks of each page: {seen:?}"));
             let pages = word[0].swap(0, Acquire);
             seen.iter().enumerate().for_each(|(page, seen)| _ = seen.fetch_add(pages >> page & 1, Relaxed));
         }
