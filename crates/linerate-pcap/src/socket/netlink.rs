@@ -194,10 +194,10 @@ pub fn receive_from(
     name_len: *mut libc::socklen_t,
 ) -> Option<ssize_t> {
     let received = receive(fd, parts, flags)?;
-    // SAFETY: any bytes are a number.
     let put = |(len, _)| match name.is_null() {
         true => Ok(len),
         false => {
+            // SAFETY: any bytes are a number.
             let room = unsafe { memory::read(name_len) }?;
             put_address(name.cast(), room as usize)?;
             memory::write(name_len, size_of::<sockaddr_nl>() as libc::socklen_t).map(|()| len)
