@@ -18,7 +18,8 @@ use crate::abi::*;
 use crate::cancel::Sleep;
 use crate::filter;
 use crate::latch::Latch;
-use crate::side::{LongestOfInterface, Side, system};
+use crate::longest::LongestOfInterface;
+use crate::side::{Side, system};
 use crate::socket::system::without_signals;
 use crate::socket::{names, shared};
 

@@ -14,12 +14,12 @@ use linerate::port::PortName;
 
 use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
+use crate::detector::{DETECTOR, WORDS};
 use crate::latch::Latch;
-use crate::mixed::{DETECTOR, WORDS};
 use crate::real::real;
 use crate::side::{InChild, Side};
 use crate::socket::frame::ALL;
-use crate::socket::link::{Link, Opened};
+use crate::socket::link::{self, Begin, Handles, Opened};
 use crate::socket::member;
 use crate::socket::names::{About, is_interface};
 use crate::socket::shared;
@@ -162,6 +162,7 @@ impl Handle {
                 self.is_activated.store(true, Ordering::Release);
                 drop((receiving, side));
                 if !can_be_opened_again {
+                    link::register(Handles { is_alone, share });
                     alone().push(Alone(self));
                 }
                 0
@@ -447,7 +448,7 @@ fn at(alone: &[Alone], name: &str) -> Option<usize> {
 }
 
 /// Returns whether a handle of this process has the port of this name alone.
-pub fn is_alone(name: &str) -> bool {
+fn is_alone(name: &str) -> bool {
     at(&alone(), name).is_some()
 }
 
@@ -456,10 +457,7 @@ pub fn is_alone(name: &str) -> bool {
 ///
 /// # Errors
 /// Those of `begin`; then the handle has no port any more. A call with the handle that has not returned, and whose thread this is.
-pub fn share(
-    name: &str,
-    begin: impl FnOnce(Opened, &Arc<member::Settings>) -> Result<(Arc<Link>, OwnedFd), Error>,
-) -> Result<Option<Arc<Link>>, Error> {
+fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     let since = Instant::now();
     let (mut list, handle, mut receiving, mut side) = loop {
         let list = alone();

@@ -7,14 +7,14 @@
 //! - `calls`: the functions that programs call with a handle
 //! - `handle`: a handle (`pcap_t`): what it is set to, and its port once it is activated
 //! - `active`: a port that a handle captures from: frames and waiting; `side`: its counters and its sending side, for all
-//!   threads; `latch`: their lock
+//!   threads; `latch`: their lock; `longest`: how long its frames may be
 //! - `read`: `pcap_dispatch` and the like: frames go to the program
 //! - `cancel`: threads that the program cancels, and panics
 //! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
 //! - `socket`: packet sockets on ports, for programs that do not send by libpcap
 //! - `filter`: a program's filter
 //! - `entire`: the functions that are the system's alone
-//! - `mixed`: programs that have both libraries
+//! - `mixed`: programs that have both libraries; `detector`: what the system's finds in a handle of this one
 //! - `real`: the system's libpcap
 //! - `abi`: the structures and numbers of `pcap/pcap.h`
 
@@ -22,11 +22,13 @@ mod abi;
 mod active;
 mod calls;
 mod cancel;
+mod detector;
 mod devices;
 mod entire;
 mod filter;
 mod handle;
 mod latch;
+mod longest;
 mod mixed;
 mod read;
 mod real;

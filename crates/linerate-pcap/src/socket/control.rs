@@ -15,7 +15,7 @@ use super::system::{call, errno, fail};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
-use crate::{filter, handle};
+use crate::filter;
 
 const SOL_PACKET: c_int = 263;
 const PACKET_ADD_MEMBERSHIP: c_int = 1;
@@ -140,7 +140,7 @@ pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
 fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
     match table::get(fd) {
         // A handle that has the port answers for it, and goes on to have it alone.
-        Some(socket) if socket.link.is_none() && !handle::is_alone(&name.text) => {
+        Some(socket) if socket.link.is_none() && !link::is_alone(&name.text) => {
             table::sender(&socket, name).map(|sender| sender.link.about)
         }
         _ => link::about(name),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ use super::member::{Member, Settings};
 use super::names::{self, About, Name};
 use super::system::{call, option, set_option, without_signals};
 use crate::cancel::guarded;
-use crate::handle;
-use crate::side::LongestOfInterface;
+use crate::longest::LongestOfInterface;
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
 pub const ROOM: Duration = Duration::from_secs(1);
@@ -76,6 +75,32 @@ pub struct Opened {
     pub about: About,
     /// Its receiving side is another owner's.
     pub is_only_sending: bool,
+}
+
+/// Starts the link of an open port, of which a handle with these settings is the first member.
+pub type Begin<'a> = dyn FnMut(Opened, &Arc<Settings>) -> Result<(Arc<Link>, OwnedFd), Error> + 'a;
+
+/// What libpcap's handles do about the ports that one of them has alone. They use links, and so they register themselves here.
+pub struct Handles {
+    /// Returns whether a handle of this process has the port of this name alone.
+    pub is_alone: fn(&str) -> bool,
+    /// Makes that handle a member of a link of its port; `None` if there is no such handle.
+    pub share: fn(&str, &mut Begin<'_>) -> Shared,
+}
+
+/// The link of a port that was a handle's alone.
+pub type Shared = Result<Option<Arc<Link>>, Error>;
+
+static HANDLES: OnceLock<Handles> = OnceLock::new();
+
+/// Registers libpcap's handles, before the first of them has a port.
+pub fn register(handles: Handles) {
+    let _ = HANDLES.set(handles);
+}
+
+/// Returns whether a handle of this process has the port of this name alone.
+pub fn is_alone(name: &str) -> bool {
+    HANDLES.get().is_some_and(|handles| (handles.is_alone)(name))
 }
 
 struct Running {
@@ -257,7 +282,8 @@ pub fn join(
     }
     collect(&mut place);
     // A libpcap handle of this process has the port: it is one of the members from now on.
-    let shared = handle::share(&name.text, |opened, of_handle| begin(&mut place, name, opened, of_handle, run))?;
+    let mut begin_with = |opened, of_handle: &_| begin(&mut place, name, opened, of_handle, run);
+    let shared = HANDLES.get().map(|handles| (handles.share)(&name.text, &mut begin_with)).transpose()?.flatten();
     if let Some(link) = shared {
         let (end, member) = pair(settings)?;
         if link.add(&member) {

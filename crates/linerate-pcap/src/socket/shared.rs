@@ -11,10 +11,9 @@ use linerate::port::{Device, Drops, Info, MacAddress, Port, Receive, Statistics,
 use linerate::{Batch, Error, Result};
 
 use super::frame::ALL;
-use super::link::{Link, join, open_link};
+use super::link::{Link, is_alone, join, open_link};
 use super::member::{Member, Settings, Taken};
 use super::{mover, names};
-use crate::handle;
 
 /// A port that is a member of a link.
 struct Shared {
@@ -50,7 +49,7 @@ struct Queue {
 /// Without descriptors.
 pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
     let Some(name) = names::of_handle(name) else { return Ok(None) };
-    if open_link(&name).is_none() && !handle::is_alone(&name.text) {
+    if open_link(&name).is_none() && !is_alone(&name.text) {
         return Ok(None);
     }
     let settings = Arc::new(Settings::new(false, ALL));

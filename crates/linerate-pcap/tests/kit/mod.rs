@@ -136,34 +136,26 @@ impl Running {
     /// Waits until the program's first thread sleeps.
     pub fn wait_for_main_sleep(&self) {
         let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
-        let begin = Instant::now();
-        while !is_in_state(&folder, 'S') {
-            assert!(begin.elapsed() < Duration::from_secs(30), "the program's first thread does not sleep");
-            std::thread::yield_now();
-        }
+        until("the program's first thread to sleep", || is_in_state(&folder, 'S'));
     }
 
     /// Waits until the program has this many threads.
     pub fn wait_for_threads(&self, count: usize) {
         let folder = format!("/proc/{}/task", self.child.id());
-        let begin = Instant::now();
-        while std::fs::read_dir(&folder).unwrap().count() < count {
-            assert!(begin.elapsed() < Duration::from_secs(30), "the program has not {count} threads");
-            std::thread::yield_now();
-        }
+        until(format_args!("the program to have {count} threads"), || {
+            std::fs::read_dir(&folder).unwrap().count() >= count
+        });
     }
 
     /// Waits until the program has ended, which must be a success.
     #[track_caller]
     pub fn must_end(mut self, why: &str) {
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(begin.elapsed() < Duration::from_secs(60), "the program has not ended after {why}");
-            std::thread::yield_now();
-        };
+        let mut status = None;
+        until(format_args!("the program's end after {why}"), || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let status = status.unwrap();
         let (_, said, errors) = self.end();
         assert!(status.success(), "{status} after {why}: {said}{errors}");
     }

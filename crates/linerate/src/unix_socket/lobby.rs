@@ -27,10 +27,12 @@ pub struct Lobby {
     first: FirstMessage,
 }
 
+type Greet = dyn Fn(&UnixStream) -> io::Result<()> + Send;
+
 /// How a connection of a protocol begins.
 pub struct FirstMessage {
     /// Sends what the server says first, if it does.
-    pub greet: Box<dyn Fn(&UnixStream) -> io::Result<()> + Send>,
+    pub greet: Box<Greet>,
     /// Returns whether the client's first message is there.
     pub has_message: fn(&UnixStream) -> io::Result<bool>,
 }
