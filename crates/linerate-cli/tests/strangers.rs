@@ -301,7 +301,7 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
         let client = client.replace('@', &path("pod").join(socket).display().to_string());
         let sink = format!("sink {server} --count 1000 --seconds 60");
         let sink = Process::start(&mut container(NOBODY, GROUP, "host", &sink));
-        until(&format!("{server} listens"), || path("shared").join(socket).exists());
+        until(format!("{server} listens"), || path("shared").join(socket).exists());
         let generate = format!("gen {client} --seconds 60");
         let refused = text(&expect(1, &mut container(STRANGER, STRANGER, "pod", &generate)).stderr);
         assert!(refused.contains("Permission denied") && refused.contains("owner for access"), "{refused}");

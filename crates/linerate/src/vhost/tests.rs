@@ -856,7 +856,8 @@ fn a_silent_front_end_does_not_keep_the_next_one_out() {
     assert_eq!(receive(&mut rx, 3), frames(3));
     drop(silent);
 
-    (&mut &*front.connection.socket()).write_all(&[1, 0, 0]).unwrap();
+    let mut socket: &UnixStream = front.connection.socket();
+    socket.write_all(&[1, 0, 0]).unwrap();
     let begin = std::time::Instant::now();
     let mut events = [PollFd::new(front.connection.socket(), PollFlags::HUP)];
     // It is the port that ends the connection.
