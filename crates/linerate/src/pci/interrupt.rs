@@ -46,13 +46,19 @@ impl Interrupt {
         Ok(Interrupt { event, shared: None, line: None })
     }
 
+    /// Prepares this process to raise events of peers. A port does so when it opens: later, other users may have taken what the
+    /// kernel has for it.
+    pub(crate) fn prepare_for_peers() {
+        shared_event::prepare();
+    }
+
     /// Creates an eventfd whose descriptor another process gets: neither raising it nor clearing it sleeps, whatever that
     /// process does with it.
     ///
     /// # Errors
     /// The process has no descriptors left.
     pub(crate) fn shared() -> Result<Interrupt> {
-        shared_event::prepare();
+        Interrupt::prepare_for_peers();
         Ok(Interrupt { shared: Some(Arc::default()), ..Interrupt::new()? })
     }
 
@@ -71,7 +77,7 @@ impl Interrupt {
             return Err(rustix::io::Errno::INVAL);
         }
         fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
-        shared_event::prepare();
+        Interrupt::prepare_for_peers();
         Ok(Interrupt { event, shared: Some(Arc::default()), line: None })
     }
 

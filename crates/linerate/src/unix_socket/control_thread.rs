@@ -22,6 +22,7 @@ impl ControlThread {
         peers: Peers,
         meet: impl FnOnce(&Peers, &Interrupt) + Send + 'static,
     ) -> Result<ControlThread> {
+        Interrupt::prepare_for_peers();
         let stop = Interrupt::new()?;
         let stopped = stop.try_clone()?;
         let thread = std::thread::Builder::new()

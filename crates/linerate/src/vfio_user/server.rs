@@ -107,6 +107,7 @@ impl Server {
     /// [`Error::Serve`] if the path cannot be used: a server listens there already, or a socket cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
+        Interrupt::prepare_for_peers();
         let stop = Interrupt::new()?;
         let stopped = stop.try_clone()?;
         let thread = std::thread::Builder::new()
