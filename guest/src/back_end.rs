@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::debians::Debian;
 use crate::machine::{newer, unpacked};
 use crate::namespace::Namespace;
 use crate::wait::InTime;
@@ -64,6 +65,7 @@ impl Passt {
 
 /// Open vSwitch with DPDK: a database, and the switch itself, with its files in a folder of the test's.
 pub struct OpenVswitch<'a> {
+    debian: Debian,
     namespace: &'a Namespace,
     folder: &'a Path,
     switch: Option<Process>,
@@ -72,16 +74,17 @@ pub struct OpenVswitch<'a> {
 
 impl OpenVswitch<'_> {
     /// Starts both. DPDK has ordinary memory, and one thread of the switch polls on the first processor.
-    pub fn start<'a>(namespace: &'a Namespace, folder: &'a Path) -> OpenVswitch<'a> {
+    pub fn start<'a>(debian: Debian, namespace: &'a Namespace, folder: &'a Path) -> OpenVswitch<'a> {
         let path = |name: &str| folder.join(name).display().to_string();
-        let tool = unpacked("openvswitch").join("usr/bin/ovsdb-tool");
-        let schema = unpacked("openvswitch").join("usr/share/openvswitch/vswitch.ovsschema");
-        let made = Command::new(tool).arg("create").arg(path("conf.db")).arg(schema).status();
-        assert!(made.is_ok_and(|status| status.success()), "no database");
-        let server = unpacked("openvswitch").join("usr/sbin/ovsdb-server").display().to_string();
-        let words = [server, path("conf.db"), format!("--remote=punix:{}", path("db")), unixctl(folder, "database")];
+        let mut make = debian.command(vswitch(debian, "usr/bin/ovsdb-tool"));
+        make.arg("create").arg(path("conf.db")).arg(vswitch(debian, "usr/share/openvswitch/vswitch.ovsschema"));
+        let made = make.output_in_time().expect("guest/prepare unpacks Open vSwitch");
+        assert!(made.status.success(), "no database: {made:?}");
+        let mut words = debian.words();
+        words.extend([vswitch(debian, "usr/sbin/ovsdb-server"), path("conf.db")]);
+        words.extend([format!("--remote=punix:{}", path("db")), unixctl(folder, "database")]);
         let database = Process::start(namespace, folder.join("database.log"), &words, &environment(folder));
-        let mut switch = OpenVswitch { namespace, folder, switch: None, _database: database };
+        let mut switch = OpenVswitch { debian, namespace, folder, switch: None, _database: database };
         switch.configure("--retry --no-wait init");
         switch.configure(
             "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:pmd-cpu-mask=1 \
@@ -95,25 +98,35 @@ impl OpenVswitch<'_> {
     /// Kills the switch if it runs, and starts it.
     pub fn restart(&mut self) {
         drop(self.switch.take());
-        let program = unpacked("openvswitch").join("usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk");
+        let program = vswitch(self.debian, "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk");
         let database = format!("unix:{}", self.folder.join("db").display());
         let control = unixctl(self.folder, "switch");
-        let words = [program.display().to_string(), database, control, "--disable-system".to_string()];
+        let mut words = self.debian.words();
+        words.extend([program, database, control, "--disable-system".to_string()]);
         let log = self.folder.join("switch.log");
         self.switch = Some(Process::start(self.namespace, log, &words, &environment(self.folder)));
     }
 
     /// Runs `ovs-vsctl` with these arguments.
     pub fn configure(&self, arguments: &str) {
-        let program = unpacked("openvswitch").join("usr/bin/ovs-vsctl").display().to_string();
-        let command = format!("{program} -t 20 --db=unix:{} {arguments}", self.folder.join("db").display());
-        let output = Command::new("sh").args(["-c", &command]).output_in_time().expect("a shell");
+        let command = format!("\"$@\" -t 180 --db=unix:{} {arguments}", self.folder.join("db").display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command, "sh"]).args(self.debian.words()).arg(vswitch(self.debian, "usr/bin/ovs-vsctl"));
+        let output = shell.output_in_time().expect("a shell");
         assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), self.said());
     }
 
     /// Returns the switch's messages so far.
     pub fn said(&self) -> String {
         self.switch.as_ref().map(Process::said).unwrap_or_default()
+    }
+}
+
+/// Returns the path of a file of Open vSwitch, for the programs of that Debian.
+fn vswitch(debian: Debian, file: &str) -> String {
+    match debian {
+        Debian::Own => unpacked("openvswitch").join(file).display().to_string(),
+        Debian::Trixie => format!("/{file}"),
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -21,7 +21,7 @@ use linerate::port::{Link, Port, PortName, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
 use linerate_guest::wait::{Deadline, InTime, MOST, end_of, output_of, until};
-use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
+use linerate_guest::{Debian, Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -692,6 +692,10 @@ fn complaints(guest: &mut Guest) {
 /// DPDK's virtio-user, with each of its ways to receive and to send, returns what it receives.
 #[test]
 fn dpdk_returns_every_packet_intact() {
+    Debian::all().into_iter().for_each(returns_every_packet_intact);
+}
+
+fn returns_every_packet_intact(debian: Debian) {
     for options in [
         "mrg_rxbuf=1",
         "mrg_rxbuf=0",
@@ -709,7 +713,7 @@ fn dpdk_returns_every_packet_intact() {
         let mut port = open_one(&format!("vhost:{}?packed=on", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_virtio_user0,path={},queue_size=256,{options}", socket.display());
-        let mut dpdk = Returning::start(&device, 1, &folder);
+        let mut dpdk = Returning::start_of(debian, &device, 1, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
         assert_eq!(port.info().description.contains("packed"), options.contains("packed"), "{options}");
         dpdk.restart_port();
@@ -789,6 +793,10 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
 /// DPDK's back end, as server and as client, returns what it receives; its memory is mapped, its rings are ours.
 #[test]
 fn dpdk_s_back_end_returns_every_packet_intact() {
+    Debian::all().into_iter().for_each(back_end_returns_every_packet_intact);
+}
+
+fn back_end_returns_every_packet_intact(debian: Debian) {
     for options in [
         "",
         "packed=on",
@@ -806,9 +814,9 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
         let device = format!("net_vhost0,iface={},queues=1", socket.display());
         let (mut port, dpdk) = if options.contains("server") {
             let port = open_one(&name).unwrap();
-            (port, Returning::start(&format!("{device},client=1"), 1, &folder))
+            (port, Returning::start_of(debian, &format!("{device},client=1"), 1, &folder))
         } else {
-            let dpdk = Returning::start(&device, 1, &folder);
+            let dpdk = Returning::start_of(debian, &device, 1, &folder);
             let deadline = Deadline::begin();
             let port = loop {
                 match open_one(&name) {
@@ -841,6 +849,10 @@ fn dpdk_s_back_end_returns_every_packet_intact() {
 /// after the switch is killed and started again.
 #[test]
 fn open_vswitch_forwards_every_packet_once() {
+    Debian::all().into_iter().for_each(forwards_every_packet_once);
+}
+
+fn forwards_every_packet_once(debian: Debian) {
     const KINDS: [(&str, &str, &str); 3] = [
         ("split", "dpdkvhostuserclient", "server=on"),
         ("packed", "dpdkvhostuserclient", "server=on&packed=on&offloads=on"),
@@ -848,7 +860,7 @@ fn open_vswitch_forwards_every_packet_once() {
     ];
     let folder = TempDir::new().unwrap();
     let namespace = Namespace::new("vswitch");
-    let mut switch = OpenVswitch::start(&namespace, folder.path());
+    let mut switch = OpenVswitch::start(debian, &namespace, folder.path());
     let mut pairs = Vec::new();
     for (bridge, kind, options) in KINDS {
         switch.configure(&format!("add-br {bridge} -- set bridge {bridge} datapath_type=netdev"));
@@ -964,6 +976,10 @@ fn a_namespace_reaches_another_through_passt() {
 /// DPDK's net_memif, in both roles, returns what it receives; the client copies, or lends its buffers.
 #[test]
 fn dpdk_s_memif_returns_every_packet_intact() {
+    Debian::all().into_iter().for_each(memif_returns_every_packet_intact);
+}
+
+fn memif_returns_every_packet_intact(debian: Debian) {
     for (ours, theirs) in [
         ("role=server", "role=client"),
         ("role=server&mtu=9000", "role=client,bsize=512"),
@@ -976,7 +992,7 @@ fn dpdk_s_memif_returns_every_packet_intact() {
         let mut port = open_one(&format!("memif:{}?{ours}", socket.display())).unwrap();
         let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).unwrap(), port.tx(0).unwrap());
         let device = format!("net_memif0,{theirs},socket={},socket-abstract=no,rsize=9,id=0", socket.display());
-        let dpdk = Returning::start(&device, 1, &folder);
+        let dpdk = Returning::start_of(debian, &device, 1, &folder);
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, theirs);
         let description = port.info().description;
         assert!(description.contains("connected to DPDK"), "{description}");
@@ -998,9 +1014,14 @@ struct Returning {
 
 impl Returning {
     fn start(device: &str, queues: u16, folder: &TempDir) -> Returning {
+        Returning::start_of(Debian::Own, device, queues, folder)
+    }
+
+    /// The same, of another Debian.
+    fn start_of(debian: Debian, device: &str, queues: u16, folder: &TempDir) -> Returning {
         let path = folder.path().join("log");
         let log = File::create(&path).unwrap();
-        let mut command = Command::new("setpriv");
+        let mut command = debian.command("setpriv");
         command.args(["--pdeathsig", "KILL", "dpdk-testpmd", "--no-pci", "--no-huge", "-m", "64"]);
         command.args(["--single-file-segments", "--no-telemetry", "--no-shconf", "--lcores", "(0-1)@(0-1)"]);
         command.args([

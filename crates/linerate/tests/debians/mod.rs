@@ -1,0 +1,58 @@
+//! The Debians whose programs tests run: this machine's own, and Debian 13 in a folder, which `guest/prepare` makes.
+#![allow(dead_code)] // each test uses its part
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a program in the folder `$1`, which has the machine's devices and state, the folders `$2` and `$3`, and this one.
+const ENTER: &str = r#"
+root=$1
+for shared in /proc /sys /dev /run "$2" "$3" "$PWD"; do
+  mkdir -p "$root$shared" && mount --rbind "$shared" "$root$shared" || exit
+done
+shift 3
+exec chroot "$root" /usr/bin/env -C "$PWD" "$@"
+"#;
+
+/// A Debian whose programs a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Debian {
+    /// This machine's.
+    Own,
+    /// Debian 13's.
+    Trixie,
+}
+
+impl Debian {
+    /// Returns all that differ: a test of programs runs once with those of each.
+    pub fn all() -> Vec<Debian> {
+        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let is_trixie = release.lines().any(|line| line == "VERSION_CODENAME=trixie");
+        if is_trixie { vec![Debian::Own] } else { vec![Debian::Own, Debian::Trixie] }
+    }
+
+    /// Returns the words in front of a program and its arguments; the process is the program's. It finds temporary files, and
+    /// those that were built with the test.
+    pub fn words(self) -> Vec<String> {
+        if self == Debian::Own {
+            return Vec::new();
+        }
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+        let root = here.map(|folder| folder.join("target/guest/trixie")).find(|root| root.join("ready").exists());
+        let root = root.expect("Debian 13's programs are there: run guest/prepare");
+        let test = std::env::current_exe().unwrap();
+        let folders =
+            [root.as_path(), test.parent().unwrap(), &std::env::temp_dir()].map(|folder| folder.display().to_string());
+        let enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"];
+        enter.into_iter().map(String::from).chain(folders).collect()
+    }
+
+    /// Returns the command of a program.
+    pub fn command(self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let words = self.words();
+        let Some((first, rest)) = words.split_first() else { return Command::new(program) };
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
+        command
+    }
+}
