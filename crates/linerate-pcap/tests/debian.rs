@@ -10,7 +10,7 @@ use linerate::traffic::{Generator, Template};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Deadline, InTime, Namespace, World, end_of, is_in_state, object};
+use kit::{Deadline, Debian, InTime, Namespace, World, end_of, is_in_state, object};
 
 /// Frames of UDP and of TCP that the programs see.
 const UDP: usize = 20;
@@ -35,7 +35,7 @@ const PROGRAMS: [(&str, &str, End); 11] = [
     ("tcpdump -Z root -l -nn -t -e -i DEV udp", "listening on", End::Lines(UDP)),
     ("tcpdump -Z root -nn -i DEV -c 24 -w FILE", "listening on", End::Itself),
     (
-        "tshark -l -n -i DEV -f udp -P -w FILE -T fields -e frame.len -e ip.src -e udp.srcport",
+        "tshark --log-level info -l -n -i DEV -f udp -P -w FILE -T fields -e frame.len -e ip.src -e udp.srcport",
         "Capture started",
         End::Lines(UDP),
     ),
@@ -168,12 +168,18 @@ struct Running {
 }
 
 impl Running {
-    fn start(namespace: &Namespace, words: &str, folder: &Path, device: &str, is_ours: bool) -> Running {
+    fn start(
+        (namespace, debian): (&Namespace, Debian),
+        words: &str,
+        folder: &Path,
+        device: &str,
+        is_ours: bool,
+    ) -> Running {
         let object = if is_ours { format!("env LD_PRELOAD={} ", object().display()) } else { String::new() };
         let words = words.replace("OBJECT ", &object).replace("DEV", device);
         let words = words.replace("FILE", &folder.join(WRITTEN).display().to_string());
         let mut words = words.split(' ');
-        let mut command = namespace.command(words.next().unwrap(), is_ours);
+        let mut command = namespace.command_of(debian, words.next().unwrap(), is_ours);
         Running::spawn(command.args(words).current_dir(folder.parent().unwrap()), folder)
     }
 
@@ -234,6 +240,10 @@ fn comparable(text: &str, folder: &str) -> String {
 
 #[test]
 fn programs_show_the_same_on_a_port_and_on_its_interface() {
+    Debian::all().into_iter().for_each(show_the_same);
+}
+
+fn show_the_same(debian: Debian) {
     let namespace = Namespace::new("debian");
     let scratch = tempfile::tempdir().unwrap();
     for (name, script) in [("counts.py", CTYPES), ("sniffs.py", SCAPY), ("until.py", SCAPY_UNTIL)] {
@@ -254,7 +264,7 @@ fn programs_show_the_same_on_a_port_and_on_its_interface() {
     for (words, ready, end) in PROGRAMS {
         let folders = ["theirs", "ours"].map(|name| scratch.path().join(name));
         let mut both = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
-            Running::start(&namespace, words, &folders[usize::from(is_ours)], device, is_ours)
+            Running::start((&namespace, debian), words, &folders[usize::from(is_ours)], device, is_ours)
         });
         for running in &both {
             running.wait(ready, |running| running.said().iter().any(|text| text.contains(ready)));
@@ -281,15 +291,19 @@ fn programs_show_the_same_on_a_port_and_on_its_interface() {
             let folder = running.written.parent().unwrap().display().to_string();
             (status, running.said().map(|text| comparable(&text, &folder)), running.frames())
         });
-        assert_eq!(ours, theirs, "{words}");
+        assert_eq!(ours, theirs, "{debian:?}: {words}");
         let is_empty = theirs.1.iter().all(|text| text.lines().count() < 2) && theirs.2.is_empty();
-        assert!(theirs.0.success() && !is_empty, "{words}: {theirs:?}");
+        assert!(theirs.0.success() && !is_empty, "{debian:?}: {words}: {theirs:?}");
     }
 }
 
 /// Ports that are served are in the lists of programs, behind the system's interfaces.
 #[test]
 fn programs_list_ports() {
+    Debian::all().into_iter().for_each(list_ports);
+}
+
+fn list_ports(debian: Debian) {
     let world = World::new();
     let mut command = world.command("tcpdump");
     let client =
@@ -306,7 +320,7 @@ fn programs_list_ports() {
         .chain(of_python)
     {
         let list = |is_ours: bool| {
-            let mut command = if is_ours { world.command(program) } else { Command::new(program) };
+            let mut command = if is_ours { world.command_of(debian, program) } else { debian.command(program) };
             let output = command.arg(option).output_in_time().expect("it is there");
             assert!(output.status.success(), "{output:?}");
             let list = String::from_utf8(output.stdout).unwrap();
@@ -316,23 +330,31 @@ fn programs_list_ports() {
         };
         let (theirs, ours) = (list(false), list(true));
         let mine = ours.iter().filter(|line| line.contains("vale88:listed")).count();
-        assert_eq!(mine, 1, "{program}: {ours:?}");
-        assert!(!theirs.is_empty() && theirs.iter().all(|line| ours.contains(line)), "{program}: {ours:?}, {theirs:?}");
+        assert_eq!(mine, 1, "{debian:?}: {program}: {ours:?}");
+        assert!(
+            !theirs.is_empty() && theirs.iter().all(|line| ours.contains(line)),
+            "{debian:?}: {program}: {ours:?}, {theirs:?}"
+        );
     }
 }
 
 /// Frames that a program sends by libpcap's functions arrive, as from the interface.
 #[test]
 fn frames_that_a_program_sends_by_libpcap_arrive() {
+    Debian::all().into_iter().for_each(sent_frames_arrive);
+}
+
+fn sent_frames_arrive(debian: Debian) {
     let namespace = Namespace::new("sends");
     let scratch = tempfile::tempdir().unwrap();
     std::fs::write(scratch.path().join("sends.py"), CTYPES_SEND).unwrap();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
         let folder = |what: &str| scratch.path().join(format!("{what}-{is_ours}"));
         let capture = format!("tcpdump -Z root -U -i v0 -c {} -w FILE", 2 * 20);
-        let mut receiver = Running::start(&namespace, &capture, &folder("receives"), device, false);
+        let mut receiver = Running::start((&namespace, debian), &capture, &folder("receives"), device, false);
         receiver.wait("listening on", |running| running.said()[1].contains("listening on"));
-        let mut sender = Running::start(&namespace, "/usr/bin/python3 sends.py DEV", &folder("sends"), device, is_ours);
+        let mut sender =
+            Running::start((&namespace, debian), "/usr/bin/python3 sends.py DEV", &folder("sends"), device, is_ours);
         assert!(end_of(&mut sender.child).success(), "{:?}", sender.said());
         assert!(end_of(&mut receiver.child).success(), "{:?}", receiver.said());
         (sender.said(), receiver.frames())
@@ -350,7 +372,7 @@ fn both_libraries_are_told_apart() {
         let mut command = Command::new("/usr/bin/python3");
         let value = if variable == "LD_PRELOAD" { object() } else { kit::folder().to_path_buf() };
         command.args(["-c", CTYPES_MIXED, one, other]).env(variable, value).env("LINERATE_PORTS", scratch.path());
-        let output = command.output().unwrap();
+        let output = command.output_in_time().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };

@@ -12,7 +12,7 @@ use linerate::capture::Writer;
 use linerate::port::RxQueue;
 
 mod kit;
-use kit::{Deadline, InTime, Namespace, Running, Timely, World, capture, compiled, end_of, object, port, send};
+use kit::{Deadline, Debian, InTime, Namespace, Running, Timely, World, capture, compiled, end_of, object, port, send};
 
 /// Returns the program of packet sockets.
 fn program() -> &'static Path {
@@ -216,24 +216,35 @@ fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
 /// scapy's default mode: srp sends and gets answers, sniff filters, sendp sends.
 #[test]
 fn scapy_sends_and_sniffs() {
+    Debian::all().into_iter().for_each(scapy_sends_and_sniffs_of);
+}
+
+fn scapy_sends_and_sniffs_of(debian: Debian) {
     let world = World::new();
     let script = r#"
+import sys
 from scapy.all import *
-request = Ether(dst="ff:ff:ff:ff:ff:ff")/ARP(pdst=["10.0.0.2", "10.0.0.3", "10.0.0.4"], psrc="10.0.0.9")
-answered, unanswered = srp(request, iface="vale113:s", timeout=2, verbose=0)
+port = sys.argv[1]
+request = Ether(dst="ff:ff:ff:ff:ff:ff")/ARP(pdst=["10.0.0.2", "10.0.0.4"], psrc="10.0.0.9")
+answered, unanswered = srp(request, iface=port, timeout=180, verbose=0)
 print([r[ARP].psrc + " " + r.src for s, r in answered], [s.pdst for s in unanswered])
-sniffer = AsyncSniffer(iface="vale113:s", filter="arp[6:2] = 2", count=2, timeout=20, started_callback=lambda:
+# Nobody answers: this waits for as long as it is told.
+request[ARP].pdst = "10.0.0.3"
+answered, unanswered = srp(request, iface=port, timeout=1, verbose=0)
+print(len(answered), [s[ARP].pdst for s in unanswered])
+sniffer = AsyncSniffer(iface=port, filter="arp[6:2] = 2", count=2, timeout=180, started_callback=lambda:
     sendp([Ether(src="02:00:00:00:00:01")/ARP(hwsrc="02:00:00:00:00:01", pdst="10.0.0.%d" % n) for n in range(4)],
-        iface="vale113:s", verbose=0))
+        iface=port, verbose=0))
 sniffer.start()
 sniffer.join()
-print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr("vale113:s"))
+print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr(port))
 "#;
-    let said =
-        with_responder("vale113:r", || Running::new(world.command("/usr/bin/python3").args(["-c", script])).said());
+    let said = with_responder("vale113:r", || {
+        Running::new(world.command_of(debian, "/usr/bin/python3").args(["-c", script, "vale113:s"])).said()
+    });
     let address = said.trim_end().rsplit(' ').next().unwrap().to_string();
     let expected =
-        "['10.0.0.2 02:00:00:00:00:99', '10.0.0.4 02:00:00:00:00:99'] ['10.0.0.3']\n['10.0.0.0', '10.0.0.2']";
+        "['10.0.0.2 02:00:00:00:00:99', '10.0.0.4 02:00:00:00:00:99'] []\n0 ['10.0.0.3']\n['10.0.0.0', '10.0.0.2']";
     assert_eq!(said, format!("{expected} {address}\n"));
     assert!(address.starts_with("02:") && address.len() == 17, "{address}");
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
+pub use debians::Debian;
 use linerate::capture::Writer;
 use linerate::port::{Port, TxQueue};
 use linerate::share::Server;
@@ -14,6 +15,8 @@ use linerate::{Batch, Options};
 use rustix::process::{Pid, Signal, kill_process};
 pub use wait::{Deadline, InTime, Timely, end_of, until};
 
+#[path = "../../../linerate/tests/debians/mod.rs"]
+mod debians;
 #[path = "../../../linerate/tests/wait/mod.rs"]
 mod wait;
 
@@ -142,16 +145,14 @@ impl Running {
     /// Waits until the program has this many threads.
     pub fn wait_for_threads(&self, count: usize) {
         let folder = format!("/proc/{}/task", self.child.id());
-        until(format_args!("the program to have {count} threads"), || {
-            std::fs::read_dir(&folder).unwrap().count() >= count
-        });
+        until(format_args!("{count} threads of the program"), || std::fs::read_dir(&folder).unwrap().count() >= count);
     }
 
     /// Waits until the program has ended, which must be a success.
     #[track_caller]
     pub fn must_end(mut self, why: &str) {
         let mut status = None;
-        until(format_args!("the program's end after {why}"), || {
+        until(format_args!("the end of the program after {why}"), || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -215,8 +216,13 @@ impl Namespace {
 
     /// Returns a command inside: with this object's libpcap, or with the system's.
     pub fn command(&self, program: &str, is_ours: bool) -> Command {
+        self.command_of(Debian::Own, program, is_ours)
+    }
+
+    /// The same, of a Debian's program.
+    pub fn command_of(&self, debian: Debian, program: &str, is_ours: bool) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, program]);
+        command.args(["netns", "exec", &self.0]).args(debian.words()).arg(program);
         if is_ours {
             command.env("LD_LIBRARY_PATH", folder());
         }
@@ -257,7 +263,12 @@ impl World {
 
     /// Returns a command with this object preloaded.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
+        self.command_of(Debian::Own, program)
+    }
+
+    /// The same, of a Debian's program.
+    pub fn command_of(&self, debian: Debian, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = debian.command(program);
         command.env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
         command
     }
