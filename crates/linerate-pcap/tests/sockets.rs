@@ -228,7 +228,7 @@ port = sys.argv[1]
 request = Ether(dst="ff:ff:ff:ff:ff:ff")/ARP(pdst=["10.0.0.2", "10.0.0.4"], psrc="10.0.0.9")
 answered, unanswered = srp(request, iface=port, timeout=180, verbose=0)
 print([r[ARP].psrc + " " + r.src for s, r in answered], [s.pdst for s in unanswered])
-# Nobody answers: this waits for as long as it is told.
+# No host has this address, so that this waits for as long as it is told.
 request[ARP].pdst = "10.0.0.3"
 answered, unanswered = srp(request, iface=port, timeout=1, verbose=0)
 print(len(answered), [s[ARP].pdst for s in unanswered])

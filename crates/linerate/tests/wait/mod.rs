@@ -39,7 +39,7 @@ pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What another process writes. A read fails if nothing comes, and the other end stays open.
+/// The output of another process. A read fails if nothing comes, and the other end stays open.
 pub struct Timely<R>(pub R);
 
 impl<R: Read + AsFd> Read for Timely<R> {
