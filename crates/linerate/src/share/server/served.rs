@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::State;
 use super::quota::has_room;
-use crate::error::{Error, Result};
+use crate::error::{Error, Remedy, Result};
 use crate::netmap::{By, MAX_PORTS, MOST_CONSUMERS};
 use crate::port::{Port, Statistics, is_pipe, is_vale};
 use crate::share::protocol::layout::RingCounts;
@@ -90,12 +90,19 @@ impl State {
     /// Returns a port, which is opened if no client has it open.
     pub(super) fn port(&self, wanted: &OpenRequest, user: u32) -> Result<Arc<Served>> {
         let OpenRequest { name, rings, cluster, .. } = wanted;
-        if lock(&self.persistent).contains_key(name) {
+        let persistent = lock(&self.persistent);
+        if persistent.contains_key(name) {
             return Err(Error::NotServed { name: name.clone(), why: "it is attached to no switch" });
         }
+        let is_persistent = persistent.values().flat_map(|port| &port.attached).any(|(_, there)| there.name == *name);
+        drop(persistent);
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
         if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
+            // Who may use an interface is a matter of its socket, and a persistent port is for all clients.
+            if is_vale(name) && !is_persistent {
+                self.check_user(&port, user)?;
+            }
             wanted.check_cluster(port.cluster.as_ref())?;
             return Ok(port);
         }
@@ -125,6 +132,15 @@ impl State {
 }
 
 impl State {
+    /// Refuses a port that a client of another user has open, except to managers: its packets are that user's.
+    fn check_user(&self, port: &Served, user: u32) -> Result<()> {
+        if port.user == user || is_trusted(user) || self.joins_users.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let why = format!("'{}' is open, and not a port of user {user}\n  {}", port.name, Remedy::JoinUsers);
+        Err(Error::Refused { why, errno: libc::EPERM })
+    }
+
     /// Refuses a port to a user that has half of the switch's, and the last eighth to all but managers.
     fn check_switch(&self, ports: &HashMap<String, Weak<Served>>, switch: &str, user: u32) -> Result<()> {
         let there = ports.values().filter_map(Weak::upgrade).filter(|port| base(&port.name) == switch);

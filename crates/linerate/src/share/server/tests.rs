@@ -194,8 +194,9 @@ fn only_a_port_s_user_and_managers_set_its_header() {
         assert_eq!(header(&mut user, "vale84:a", None), Ok(len as u32));
     }
     // A client that does not know headers is refused, and one that does is admitted.
-    assert_eq!(open(&mut other, "vale84:a").unwrap_err(), libc::EIO);
-    assert!(ask(&mut other, open_request(OpenRequest { takes_header: true, ..wanted("vale84:a") })).is_ok());
+    let mut second = session(&server, STRANGER, None);
+    assert_eq!(open(&mut second, "vale84:a").unwrap_err(), libc::EIO);
+    assert!(ask(&mut second, open_request(OpenRequest { takes_header: true, ..wanted("vale84:a") })).is_ok());
     // A pipe has no header.
     let mut end = session(&server, STRANGER, None);
     open(&mut end, "pipe84{1").unwrap();
@@ -222,7 +223,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     // Another descriptor of the same user may share them, if it was opened in the same way.
     let shares = |which: RingSelection| open_request(OpenRequest { shares: true, which, ..wanted("vale86:a") });
     assert_eq!(ask(&mut second, shares(RingSelection::One(0))).unwrap_err(), libc::EBUSY);
-    assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EBUSY);
+    assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EPERM);
     ask(&mut second, shares(RingSelection::All)).unwrap();
     assert!(second.running.is_none(), "there is one session");
     let (mine, theirs) = (first.opened(), second.opened());
@@ -371,6 +372,31 @@ fn one_user_does_not_take_all_ports_of_a_switch() {
     assert!(opens(own(), 301).is_ok(), "some are kept for managers");
     held.pop();
     assert!(opens(STRANGER + 2, 300).is_ok());
+}
+
+/// A port's queues are taken one by one, so that a second client could have those that the first has not taken.
+#[test]
+fn a_port_of_a_switch_is_its_users_own() {
+    let server = crate::server();
+    let opens = |user: u32, name: &str, receives: bool| {
+        let mut client = session(&server, user, None);
+        let half = OpenRequest { receive_only: receives, transmit_only: !receives, ..wanted(name) };
+        ask(&mut client, open_request(half)).map(|_| client)
+    };
+    for (owner, name) in [(STRANGER, "vale69:a"), (own(), "vale69:b")] {
+        let _sends = opens(owner, name, false).ok().unwrap();
+        assert_eq!(opens(STRANGER + 1, name, true).map(drop), Err(libc::EPERM), "{name}");
+        assert!(opens(owner, name, true).is_ok() && opens(own(), name, true).is_ok(), "{name}");
+    }
+    // A persistent port is for all.
+    let mut manager = session(&server, own(), None);
+    ask(&mut manager, create("last69")).unwrap();
+    ask(&mut manager, attach("vale69", "last69")).unwrap();
+    let _sends = opens(STRANGER, "last69", false).ok().unwrap();
+    assert!(opens(STRANGER + 1, "last69", true).is_ok());
+    let _sends = opens(STRANGER, "vale69:c", false).ok().unwrap();
+    server.join_users();
+    assert!(opens(STRANGER + 1, "vale69:c", true).is_ok());
 }
 
 #[test]
