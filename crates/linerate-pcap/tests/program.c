@@ -529,6 +529,27 @@ static void close_in_child(const char *device, long rounds) {
 	pcap_close(pcap);
 }
 
+/* A child captures from a port of its own while its parent does from another. */
+static void open_in_child(const char *device, const char *other, long rounds) {
+	pcap = opened(device);
+	for (long n = 0; n < rounds; n++) {
+		int status;
+		pid_t child = fork();
+		if (child == 0) {
+			alarm(60);
+			pcap = opened(other);
+			pcap_loop(pcap, 3, each, NULL);
+			pcap_close(pcap);
+			_exit(7);
+		}
+		if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
+			die("fork", "the child has captured nothing");
+		pcap_loop(pcap, 3, each, NULL);
+	}
+	printf("%ld frames\n", count);
+	pcap_close(pcap);
+}
+
 /* A child sends while its parent does, which has sent before. */
 static void send_beside_child(const char *device, long frames) {
 	int status;
@@ -805,6 +826,8 @@ int main(int argc, char **argv) {
 		wakes(device, atol(third));
 	else if (!strcmp(what, "child"))
 		close_in_child(device, atol(third));
+	else if (!strcmp(what, "opens"))
+		open_in_child(device, third, atol(argv[4]));
 	else if (!strcmp(what, "asks"))
 		ask_in_child(device);
 	else if (!strcmp(what, "daemon"))

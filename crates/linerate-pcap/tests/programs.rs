@@ -116,6 +116,13 @@ fn a_child_closes_its_parent_s_handle() {
     }
 }
 
+/// A child has none of its parent's threads, and whatever those had locked: its own port has a thread of its own.
+#[test]
+fn a_child_captures_from_a_port_of_its_own() {
+    let said = World::new().start(&["opens", "sim:parent?rate=20k", "sim:own?rate=20k", "60"]).said();
+    assert_eq!(said, "180 frames\n");
+}
+
 /// A child sends by its parent's handle on an interface while its parent does: each frame of both is there once.
 #[test]
 fn a_child_sends_beside_its_parent() {

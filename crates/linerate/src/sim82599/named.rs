@@ -57,7 +57,7 @@ impl Models {
             Some(text) => text.parse().map_err(|why: String| port.bad_option("device", &why))?,
             None => Kind::default(),
         };
-        let runner = match self.runner.upgrade() {
+        let runner = match self.runner.upgrade().filter(|runner| runner.is_of_this_process()) {
             Some(runner) => runner,
             // Its processor is the kernel's choice: several programs on one machine must not choose the same.
             None => Arc::new(Runner::start()?),

@@ -22,6 +22,8 @@ pub struct Runner {
     stop: Arc<AtomicBool>,
     cards: Arc<Mutex<Vec<Weak<Card>>>>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has started the thread: a child of fork(2) has none, and the locks as they were then.
+    process: u32,
 }
 
 impl Runner {
@@ -36,7 +38,7 @@ impl Runner {
             .name("82599 model".to_string())
             .spawn(move || run(&stopped, &shared))
             .map_err(|e| Error::system("starting the model's thread", e))?;
-        Ok(Runner { stop, cards, thread: Some(thread) })
+        Ok(Runner { stop, cards, thread: Some(thread), process: std::process::id() })
     }
 
     /// Runs `card` as well, as long as it lives. Its doorbells become single stores.
@@ -48,10 +50,15 @@ impl Runner {
     /// Runs `card` no longer: when this returns, the thread does not hold it.
     pub(super) fn forget(&self, card: &Card) {
         // The thread itself has the list locked while a card ends in its hands; that one's turn was its last.
-        if !self.is_current() {
+        if !self.is_current() && self.is_of_this_process() {
             let cards = &mut self.cards.lock().unwrap_or_else(PoisonError::into_inner);
             cards.retain(|other| !std::ptr::eq(other.as_ptr(), card));
         }
+    }
+
+    /// Returns whether the thread is this process's, and not that of the process that has forked it.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// True in the runner's own thread.
@@ -63,11 +70,12 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A card held by the thread may be the one that drops the runner: a thread cannot join itself.
-        if !self.is_current()
-            && let Some(thread) = self.thread.take()
-        {
-            let _ = thread.join();
+        // A card held by the thread may be the one that drops the runner: a thread cannot join itself. A child of fork(2) has
+        // none to join.
+        match self.thread.take() {
+            Some(thread) if !self.is_of_this_process() => std::mem::forget(thread),
+            Some(thread) if thread.thread().id() != std::thread::current().id() => drop(thread.join()),
+            _ => {}
         }
     }
 }
