@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+use crate::debians::Debian;
 use crate::guest::Guest;
 use crate::initramfs;
 use crate::namespace::Namespace;
@@ -57,7 +58,7 @@ pub enum Kernel {
     Iommufd,
 }
 
-/// The program that a guest runs in; both come from `guest/prepare`.
+/// The program that a guest runs in; all come from `guest/prepare`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Qemu {
     /// QEMU 11.1, of Debian 13's backports.
@@ -65,6 +66,19 @@ pub enum Qemu {
     Newest,
     /// The distribution's own: 7.2 of Debian 12, 10.0 of Debian 13.
     Distribution,
+    /// 10.0 of Debian 13, where that is not the distribution.
+    Trixie,
+}
+
+impl Qemu {
+    /// Returns those of distributions: this machine's own, and Debian 13's.
+    pub fn of_distributions() -> Vec<Qemu> {
+        let of = |debian| match debian {
+            Debian::Own => Qemu::Distribution,
+            Debian::Trixie => Qemu::Trixie,
+        };
+        Debian::all().into_iter().map(of).collect()
+    }
 }
 
 /// The guest's memory, in MiB.
@@ -280,6 +294,7 @@ impl Machine {
         let unpacked = unpacked(match self.qemu {
             Qemu::Newest => "qemu",
             Qemu::Distribution => "distribution-qemu",
+            Qemu::Trixie => "trixie-qemu",
         });
         if self.ports.is_empty() {
             words.extend(qemu(&unpacked));
