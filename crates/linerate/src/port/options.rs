@@ -230,6 +230,11 @@ impl Config {
         Config { name: name.to_string(), description: String::new(), device: 0, pool, options }
     }
 
+    /// Sets the description of driver and device, for display.
+    pub fn with_description(self, description: &str) -> Config {
+        Config { description: description.to_string(), ..self }
+    }
+
     /// Sets PCI's device number, for differences within a family of cards.
     pub fn with_device(self, device: u16) -> Config {
         Config { device, ..self }

@@ -38,7 +38,8 @@ pub struct PacketSockets {
 }
 
 impl PacketPort {
-    /// Opens an interface, for the packets of a flow, or all. [`Config::description`] is appended to the port's own.
+    /// Opens an interface, for the packets of a flow, or all. The configuration's [description](Config::with_description) is appended
+    /// to the port's.
     ///
     /// # Errors
     /// [`Error::Interface`](crate::Error::Interface): the obstacle.
