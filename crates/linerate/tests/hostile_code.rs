@@ -5,7 +5,6 @@ mod wait;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
@@ -223,7 +222,8 @@ impl Receive for ForeignRx {
             *batch = Batch::with_capacity(1 + self.next * 37 % 200);
         }
         // The last is a chain.
-        let count = (0..150u8).filter(|&n| batch.push(pool, &vec![n; 60 + usize::from(n) * 7])).count();
+        let frames = if cfg!(miri) { 6 } else { 150 };
+        let count = (0..frames).filter(|&n| batch.push(pool, &vec![n; 60 + usize::from(n) * 7])).count();
         assert!(!self.next.is_multiple_of(self.panics), "the program's own panic");
         count
     }
@@ -232,6 +232,8 @@ impl Receive for ForeignRx {
 /// The consumers of a cluster get packets of their own region alone, whatever the port's queue puts into its batch.
 #[test]
 fn a_cluster_takes_no_slot_of_another_region() {
+    // Each packet takes Miri a tenth of a second.
+    const TURNS: usize = if cfg!(miri) { 4 } else { 200 };
     for replaces in [false, true] {
         for by in ["flow", "turn"] {
             let (ours, large) = (pool(512), pool(LARGE));
@@ -246,7 +248,7 @@ fn a_cluster_takes_no_slot_of_another_region() {
             let [mut port] = options.open([&format!("foreign:x?cluster=2&by={by}")]).unwrap();
             let mut queues = [port.rx(0).unwrap(), port.rx(1).unwrap()];
             let (mut batch, mut received) = (Batch::new(), 0);
-            for turn in 0..200 {
+            for turn in 0..TURNS {
                 let queue = &mut queues[turn % 2];
                 let _ = catch_unwind(AssertUnwindSafe(|| queue.recv(&mut batch)));
                 for mut packet in &mut batch {
@@ -257,7 +259,7 @@ fn a_cluster_takes_no_slot_of_another_region() {
                 }
                 batch.clear();
             }
-            assert!(received > 200, "{received} packets arrived");
+            assert!(received > TURNS, "{received} packets arrived");
             drop((queues, port, batch));
             check_whole(&ours, 512);
             drop(hold);
@@ -404,7 +406,7 @@ fn any_options_open_a_working_port_or_are_refused() {
                 65_554,
                 usize::MAX,
             ]),
-            interrupts: [None, Some(Duration::ZERO), Some(Duration::MAX)][pick(&[0, 1, 2])],
+            interrupts: [None, Some(std::time::Duration::ZERO), Some(std::time::Duration::MAX)][pick(&[0, 1, 2])],
             offloads: pick(&[0, 1]) == 1,
             timestamps: pick(&[0, 1]) == 1,
             pool: Some(ours.clone()),
