@@ -268,8 +268,11 @@ mod tests {
     /// In one large buffer the rest of the packet advances to a slot's largest offset again and again.
     #[test]
     fn a_packet_in_one_large_buffer_is_cut_by_its_offset() {
-        let pool = pool(64, 65_536);
-        let payload = if cfg!(miri) { 5000 } else { 60_000 };
+        // Each byte takes Miri some microseconds, and a packet of fewer does not get there.
+        if cfg!(miri) {
+            return;
+        }
+        let (pool, payload) = (pool(64, 65_536), 60_000);
         for (is_tcp, size) in [(true, 1448), (true, 4000), (true, 9000), (false, 600), (false, 60)] {
             let (bytes, left) = large(is_tcp, payload, size);
             let mut batch = Batch::new();
@@ -284,13 +287,13 @@ mod tests {
     /// A peer cannot make a packet tens of thousands of segments.
     #[test]
     fn a_packet_of_too_many_segments_is_dropped() {
+        // Each byte takes Miri some microseconds, and these are refused by their number.
+        if cfg!(miri) {
+            return;
+        }
         let pool = pool(64, 2048);
         for (payload, size, is_cut) in [(60_000, 1, false), (60_000, 29, false), (60_000, 30, true), (2000, 1, true)] {
             for is_tcp in [true, false] {
-                // Each byte takes Miri some microseconds.
-                if cfg!(miri) && (is_tcp || size > 1 || is_cut) {
-                    continue;
-                }
                 let (bytes, left) = large(is_tcp, payload, size);
                 let mut batch = Batch::new();
                 assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
