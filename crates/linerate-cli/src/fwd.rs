@@ -108,9 +108,9 @@ impl Way {
     /// Does the program's own work: the rules and the touch.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
-        let check = rest.is_some();
+        let goes_on = rest.is_some();
         let rejected = self.rules.apply(&mut self.out.batch, rest.map(|rest| &mut rest.out.batch), &self.filtered);
-        if rejected > 0 && !check {
+        if rejected > 0 && !goes_on {
             self.quota.give_back(rejected);
         }
         self.out.batch.packets().for_each(|mut packet| touch(&mut packet));

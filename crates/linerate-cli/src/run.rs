@@ -657,8 +657,8 @@ impl Run {
         let is_paced = is_steered || asked.is_some() || names.iter().any(|name| wire_rate(name).is_some());
         let no_room = || (held_back.load(Ordering::Relaxed) > 0).then(|| NO_ROOM.to_string());
         // A source that is at its end bounds nothing.
-        let check = in_time.seconds() >= 0.9 * seconds;
-        let fastest = || used.bound_of_fastest(busy).filter(|_| check).or_else(no_room);
+        let goes_on = in_time.seconds() >= 0.9 * seconds;
+        let fastest = || used.bound_of_fastest(busy).filter(|_| goes_on).or_else(no_room);
         let fastest = || fastest().filter(|_| !is_paced && seconds >= JUDGED && moved.packets > 0);
         let bound = gone_end.clone().or_else(fastest);
         let reports = reports(&devices);

@@ -135,7 +135,7 @@ impl Plan {
 }
 
 /// True while a measurement that began at `begin` goes on: until its time is over, or Ctrl-C.
-fn check(begin: Instant, time: Duration) -> bool {
+fn goes_on(begin: Instant, time: Duration) -> bool {
     begin.elapsed() < time && !interrupts().have_come()
 }
 

@@ -78,7 +78,7 @@ impl Sender {
             batch.clear();
             responder.send(&mut self.tx);
         }
-        if self.speed.as_mut().is_some_and(Follower::check) {
+        if self.speed.as_mut().is_some_and(Follower::goes_on) {
             self.lanes.iter_mut().filter_map(|lane| lane.pacer.as_mut()).for_each(Pacer::go_on);
         }
         if let Some(rate) = self.speed.as_mut().and_then(Follower::changed) {

@@ -54,7 +54,7 @@ impl Follower {
 
     /// Returns whether a pause has ended since this was last called.
     #[inline]
-    pub fn check(&mut self) -> bool {
+    pub fn goes_on(&mut self) -> bool {
         let pauses = self.speed.pauses.load(Ordering::Relaxed);
         std::mem::replace(&mut self.pauses, pauses) != pauses
     }

@@ -65,8 +65,8 @@ impl Metrics {
             let is_ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
             let mut ready = is_ready[1..].iter();
             clients.retain_mut(|client| {
-                let check = ready.next() != Some(&true) || client.go_on(self);
-                check && client.begun.elapsed() < PATIENCE
+                let goes_on = ready.next() != Some(&true) || client.go_on(self);
+                goes_on && client.begun.elapsed() < PATIENCE
             });
             if is_ready[0] {
                 accept(listener, &mut clients);
