@@ -508,45 +508,37 @@ static void wakes(const char *device, long frames) {
 	pcap_close(pcap);
 }
 
-/* A child closes its parent's handle, with which the parent goes on. */
-static void close_in_child(const char *device, long rounds) {
+/* Does this in a child, again and again; the parent captures meanwhile, and goes on with its handle. */
+static void in_children(const char *device, long rounds, void (*work)(const char *), const char *argument) {
 	pcap = opened(device);
 	for (long n = 0; n < rounds; n++) {
 		int status;
 		pid_t child = fork();
 		if (child == 0) {
 			alarm(60);
-			if (pcap_inject(pcap, frame, 60) != -1)
-				_exit(1);
-			pcap_close(pcap);
+			work(argument);
 			_exit(7);
 		}
-		if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7)
-			die("fork", "the child has not ended");
+		if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
+			die("fork", "the child has not ended well");
 		pcap_loop(pcap, 3, each, NULL);
 	}
 	printf("%ld frames\n", count);
 	pcap_close(pcap);
 }
 
-/* A child captures from a port of its own while its parent does from another. */
-static void open_in_child(const char *device, const char *other, long rounds) {
+/* Closes the parent's handle. */
+static void close_parents(const char *none) {
+	(void)none;
+	if (pcap_inject(pcap, frame, 60) != -1)
+		_exit(1);
+	pcap_close(pcap);
+}
+
+/* Captures from a port of its own. */
+static void capture_own(const char *device) {
 	pcap = opened(device);
-	for (long n = 0; n < rounds; n++) {
-		int status;
-		pid_t child = fork();
-		if (child == 0) {
-			alarm(60);
-			pcap = opened(other);
-			pcap_loop(pcap, 3, each, NULL);
-			pcap_close(pcap);
-			_exit(7);
-		}
-		if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
-			die("fork", "the child has captured nothing");
-		pcap_loop(pcap, 3, each, NULL);
-	}
-	printf("%ld frames\n", count);
+	pcap_loop(pcap, 3, each, NULL);
 	pcap_close(pcap);
 }
 
@@ -825,9 +817,9 @@ int main(int argc, char **argv) {
 	else if (!strcmp(what, "wakes"))
 		wakes(device, atol(third));
 	else if (!strcmp(what, "child"))
-		close_in_child(device, atol(third));
+		in_children(device, atol(third), close_parents, NULL);
 	else if (!strcmp(what, "opens"))
-		open_in_child(device, third, atol(argv[4]));
+		in_children(device, atol(argv[4]), capture_own, third);
 	else if (!strcmp(what, "asks"))
 		ask_in_child(device);
 	else if (!strcmp(what, "daemon"))

@@ -15,8 +15,8 @@ use super::MessageHeader;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most connections that wait here, and that are accepted at once; the oldest makes room for the next.
 const MOST: usize = 64;
-/// How soon descriptors are looked for again when there are none.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
+pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How often a connection with a part of a message is looked at: its socket stays readable.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 

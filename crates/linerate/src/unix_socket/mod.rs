@@ -21,6 +21,6 @@ pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};
 #[cfg(any(feature = "memif", feature = "vhost"))]
 pub use control_thread::ControlThread;
 pub use listener::{SocketFile, listen, listen_as};
-pub use lobby::{FirstMessage, Lobby};
+pub use lobby::{AGAIN, FirstMessage, Lobby};
 #[cfg(any(feature = "memif", feature = "vhost"))]
-pub use peers::{AGAIN, Peers};
+pub use peers::Peers;

@@ -14,11 +14,9 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrUnix, SocketType};
 
-use super::{FirstMessage, Lobby, SocketFile, connect_as, listen_as};
+use super::{AGAIN, FirstMessage, Lobby, SocketFile, connect_as, listen_as};
 use crate::error::{Error, Result};
 
-/// How often a client looks for its server.
-pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Where peers come from.

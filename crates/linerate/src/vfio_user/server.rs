@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::*;
 use zerocopy::IntoBytes;
@@ -21,7 +21,7 @@ use super::message::*;
 use crate::error::{Error, Result};
 use crate::memory::{MOST_PEER_BYTES, Mapping};
 use crate::pci::Interrupt;
-use crate::unix_socket::{FirstMessage, Lobby, MOST_DESCRIPTORS, SocketFile, listen};
+use crate::unix_socket::{AGAIN, FirstMessage, Lobby, MOST_DESCRIPTORS, SocketFile, listen};
 
 /// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
 /// 7.
@@ -168,8 +168,8 @@ impl Service {
                 PollFd::new(listener, listening),
                 PollFd::new(client.socket(), PollFlags::IN),
             ];
-            let again = (!accepts).then_some(Timespec { tv_sec: 0, tv_nsec: 100_000_000 });
-            if poll(&mut events, again.as_ref()).is_err() {
+            let again = (!accepts).then_some(&AGAIN);
+            if poll(&mut events, again).is_err() {
                 continue; // a signal
             }
             accepts = true;

@@ -211,10 +211,9 @@ impl RequestHandler {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.user),
             false => self.state.served(name).map(|served| served.user),
         };
-        let joins = self.state.joins_users.load(Ordering::Relaxed) && owner.is_some();
         let (pipe, side) = pipe_of(name);
         let is_open = !is_pipe(name) || lock(&self.state.pipes).get(&pipe).is_some_and(|pipe| pipe.is_open(side));
-        if joins || owner == Some(self.user) || is_trusted(self.user) {
+        if owner.map_or(is_trusted(self.user), |owner| self.state.may_use(owner, self.user)) {
             let why = || format!("'{name}' is not open: there is nothing to monitor");
             return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
         }

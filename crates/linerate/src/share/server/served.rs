@@ -132,9 +132,14 @@ impl State {
 }
 
 impl State {
+    /// Returns whether a user may have packets of a port whose user is `owner`.
+    pub(super) fn may_use(&self, owner: u32, user: u32) -> bool {
+        owner == user || is_trusted(user) || self.joins_users.load(Ordering::Relaxed)
+    }
+
     /// Refuses a port that a client of another user has open, except to managers: its packets are that user's.
     fn check_user(&self, port: &Served, user: u32) -> Result<()> {
-        if port.user == user || is_trusted(user) || self.joins_users.load(Ordering::Relaxed) {
+        if self.may_use(port.user, user) {
             return Ok(());
         }
         let why = format!("'{}' is open, and not a port of user {user}\n  {}", port.name, Remedy::JoinUsers);
