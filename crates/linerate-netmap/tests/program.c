@@ -42,10 +42,24 @@ struct port {
 	unsigned tx, tx_end, rx, rx_end;
 };
 
+/* Frames of `receive` so far. */
+static uint64_t received;
+
 static void fail(const char *what)
 {
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	fprintf(stderr, "%s: %s, %llu frames were received\n", what, strerror(errno), (unsigned long long)received);
 	exit(1);
+}
+
+/* Fails unless a wait has ended with one event, without an error. */
+static void must_be_one(const char *what, int count, int is_error)
+{
+	if (count == 0)
+		errno = ETIMEDOUT;
+	if (count == 1 && is_error)
+		errno = EIO;
+	if (count != 1 || is_error)
+		fail(what);
 }
 
 /* The suffixes of netmap's names: ^, *, -N, and /rtxRT. */
@@ -146,8 +160,7 @@ static void wait_for(struct port *port, const char *how, int send)
 		FD_ZERO(&set);
 		FD_SET(port->fd, &set);
 		struct timeval longest = {.tv_sec = 20};
-		if (select(port->fd + 1, send ? NULL : &set, send ? &set : NULL, NULL, &longest) <= 0)
-			fail("select");
+		must_be_one("select", select(port->fd + 1, send ? NULL : &set, send ? &set : NULL, NULL, &longest), 0);
 	} else if (!strcmp(how, "epoll")) {
 		struct epoll_event event = {.events = send ? EPOLLOUT : EPOLLIN, .data.u64 = 77};
 		if (port->epoll < 0 && (port->epoll = epoll_create1(0)) < 0)
@@ -157,14 +170,12 @@ static void wait_for(struct port *port, const char *how, int send)
 			fail("epoll_ctl");
 		port->epoll_events = event.events;
 		struct epoll_event got[4];
-		if (epoll_wait(port->epoll, got, 4, 20000) != 1 || got[0].data.u64 != 77 || got[0].events & EPOLLERR)
-			fail("epoll_wait");
+		int count = epoll_wait(port->epoll, got, 4, 20000);
+		must_be_one("epoll_wait", count, got[0].data.u64 != 77 || got[0].events & EPOLLERR);
 	} else {
 		struct pollfd event = {.fd = port->fd, .events = send ? POLLOUT : POLLIN};
-		if (poll(&event, 1, 20000) <= 0 || event.revents & POLLERR) {
-			errno = errno ? errno : EIO;
-			fail("poll");
-		}
+		int count = poll(&event, 1, 20000);
+		must_be_one("poll", count, event.revents & POLLERR);
 	}
 }
 
@@ -295,7 +306,7 @@ static void pass(const char *name)
 static void take_frames(struct port *port, uint64_t count, const char *how)
 {
 	static char frame[NETMAP_MAX_FRAGS * 2048];
-	uint64_t received = 0, bad = 0, disordered = 0, next = 0;
+	uint64_t bad = 0, disordered = 0, next = 0;
 	size_t len = 0;
 	for (unsigned n = port->rx; n < port->rx_end; n++)
 		NETMAP_RXRING(port->nifp, n)->flags |= NR_TIMESTAMP;

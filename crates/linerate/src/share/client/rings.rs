@@ -125,11 +125,13 @@ impl ClientTx {
         if let Some(pipe) = &self.pipe {
             pipe.reclaim(&self.client);
         }
+        // The server may publish more meanwhile: what the program is shown, the monitor has been given.
+        let tail = ring.published();
         if let Some(monitor) = ring.monitor() {
-            let (from, to) = (ring.next(self.client.tail()), ring.next(ring.published()));
+            let (from, to) = (ring.next(self.client.tail()), ring.next(tail));
             give_to_monitor(ring, from, to, &monitor, NS_TXMON, socket);
         }
-        self.client.update_tail();
+        self.client.show_tail(tail);
     }
 }
 
@@ -141,16 +143,15 @@ impl ClientRx {
     /// [`Error::BadRing`].
     #[inline(always)]
     pub fn give_back(&self, socket: BorrowedFd<'_>) -> Result<()> {
-        let ring = &self.client.ring;
+        let (ring, head) = (&self.client.ring, self.client.checked_head()?);
         if let Some(monitor) = ring.monitor() {
-            let from = self.client.head();
-            let to = (from + self.client.released()) % ring.place.slots;
-            give_to_monitor(ring, from, to, &monitor, 0, socket);
+            give_to_monitor(ring, self.client.head(), head, &monitor, 0, socket);
         }
-        let must_notify = match &self.pipe {
-            Some(sender) => self.client.publish_head()? && sender.is_armed(),
-            None => self.client.publish_head()? && self.client.must_notify(),
-        };
+        let must_notify = self.client.publish(head)
+            && match &self.pipe {
+                Some(sender) => sender.is_armed(),
+                None => self.client.must_notify(),
+            };
         if must_notify {
             Connection::new(socket).notify();
         }
@@ -492,6 +493,49 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 8 + 4);
+    }
+
+    /// Slots that the server frees during a sync go to the monitor with the next one.
+    #[test]
+    fn a_monitor_misses_nothing_that_is_freed_during_a_sync() {
+        const FREED: usize = if cfg!(miri) { 50 } else { 200_000 };
+        let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
+        let memory = NetmapMemory::new(Plan::of_ports(2, &rings, 0)).unwrap();
+        let placed = memory.place("a", &rings, |_| true, |_| false, Offsets::default()).unwrap();
+        let client_rings = ClientRings::new(&memory.shared, &placed, None, true).unwrap();
+        let placed = memory.place("m", &rings, |_| false, |_| true, Offsets::default()).unwrap();
+        let monitor = ClientRing::begin(Ring::new(&memory.shared, placed.rx[0].unwrap()).unwrap());
+        let (transmit, [ours, _server]) = (client_rings.tx[0].as_ref().unwrap(), Connection::pair().unwrap());
+        let ring = &transmit.client.ring;
+        ring.set_monitor(Some(&monitor.ring));
+        transmit.client.done(0);
+        transmit.client.update_tail();
+        let (mut shown, mut seen) = (0, 0);
+        std::thread::scope(|scope| {
+            // The server frees each slot as soon as it is sent.
+            scope.spawn(|| {
+                let mut free = 0;
+                for _ in 0..FREED {
+                    while free == transmit.client.head() {
+                        std::thread::yield_now();
+                    }
+                    free = ring.next(free);
+                    transmit.client.done(free);
+                }
+            });
+            while shown < FREED {
+                let (head, before) = (transmit.client.tail() as u32, transmit.client.tail());
+                transmit.client.set(head, head);
+                transmit.client.publish_head().unwrap();
+                transmit.update_tail(ours.as_fd());
+                shown += ring.distance(before, transmit.client.tail());
+                monitor.update_tail();
+                seen += monitor.ring.distance(monitor.head(), monitor.tail());
+                monitor.set(monitor.tail() as u32, monitor.tail() as u32);
+                monitor.publish_head().unwrap();
+            }
+        });
+        assert_eq!(seen, shown);
     }
 
     #[test]

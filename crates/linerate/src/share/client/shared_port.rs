@@ -295,7 +295,12 @@ impl SharedPort {
         let all = || self.sending().chain(self.receiving());
         if is_in_vain || all().any(ClientRing::has_token) {
             Connection::new(socket).read_tokens();
-            self.client_rings.tx.iter().flatten().for_each(|transmit| transmit.update_tail(socket));
+            for transmit in self.client_rings.tx.iter().flatten() {
+                // Where other threads sync all the time, they show the tail.
+                if let Some(_turn) = transmit.client.turn() {
+                    transmit.update_tail(socket);
+                }
+            }
             // Another thread or process may wait for these rings: the server must look again.
             let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
             forgotten.iter().for_each(|client| client.arm());

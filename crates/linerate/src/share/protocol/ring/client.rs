@@ -83,9 +83,19 @@ impl ClientRing {
     /// Publishes the program's head; returns whether it has moved.
     ///
     /// # Errors
-    /// [`Error::BadRing`] if head or cur are outside the program's slots; both are set back then.
+    /// Those of [`checked_head`](ClientRing::checked_head).
     #[inline(always)]
     pub fn publish_head(&self) -> Result<bool> {
+        let head = self.checked_head()?;
+        Ok(self.publish(head))
+    }
+
+    /// Returns the program's head. The program may move it at any time: who needs it twice keeps it.
+    ///
+    /// # Errors
+    /// [`Error::BadRing`] if head or cur are outside the program's slots; both are set back then.
+    #[inline(always)]
+    pub fn checked_head(&self) -> Result<usize> {
         let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
         let before = self.head();
         if head != before || cur != before {
@@ -98,8 +108,15 @@ impl ClientRing {
                 return Err(self.set_back());
             }
         }
+        Ok(head)
+    }
+
+    /// Publishes a head that was checked; returns whether it has moved.
+    #[inline(always)]
+    pub fn publish(&self, head: usize) -> bool {
+        let before = self.head();
         self.ring.state(CLIENT_HEAD).store(head as u32, Release);
-        Ok(head != before)
+        head != before
     }
 
     #[cold]
@@ -149,9 +166,15 @@ impl ClientRing {
     #[inline(always)]
     pub fn update_tail(&self) {
         if let Some(tail) = self.ring.index(SERVER_TAIL) {
-            self.ring.state(CLIENT_TAIL).store(tail as u32, Relaxed);
-            self.ring.word(TAIL).store(tail as u32, Relaxed);
+            self.show_tail(tail);
         }
+    }
+
+    /// Shows the program this tail.
+    #[inline(always)]
+    pub fn show_tail(&self, tail: usize) {
+        self.ring.state(CLIENT_TAIL).store(tail as u32, Relaxed);
+        self.ring.word(TAIL).store(tail as u32, Relaxed);
     }
 
     /// Returns whether tail is past cur, so that poll(2) returns.
