@@ -444,8 +444,9 @@ fn threads_are_cancelled_in_every_call() {
 #[test]
 fn programs_that_cancel_threads_end_at_ctrl_c() {
     let world = World::new();
-    // The second port has a thread of its own.
-    for (device, threads) in [("vale74:a", 2), ("sim:ctrl?rate=1k", 3)] {
+    // The second port has a thread of its own. Few frames: ettercap's function for frames may be cancelled within malloc(3), and ends
+    // then with no libpcap.
+    for (device, threads) in [("vale74:a", 2), ("sim:ctrl?rate=1", 3)] {
         let mut iftop = world.command("/usr/sbin/iftop");
         let iftop = Running::new(iftop.args(["-t", "-n", "-i", device]));
         iftop.wait_for_threads(threads);

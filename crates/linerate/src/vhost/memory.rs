@@ -144,7 +144,7 @@ impl Region {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))] // it asks the kernel for memory files
 mod tests {
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
