@@ -353,11 +353,13 @@ fn send(handle: &Handle, bytes: *const c_void, len: usize, none: &str) -> c_int 
         0 => Some(none),
         _ if bytes.is_null() => Some("send: Bad address"),
         1..14 => Some("send: Invalid argument"),
-        _ if handle.is_without_its_threads() => Some("send: the port's threads are in the parent of this process"),
         _ => None,
     };
     if let Some(why) = why {
         handle.fail(why);
+        return PCAP_ERROR;
+    }
+    if handle.fails_without_threads("send: ") {
         return PCAP_ERROR;
     }
     // SAFETY: the program's bytes, of the length that it says.

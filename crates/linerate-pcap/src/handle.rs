@@ -183,8 +183,18 @@ impl Handle {
     pub fn is_without_its_threads(&self) -> bool {
         let has_threads = |side: &Side| InChild::of(&side.port) == InChild::Nothing;
         // A thread that the child does not have may have it.
-        self.process != std::process::id()
-            && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
+        self.process != table::owner() && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
+    }
+
+    /// Notes the error of a call, and returns true, if the port's threads are not in this process.
+    pub fn fails_without_threads(&self, call: &str) -> bool {
+        let fails = self.is_without_its_threads();
+        if fails {
+            self.fail(&format!(
+                "{call}the port's threads are in the parent of this process; open the port in this process"
+            ));
+        }
+        fails
     }
 
     /// Captures one direction only. A monitor is opened again for it; what another port receives is one direction.

@@ -85,6 +85,10 @@ fn look(handle: &Handle, waits: bool) -> Next {
 fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Error>) -> Step {
     let failed = |error| Step::Return(Next::Failed(error));
     let step = guarded(None, || {
+        // The rings are the parent's, too.
+        if handle.fails_without_threads("") {
+            return Some(Step::Return(Next::Failed(PCAP_ERROR)));
+        }
         // Taken if this is a signal handler that has interrupted a call.
         let Some(mut active) = handle.active.lock() else { return Some(failed(handle.in_use())) };
         let Some(active) = &mut *active else { return Some(failed(handle.not_activated())) };
@@ -171,7 +175,8 @@ fn keep_watch(handle: &Handle) {
     if handle.is_selected() {
         deferred(|| {
             guarded((), || {
-                if let Some(mut active) = handle.active.lock()
+                if !handle.is_without_its_threads()
+                    && let Some(mut active) = handle.active.lock()
                     && let Some(active) = &mut *active
                 {
                     handle.adopt_filter(active);

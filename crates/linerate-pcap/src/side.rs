@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use linerate::port::{Drops, FRAME_HEADERS, Port, TxQueue};
+use linerate::port::{Drops, FRAME_HEADERS, Port, PortName, TxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
@@ -23,7 +23,7 @@ pub enum InChild {
     Again,
     /// It has the parent's queue once that has ended.
     TakenOver,
-    /// A write to the descriptor is a frame, whichever process does it.
+    /// Each read and write is the parent's and the child's alike.
     Same,
     /// The port's threads are not there.
     Nothing,
@@ -35,6 +35,7 @@ impl InChild {
             "packet" => InChild::Again,
             "served" | "xdp" => InChild::TakenOver,
             "tap" => InChild::Same,
+            "pcap" if PortName::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => InChild::Same,
             _ => InChild::Nothing,
         }
     }

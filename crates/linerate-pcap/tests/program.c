@@ -530,8 +530,13 @@ static void in_children(const char *device, long rounds, void (*work)(const char
 /* Closes the parent's handle. */
 static void close_parents(const char *none) {
 	(void)none;
-	if (pcap_inject(pcap, frame, 60) != -1)
-		_exit(1);
+	struct pcap_pkthdr *header;
+	const unsigned char *bytes;
+	/* With frames of before the fork, and without. */
+	for (int n = 0; n < 2; n++)
+		if (pcap_inject(pcap, frame, 60) != -1 || pcap_next_ex(pcap, &header, &bytes) == 0 ||
+		    pcap_loop(pcap, -1, each, NULL) != -1 || !strstr(pcap_geterr(pcap), "open the port in this process"))
+			_exit(1);
 	pcap_close(pcap);
 }
 

@@ -124,9 +124,14 @@ pub fn begin_process() {
     OWNER.store(std::process::id(), Relaxed);
 }
 
+/// Returns the process whose memory this is, without a system call.
+pub fn owner() -> u32 {
+    OWNER.load(Relaxed)
+}
+
 /// Returns whether this process is the table's owner.
 pub fn is_owner() -> bool {
-    OWNER.load(Relaxed) == std::process::id()
+    owner() == std::process::id()
 }
 
 /// Returns whether a number, whose word says so, still is a packet socket. Keeps errno(3).
