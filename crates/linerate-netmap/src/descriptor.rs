@@ -90,9 +90,10 @@ impl Bound {
     }
 }
 
-/// Returns the error of a port that its server has ended: a monitor ends with its port, all others with their server.
+/// Returns the error of a port that its server has ended: a monitor ends with its port, an interface's port with that, all others with
+/// their server.
 pub fn gone() -> Error {
-    let why = "the process that served the port is gone, or, of a monitor, the port is closed; open it again";
+    let why = "the interface is deleted, the port of a monitor is closed, or the process that served the port is gone; open it again";
     Error::Refused { why: why.to_string(), errno: libc::ENXIO }
 }
 

@@ -208,6 +208,28 @@ fn a_namespace_goes_with_its_last_program() {
     assert!(is_gone, "ten servers have outlived their last program by two seconds");
 }
 
+/// Programs hear of their interface's end (POLLERR), and one that stays does not keep the next interface of the name from others.
+#[test]
+fn programs_hear_that_their_interface_is_deleted() {
+    let namespace = Namespace::new("ng0");
+    let make = "ip link add n0 type veth peer name n1";
+    namespace.run(make);
+    let world = namespace.world();
+    let mut receivers = ["n0", "n0^"].map(|name| world.start(&format!("receive {name} 1 poll")));
+    let holder = world.start("open n1");
+    namespace.run("ip link delete n0");
+    for receiver in &mut receivers {
+        let (code, said) = receiver.end();
+        assert!(code == Some(1) && said.contains("poll: Input/output error, 0 frames were received"), "{said}");
+    }
+    namespace.run(make);
+    let mut receiver = world.start("receive n1 2000 poll");
+    let _sender = world.start_soon("send n0 100000000 100 poll");
+    let (code, said) = receiver.end();
+    assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
+    drop(holder);
+}
+
 /// As in netmap, an interface is exclusive while a program has it, also one that is not set up.
 #[test]
 fn an_interface_is_exclusive_while_a_program_has_it() {

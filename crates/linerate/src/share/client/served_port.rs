@@ -11,6 +11,7 @@ use crate::memory::Pool;
 use crate::netmap::closed;
 use crate::port::{
     Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SendFinished, SoftwarePort, Transmit, is_pipe,
+    is_vale,
 };
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
@@ -128,8 +129,13 @@ impl PortKind for Remote {
                 let name = &wanted.name;
                 tracing::debug!(port = name, "the server has ended it");
                 let why = match wanted.is_monitor() {
-                    false => format!("{name}: the process that served it is gone; open it again"),
                     true => format!("{}, or the process that served both is gone", closed(name)),
+                    false if is_vale(name) || is_pipe(name) => {
+                        format!("{name}: the process that served it is gone; open it again")
+                    }
+                    false => format!(
+                        "{name}: the interface is deleted, or the process that served it is gone; open it again"
+                    ),
                 };
                 Err(Error::Refused { why, errno: libc::ENXIO })
             }

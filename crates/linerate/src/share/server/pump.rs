@@ -219,7 +219,8 @@ pub struct Pump {
     pub sending: Vec<TxPump>,
     pub receiving: Vec<RxPump>,
     pub delivered: Vec<DeliveredRing>,
-    /// Returns whether the port of a monitor is closed. The monitor's client is told once, and receives what is left.
+    /// Returns whether nothing more comes: the interface is gone, or the port of a monitor is closed. The client is told once, and
+    /// receives what is left.
     pub is_closed: Option<Box<dyn Fn() -> bool + Send>>,
     /// Returns the packets that the port has dropped since the last call: without room, and too long. The first receive ring
     /// tells the client; of a port of a switch the `RingRecipient` does.

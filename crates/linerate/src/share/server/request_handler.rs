@@ -336,12 +336,18 @@ impl RequestHandler {
             return Ok(None);
         }
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
+        let served = self.state.served(&wanted.full_name());
+        if served.as_ref().is_some_and(|served| served.is_deleted()) {
+            let of_port = sessions.iter().filter(|session| session.opened.wanted.name == wanted.name);
+            of_port.for_each(|session| session.tell_end());
+            return Ok(None);
+        }
         let Some(session) = sessions.into_iter().find(|session| session.is_like(wanted, self.user)) else {
             return Ok(None);
         };
         let Opened { rings, placed, .. } = &session.opened;
         self.check_memory(&wanted.name, choice, session.opened.number)?;
-        if let Some(served) = self.state.served(&wanted.full_name()) {
+        if let Some(served) = served {
             wanted.check_header(&served)?;
         }
         let placed = session.memory.describe(&wanted.full_name(), rings, placed)?;
@@ -505,7 +511,7 @@ impl RequestHandler {
             delivery.deliver_to(n, &mut queue, Box::new(recipient));
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }
-        if wanted.is_monitor() {
+        if wanted.is_monitor() || delivery.is_none() {
             let served = served.clone();
             pump.is_closed = Some(Box::new(move || lock(&served.device).link().is_err()));
         }

@@ -60,6 +60,11 @@ impl Served {
         })
     }
 
+    /// Returns whether it is an interface that was deleted. Clients may still have it; the next one opens its successor.
+    pub(super) fn is_deleted(&self) -> bool {
+        !is_vale(&self.name) && lock(&self.device).link().is_err()
+    }
+
     /// Counts a connection. The device's queues ensure that each ring has one connection.
     pub(super) fn join(&self) {
         self.users.fetch_add(1, Ordering::SeqCst);
@@ -98,7 +103,7 @@ impl State {
         drop(persistent);
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
-        if let Some(port) = ports.get(name).and_then(Weak::upgrade) {
+        if let Some(port) = ports.get(name).and_then(Weak::upgrade).filter(|port| !port.is_deleted()) {
             // Who may use an interface is a matter of its socket, and a persistent port is for all clients.
             if is_vale(name) && !is_persistent {
                 self.check_user(&port, user)?;

@@ -39,6 +39,8 @@ struct Members {
     /// The last one has gone, so that no other can join. `gone` has the numbers of those that have left.
     is_over: bool,
     gone: Vec<u64>,
+    /// They were told that nothing more comes: no other joins.
+    is_ended: bool,
 }
 
 /// A descriptor of the port.
@@ -71,8 +73,10 @@ impl Session {
     }
 
     /// Tells each client that nothing more comes. Its rings are its own until it closes the port: packets may wait in them.
-    fn tell_end(&self) {
-        lock(&self.members).all.iter().for_each(|member| member.connection.end_sending());
+    pub fn tell_end(&self) {
+        let members = &mut *lock(&self.members);
+        members.is_ended = true;
+        members.all.iter().for_each(|member| member.connection.end_sending());
     }
 
     /// Describes the session for a process that a descriptor was passed to.
@@ -139,6 +143,7 @@ impl Session {
     pub fn is_like(&self, wanted: &OpenRequest, user: u32) -> bool {
         let there = &self.opened.wanted;
         user == self.user
+            && !lock(&self.members).is_ended
             && there.cluster == wanted.cluster
             && (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
             && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
