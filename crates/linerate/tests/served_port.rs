@@ -251,6 +251,18 @@ fn a_pipe_takes_a_ring_of_packets() {
 }
 
 #[test]
+fn a_ring_that_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    for ring in [0, 3, 100, 100_000] {
+        let options = Options { ring: Some(ring), ..Options::default() };
+        let config = options.of_port("vale9:a", pool(512)).unwrap();
+        let refused = ServedPort::find(folder.path(), named("vale9:a"), config).map(drop);
+        assert!(matches!(refused, Err(Error::RingSize { size }) if size == ring), "{ring}: {refused:?}");
+    }
+}
+
+#[test]
 fn rings_and_addresses_are_the_servers_choice() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(folder.path());

@@ -430,7 +430,7 @@ fn kind_of(address: &str, prefix: &str, own: &[&str]) -> std::result::Result<Kin
     })
 }
 
-/// Returns the monitored port and the directions of `X+rt` or netmap's `X/rt`; a `z` (zero copy) is allowed.
+/// Returns the monitored port and the directions of `X+rt` or netmap's `X/rt`; a `z` (zero copy) is allowed, and `X/z` is both directions.
 fn monitored(address: &str) -> Option<(&str, Kind)> {
     // A path may have such an end.
     let has_path = |kind: &&str| address.starts_with(*kind) || address.contains(&format!(":{kind}"));
@@ -440,8 +440,10 @@ fn monitored(address: &str) -> Option<(&str, Kind)> {
         &['+', '/']
     };
     let (port, how) = address.rsplit_once(marks)?;
-    let kind = Kind::Monitor { receive: how.contains('r'), transmit: how.contains('t') };
-    let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && how.contains(['r', 't']);
+    let is_both = how == "z" && address.ends_with("/z");
+    let kind = Kind::Monitor { receive: is_both || how.contains('r'), transmit: is_both || how.contains('t') };
+    let is_meant =
+        !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && (is_both || how.contains(['r', 't']));
     is_meant.then_some((port, kind))
 }
 
@@ -501,7 +503,7 @@ mod tests {
     fn ports_in_memory_have_names() {
         let both = Kind::Monitor { receive: true, transmit: true };
         assert_eq!(PortName::parse("vale0:a/zrt").unwrap().rest(), "vale0:a");
-        for text in ["sim:0+rt", "p{1/tr"] {
+        for text in ["sim:0+rt", "p{1/tr", "vale0:a/z"] {
             assert_eq!(PortName::parse(text).unwrap().kind(), both, "{text}");
         }
         for (text, kind) in

@@ -171,7 +171,9 @@ impl ValePort {
             return bad("a switch and a port of it have names of 15 characters each at most (netmap(4))");
         }
         if !is_vale(switch) || !plain(switch) || !plain(own) {
-            return bad("a port of a switch is named valeS:P, where S and P are letters, digits and '_'");
+            let why = "a port of a switch is named valeS:P, where S and P are letters, digits and '_', and its monitors valeS:P/r, /t, /rt \
+                       or /z";
+            return bad(why);
         }
         let switch = Switch::named(switch);
         let (number, delivery) = switch.add(port, Delivery::new(&config)?)?;

@@ -52,9 +52,10 @@ impl ServedPort {
     /// of its rings; `wanted` may ask for longer receive rings.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user.
+    /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user, [`Error::RingSize`].
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
+        config.check_ring()?;
         let is_whole = is_pipe(&wanted.name) || wanted.monitor_rx || wanted.monitor_tx;
         let slots = config.ring() as u32;
         let rx_slots = slots.max(wanted.rings.rx_slots);
