@@ -3,7 +3,7 @@
 //! Arguments are integers and pointers in registers, at most six (System V ABI; AAPCS64): they are handed on as they are.
 #![allow(unsafe_code)]
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 use crate::real::real;
 
@@ -16,6 +16,11 @@ macro_rules! forward {
             }
         )*
     };
+}
+
+/// The text of a function that programs print.
+const fn text(text: &'static CStr) -> *const c_char {
+    text.as_ptr()
 }
 
 /// -1 of a function that returns an int.
@@ -48,7 +53,7 @@ forward! {
     pcap_freealldevs -> NOTHING;
     pcap_freecode -> NOTHING;
     pcap_init -> FAILS;
-    pcap_lib_version -> NOTHING;
+    pcap_lib_version -> text(c"linerate's libpcap 1.10.3, without the system's").addr();
     pcap_lookupdev -> NOTHING;
     pcap_nametoaddr -> NOTHING;
     pcap_nametoaddrinfo -> NOTHING;
@@ -64,8 +69,8 @@ forward! {
     pcap_open_dead_with_tstamp_precision -> NOTHING;
     pcap_open_offline -> NOTHING;
     pcap_open_offline_with_tstamp_precision -> NOTHING;
-    pcap_statustostr -> NOTHING;
-    pcap_strerror -> NOTHING;
+    pcap_statustostr -> text(c"an error, whose text the system's libpcap has (apt install libpcap0.8)").addr();
+    pcap_strerror -> text(c"an error, whose text the system's libpcap has (apt install libpcap0.8)").addr();
     pcap_tstamp_type_name_to_val -> FAILS;
     pcap_tstamp_type_val_to_description -> NOTHING;
     pcap_tstamp_type_val_to_name -> NOTHING;

@@ -23,6 +23,7 @@ struct pcap_pkthdr { struct timeval ts; uint32_t caplen, len; };
 struct pcap_stat { unsigned recv, drop, ifdrop; };
 struct bpf_program { unsigned len; void *insns; };
 struct pcap_if { struct pcap_if *next; char *name, *description; void *addresses; unsigned flags; };
+const char *pcap_lib_version(void), *pcap_strerror(int), *pcap_statustostr(int);
 typedef void (*pcap_handler)(unsigned char *, const struct pcap_pkthdr *, const unsigned char *);
 
 pcap_t *pcap_create(const char *, char *);
@@ -821,6 +822,8 @@ int main(int argc, char **argv) {
 		beside(device);
 	else if (!strcmp(what, "wakes"))
 		wakes(device, atol(third));
+	else if (!strcmp(what, "texts"))
+		printf("%s\n%s\n%s\n", pcap_lib_version(), pcap_strerror(2), pcap_statustostr(-1));
 	else if (!strcmp(what, "child"))
 		in_children(device, atol(third), close_parents, NULL);
 	else if (!strcmp(what, "opens"))

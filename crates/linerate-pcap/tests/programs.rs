@@ -8,7 +8,7 @@ use linerate::Batch;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Deadline, InTime, Namespace, Running, World, capture, port, program, send};
+use kit::{Deadline, InTime, Namespace, Running, World, capture, folder, port, program, send};
 
 /// tcpdump with this object on a port prints and writes what tcpdump prints and writes on its interface, where both see the
 /// same frames.
@@ -438,6 +438,19 @@ fn threads_are_cancelled_in_every_call() {
     assert_eq!(world.start(&["cancel", "vale73:a", "0"]).said(), "24 cancelled\n");
     // While frames come.
     assert_eq!(world.start(&["cancel", "sim:cancel?rate=50k", "40"]).said(), "560 cancelled\n");
+}
+
+/// Programs print these texts unchecked. Nothing but libpcap's own file is hidden from the program.
+#[test]
+fn texts_are_there_without_the_system_s_libpcap() {
+    let world = World::new();
+    let hidden = "for file in /usr/lib/*-linux-gnu/libpcap.so.*.*.*; do mount --bind /dev/null \"$file\" || exit; done; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", hidden, "sh"]).arg(program()).args(["texts", ""]);
+    let said = Running::new(command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path())).said();
+    assert!(said.starts_with("linerate's libpcap") && said.matches("apt install libpcap0.8").count() == 2, "{said}");
+    let theirs = Running::new(Command::new(program()).args(["texts", ""])).said();
+    assert!(theirs.starts_with("libpcap version") && !theirs.contains("apt install"), "{theirs}");
 }
 
 /// Programs that cancel their capturing thread end at Ctrl-C: iftop's waits in a call, ettercap's is cancelled anywhere.

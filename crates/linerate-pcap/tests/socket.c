@@ -187,7 +187,7 @@ static void calls(void) {
 	for (one = all; one; one = one->ifa_next)
 		if (!strcmp(one->ifa_name, interface) && one->ifa_addr && one->ifa_addr->sa_family == AF_PACKET) {
 			listed++;
-			printf("%d\n", ((struct sockaddr_ll *)one->ifa_addr)->sll_ifindex == (int)index_of);
+			printf("%d\n", ((struct sockaddr_ll *)one->ifa_addr)->sll_ifindex == (int)index_of && one->ifa_data);
 		}
 	freeifaddrs(all);
 	SHOW(listed);
@@ -649,6 +649,12 @@ static void dump(const char *how, int kind) {
 	struct iovec part = { bytes, sizeof bytes }, out = { &request, sizeof request };
 	struct msghdr message = { .msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1 };
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), is_message = !strcmp(how, "messages");
+	/* A duplicate is the same socket, whichever number is closed. */
+	if (strcmp(how, "reads")) {
+		int first = fd;
+		fd = is_message ? dup(first) : fcntl(first, F_DUPFD_CLOEXEC, 50);
+		close(first);
+	}
 	struct pollfd event = { fd, POLLIN, 0 };
 	if (is_message)
 		sendmsg(fd, &(struct msghdr){ .msg_name = &kernel, .msg_namelen = sizeof kernel, .msg_iov = &out, .msg_iovlen = 1 }, 0);

@@ -51,7 +51,7 @@ type Locks = (
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
     table::Locked,
     std::sync::MutexGuard<'static, link::Links>,
-    std::sync::MutexGuard<'static, std::collections::BTreeMap<c_int, netlink::Netlink>>,
+    std::sync::MutexGuard<'static, netlink::Sockets>,
 );
 
 thread_local! {
@@ -253,10 +253,20 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if table::word(from) | table::word(to) != 0 {
         let errno = errno();
-        deferred(|| guarded((), || table::duplicate(from, to)));
+        deferred(|| guarded((), || duplicate(from, to)));
         fail::<c_int>(errno);
     }
     to
+}
+
+fn duplicate(from: c_int, to: c_int) {
+    if to >= 0 && from != to && table::word(to) == NETLINK {
+        netlink::closed(to);
+    }
+    table::duplicate(from, to);
+    if table::word(from) == NETLINK {
+        netlink::opened(to);
+    }
 }
 
 #[unsafe(no_mangle)]

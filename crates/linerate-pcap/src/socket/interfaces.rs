@@ -43,11 +43,13 @@ extern "C-unwind" fn if_indextoname(index: c_uint, to: *mut c_char) -> *mut c_ch
     if is_ours { to } else { next!(if_indextoname(index, to) | null_mut()) }
 }
 
-/// A port in the list of interfaces. Its name and address are in the same memory.
+/// A port in the list of interfaces. Its name, address and counters are in the same memory.
 #[repr(C)]
 struct Listed {
     entry: ifaddrs,
     address: sockaddr_ll,
+    /// `struct rtnl_link_stats` (linux/if_link.h): zeros, since a port that no program has open counts nothing.
+    counters: [u32; 24],
     name: [c_char; libc::IFNAMSIZ],
 }
 
@@ -84,6 +86,7 @@ fn append(list: *mut *mut ifaddrs) {
         let listed = Box::leak(Box::new(listed));
         listed.entry.ifa_name = listed.name.as_mut_ptr();
         listed.entry.ifa_addr = (&raw mut listed.address).cast();
+        listed.entry.ifa_data = (&raw mut listed.counters).cast();
         // SAFETY: the list's end.
         unsafe { end.write(&raw mut listed.entry) };
         end = &raw mut listed.entry.ifa_next;

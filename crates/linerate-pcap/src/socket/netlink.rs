@@ -29,33 +29,49 @@ const ANSWER: usize = 4096 - 512;
 /// `IF_OPER_UP`.
 const OPERATIONAL: u8 = 6;
 
-/// The answers that a socket has not received yet.
-pub struct Netlink {
-    cookie: u64,
-    answers: VecDeque<Vec<u8>>,
+/// The numbers of sockets, several of which may be one socket's (dup(2)), and the answers that each socket has not received yet. Both
+/// know a socket by its cookie (`SO_COOKIE`).
+pub struct Sockets {
+    numbers: BTreeMap<c_int, u64>,
+    answers: BTreeMap<u64, VecDeque<Vec<u8>>>,
 }
 
-static SOCKETS: Mutex<BTreeMap<c_int, Netlink>> = Mutex::new(BTreeMap::new());
+impl Sockets {
+    /// Returns the answers of the socket that has this number now.
+    fn answers(&mut self, fd: c_int) -> Option<&mut VecDeque<Vec<u8>>> {
+        let cookie = self.numbers.get(&fd)?;
+        self.answers.get_mut(cookie).filter(|_| table::cookie_of(fd) == Some(*cookie))
+    }
+}
+
+static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { numbers: BTreeMap::new(), answers: BTreeMap::new() });
 
 /// Locks the sockets.
-pub fn lock() -> MutexGuard<'static, BTreeMap<c_int, Netlink>> {
+pub fn lock() -> MutexGuard<'static, Sockets> {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records a socket that was opened now.
+/// Records a number of a socket: it was opened, or duplicated, now.
 pub fn opened(fd: c_int) {
     let Some(cookie) = table::cookie_of(fd).filter(|_| table::is_owner()) else { return };
-    lock().insert(fd, Netlink { cookie, answers: VecDeque::new() });
+    let sockets = &mut *lock();
+    sockets.numbers.insert(fd, cookie);
+    sockets.answers.entry(cookie).or_default();
     table::set_word(fd, table::NETLINK);
 }
 
-/// Forgets a socket whose number is about to be closed.
+/// Forgets a number that is about to be closed, or was closed.
 pub fn closed(fd: c_int) {
     if !table::is_owner() {
         return;
     }
     table::set_word(fd, 0);
-    lock().remove(&fd);
+    let sockets = &mut *lock();
+    if let Some(cookie) = sockets.numbers.remove(&fd)
+        && !sockets.numbers.values().any(|other| *other == cookie)
+    {
+        sockets.answers.remove(&cookie);
+    }
 }
 
 /// Notes the answers to a request that the kernel has taken. Keeps errno(3).
@@ -71,10 +87,8 @@ pub fn sent(fd: c_int, parts: &[iovec]) {
     }
     if let Some(sequence) = dump_of_links(&request) {
         let answers = answers(sequence, port_of(fd));
-        if let Some(socket) = lock().get_mut(&fd)
-            && table::cookie_of(fd) == Some(socket.cookie)
-        {
-            socket.answers.extend(answers);
+        if let Some(waiting) = lock().answers(fd) {
+            waiting.extend(answers);
         }
     }
     fail::<c_int>(before);
@@ -163,11 +177,8 @@ fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
 /// Addresses that are not the program's.
 pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize_t, c_int), c_int>> {
     let mut sockets = lock();
-    let socket = sockets.get_mut(&fd).filter(|socket| !socket.answers.is_empty())?;
-    if table::cookie_of(fd) != Some(socket.cookie) || flags & libc::MSG_ERRQUEUE != 0 {
-        return None;
-    }
-    let answer = socket.answers.front()?;
+    let answers = sockets.answers(fd).filter(|_| flags & libc::MSG_ERRQUEUE == 0)?;
+    let answer = answers.front()?;
     let mut left = &answer[..];
     for part in parts {
         let (bytes, rest) = left.split_at(part.iov_len.min(left.len()));
@@ -180,7 +191,7 @@ pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize
     let len = if whole { answer.len() } else { answer.len() - left.len() };
     let is_cut = if left.is_empty() { 0 } else { libc::MSG_TRUNC };
     if flags & libc::MSG_PEEK == 0 {
-        socket.answers.pop_front();
+        answers.pop_front();
     }
     Some(Ok((len as ssize_t, is_cut)))
 }
@@ -214,7 +225,7 @@ fn put_address(to: *mut std::ffi::c_void, room: usize) -> Result<(), c_int> {
 
 /// As [`receive`], for a message of the program.
 pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option<ssize_t> {
-    if lock().get(&fd).is_none_or(|socket| socket.answers.is_empty()) {
+    if lock().answers(fd).is_none_or(|answers| answers.is_empty()) {
         return None;
     }
     // SAFETY: any bytes are a message of pointers and lengths.
