@@ -336,13 +336,12 @@ fn cards_are_ports_of_a_switch() {
     let sink = format!("sink vale1:b --count {COUNT} --seconds 30 --json --ring 4096");
     let mut sink = Process::start(&mut world.command(&sink));
     sink.await_output("ports");
-    world.succeeds(&format!("gen vale0:a --count {COUNT} --rate 20k --ring 4096 --seconds 30"));
-    let (code, said) = sink.ended();
-    let got = summary(said.as_bytes());
-    assert_eq!(
-        (code, got["ports"][0]["rx_packets"].as_u64(), got["reordered"].as_u64()),
-        (Some(0), Some(COUNT), Some(0))
-    );
+    // More than the sink counts: a busy machine may drop some.
+    let generator = Process::start(&mut world.command("gen vale0:a --rate 20k --ring 4096 --seconds 30"));
+    let got = summary(sink.ended().1.as_bytes());
+    generator.interrupt();
+    let counts = ["reordered", "duplicated", "corrupted"].map(|count| got[count].as_u64());
+    assert_eq!((got["ports"][0]["rx_packets"].as_u64(), counts), (Some(COUNT), [Some(0); 3]), "{got}");
     let list = world.succeeds("switch list");
     assert!(list.contains("vale0:sim_0") && list.contains("vale1:sim_1"), "{list}");
     assert!(world.fails("switch attach vale1:sim:0").contains("open already"));
