@@ -1,6 +1,10 @@
 /* A program of libpcap's, of its documented calls only. It is linked with the system's libpcap.so.0.8 and finds another
  * one of that name in LD_LIBRARY_PATH or LD_PRELOAD. Usage: program WHAT DEVICE [NUMBER...] */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
@@ -798,6 +802,59 @@ static void cancel(const char *device, long rounds) {
 	printf("%ld cancelled\n", cleaned);
 }
 
+#define CALL(name) { #name, SYS_##name }
+static const struct { const char *name; unsigned number; } calls[] = {
+	CALL(brk), CALL(bind), CALL(clone3), CALL(close), CALL(connect), CALL(epoll_create1), CALL(epoll_ctl),
+	CALL(eventfd2), CALL(fcntl), CALL(fstat), CALL(fstatfs), CALL(ftruncate), CALL(futex), CALL(getpid),
+	CALL(getrandom), CALL(getsockopt), CALL(ioctl), CALL(memfd_create), CALL(mmap), CALL(mprotect), CALL(munmap),
+	CALL(newfstatat), CALL(openat), CALL(ppoll), CALL(prctl), CALL(preadv2), CALL(process_vm_readv), CALL(read),
+	CALL(readlink), CALL(recvmsg), CALL(rseq), CALL(rt_sigaction), CALL(rt_sigprocmask), CALL(sched_yield),
+	CALL(sendmsg), CALL(sendto), CALL(set_robust_list), CALL(setsockopt), CALL(socket), CALL(statx), CALL(write)
+};
+
+/* Opens a port when only the system calls of this list are allowed; others fail with EPERM. */
+static void filtered(const char *device, const char *allowed) {
+	enum { MOST = 64 };
+	struct sock_filter code[3 + 2 * MOST] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
+	struct sock_fprog program = { 1, code };
+	/* Those by which a program prints and ends. */
+	static const unsigned own[] = { SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_restart_syscall };
+	char list[2048], *rest = list;
+	snprintf(list, sizeof list, "%s", allowed);
+	unsigned numbers[MOST], most = 0;
+	for (; most < sizeof own / sizeof *own; most++)
+		numbers[most] = own[most];
+	for (char *name; (name = strsep(&rest, " "));) {
+		size_t n = 0;
+		while (n < sizeof calls / sizeof *calls && strcmp(calls[n].name, name))
+			n++;
+		if (n == sizeof calls / sizeof *calls || most == MOST)
+			die("a system call that the program does not know", name);
+		numbers[most++] = calls[n].number;
+	}
+	for (unsigned n = 0; n < most; n++) {
+		code[program.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, numbers[n], 0, 1);
+		code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	}
+	code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	pcap = pcap_create(device, text);
+	if (!pcap)
+		die("pcap_create", text);
+	pcap_set_promisc(pcap, 1), pcap_set_immediate_mode(pcap, 1);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		die("seccomp", strerror(errno));
+	if (kill(getpid(), 0) != -1 || errno != EPERM)
+		die("seccomp", "kill(2) is allowed");
+	struct pcap_stat stat;
+	if (pcap_activate(pcap) != 0 || pcap_inject(pcap, frame, 60) != 60)
+		die("pcap_activate", pcap_geterr(pcap));
+	ready();
+	if (pcap_loop(pcap, 3, each, NULL) != 0 || pcap_stats(pcap, &stat) != 0)
+		die("pcap_loop", pcap_geterr(pcap));
+	printf("%ld frames\n", count);
+	pcap_close(pcap);
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
@@ -822,6 +879,8 @@ int main(int argc, char **argv) {
 		beside(device);
 	else if (!strcmp(what, "wakes"))
 		wakes(device, atol(third));
+	else if (!strcmp(what, "filtered"))
+		filtered(device, third);
 	else if (!strcmp(what, "texts"))
 		printf("%s\n%s\n%s\n", pcap_lib_version(), pcap_strerror(2), pcap_statustostr(-1));
 	else if (!strcmp(what, "child"))

@@ -496,6 +496,44 @@ fn several_handles_share_a_port() {
     }
 }
 
+/// Returns the system calls of these rows of docs/pcap.md.
+fn calls_of(rows: &[&str]) -> String {
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pcap.md")).unwrap();
+    let row = |begin: &&str| {
+        let line = docs.lines().find(|line| line.starts_with(&format!("| {begin} |"))).expect("the row is there");
+        line.rsplit('`').nth(1).unwrap().to_string()
+    };
+    rows.iter().map(row).collect::<Vec<_>>().join(" ")
+}
+
+/// A program that forbids itself all system calls but the documented ones (seccomp(2)) opens a port, sends and receives.
+#[test]
+fn programs_that_filter_their_system_calls_capture() {
+    const ALL: &str = "`pcap_activate`, of each port";
+    const FRAMES: &str = "frames, statistics, sending";
+    let world = World::new();
+    let mut filtered = world.start(&["filtered", "sim:filtered?rate=1k", &calls_of(&[ALL, "and of `sim:`", FRAMES])]);
+    assert_eq!((filtered.line(), filtered.said()), ("ready".to_string(), "3 frames\n".to_string()));
+
+    let namespace = Namespace::new("filtered");
+    let start = |words: [&str; 3]| {
+        let mut command = namespace.command(&program().display().to_string(), true);
+        Running::new(command.args(words))
+    };
+    let mut filtered = start(["filtered", "packet:v0", &calls_of(&[ALL, "and of `packet:IF`", FRAMES])]);
+    assert_eq!(filtered.line(), "ready");
+    assert_eq!(start(["both", "packet:v1", "10"]).said(), "sent\n");
+    assert_eq!(filtered.said(), "3 frames\n");
+
+    let calls = calls_of(&[ALL, "and of a served port", FRAMES]);
+    let mut filtered = world.start(&["filtered", "vale69:a", &calls]);
+    assert_eq!(filtered.line(), "ready");
+    let mut other = port("vale69:b");
+    let mut tx = other.tx(0).unwrap();
+    send(&other, &mut tx, 3);
+    assert_eq!(filtered.said(), "3 frames\n");
+}
+
 /// Nothing is left to be opened for filters when a handle was created: a program may forbid that (seccomp(2)).
 #[test]
 fn the_system_s_libpcap_is_loaded_with_the_first_handle() {
