@@ -204,6 +204,27 @@ fn send_while_down() {
 
 /// Packet sockets deliver matching packets, with tags and receive times.
 #[test]
+fn a_port_waits_for_the_program_of_one_that_is_being_closed() {
+    over_a_pair("leaving", open_while_closing);
+}
+
+fn open_while_closing() {
+    run("ip link add q0 numrxqueues 2 numtxqueues 2 type veth peer name q1");
+    run("ip link set q0 up");
+    let open = |name: &str| Options::default().open([name]).map(|[port]| port);
+    let first = open("xdp:q0-0?flow=udp:1").unwrap();
+    let said = open("xdp:q0-1?flow=udp:2").map(drop).unwrap_err().to_string();
+    assert!(said.contains("another XDP program"), "{said}");
+    let closing = std::thread::spawn(move || {
+        // Closing takes a part of this on a busy machine.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(first);
+    });
+    assert!(open("xdp:q0-1?flow=udp:2").is_ok());
+    closing.join().unwrap();
+}
+
+#[test]
 fn packet_sockets_filter_and_stamp() {
     over_a_pair("stamps", choose_and_stamp);
 }

@@ -15,6 +15,7 @@ mod socket;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::host::Alone;
@@ -258,10 +259,29 @@ fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>>
     }
 }
 
+/// How long a port waits for the program of another one, which is just being closed.
+const LEAVING: Duration = Duration::from_millis(500);
+
+/// Attaches the program in this mode, if need be once another has gone.
+fn attach_in(interface: &Interface, program: &Program, mode: Mode) -> std::io::Result<bpf::Link> {
+    let until = Instant::now() + LEAVING;
+    loop {
+        match program.attach(interface.index(), mode) {
+            Err(error) if is_taken(&error) && Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            result => return result,
+        }
+    }
+}
+
+/// Returns whether another program is attached.
+fn is_taken(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
 /// Attaches the program in the driver if possible, otherwise in the kernel's generic path.
 fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
-    let refused = |error: std::io::Error| match error.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => Error::Interface {
+    let refused = |error: std::io::Error| match is_taken(&error) {
+        true => Error::Interface {
             name: interface.name().to_string(),
             why: "another XDP program is attached to it".to_string(),
             mend: format!(
@@ -269,12 +289,12 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
                 interface.name()
             ),
         },
-        _ => interface.refused("attach a program to it", &error),
+        false => interface.refused("attach a program to it", &error),
     };
     let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
-    match program.attach(interface.index(), Mode::Driver) {
+    match attach_in(interface, program, Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
-        Err(error) if is_impossible(&error) => match program.attach(interface.index(), Mode::Generic) {
+        Err(error) if is_impossible(&error) => match attach_in(interface, program, Mode::Generic) {
             Ok(link) => Ok((link, Mode::Generic)),
             Err(error) if is_impossible(&error) => Err(Error::NoXdp {
                 name: interface.name().to_string(),
