@@ -804,7 +804,7 @@ static void cancel(const char *device, long rounds) {
 
 #define CALL(name) { #name, SYS_##name }
 static const struct { const char *name; unsigned number; } calls[] = {
-	CALL(brk), CALL(bind), CALL(clone3), CALL(close), CALL(connect), CALL(epoll_create1), CALL(epoll_ctl),
+	CALL(brk), CALL(bind), CALL(clock_nanosleep), CALL(clone3), CALL(close), CALL(connect), CALL(epoll_create1), CALL(epoll_ctl),
 	CALL(eventfd2), CALL(fcntl), CALL(fstat), CALL(fstatfs), CALL(ftruncate), CALL(futex), CALL(getpid),
 	CALL(getrandom), CALL(getsockopt), CALL(ioctl), CALL(memfd_create), CALL(mmap), CALL(mprotect), CALL(munmap),
 	CALL(newfstatat), CALL(openat), CALL(ppoll), CALL(prctl), CALL(preadv2), CALL(process_vm_readv), CALL(read),
