@@ -82,7 +82,7 @@ impl Qemu {
 }
 
 /// The guest's memory, in MiB.
-const MEMORY: u32 = 768;
+const MEMORY: u32 = 1024;
 
 /// The address of the first card's port on the root bus.
 const FIRST: usize = 4;
@@ -331,7 +331,7 @@ impl Machine {
             qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
                 .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
                 // With a place for more.
-                .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=1G"), "-object"])
+                .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=2G"), "-object"])
                 .arg(format!("{memory},id=memory,size={MEMORY}M,share=on"))
                 .args(["-smp", &self.processors.to_string()]);
         }
