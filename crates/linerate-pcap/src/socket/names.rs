@@ -192,20 +192,45 @@ pub fn in_arguments() -> Vec<String> {
     names
 }
 
-/// Returns the names of ports in the program's arguments: `NAME`, `-iNAME`, `--option=NAME`.
+/// Returns the names of ports in the program's arguments.
 fn of_arguments() -> Vec<String> {
     let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let mut names = Vec::new();
     for argument in arguments.split(|&byte| byte == 0).skip(1) {
-        let Ok(argument) = std::str::from_utf8(argument) else { continue };
-        let name = match argument.strip_prefix("--") {
-            Some(option) => option.split_once('=').map_or("", |(_, value)| value),
-            None => argument.strip_prefix("-i").unwrap_or(argument),
-        };
-        let is_new = !names.iter().any(|known| known == name);
-        if is_new && PortName::parse(name).is_ok() {
-            names.push(name.to_string());
+        for name in std::str::from_utf8(argument).map(names_in).unwrap_or_default() {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_string());
+            }
         }
     }
     names
+}
+
+/// Returns the names of ports in an argument: `NAME`, `-iNAME`, `--option=NAME`, and those in quotes, as in `python3 -c`.
+fn names_in(argument: &str) -> Vec<&str> {
+    let whole = match argument.strip_prefix("--") {
+        Some(option) => option.split_once('=').map_or("", |(_, value)| value),
+        None => argument.strip_prefix("-i").unwrap_or(argument),
+    };
+    let quoted = argument.split(['"', '\'']).skip(1).step_by(2);
+    [whole].into_iter().chain(quoted).filter(|name| PortName::parse(name).is_ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_in;
+
+    #[test]
+    fn arguments_name_ports() {
+        for (argument, names) in [
+            ("vale0:a", &["vale0:a"][..]),
+            ("-isim:0?rate=1k", &["sim:0?rate=1k"]),
+            ("--interface=x{1", &["x{1"]),
+            ("sendp(IP()/UDP(), iface=\"vale0:a\"); sniff(iface='vale0:b', filter='udp')", &["vale0:a", "vale0:b"]),
+            ("--verbose", &[]),
+            ("eth0", &[]),
+        ] {
+            assert_eq!(names_in(argument), names, "{argument}");
+        }
+    }
 }
