@@ -215,9 +215,12 @@ fn open_while_closing() {
     let first = open("xdp:q0-0?flow=udp:1").unwrap();
     let said = open("xdp:q0-1?flow=udp:2").map(drop).unwrap_err().to_string();
     assert!(said.contains("another XDP program"), "{said}");
+    let opener = rustix::thread::gettid().as_raw_nonzero();
     let closing = std::thread::spawn(move || {
-        // Closing takes a part of this on a busy machine.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        // The opener sleeps between its attempts.
+        let call = format!("/proc/self/task/{opener}/syscall");
+        let sleep = format!("{} ", libc::SYS_clock_nanosleep);
+        wait::until("the opener to sleep", || std::fs::read_to_string(&call).unwrap().starts_with(&sleep));
         drop(first);
     });
     assert!(open("xdp:q0-1?flow=udp:2").is_ok());

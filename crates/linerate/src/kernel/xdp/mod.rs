@@ -15,7 +15,7 @@ mod socket;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::host::Alone;
@@ -28,7 +28,7 @@ use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, Receive, Rx, Tran
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
-use socket::Socket;
+use socket::{RELEASE, Socket, once_released};
 
 /// The options of an AF_XDP port, beside those of all ports.
 #[derive(Clone, Debug, Default)]
@@ -259,20 +259,6 @@ fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>>
     }
 }
 
-/// How long a port waits for the program of another one, which is just being closed.
-const LEAVING: Duration = Duration::from_millis(500);
-
-/// Attaches the program in this mode, if need be once another has gone.
-fn attach_in(interface: &Interface, program: &Program, mode: Mode) -> std::io::Result<bpf::Link> {
-    let until = Instant::now() + LEAVING;
-    loop {
-        match program.attach(interface.index(), mode) {
-            Err(error) if is_taken(&error) && Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-            result => return result,
-        }
-    }
-}
-
 /// Returns whether another program is attached.
 fn is_taken(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
@@ -292,9 +278,11 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
         false => interface.refused("attach a program to it", &error),
     };
     let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
-    match attach_in(interface, program, Mode::Driver) {
+    let until = Instant::now() + RELEASE;
+    let attach_in = |mode| once_released(until, is_taken, || program.attach(interface.index(), mode));
+    match attach_in(Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
-        Err(error) if is_impossible(&error) => match attach_in(interface, program, Mode::Generic) {
+        Err(error) if is_impossible(&error) => match attach_in(Mode::Generic) {
             Ok(link) => Ok((link, Mode::Generic)),
             Err(error) if is_impossible(&error) => Err(Error::NoXdp {
                 name: interface.name().to_string(),

@@ -62,8 +62,22 @@ impl Quarantined {
     }
 }
 
-/// The time limit for the kernel to release a queue.
-const RELEASE: Duration = Duration::from_millis(500);
+/// The time limit for the kernel to release what a port had that was just closed: a queue, or the place of its program.
+pub(super) const RELEASE: Duration = Duration::from_millis(500);
+
+/// Tries again, until `until`, while the kernel has not released it. The kernel announces the release by no event.
+pub(super) fn once_released<T, E>(
+    until: Instant,
+    is_taken: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    loop {
+        match attempt() {
+            Err(error) if is_taken(&error) && Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            result => return result,
+        }
+    }
+}
 
 /// A bound socket. Queues take its two ends. When both are dropped, it is closed, and all buffers that the kernel had
 /// return to the pool.
@@ -333,12 +347,7 @@ impl Socket {
                 None => bind(&fd, &addr),
             }
         };
-        let mut bound = bind_once();
-        while bound == Err(Errno::BUSY) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-            bound = bind_once();
-        }
-        bound.map_err(|error| match error {
+        once_released(until, |error| *error == Errno::BUSY, bind_once).map_err(|error| match error {
             Errno::BUSY => Error::Interface {
                 name: interface.name().to_string(),
                 why: format!("queue {queue} is bound to another AF_XDP socket already"),
@@ -445,15 +454,9 @@ impl Drop for Socket {
 fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let Ok(memory) = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None) else { return false };
-    loop {
-        match bind_copying((interface, queue), &memory) {
-            Ok(_) => return true,
-            // The interface is gone, including the card's queue.
-            Err(Errno::NODEV) => return true,
-            Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
-            Err(_) => return false,
-        }
-    }
+    let probed = once_released(until, |error| *error == Errno::BUSY, || bind_copying((interface, queue), &memory));
+    // Without a device the interface is gone, including the card's queue.
+    matches!(probed, Ok(_) | Err(Errno::NODEV))
 }
 
 /// Buffers, and slots of each ring, of a probing socket.
