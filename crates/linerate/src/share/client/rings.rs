@@ -241,6 +241,7 @@ mod tests {
     use crate::share::protocol::pipe::end_pipe;
     use crate::share::protocol::ring::{NS_FORWARD, NS_MOREFRAG};
     use crate::share::server::netmap_memory::NetmapMemory;
+    use crate::wait::{Deadline, until};
 
     const SLOTS: u32 = 8;
 
@@ -515,15 +516,15 @@ mod tests {
             // The server frees each slot as soon as it is sent.
             scope.spawn(|| {
                 let mut free = 0;
-                for _ in 0..FREED {
-                    while free == transmit.client.head() {
-                        std::thread::yield_now();
-                    }
+                for n in 0..FREED {
+                    until(format_args!("slot {n} to be sent"), || free != transmit.client.head());
                     free = ring.next(free);
                     transmit.client.done(free);
                 }
             });
+            let deadline = Deadline::begin();
             while shown < FREED {
+                deadline.check(|| format!("{FREED} slots to be shown; {shown} were"));
                 let (head, before) = (transmit.client.tail() as u32, transmit.client.tail());
                 transmit.client.set(head, head);
                 transmit.client.publish_head().unwrap();
