@@ -71,7 +71,7 @@ pub enum Qemu {
 }
 
 impl Qemu {
-    /// Returns those of distributions: this machine's own, and Debian 13's.
+    /// Returns the QEMUs of distributions: the one of this machine, and the one of Debian 13.
     pub fn of_distributions() -> Vec<Qemu> {
         let of = |debian| match debian {
             Debian::Own => Qemu::Distribution,
@@ -82,7 +82,7 @@ impl Qemu {
 }
 
 /// The guest's memory, in MiB.
-const MEMORY: u32 = 1024;
+const MEMORY: u32 = 768;
 
 /// The address of the first card's port on the root bus.
 const FIRST: usize = 4;
@@ -331,7 +331,7 @@ impl Machine {
             qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
                 .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
                 // With a place for more.
-                .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=2G"), "-object"])
+                .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=1G"), "-object"])
                 .arg(format!("{memory},id=memory,size={MEMORY}M,share=on"))
                 .args(["-smp", &self.processors.to_string()]);
         }

@@ -18,10 +18,8 @@ macro_rules! forward {
     };
 }
 
-/// The text of a function that programs print.
-const fn text(text: &'static CStr) -> *const c_char {
-    text.as_ptr()
-}
+/// The text of an error, which programs print unchecked.
+const NO_TEXT: &CStr = c"an error, whose text the system's libpcap has (apt install libpcap0.8)";
 
 /// -1 of a function that returns an int.
 const FAILS: usize = usize::MAX;
@@ -53,7 +51,7 @@ forward! {
     pcap_freealldevs -> NOTHING;
     pcap_freecode -> NOTHING;
     pcap_init -> FAILS;
-    pcap_lib_version -> text(c"linerate's libpcap 1.10.3, without the system's").addr();
+    pcap_lib_version -> c"linerate's libpcap 1.10.3, without the system's".as_ptr().addr();
     pcap_lookupdev -> NOTHING;
     pcap_nametoaddr -> NOTHING;
     pcap_nametoaddrinfo -> NOTHING;
@@ -69,8 +67,8 @@ forward! {
     pcap_open_dead_with_tstamp_precision -> NOTHING;
     pcap_open_offline -> NOTHING;
     pcap_open_offline_with_tstamp_precision -> NOTHING;
-    pcap_statustostr -> text(c"an error, whose text the system's libpcap has (apt install libpcap0.8)").addr();
-    pcap_strerror -> text(c"an error, whose text the system's libpcap has (apt install libpcap0.8)").addr();
+    pcap_statustostr -> NO_TEXT.as_ptr().addr();
+    pcap_strerror -> NO_TEXT.as_ptr().addr();
     pcap_tstamp_type_name_to_val -> FAILS;
     pcap_tstamp_type_val_to_description -> NOTHING;
     pcap_tstamp_type_val_to_name -> NOTHING;

@@ -116,7 +116,7 @@ fn a_child_closes_its_parent_s_handle() {
     }
 }
 
-/// A child has none of its parent's threads, and whatever those had locked: its own port has a thread of its own.
+/// A child process can open a port and capture from it, although fork(2) leaves it without its parent's threads.
 #[test]
 fn a_child_captures_from_a_port_of_its_own() {
     let said = World::new().start(&["opens", "sim:parent?rate=20k", "sim:own?rate=20k", "60"]).said();

@@ -374,7 +374,7 @@ fn one_user_does_not_take_all_ports_of_a_switch() {
     assert!(opens(STRANGER + 2, 300).is_ok());
 }
 
-/// A port's queues are taken one by one, so that a second client could have those that the first has not taken.
+/// A client takes the queues of a port separately. Another user must not get the ones that are still free.
 #[test]
 fn a_port_of_a_switch_is_its_users_own() {
     let server = crate::server();
