@@ -535,11 +535,13 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
         if is_logged {
             receives(&mut guest, number % 2);
         }
-        // Frames that nothing reads keep the machine's memory.
+        // Frames that nothing reads keep the machine's memory. A machine that receives all that it can does little else.
+        load.is_paused.store(true, Relaxed);
         for (n, [_, storing]) in programs.iter().enumerate().filter(|_| number < moves) {
             guest.run(&format!("touch /tmp/moved-{n}"));
             guest.wait_for(storing, &format!("turn {number} is checked"));
         }
+        load.is_paused.store(number == moves, Relaxed);
     }
     guest.run("for n in 0 1; do echo end >/tmp/end-$n; mv /tmp/end-$n /tmp/moved-$n; done");
     let reports = programs.map(|[seeing, storing]| {
@@ -637,20 +639,21 @@ fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
 /// A thread that sends frames to each card of a machine, at that of two ports where the card is.
 struct Load {
     stop: Arc<AtomicBool>,
+    is_paused: Arc<AtomicBool>,
     sent: Arc<[[AtomicU64; 2]; 2]>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Load {
     fn start(ports: [[Port; 2]; 2]) -> Load {
-        let (stop, sent) = <(Arc<AtomicBool>, Arc<[[AtomicU64; 2]; 2]>)>::default();
-        let (stopped, counts) = (stop.clone(), sent.clone());
+        let (stop, is_paused, sent) = <(Arc<AtomicBool>, Arc<AtomicBool>, Arc<[[AtomicU64; 2]; 2]>)>::default();
+        let (stopped, paused, counts) = (stop.clone(), is_paused.clone(), sent.clone());
         let run = move || {
             let mut cards = ports.map(|mut ports| {
                 let queues = ports.each_mut().map(|port| (port.tx(0).unwrap(), port.rx(0).unwrap()));
                 (ports, queues, Generator::new(1518, 1), Batch::new())
             });
-            let (mut received, mut number) = (Batch::new(), 0);
+            let (mut received, mut number, mut batches) = (Batch::new(), 0, [0; 2]);
             while !stopped.load(Relaxed) {
                 for (card, ((ports, queues, generator, batch), counts)) in cards.iter_mut().zip(&*counts).enumerate() {
                     let Some(at) = ports.iter().position(|port| port.link().unwrap() != Link::Down) else { continue };
@@ -658,11 +661,22 @@ impl Load {
                     // The guest's own packets, without which its queue would time out.
                     rx.recv(&mut received);
                     received.clear();
+                    if paused.load(Relaxed) {
+                        continue;
+                    }
                     if batch.is_empty() {
                         batch.alloc(ports[0].pool(), 32, 1514);
-                        batch.packets().skip(1).for_each(|mut packet| generator.fill(&mut packet));
-                        number += 1;
-                        batch.packets().take(1).for_each(|mut packet| fill_stored(&mut packet, card as u8, number));
+                        // One batch of 32 is for the sockets. Next to each other, since each frame that waits keeps the 32 KiB of
+                        // the machine's memory that it is in, of which its socket counts 2 KiB.
+                        batches[card] += 1;
+                        for mut packet in batch.packets() {
+                            if batches[card] % 32 == 0 {
+                                number += 1;
+                                fill_stored(&mut packet, card as u8, number);
+                            } else {
+                                generator.fill(&mut packet);
+                            }
+                        }
                     }
                     counts[at].fetch_add(tx.send(batch) as u64, Relaxed);
                 }
@@ -670,7 +684,7 @@ impl Load {
                 std::thread::sleep(Duration::from_micros(200));
             }
         };
-        Load { stop, sent, thread: Some(std::thread::spawn(run)) }
+        Load { stop, is_paused, sent, thread: Some(std::thread::spawn(run)) }
     }
 
     /// Returns the count of frames sent at both ports of each card.
