@@ -19,7 +19,7 @@ pub fn model(port: &Port) -> Option<Arc<Card>> {
 fn line(port: &Port) -> Option<f64> {
     match port.link() {
         Ok(Link::Up { mbits }) if mbits > 0 => Some(f64::from(mbits) * 1e6),
-        Ok(Link::Down) if model(port).is_some() || port.info().driver.starts_with("ix") => Some(Rate::TEN_GIGABIT),
+        Ok(Link::Down) => Some(f64::from(port.info().mbits) * 1e6).filter(|rate| *rate > 0.0),
         _ => None,
     }
 }

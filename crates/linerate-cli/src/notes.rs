@@ -1,7 +1,9 @@
 //! The ports at a run's end: their figures, and notes on what they did not move, with causes and remedies.
 
 use linerate::Error;
-use linerate::port::{CaptureCounts, Drops, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics};
+use linerate::port::{
+    Behind, CaptureCounts, Drops, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics, switch_and_port,
+};
 use linerate::share::{Client, folder};
 use linerate::sim82599::Unsent;
 use linerate::traffic::Report;
@@ -99,7 +101,8 @@ pub fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
 /// Returns why a wire's port did not send frames of at most `payload` bytes, and what mends that.
 fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
     let Unsent { too_long, refused, injected, no_buffer, waiting } = *unsent;
-    let is_kind = |kinds: &[&str]| kinds.iter().any(|kind| wire.contains(kind));
+    let behind = PortName::parse(&wire.replace(';', "&")).map(|wire| wire.behind());
+    let is_on_interface = matches!(behind, Ok(Behind::Packet | Behind::Xdp));
     let with = |option: String| match wire.contains('?') {
         true => format!("wire={wire};{option}"),
         false => format!("wire={wire}?{option}"),
@@ -109,8 +112,8 @@ fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
         false => format!("open it with a larger mtu: {}", with(format!("mtu={payload}"))),
     };
     // A TAP interface takes its MTU from the port.
-    let interface = if is_kind(&["packet:", "xdp:", "netmap:"]) { ", and set that of its interface" } else { "" };
-    let is_there = match is_kind(&["packet:", "xdp:", "netmap:", "tap:", "host:"]) {
+    let interface = if is_on_interface { ", and set that of its interface" } else { "" };
+    let is_there = match is_on_interface || matches!(behind, Ok(Behind::Stack)) {
         true => " (is its interface up, and the interface's MTU large enough?)",
         false => "",
     };
@@ -212,9 +215,9 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
         if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
             note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"));
         }
-        let others = match device.info().driver {
-            "xdp" => "packets that the kernel took and dropped count as sent",
-            "served" => "packets that wait for the pipe's other end count as sent",
+        let others = match device.info().behind {
+            Behind::Xdp => "packets that the kernel took and dropped count as sent",
+            Behind::Server => "packets that wait for the pipe's other end count as sent",
             _ => "",
         };
         if given > 0 && !link.is_empty() && !others.is_empty() {
@@ -230,12 +233,10 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
         let is_writable = device.link().is_ok();
         if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
             let name = device.name();
-            let interface = match name.split_once(':') {
-                Some(("packet" | "xdp", interface)) => {
-                    format!(", and set that of its interface: ip link set dev {interface} mtu MTU")
-                }
-                _ => String::new(),
-            };
+            let parsed = PortName::parse(name).ok();
+            let interface = parsed.as_ref().and_then(PortName::interface).map_or_else(String::new, |interface| {
+                format!(", and set that of its interface: ip link set dev {interface} mtu MTU")
+            });
             note(&format!(
                 "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu\
                  {interface}",
@@ -251,7 +252,7 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
     for (n, device) in devices.iter().enumerate() {
         let name = device.name();
         let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
-        if !["vale", "pipe"].contains(&device.info().driver) || !devices.iter().enumerate().all(is_alone) {
+        if device.info().behind != Behind::Memory || !devices.iter().enumerate().all(is_alone) {
             continue;
         }
         note(&format!(
@@ -266,12 +267,12 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
 /// Prints a note for a port of another process's switch on which there is no other one.
 pub fn note_alone_on_switch(device: &Port) {
     let name = device.name();
-    let Some((switch, _)) = name.split_once(':').filter(|(switch, _)| switch.starts_with("vale")) else { return };
+    let Some((switch, _)) = switch_and_port(name) else { return };
     let Ok(Some(client)) = Client::find(&folder(), name) else { return };
     let Ok(ports) = client.list() else { return };
     let own = name.split('?').next();
     let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
-    if device.info().driver == "served" && !ports.iter().any(|port| is_other(&port.name)) {
+    if device.info().behind == Behind::Server && !ports.iter().any(|port| is_other(&port.name)) {
         note(&format!("note: {name}: nothing else is attached to {switch} yet: packets go nowhere until it is"));
     }
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use linerate::capture::Speed;
-use linerate::port::PortName;
+use linerate::port::{Behind, PortName};
 use linerate::traffic::Rate;
 use linerate::{Batch, Error, port};
 use serde_json::{Value, json};
@@ -89,8 +89,9 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
         usage(&format!("{} is a pipe, which cannot be read again: leave out --loop", pipe.display()));
     }
     for path in paths.iter().filter(|path| !path.exists()) {
-        if let Some(path) = path.to_str().and_then(|path| path.strip_prefix("pcap:")) {
-            usage(&format!("pcap:{path} is the name of a port; replay has the file: replay {path} {name}"));
+        let port = path.to_str().and_then(|path| PortName::parse(path).ok()).filter(PortName::is_capture_to_read);
+        if let Some(port) = port {
+            usage(&format!("{port} is the name of a port; replay has the file: replay {} {name}", port.rest()));
         }
     }
     // A thread that spins until frames are due does not rest between them.
@@ -101,9 +102,9 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
     say(&reading, source.is_in_memory());
     let mut run = Run::open("replay", &[name], how.count, &common)?;
     let device = &mut run.devices()[0];
-    let (room, driver) = (device.pool().region().room(), device.info().driver);
+    let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, and a chain at most 64 slots.
-    let most = if matches!(driver, "pcap" | "null") { 64 * room } else { device.info().max_frame };
+    let most = if matches!(info.behind, Behind::Capture | Behind::Nothing) { 64 * room } else { info.max_frame };
     let pace = match (how.rate, how.top) {
         (Some(rate), _) => {
             let average = source.lens().map_or(60, |(_, average)| average);

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue, Waiter,
+    Access, Address, Behind, FRAME_HEADERS, Link, Patience, Port, PortName, QueueStatistics, Statistics, Take, TxQueue,
+    Waiter,
 };
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
@@ -240,7 +241,7 @@ impl Run {
         let pool = Pool::new(Region::new(&options)?);
         let pages = pool.region().mapping().pages();
         static NOTED: AtomicBool = AtomicBool::new(false);
-        let is_card = |name: &PortName| name.is_device() && !name.short().starts_with("vfio-user:");
+        let is_card = |name: &PortName| name.behind() == Behind::Card;
         if pages == PageSize::Ordinary && parsed.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
             let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
             note(&format!(
@@ -278,7 +279,7 @@ impl Run {
         }
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
-            if info.driver == "packet" {
+            if info.behind == Behind::Packet {
                 note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
         }
@@ -380,7 +381,7 @@ impl Run {
 
     /// Returns whether another process serves one of the ports.
     pub fn is_served(&self) -> bool {
-        self.devices.iter().any(|device| device.info().driver == "served")
+        self.devices.iter().any(|device| device.info().behind == Behind::Server)
     }
 
     /// Returns whether threads without work sleep for [`REST`]: if the other side is a process, it needs the processor. Threads
@@ -731,27 +732,19 @@ impl Run {
             }
             let mut link = device.link()?;
             if link == Link::Down {
-                let look_at = match device.name().split_once(':') {
+                let look_at = match name.interface() {
                     // Of an interface that is not up this cannot be read.
-                    Some(("xdp" | "packet", interface))
-                        if std::fs::read(format!("/sys/class/net/{interface}/carrier")).is_ok() =>
-                    {
+                    Some(interface) if std::fs::read(format!("/sys/class/net/{interface}/carrier")).is_ok() => {
                         format!("{interface} is up and has no carrier: is its other end up?")
                     }
-                    Some(("xdp" | "packet", interface)) => {
-                        format!("is the interface up? sudo ip link set dev {interface} up")
-                    }
-                    Some(("memif" | "virtio-user", _)) if !Path::new(name.rest()).exists() => {
+                    Some(interface) => format!("is the interface up? sudo ip link set dev {interface} up"),
+                    None if matches!(name.kind().address, Address::Socket) && !Path::new(name.rest()).exists() => {
                         format!("there is no socket {}: is the other side running?", name.rest())
                     }
-                    Some(("memif", _)) => "is the other side running, with the same id and secret?".to_string(),
-                    _ if device.name().contains(['{', '}']) => "is the pipe's other end open?".to_string(),
-                    Some(("vhost", _)) => {
-                        format!("is the machine running, and its driver loaded? see: linerate vm {}", device.name())
+                    None if std::ptr::eq(name.kind(), &linerate::vhost::KIND.about) => {
+                        format!("{} see: linerate vm {}", name.kind().no_link, device.name())
                     }
-                    Some(("virtio-user", _)) => "is its back end running?".to_string(),
-                    Some(("vfio-user", _)) => "is the wire of the served card plugged in?".to_string(),
-                    _ => "is the cable plugged in, and the other end up?".to_string(),
+                    None => name.kind().no_link.to_string(),
                 };
                 let name = device.name().trim_end_matches(':');
                 note(&format!("{name}: waiting for the link, at most {} s; {look_at}", LINK.as_secs()));
@@ -794,7 +787,7 @@ impl Run {
     /// True if a capture file that is a port cannot be read or written any more.
     fn has_failed(&self) -> bool {
         let is_broken = |device: &Port| device.link().is_err_and(|error| is_of_file(&error));
-        self.devices.iter().any(|device| device.info().driver == "pcap" && is_broken(device))
+        self.devices.iter().any(|device| device.info().behind == Behind::Capture && is_broken(device))
     }
 
     /// True if no port will receive anything any more.
@@ -946,8 +939,7 @@ pub fn xdp_queues(names: &[PortName]) -> u32 {
 
 /// Returns the kernel's interface that a port is on.
 pub fn interface(name: &PortName) -> Option<Interface> {
-    let on = ["packet:", "xdp:"].iter().find_map(|kind| name.short().strip_prefix(kind))?;
-    Interface::open_queue(on).ok().map(|(interface, _)| interface)
+    Interface::open_queue(name.interface()?).ok().map(|(interface, _)| interface)
 }
 
 /// Checks the cables between models: each end must name the other.
@@ -956,7 +948,9 @@ pub fn interface(name: &PortName) -> Option<Interface> {
 /// [`Error::BadOption`].
 pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     for (name, wire) in wires {
-        let Some(other) = wire.strip_prefix("sim:") else { continue };
+        let Ok(wire_name) = PortName::parse(wire) else { continue };
+        // A wire around a model is no cable.
+        let Some(other) = wire_name.model().filter(|other| wire_name.rest() == *other) else { continue };
         let back = format!("sim:{name}");
         if !wires.iter().any(|(name, wire)| *name == other && *wire == back) {
             let why = format!("the cable's other end does not name this one; open it as sim:{other}?wire={back}");
@@ -996,11 +990,11 @@ fn reports(devices: &[Port]) -> Vec<Option<Report>> {
 
 /// Refuses a capture that is written to standard output, which also has the figures.
 fn check_standard_output(names: &[PortName]) {
-    let file = |path: &str| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
-    let output = file("/proc/self/fd/1");
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
+    let output = file(Path::new("/proc/self/fd/1"));
     for name in names.iter().filter(|name| name.is_capture_to_write()) {
-        let path = name.short().rsplit("pcap:").next().unwrap_or_default();
-        if output.is_some() && file(path) == output && path != "/dev/null" {
+        let Some(path) = name.path().filter(|path| *path != Path::new("/dev/null")) else { continue };
+        if output.is_some() && file(path) == output {
             usage(&format!(
                 "{name}: the figures are printed there, too; write to a pipe: mkfifo p; cat p & … pcap:p?write"
             ));

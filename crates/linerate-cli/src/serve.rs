@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate::Error;
 use linerate::kernel::Interface;
 use linerate::netmap::LONGEST_NAME;
-use linerate::port::PortName;
+use linerate::port::{PortName, is_vale};
 use linerate::share::{ANY, base, folder, socket_of};
 
 use crate::show::print;
@@ -26,7 +26,7 @@ pub fn run(
         let is_name = !name.is_empty() && !name.starts_with(['.', '-']) && name.chars().all(allowed);
         if !is_name {
             let port = match PortName::parse(name) {
-                Ok(_) if !name.starts_with("vale") && name.contains(':') => {
+                Ok(_) if !is_vale(name) && name.contains(':') => {
                     format!("; a port joins a switch: linerate switch attach vale0:{name}")
                 }
                 _ => String::new(),
@@ -63,7 +63,7 @@ pub fn run(
 
 /// Refuses a name that no port can have: it is neither a switch's nor an interface's.
 fn check(name: &str) {
-    if name.starts_with("vale") {
+    if is_vale(name) {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.len() > LONGEST_NAME || !name.chars().all(plain) {
             usage(&format!("'{name}' is no switch: its name has at most {LONGEST_NAME} letters, digits and '_'"));

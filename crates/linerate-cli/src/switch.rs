@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::port::PortName;
+use linerate::port::{PortName, is_vale, switch_and_port};
 use linerate::share::{Client, RingCounts, folder};
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn client(name: &str) -> Result<Client, Error> {
 /// Returns the switch and the port of a name. The server may have another working directory.
 fn parts(name: &str) -> Result<(&str, String), Error> {
     let why = || Error::BadName { name: name.to_string(), why: "a port of a switch is named valeS:P".to_string() };
-    let (switch, port) = name.split_once(':').filter(|_| name.starts_with("vale")).ok_or_else(why)?;
+    let (switch, port) = switch_and_port(name).ok_or_else(why)?;
     let port = match PortName::parse(port) {
         Ok(port) => port.with_absolute_path()?,
         // A name that only the server knows.
@@ -64,7 +64,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     print(&format!("{:<room$} {:>6} {:>14} {:>14} {:>10}\n", "port", "number", "to it", "from it", "dropped"));
     for port in &ports {
         // A port that is attached has received what comes from it.
-        let (to, from) = match port.name.starts_with("vale") {
+        let (to, from) = match is_vale(&port.name) {
             true => (port.rx_packets, port.tx_packets),
             false => (port.tx_packets, port.rx_packets),
         };

@@ -4,8 +4,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use linerate::Error;
 use linerate::port::PortName;
+use linerate::{Error, vhost};
 
 use crate::show::print;
 use crate::{LONGEST_MTU, usage, whole};
@@ -61,7 +61,7 @@ pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
 /// Reads the name of a port that a machine can have its card at.
 fn card_of(text: &str) -> Result<PortName, Error> {
     let port = PortName::parse(text)?;
-    if !port.short().starts_with("vhost:") {
+    if !std::ptr::eq(port.kind(), &vhost::KIND.about) {
         usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
     }
     Ok(port)
@@ -82,7 +82,7 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     option("-smp", machine.processors.map_or(most, usize::from).to_string());
     option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", machine.memory));
     for (n, port) in ports.iter().enumerate() {
-        let path = port.short().trim_start_matches("vhost:");
+        let path = port.rest();
         let [is_client, is_packed] = [port.switch("client", false)?, port.switch("packed", false)?];
         port.switch("offloads", false)?;
         let queues = queues[n];

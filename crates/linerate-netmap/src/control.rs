@@ -4,6 +4,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use linerate::port::{is_vale, switch_and_port};
 use linerate::share::netmap_object::{MemoryChoice, Offsets, Plan, STATE, SharedPort, memory_of, open_by};
 use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, folder};
 use linerate::{Error, Result};
@@ -379,9 +380,9 @@ fn find(name: &str) -> Result<Client> {
 
 /// Splits a name into that of a switch and that of its port.
 fn parts(name: &str) -> Result<(&str, &str)> {
-    match name.split_once(':') {
-        Some(parts) if name.starts_with("vale") => Ok(parts),
-        _ => refused(format!("'{name}' is not a port of a switch (valeS:P)"), libc::EINVAL),
+    match switch_and_port(name) {
+        Some(parts) => Ok(parts),
+        None => refused(format!("'{name}' is not a port of a switch (valeS:P)"), libc::EINVAL),
     }
 }
 
@@ -409,7 +410,7 @@ const NO_PORT: u32 = 254;
 /// Finds a port by its name; without a name, the next one from a bridge and a port number on.
 fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     let mut all = Client::list_all(&Client::all(&folder())?)?;
-    all.retain(|port| port.name.starts_with("vale"));
+    all.retain(|port| is_vale(&port.name));
     all.sort_by(|a, b| (linerate::share::base(&a.name), a.number).cmp(&(linerate::share::base(&b.name), b.number)));
     let mut bridges: Vec<String> = all.iter().map(|port| linerate::share::base(&port.name).to_string()).collect();
     bridges.dedup();

@@ -117,9 +117,9 @@ pub use batch::{Batch, Taken};
 pub use error::{Error, Remedy, Result};
 #[cfg(feature = "model")]
 pub use open::drive_model;
-pub use open::open;
 #[cfg(feature = "netmap")]
 pub use open::server;
+pub use open::{KINDS, open};
 pub use packet::{Packet, Packets, SlotsMut};
 pub use port::Options;
 pub use slot::HEADROOM;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
-use linerate::port::{Device, Info, Receive, Transmit};
+use linerate::port::{Device, Info, PortKind, Receive, Transmit};
 use linerate::{Batch, Options, sim82599};
 use wait::Deadline;
 
@@ -241,10 +241,9 @@ fn a_cluster_takes_no_slot_of_another_region() {
             hold.alloc(&large, LARGE / 2, 60);
             let others = vec![ours.clone(), large.clone()];
             let options = Options { pool: Some(ours.clone()), ring: Some(64), local: true, ..Options::default() }
-                .with_port_kind("foreign", move |_, config| {
-                    let pool = config.pool().clone();
-                    Ok(Box::new(Foreign { pool, others: others.clone(), replaces }) as Box<dyn Device>)
-                });
+                .with_port_kind(PortKind::leak("foreign", move |opening| {
+                    Ok(Box::new(Foreign { pool: opening.config.pool().clone(), others: others.clone(), replaces }))
+                }));
             let [mut port] = options.open([&format!("foreign:x?cluster=2&by={by}")]).unwrap();
             let mut queues = [port.rx(0).unwrap(), port.rx(1).unwrap()];
             let (mut batch, mut received) = (Batch::new(), 0);

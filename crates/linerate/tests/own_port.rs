@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Device, Info, PortName, Receive, Transmit};
+use linerate::port::{Address, Description, Device, Info, MTU, Opening, PortKind, Receive, Transmit};
 use linerate::{Batch, Options, Result};
 
 /// A port whose packets come back.
@@ -50,11 +50,16 @@ fn pass(from: &mut Batch, to: &mut Batch) -> usize {
     before - from.len()
 }
 
+static LOOP: PortKind =
+    PortKind { about: Description { options: &[MTU], ..Description::new("loop", Address::Text) }, open: &open };
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let config = opening.config;
+    Ok(Box::new(Loopback(config.name().to_string(), config.pool().clone(), Arc::default())))
+}
+
 fn options() -> Options {
-    Options { local: true, ..Options::default() }.with_port_kind("loop", |name: &PortName, config| {
-        name.allow(&["mtu"])?;
-        Ok(Box::new(Loopback(name.to_string(), config.pool().clone(), Arc::default())) as Box<dyn Device>)
-    })
+    Options { local: true, ..Options::default() }.with_port_kind(&LOOP)
 }
 
 #[test]
@@ -99,11 +104,11 @@ fn names_of_a_custom_kind_are_checked() {
     assert!(error("loop:x?los=1").contains("there is no such option; there are mtu"));
     assert!(error("loop:x?mtu=10").contains("46 to"));
     assert!(error("lop:x").contains("there is no kind of port 'lop:'"));
-    assert!(error("lop:x").contains("there are loop:, PCI addresses, sim:"), "{}", error("lop:x"));
+    assert!(error("lop:x").contains("there are loop:, sim:NAME, PCI addresses, "), "{}", error("lop:x"));
     assert!(Options::default().open(["loop:x"]).is_err(), "only these options have this kind");
     // No name begins with these.
     for kind in ["", "a:b", "x?y"] {
-        let options = Options::default().with_port_kind(kind, |_, _| panic!("it is never opened"));
+        let options = Options::default().with_port_kind(PortKind::leak(kind, |_| panic!("it is never opened")));
         for name in ["eth0", ":x", "a:b:x", "x?y:x", &format!("{kind}:x"), kind] {
             assert!(options.open([name]).is_err(), "'{name}' with kind '{kind}'");
         }

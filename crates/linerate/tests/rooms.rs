@@ -269,6 +269,56 @@ fn circles_are_found_through_what_passes_names_on() {
     assert_eq!(Modules::of(folder.path()).circles(), ["room/a", "room/b"]);
 }
 
+/// What a port is like is asked of its kind, or of the port: no code compares the names of kinds and drivers.
+#[test]
+fn no_code_compares_kinds_by_name() {
+    const KINDS: [&str; 19] = [
+        "sim:",
+        "vfio-user:",
+        "vhost:",
+        "virtio-user:",
+        "memif:",
+        "xdp:",
+        "packet:",
+        "tap:",
+        "host:",
+        "vale",
+        "netmap:",
+        "null:",
+        "pcap:",
+        "recorded:",
+        "faulty:",
+        "served",
+        "pipe",
+        "monitor",
+        "ixgbe",
+    ];
+    // The grammar of names; netmap's names for requests to a server; hints of errors, which know no kinds.
+    const ALLOWED: [&str; 4] = ["port/grammar.rs", "port/kind.rs", "open/memory.rs", "linerate/src/error.rs"];
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut wrong = Vec::new();
+    for name in ["linerate", "linerate-netmap", "linerate-pcap", "linerate-cli"] {
+        for path in files(&crates.join(name).join("src")) {
+            if path.ends_with("tests.rs") || ALLOWED.iter().any(|allowed| path.ends_with(allowed)) {
+                continue;
+            }
+            let text = code(&std::fs::read_to_string(&path).unwrap());
+            for line in text.lines() {
+                let compares = |kind: &&str| {
+                    ["starts_with", "strip_prefix", "trim_start_matches", "contains"]
+                        .iter()
+                        .any(|call| line.contains(&format!("{call}(\"{kind}")))
+                        || line.contains(&format!("== \"{}\"", kind.trim_end_matches(':')))
+                };
+                if KINDS.iter().any(compares) || line.contains("().driver ==") || line.contains("match info.driver") {
+                    wrong.push(format!("{}: {}", path.strip_prefix(crates).unwrap().display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn no_text_names_a_flag_of_the_command() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use linerate::Error;
-use linerate::port::{Port, PortName};
+use linerate::port::{Behind, Port, PortName};
 use linerate::share::{Client, folder};
 
 use super::system::{errno, fail, next, report};
@@ -162,7 +162,7 @@ pub fn of_index(index: u32) -> Option<Arc<Name>> {
 /// Reports once that a port is of this process alone, if it is in memory and no other process serves it.
 pub fn note_alone(port: &Port) {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
-    if ["vale", "pipe"].contains(&port.info().driver) && !IS_NOTED.swap(true, Ordering::Relaxed) {
+    if port.info().behind == Behind::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
         report(&format!(
             "nothing else reaches {}, which is in this process; for ports of several: linerate serve",
             port.name()

@@ -128,8 +128,8 @@ fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
     for name in names::listed() {
         // A program takes a port's address from here. One in memory, which is to be the program's own, is opened for that, as by
         // `SIOCGIFHWADDR`.
-        let is_in_memory = PortName::parse(&name.text)
-            .is_ok_and(|parsed| parsed.may_be_served() || parsed.short().starts_with("sim:"));
+        let is_in_memory =
+            PortName::parse(&name.text).is_ok_and(|parsed| parsed.may_be_served() || parsed.model().is_some());
         if is_in_memory && in_arguments.contains(&name.text) {
             let _ = link::about(&name);
         }

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::packet::Times;
 use crate::port::{
-    CaptureCounts, Config, Link, PortKind, PortName, QueueCounters, Receive, SoftwarePort, Transmit, Waker,
+    Address, Behind, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortKind, PortName,
+    PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
 /// A port on a capture file.
@@ -54,6 +55,40 @@ impl Failure {
     }
 }
 
+/// `pcap:FILE`
+pub static CAPTURE: PortKind = PortKind {
+    about: Description {
+        options: &[
+            PortOption::switch("write", "record into the file; without it, the file is read"),
+            PortOption {
+                name: "loop",
+                value: Value::Number(0, usize::MAX),
+                default: "1",
+                help: "read the file so many times; 0: without end",
+            },
+            PortOption {
+                name: "speed",
+                value: Value::Text("SPEED"),
+                default: "",
+                help: "the file's pace: 1x, 2x and so on; without it, as fast as it goes",
+            },
+            TIMESTAMPS,
+        ],
+        feature: "capture",
+        example: "pcap:in.pcap",
+        what: "a capture file; pcap:out.pcap?write is written",
+        page: "capture.md",
+        maturity: Maturity::Others,
+        behind: Behind::Capture,
+        ..Description::new("pcap", Address::File)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(CapturePort::open(opening.name, opening.config)?))
+}
+
 impl CapturePort {
     /// Opens the file of a port's name.
     ///
@@ -86,8 +121,9 @@ impl CapturePort {
     }
 }
 
-impl PortKind for CaptureFile {
+impl SoftwareDevice for CaptureFile {
     const DRIVER: &'static str = "pcap";
+    const BEHIND: Behind = Behind::Capture;
 
     fn description(&self) -> String {
         let does = if self.is_written { "records into" } else { "replays" };

@@ -8,13 +8,34 @@ use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
 use crate::packet::now;
-use crate::port::{PortName, Receive, RxWrapper, Transmit, TxWrapper, Wrapped, Wrapper};
+use crate::port::{
+    Address, Description, Device, Maturity, Opening, PortKind, PortName, PortOption, Receive, RxWrapper, Transmit,
+    TxWrapper, Value, Wrapped, Wrapper,
+};
 
 /// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
 ///
 /// Packets of all queues are in one file, `to=FILE`. If it cannot be written, the packets go on, and
 /// [`Port::link`](crate::port::Port::link) is an error from then on.
 pub type Recorded = Wrapped<Recorder>;
+
+/// `recorded:PORT`
+pub static RECORDED: PortKind = PortKind {
+    about: Description {
+        options: &[PortOption { name: "to", value: Value::Text("FILE"), default: "", help: "the file" }],
+        feature: "capture",
+        example: "recorded:sim:0?to=a.pcap",
+        what: "any port, whose packets are recorded",
+        page: "capture.md",
+        maturity: Maturity::Others,
+        ..Description::new("recorded", Address::Port)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(Recorded::open(&opening, Recorder::of(opening.name)?)?))
+}
 
 /// The file of a [`Recorded`] port.
 pub struct Recorder(Arc<Shared>);
@@ -59,8 +80,6 @@ impl Shared {
 }
 
 impl Wrapper for Recorder {
-    const OPTIONS: &'static [&'static str] = &["to"];
-
     fn description(&self, inner: &str) -> String {
         format!("{inner}, recorded to {}", self.0.path)
     }

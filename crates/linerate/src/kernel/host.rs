@@ -9,9 +9,27 @@
 use super::bpf::{Kind, Link, Program, Turn, Way};
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
-use super::tap::Tap;
+use super::tap::{TAP, Tap};
 use crate::error::Result;
-use crate::port::Config;
+use crate::port::{Address, Config, Description, Device, Form, Opening, PortKind};
+
+/// `netmap:IF^`
+pub static STACK: PortKind = PortKind {
+    about: Description {
+        form: Form::STACK,
+        example: "netmap:eth0^",
+        what: "the kernel's network stack, detached from the interface",
+        prefix: "netmap",
+        address: Address::Text,
+        ..TAP.about
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let interface = Interface::open(opening.name.rest().trim_end_matches('^'))?;
+    Ok(Box::new(open_stack(&interface, opening.config)?))
+}
 
 /// `bpf_redirect`: sends to an interface; with `INGRESS`, into the stack as received from it.
 const REDIRECT: i32 = 23;

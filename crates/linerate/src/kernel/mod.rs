@@ -7,12 +7,14 @@
 //! - [`KernelPort`]: the control side of all these ports
 //! - [`Interface`]: an interface and its current state
 //! - `bpf`, `instructions`: loading a BPF program, and assembling it
+//! - `flow`: the packets that a port takes, as an option
 //! - `option`: socket options that no crate covers
 //! - `steering`: a card's flow rules, and their removal
 //!
 //! This module knows memory, ports and filters, but no cards.
 
 mod bpf;
+mod flow;
 mod host;
 mod instructions;
 mod interface;
@@ -24,13 +26,13 @@ mod steering;
 mod tap;
 mod xdp;
 
-pub use host::open_stack;
+pub use host::{STACK, open_stack};
 pub use interface::Interface;
-pub use packet::PacketPort;
+pub use packet::{PACKET, PacketPort};
 pub use port::KernelPort;
 pub use steering::{LeftBehind, left_behind};
-pub use tap::Tap;
-pub use xdp::{Copying, Steer, Xdp, XdpOptions};
+pub use tap::{HOST, TAP, Tap};
+pub use xdp::{Copying, Steer, XDP, Xdp, XdpOptions};
 
 /// Compiles a filter as an XDP program does, for the fuzz target of filters.
 #[cfg(fuzzing)]

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use super::interface::Interface;
 use super::packet_socket;
 use crate::error::Result;
-use crate::port::{Config, Drops, Link, MacAddress, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{
+    Behind, Config, Drops, Link, MacAddress, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit,
+};
 
 /// The part that differs between the kinds of these ports.
 pub trait Sockets: Send + Sized {
     /// The driver's name.
     const DRIVER: &'static str;
+    /// What is behind the port.
+    const BEHIND: Behind;
     /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
     const SPREADS: &'static str;
     /// Whether a port opened with offloads delivers large packets unsegmented.
@@ -71,8 +75,9 @@ impl<S: Sockets> OnInterface<S> {
     }
 }
 
-impl<S: Sockets> PortKind for OnInterface<S> {
+impl<S: Sockets> SoftwareDevice for OnInterface<S> {
     const DRIVER: &'static str = S::DRIVER;
+    const BEHIND: Behind = S::BEHIND;
     const SPREADS: &'static str = S::SPREADS;
     const OFFLOADS: bool = S::OFFLOADS;
 

@@ -17,10 +17,50 @@ use crate::batch::Batch;
 use crate::error::{Error, MORE_DESCRIPTORS, Result};
 use crate::memory::Pool;
 use crate::offload::{LONGEST, Offload, Segmentation};
-use crate::port::{Config, FRAME_HEADERS, Link, MacAddress, QueueCounters, Receive, SendFinished, Transmit};
+use crate::port::{
+    self, Address, Behind, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening,
+    PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+};
 
 /// A TAP interface of Linux.
 pub type Tap = KernelPort<Files>;
+
+/// `tap:NAME`
+pub static TAP: PortKind = PortKind {
+    about: Description {
+        options: &[QUEUES, RING, MTU, port::OFFLOADS],
+        feature: "kernel",
+        example: "tap:t0",
+        what: "an interface of Linux, made for the port",
+        page: "kernel.md",
+        maturity: Maturity::Others,
+        behind: Behind::Stack,
+        ..Description::new("tap", Address::Interface)
+    },
+    open: &|opening| Ok(Box::new(Tap::open(opening.name.rest(), opening.config)?)),
+};
+
+/// `host:` and `host:NAME`
+pub static HOST: PortKind = PortKind {
+    about: Description {
+        has_neighbours_address: true,
+        example: "host:",
+        what: "Linux's stack, as the other side of a card",
+        address: Address::Text,
+        prefix: "host",
+        ..TAP.about
+    },
+    open: &open_host,
+};
+
+fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = match opening.name.rest() {
+        // The kernel chooses the number.
+        "" => "linerate%d",
+        name => name,
+    };
+    Ok(Box::new(Tap::open(name, opening.config)?))
+}
 
 /// The file of each queue, shared by its two directions; and programs attached for the port.
 pub struct Files {
@@ -243,6 +283,7 @@ impl SendFinished for TapTx {
 
 impl Sockets for Files {
     const DRIVER: &'static str = "tap";
+    const BEHIND: Behind = Behind::Stack;
     const SPREADS: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
     const OFFLOADS: bool = true;
 

@@ -29,7 +29,10 @@ use std::sync::Arc;
 use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
 use crate::memory::{Placement, Pool, Reservation};
-use crate::port::{Config, Drops, Link, PortKind, PortName, QueueCounters, Receive, Rx, SoftwarePort, Transmit, Tx};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Drops, Link, MTU, Maturity, Opening, PortKind, PortName, PortOption,
+    QUEUES, QueueCounters, RING, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit, Tx, Value,
+};
 use crate::unix_socket::ControlThread;
 use control::{Role, Wanted};
 use handover::{Attached, Handover};
@@ -55,6 +58,50 @@ pub struct Interface {
     lends: Option<(Arc<Pool>, Placement)>,
     _reservation: Option<Reservation>,
     _control: ControlThread,
+}
+
+/// `memif:PATH`
+pub static KIND: PortKind = PortKind {
+    about: Description {
+        options: &[
+            QUEUES,
+            RING,
+            MTU,
+            PortOption {
+                name: "role",
+                value: Value::Word(&["client", "server"]),
+                default: "client",
+                help: "connect to the socket, or wait there for a client",
+            },
+            PortOption {
+                name: "id",
+                value: Value::Number(0, u32::MAX as usize),
+                default: "0",
+                help: "the number of the interface at the socket",
+            },
+            PortOption {
+                name: "secret",
+                value: Value::Text("TEXT"),
+                default: "",
+                help: "a secret of both sides, at most 24 bytes",
+            },
+            PortOption::switch("zero-copy", "a client lends the memory of its packets"),
+        ],
+        feature: "memif",
+        example: "memif:/run/vpp/memif.sock",
+        what: "a peer over shared memory: VPP, DPDK, libmemif",
+        page: "machines.md",
+        no_link: "is the other side running, with the same id and secret?",
+        maturity: Maturity::Others,
+        behind: Behind::Peer,
+        large_buffers: Some(("zero-copy", 4096)),
+        ..Description::new("memif", Address::Socket)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(Memif::open(opening.name, opening.config)?))
 }
 
 impl Memif {
@@ -129,8 +176,9 @@ impl Memif {
     }
 }
 
-impl PortKind for Interface {
+impl SoftwareDevice for Interface {
     const DRIVER: &'static str = "memif";
+    const BEHIND: Behind = Behind::Peer;
 
     fn description(&self) -> String {
         let role = match self.role {

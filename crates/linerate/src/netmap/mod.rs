@@ -33,7 +33,7 @@ pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;
 pub(crate) use monitor::{RemotePipe, RxMirror, closed};
-pub use null::Null;
+pub use null::{NULL, Null};
 pub use pipe::{Pipe, Side};
 pub use ring::{ExtraBuffer, NetmapPort, Ring, RxRing, TxRing, swap};
 pub(crate) use vale::delivery_of;

@@ -10,8 +10,8 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Drops, Link, Mirror, MonitorEntry, Monitored, PortKind, QueueCounters, Receive, SoftwarePort, Transmit,
-    TxQueue,
+    Behind, Config, Drops, Link, Mirror, MonitorEntry, Monitored, QueueCounters, Receive, SoftwareDevice, SoftwarePort,
+    Transmit, TxQueue,
 };
 use crate::slot::Slot;
 
@@ -47,8 +47,9 @@ impl Drop for Monitoring {
     }
 }
 
-impl PortKind for Monitoring {
+impl SoftwareDevice for Monitoring {
     const DRIVER: &'static str = "monitor";
+    const BEHIND: Behind = Behind::Memory;
 
     fn description(&self) -> String {
         let what = match (self.one.receive, self.one.transmit) {

@@ -5,7 +5,24 @@ use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::port::{Config, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, Waker};
+use crate::port::{
+    Address, Behind, Config, Description, MTU, OFFLOADS, PortKind, QUEUES, QueueCounters, RING, Receive,
+    SoftwareDevice, SoftwarePort, Transmit, Waker,
+};
+
+/// `null:`
+pub static NULL: PortKind = PortKind {
+    about: Description {
+        options: &[QUEUES, RING, MTU, OFFLOADS],
+        feature: "netmap",
+        example: "null:",
+        what: "nothing: takes everything, and receives nothing",
+        page: "netmap.md",
+        behind: Behind::Nothing,
+        ..Description::new("null", Address::Text)
+    },
+    open: &|opening| Ok(Box::new(Null::open(opening.config)?)),
+};
 
 /// The port `null:`.
 pub type Null = SoftwarePort<Nothing>;
@@ -24,8 +41,9 @@ impl Null {
     }
 }
 
-impl PortKind for Nothing {
+impl SoftwareDevice for Nothing {
     const DRIVER: &'static str = "null";
+    const BEHIND: Behind = Behind::Nothing;
 
     fn description(&self) -> String {
         "drops all packets".to_string()

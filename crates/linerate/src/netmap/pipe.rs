@@ -10,7 +10,8 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::port::{
-    Config, Link, Options, PortKind, QueueCounters, Receive, RegionRx, RegionTx, Rx, SoftwarePort, Transmit, Tx,
+    Behind, Config, Link, QueueCounters, Receive, RegionRx, RegionTx, Rx, Settings, SoftwareDevice, SoftwarePort,
+    Transmit, Tx,
 };
 
 /// One end of a pipe.
@@ -89,7 +90,7 @@ impl Pipe {
             return Err(Error::PortInUse { name: config.name });
         }
         *open = true;
-        let options = Options { ring: Some(pipe.ring), ..config.options };
+        let options = Settings { ring: Some(pipe.ring), ..config.options };
         let config = Config { pool: pipe.pool.clone(), options, ..config };
         Ok(Pipe::new(config, PipeEnd { pipe: pipe.clone(), side }))
     }
@@ -128,8 +129,9 @@ impl Drop for PipeEnd {
     }
 }
 
-impl PortKind for PipeEnd {
+impl SoftwareDevice for PipeEnd {
     const DRIVER: &'static str = "pipe";
+    const BEHIND: Behind = Behind::Memory;
 
     fn description(&self) -> String {
         format!("an end of pipe {}, without copies", self.pipe.name)

@@ -1,16 +1,51 @@
-//! Opening PCI cards.
+//! `0000:03:00.0`: a PCI card.
 #![allow(unsafe_code)]
 
 use crate::error::Result;
 use crate::nic;
 use crate::pci::{self, NetworkCard};
-use crate::port::{Config, Device, PortName};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption, QUEUES,
+    RING, VECTORS,
+};
 
-pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    let card = NetworkCard::find(name.short())?;
+/// The options of a driver.
+pub(super) const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, VECTORS];
+
+/// A card by its PCI address.
+pub static CARD: PortKind = PortKind {
+    about: Description {
+        form: Form::Other("PCI addresses", is_address),
+        options: DRIVER,
+        example: "0000:03:00.0",
+        what: "a card by its PCI address, over vfio or uio",
+        page: "cards.md",
+        maturity: Maturity::Others,
+        behind: Behind::Card,
+        ..Description::new("pci", Address::Text)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let config = opening.config;
+    let card = NetworkCard::find(opening.name.short())?;
     let (what, driver) = nic::known(&card.address, card.vendor, card.device)?;
     let (device, access) = pci::open(&card, config.options.take)?;
     let config = Config { description: format!("{what} ({access})"), device: card.device, ..config };
     // SAFETY: `device` goes to this driver alone, and no other has the card: vfio opens a card once, uio's is locked.
     unsafe { nic::drive(driver, device, config) }
+}
+
+/// `domain:bus:device.function` in hexadecimal, as `0000:03:00.0`; the domain may be left out.
+fn is_address(text: &str) -> bool {
+    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
+    let Some((path, function)) = text.split_once('.') else { return false };
+    let parts: Vec<&str> = path.split(':').collect();
+    hex(function, 1)
+        && match parts[..] {
+            [bus, device] => hex(bus, 2) && hex(device, 2),
+            [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
+            _ => false,
+        }
 }

@@ -1,115 +1,172 @@
-//! Opening ports in memory, in this process or where another one serves them; and a server of ports.
+//! Ports in memory, and interfaces under netmap's names: in this process, or where another one serves them.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use super::hand_out;
 use crate::error::Result;
-use crate::kernel::Interface;
-use crate::memory::{Pool, Region, RegionOptions};
-use crate::netmap::{Monitor, Null, Pipe, Side, ValePort, cluster_of};
-use crate::offload::LONGEST;
-use crate::port::{Config, DEFAULT_FRAME, Device, Kind, Options, PortName, is_pipe, is_vale};
-use crate::share::{self, ClusterRequest, OpenRequest, RingCounts, ServedPort, Server};
+use crate::kernel::XDP;
+use crate::netmap::{Monitor, Pipe, Side, ValePort, cluster_of};
+use crate::port::{
+    Address, Behind, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, QUEUES, RING, TIMESTAMPS,
+};
+use crate::share::{self, ClusterRequest, OpenRequest, RingCounts, ServedPort};
 
-pub(super) fn open(name: &PortName, config: Config) -> Result<Box<dyn Device>> {
-    match name.kind() {
-        Kind::Monitor { receive, transmit } => Ok(Box::new(Monitor::open(name.rest(), receive, transmit, config)?)),
-        Kind::Pipe => {
-            let side = if name.short().contains('{') { Side::Master } else { Side::Slave };
-            Ok(Box::new(Pipe::open(&name.short().replace('}', "{"), side, config)?))
-        }
-        Kind::Vale => {
-            let switch = name.short().split(':').next().unwrap_or_default();
-            Ok(Box::new(ValePort::open(switch, name.rest(), config)?))
-        }
-        _ => Ok(Box::new(Null::open(config)?)),
+/// `X{N` and `X}N`
+pub static PIPE: PortKind = PortKind {
+    about: Description {
+        form: Form::PIPE,
+        options: &[QUEUES, RING, MTU, OFFLOADS],
+        feature: "netmap",
+        example: "X{1",
+        what: "an end of a pipe; X}1 is the other",
+        page: "netmap.md",
+        no_link: "is the pipe's other end open?",
+        behind: Behind::Memory,
+        may_be_served: true,
+        ..Description::new("pipe", Address::Checked(check_pipe))
+    },
+    open: &open_pipe,
+};
+
+fn check_pipe(name: &str) -> std::result::Result<(), &'static str> {
+    let is_number = |id: &str| !id.is_empty() && id.len() <= 5 && id.bytes().all(|c| c.is_ascii_digit());
+    match name.split_once(['{', '}']).is_some_and(|(parent, id)| !parent.is_empty() && is_number(id)) {
+        true => Ok(()),
+        false => Err("an end of a pipe is called X{N or X}N, where N is a number"),
     }
 }
 
-/// Opens a port that another process serves, if one does.
-pub(super) fn find_served(options: &Options, name: &PortName, pool: &Arc<Pool>) -> Result<Option<Box<dyn Device>>> {
-    let (port, monitor_rx, monitor_tx) = match name.kind() {
-        Kind::Pipe | Kind::Vale | Kind::Netmap => (name.short(), false, false),
-        Kind::Monitor { receive, transmit } => (name.rest(), receive, transmit),
-        _ => return Ok(None),
-    };
-    let is_served = PortName::parse(port).is_ok_and(|port| port.may_be_served());
-    let cluster = cluster_of(name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() });
-    // Packets of a pipe's end or a monitor are handed out in this process.
-    let is_own = cluster.is_some() && !matches!(name.kind(), Kind::Vale | Kind::Netmap);
-    if options.local || !is_served || is_own {
-        return Ok(None);
+fn open_pipe(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name.short();
+    // Between a pipe's ends is no server that could note times.
+    let untimed = OpenRequest { timestamps: false, ..request(&opening, name) };
+    if let Some(port) = find_served(&opening, untimed)? {
+        return Ok(port);
     }
-    let theirs = port.trim_start_matches("netmap:").to_string();
+    let side = if name.contains('{') { Side::Master } else { Side::Slave };
+    Ok(Box::new(Pipe::open(&name.replace('}', "{"), side, opening.config)?))
+}
+
+/// `valeS:P`
+pub static VALE: PortKind = PortKind {
+    about: Description {
+        form: Form::VALE,
+        options: DELIVERED,
+        example: "vale0:a",
+        what: "a port of a switch (netmap's VALE)",
+        address: Address::Text,
+        maturity: Maturity::Others,
+        hands_out: true,
+        prefix: "vale",
+        ..PIPE.about
+    },
+    open: &open_vale,
+};
+
+fn open_vale(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
     // A switch drops packets while a receiver has no processor, so its ring is longer.
-    let config = options.config(name, pool)?;
-    let is_usual = config.options.ring.is_none() && name.kind() == Kind::Vale;
+    let is_usual = opening.config.options.ring.is_none();
     let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
-    // Between a pipe's ends is no server.
-    let timestamps = config.options.timestamps && name.kind() != Kind::Pipe;
-    let wanted =
-        OpenRequest { name: theirs, monitor_rx, monitor_tx, rings, cluster, timestamps, ..OpenRequest::default() };
-    let port = ServedPort::find(&share::folder(), wanted, config)?;
-    Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
+    let wanted = OpenRequest { rings, cluster: cluster(&opening)?, ..request(&opening, name.short()) };
+    if let Some(port) = find_served(&opening, wanted)? {
+        return Ok(port);
+    }
+    if let Some(port) = hand_out(&opening)? {
+        return Ok(port);
+    }
+    let switch = name.short().split(':').next().unwrap_or_default();
+    Ok(Box::new(ValePort::open(switch, name.rest(), opening.config)?))
 }
 
-/// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
-/// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
-pub fn server() -> Server {
-    let open = |name: &str, rings: &RingCounts| {
-        // The server adds the options of a port that is handed out to several clients.
-        let (name, cluster) = name.split_once('?').map_or((name, None), |(name, options)| (name, Some(options)));
-        let is_memory = is_vale(name) || is_pipe(name);
-        // A card, or any other port, as part of a switch.
-        let is_whole = is_memory || name.contains(':');
-        let there = if is_whole { 1 } else { queues_of(name) };
-        // netmap takes all packets of an interface away from Linux; a program that uses its name expects that.
-        let is_card = !name.contains(['^', '/']);
-        let name = match (is_whole, is_card) {
-            (true, _) => name.to_string(),
-            (false, true) => format!("netmap:{name}?flow=all&alone=on"),
-            (false, false) => format!("netmap:{name}"),
-        };
-        let joint = if name.contains('?') { '&' } else { '?' };
-        let name = name + &cluster.map_or_else(String::new, |options| format!("{joint}{options}"));
-        // Packets of several slots pass a switch as they are, and a pipe.
-        let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
-        // The server's threads sleep while there is no work.
-        let interrupts = Some(Duration::ZERO);
-        let ring = rings.rx_slots.clamp(64, 4096).next_power_of_two() as usize;
-        // A pool for each: a program that does not take its packets leaves the others theirs. A card needs memory that it
-        // can reach, and is for managers only.
-        let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
-        let options = Options {
-            rx_queues: if cluster.is_some() { there as u16 } else { rings.rx.max(1) },
-            tx_queues: rings.tx.max(1),
-            ring: Some(ring),
-            max_frame,
-            interrupts,
-            local: true,
-            // Packets of monitors and of shares wait here; those of a switch's port get their time in the client's ring.
-            timestamps: cluster.is_some() || !is_card,
-            pool,
-            ..Options::default()
-        };
-        let [device] = options.open([&*name])?;
-        Ok(device)
-    };
-    Server::new(Box::new(open))
+/// `netmap:IF` and `netmap:IF-Q`
+pub static NETMAP: PortKind = PortKind {
+    about: Description {
+        example: "netmap:eth0",
+        what: "an interface under netmap's name",
+        page: "netmap.md",
+        form: Form::NETMAP,
+        address: Address::Checked(check_interface),
+        prefix: "netmap",
+        feature: "netmap",
+        may_be_served: true,
+        hands_out: true,
+        ..XDP.about
+    },
+    open: &open_netmap,
+};
+
+fn check_interface(name: &str) -> std::result::Result<(), &'static str> {
+    let name = name.trim_start_matches("netmap:");
+    if name.ends_with('*') {
+        return Err("that is two ports: netmap:IF, and netmap:IF^ for the host's stack");
+    }
+    match name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
+        true => Err("it needs the name of an interface, as netmap:eth0"),
+        false => Ok(()),
+    }
 }
+
+fn open_netmap(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let wanted = OpenRequest { cluster: cluster(&opening)?, ..request(&opening, opening.name.rest()) };
+    if let Some(port) = find_served(&opening, wanted)? {
+        return Ok(port);
+    }
+    match hand_out(&opening)? {
+        Some(port) => Ok(port),
+        None => (XDP.open)(opening),
+    }
+}
+
+/// `X+r`, `X+t` and `X+rt`
+pub static MONITOR: PortKind = PortKind {
+    about: Description {
+        form: Form::Monitor,
+        options: DELIVERED,
+        example: "vale0:a+rt",
+        what: "a monitor: copies of what another port receives and sends",
+        address: Address::Text,
+        may_be_served: false,
+        prefix: "monitor",
+        ..PIPE.about
+    },
+    open: &open_monitor,
+};
+
+fn open_monitor(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
+    let (receive, transmit) =
+        name.monitored().map_or((true, true), |monitored| (monitored.receive, monitored.transmit));
+    if name.monitors_served() {
+        let port = name.rest().trim_start_matches("netmap:");
+        let wanted = OpenRequest { monitor_rx: receive, monitor_tx: transmit, ..request(&opening, port) };
+        if let Some(port) = find_served(&opening, wanted)? {
+            return Ok(port);
+        }
+    }
+    Ok(Box::new(Monitor::open(name.rest(), receive, transmit, opening.config)?))
+}
+
+/// The options of ports whose senders deliver packets.
+const DELIVERED: &[crate::port::PortOption] = &[QUEUES, RING, MTU, OFFLOADS, TIMESTAMPS];
 
 /// Default length of a receive ring at a switch of another process, which drops what does not fit. A scheduler may take
 /// the processor for two ticks, 8 ms at 250 Hz: at 1 Mpps that are 8,000 packets.
 const RECEIVED: u32 = 8192;
 
-/// Returns the count of an interface's queues; 1 if there is no such interface.
-fn queues_of(name: &str) -> usize {
-    Interface::open(name).map_or(1, |interface| interface.queues() as usize)
+/// Returns a request for a server's port of this name.
+fn request(opening: &Opening<'_>, name: &str) -> OpenRequest {
+    let timestamps = opening.config.options.timestamps;
+    OpenRequest { name: name.to_string(), timestamps, ..OpenRequest::default() }
 }
 
-/// Creates the pool of one served port: the capacity of its rings and of its interface's queues, twice.
-fn served_pool(rings: &RingCounts, ring: usize, queues: usize) -> Result<Arc<Pool>> {
-    let queues = usize::from(rings.rx).max(queues) + usize::from(rings.tx).max(queues);
-    let buffers = (2 * queues * ring).max(4096);
-    Ok(Pool::new(Region::lazy(&RegionOptions { buffers, ..RegionOptions::default() })?))
+fn cluster(opening: &Opening<'_>) -> Result<Option<ClusterRequest>> {
+    Ok(cluster_of(opening.name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() }))
+}
+
+/// Opens a port that another process serves, if one does.
+fn find_served(opening: &Opening<'_>, wanted: OpenRequest) -> Result<Option<Box<dyn Device>>> {
+    if opening.config.options.local {
+        return Ok(None);
+    }
+    let port = ServedPort::find(&share::folder(), wanted, opening.config.clone())?;
+    Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
 }

@@ -11,6 +11,20 @@ use crate::unix_socket::tests::{socket, until, until_link};
 
 const BUFFERS: usize = 2048;
 
+/// The order of the kinds has no meaning, and a kind's example is of that kind.
+#[test]
+fn each_name_fits_one_kind() {
+    for kind in crate::KINDS {
+        let name = PortName::parse(kind.example).unwrap();
+        assert!(std::ptr::eq(name.kind(), &kind.about), "{}", kind.example);
+        let others = crate::KINDS.iter().rev().map(|kind| &kind.about).collect::<Vec<_>>();
+        let reversed = PortName::parse_among(kind.example, &others).unwrap();
+        assert!(std::ptr::eq(reversed.kind(), &kind.about), "{}", kind.example);
+        let inside = PortName::parse(&format!("recorded:{}", kind.example)).unwrap();
+        assert_eq!(inside.behind(), name.behind(), "{}", kind.example);
+    }
+}
+
 fn pool() -> Arc<Pool> {
     pool_of(2048)
 }

@@ -6,7 +6,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{CaptureCounts, Link, MacAddress, QueueStatistics, Rss, Statistics};
+use super::{Behind, CaptureCounts, Link, MacAddress, QueueStatistics, Rss, Statistics};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -191,12 +191,18 @@ pub struct Info {
     pub ring: usize,
     /// The longest frame, in bytes without CRC.
     pub max_frame: usize,
+    /// What is behind the port. It may be something else than its name says: another process, if one serves the port, and packet
+    /// sockets where there is no AF_XDP.
+    pub behind: Behind,
+    /// The speed of the card's fastest link, in Mbit/s; 0 for ports without a line rate.
+    pub mbits: u32,
 }
 
 /// One queue each way, and frames of [`DEFAULT_FRAME`].
 impl Default for Info {
     fn default() -> Info {
         let (driver, description) = ("own", "a port of the program's own".to_string());
-        Info { driver, description, rx_queues: 1, tx_queues: 1, ring: 0, max_frame: DEFAULT_FRAME }
+        let (behind, mbits) = (Behind::Program, 0);
+        Info { driver, description, rx_queues: 1, tx_queues: 1, ring: 0, max_frame: DEFAULT_FRAME, behind, mbits }
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::random::Random;
 use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
-use super::{PortName, Receive, Statistics, Transmit};
+use super::{
+    Address, Description, Device, Opening, PortKind, PortName, PortOption, Receive, Statistics, Transmit, Value,
+};
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::Pool;
@@ -18,6 +20,38 @@ use crate::memory::Pool;
 /// second one can be overtaken; if none comes for 10 ms, or the receiving thread is about to sleep, none does). A probability is `1%` or `0.01`. The same `seed` gives the same faults for the same
 /// packets of a queue.
 pub type Faulty = Wrapped<Faults>;
+
+/// `faulty:PORT`
+pub static FAULTY: PortKind = PortKind {
+    about: Description {
+        options: &[
+            probability("drop", "lose packets"),
+            probability("corrupt", "invert a bit of packets"),
+            probability("truncate", "cut the end of packets off"),
+            probability("duplicate", "repeat packets"),
+            probability("reorder", "let the next packet overtake, at most 50%"),
+            PortOption {
+                name: "seed",
+                value: Value::Number(0, usize::MAX),
+                default: "1",
+                help: "the same seed gives the same faults for the same packets of a queue",
+            },
+        ],
+        example: "faulty:sim:0?drop=1%&seed=7",
+        what: "any port, with faults",
+        page: "wires.md",
+        ..Description::new("faulty", Address::Port)
+    },
+    open: &open,
+};
+
+const fn probability(name: &'static str, help: &'static str) -> PortOption {
+    PortOption { name, value: Value::Text("P%"), default: "0", help }
+}
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(Faulty::open(&opening, Faults::of(opening.name)?)?))
+}
 
 /// Faults by probability, and their counts.
 pub struct Faults {
@@ -134,7 +168,6 @@ impl Faults {
 }
 
 impl Wrapper for Faults {
-    const OPTIONS: &'static [&'static str] = &["drop", "corrupt", "truncate", "duplicate", "reorder", "seed"];
     type Rx = FaultyRx;
     type Tx = FaultyTx;
 

@@ -3,12 +3,16 @@
 //! Programs get them from [`crate::open`]. A kind of port is a [`Device`] ([`crate::nic`] first). This room knows memory and
 //! batches, and no kind of port.
 
+mod config;
 mod counters;
 mod device;
 mod faulty;
 mod finishing;
+mod grammar;
+mod kind;
 mod monitors;
 mod name;
+mod opening;
 mod options;
 mod queue;
 mod random;
@@ -25,19 +29,27 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use config::{
+    Access, Config, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS,
+    Vectors,
+};
 pub(crate) use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
-pub use faulty::{Faults, Faulty, Injected};
+pub use faulty::{FAULTY, Faults, Faulty, Injected};
 pub(crate) use finishing::SendFinished;
+pub(crate) use grammar::is_pipe;
+pub use grammar::{count, is_vale, switch_and_port};
+pub use kind::{Address, Behind, Description, Form, Maturity, PortOption, Value};
 pub(crate) use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
-pub(crate) use name::{CLUSTER, Kind, NO_OPTION, is_pipe, is_vale};
-pub use name::{PortName, count};
-pub use options::{Access, Config, MAX_QUEUES, Options, PortKinds, SHORTEST_MAX_FRAME, Take, Vectors};
+pub use name::{BY, CLUSTER, PortName};
+pub(crate) use opening::Others;
+pub use opening::{OpenPort, Opening, PortKind};
+pub use options::Options;
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use random::Random;
 pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
 pub use scheduling::Patience;
-pub use software::{PortKind, SoftwarePort};
+pub use software::{SoftwareDevice, SoftwarePort};
 pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
 pub(crate) use trace::span_of;
 pub use wait::{Wait, Waiter};

@@ -1,22 +1,18 @@
 //! How ports are opened.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DEFAULT_FRAME, Device, FRAME_HEADERS, PortName};
+use super::config::{
+    Config, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS, Vectors,
+};
+use super::device::{DEFAULT_FRAME, FRAME_HEADERS};
+use super::kind::{PortOption, Value};
+use super::name::PortName;
+use super::opening::PortKind;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::LONGEST;
-
-/// Descriptors in a ring by default.
-const DEFAULT_RING: usize = 512;
-
-/// The least that [`Options::max_frame`] can be: Ethernet's least payload of 46 bytes, and [`FRAME_HEADERS`].
-pub const SHORTEST_MAX_FRAME: usize = 46 + FRAME_HEADERS;
-
-/// The most queues of a port in each direction.
-pub const MAX_QUEUES: u16 = 64;
 
 /// How ports are opened. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) have priority.
 #[derive(Clone)]
@@ -53,47 +49,7 @@ pub struct Options {
     /// Take a card that the kernel has, and give it back at the end; `None`: such a card is an error.
     pub take: Option<Take>,
     /// The program's own kinds of ports: [`with_port_kind`](Options::with_port_kind).
-    pub kinds: PortKinds,
-}
-
-/// The program's own kinds of ports, by the text in front of their names' colon.
-#[derive(Clone, Default)]
-pub struct PortKinds(HashMap<String, Arc<OpenKind>>);
-
-type OpenKind = dyn Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync;
-
-impl PortKinds {
-    pub(crate) fn get(&self, kind: &str) -> Option<&OpenKind> {
-        self.0.get(kind).map(|open| &**open)
-    }
-
-    /// Returns the kinds that a name can have.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.0.keys().map(String::as_str).filter(|kind| !kind.is_empty()).collect();
-        names.sort_unstable();
-        names
-    }
-}
-
-/// How to take a card from the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Take {
-    /// The kernel interface to use.
-    pub access: Access,
-    /// Take the card even if Linux is using it.
-    pub force: bool,
-}
-
-/// A kernel interface that gives a program a card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// vfio if the card has an IOMMU, else uio.
-    #[default]
-    Either,
-    /// vfio, which needs an IOMMU.
-    Vfio,
-    /// uio, which needs root.
-    Uio,
+    pub kinds: Vec<&'static PortKind>,
 }
 
 impl Default for Options {
@@ -111,7 +67,7 @@ impl Default for Options {
             pool: None,
             local: false,
             take: None,
-            kinds: PortKinds::default(),
+            kinds: Vec::new(),
         }
     }
 }
@@ -122,29 +78,36 @@ impl Options {
         Options { rx_queues: queues, tx_queues: queues, ..self }
     }
 
-    /// Adds a kind of port: names that begin with `kind` and a colon are opened by `open`, which gets the name and the
-    /// options. It takes precedence over a kind of the library of the same name. No name begins with a kind that is
-    /// empty, or that has a colon or a question mark: it is never opened.
-    ///
-    /// ```
-    /// # use linerate::{Options, Result, port::Device};
-    /// # fn open(options: Options) -> Result<()> {
-    /// let options = options.with_port_kind("quiet", |name, config| {
-    ///     name.allow(&["queues", "ring"])?;
-    ///     Ok(Box::new(linerate::netmap::Null::open(config)?) as Box<dyn Device>)
-    /// });
-    /// let [quiet, card] = options.open(["quiet:x?queues=2", "sim:own"])?;
-    /// # assert_eq!(quiet.info().rx_queues, 2);
-    /// # Ok(()) }
-    /// # open(Options::default()).unwrap();
-    /// ```
-    pub fn with_port_kind(
-        mut self,
-        kind: &str,
-        open: impl Fn(&PortName, Config) -> Result<Box<dyn Device>> + Send + Sync + 'static,
-    ) -> Options {
-        self.kinds.0.insert(kind.to_string(), Arc::new(open));
+    /// Adds a kind of port, which takes precedence over a kind of the library with the same prefix.
+    pub fn with_port_kind(mut self, kind: &'static PortKind) -> Options {
+        self.kinds.insert(0, kind);
         self
+    }
+
+    /// Returns these options with those of a port's name.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub(crate) fn with_options_of(mut self, name: &PortName) -> Result<Options> {
+        let number = |option: &PortOption| match option.value {
+            Value::Number(least, most) if name.option(option.name).is_some() => {
+                name.number(option.name, least, least..=most).map(Some)
+            }
+            _ => Ok(None),
+        };
+        if let Some(queues) = number(&QUEUES)? {
+            self = self.with_queues(queues as u16);
+        }
+        self.ring = number(&RING)?.or(self.ring);
+        self.max_frame = number(&MTU)?.map_or(self.max_frame, |mtu| mtu + FRAME_HEADERS);
+        self.offloads = name.switch(OFFLOADS.name, self.offloads)?;
+        self.timestamps = name.switch(TIMESTAMPS.name, self.timestamps)?;
+        self.vectors = match name.option(VECTORS.name) {
+            None => self.vectors,
+            Some(word) => Vectors::of_word(word)
+                .ok_or_else(|| name.bad_option(VECTORS.name, "this processor does not have them"))?,
+        };
+        Ok(self)
     }
 
     /// Returns the configuration of one port. Every kind of port can rely on the bounds that are checked here; most kinds have
@@ -168,107 +131,18 @@ impl Options {
             let mtu = max_frame as i128 - FRAME_HEADERS as i128;
             return bad("mtu", mtu.to_string(), format!("it must be a number from {least} to {most}"));
         }
-        Ok(Config { name: name.to_string(), description: String::new(), device: 0, pool, options: self })
-    }
-}
-
-/// The configuration of one port: its name, its memory, and the options that it is opened with, which were checked by
-/// [`Options::of_port`].
-#[derive(Clone)]
-pub struct Config {
-    /// The port's name, for messages.
-    pub(crate) name: String,
-    /// Driver and device, for display.
-    pub(crate) description: String,
-    /// PCI's device number, for differences within a family; 0 for ports that are not cards.
-    pub(crate) device: u16,
-    /// Where packets live.
-    pub(crate) pool: Arc<Pool>,
-    /// The options, among them those of the name.
-    pub(crate) options: Options,
-}
-
-/// Instructions that read and write descriptors. What a port does is the same with all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Vectors {
-    /// The widest that the processor has, and that are worth it.
-    #[default]
-    Best,
-    /// One descriptor at a time, on any processor.
-    Scalar,
-    /// Four at a time.
-    Avx2,
-    /// Eight at a time.
-    Avx512,
-}
-
-impl Vectors {
-    /// Of those that are meant, the widest that this processor has; `None`: one at a time.
-    pub(crate) fn widest(self) -> Option<Vectors> {
-        let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
-        widths.find(|&width| (self == Vectors::Best || self == width) && width.is_there())
-    }
-
-    /// Whether this processor has them.
-    pub fn is_there(self) -> bool {
-        match self {
-            Vectors::Best | Vectors::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
-            #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 => Vectors::Avx2.is_there() && std::arch::is_x86_feature_detected!("avx512f"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Vectors::Avx2 | Vectors::Avx512 => false,
-        }
-    }
-}
-
-impl Config {
-    /// Returns the configuration of a port with the default options.
-    pub fn new(name: &str, pool: Arc<Pool>) -> Config {
-        let options = Options::default();
-        Config { name: name.to_string(), description: String::new(), device: 0, pool, options }
-    }
-
-    /// Sets the description of driver and device, for display.
-    pub fn with_description(self, description: &str) -> Config {
-        Config { description: description.to_string(), ..self }
-    }
-
-    /// Sets PCI's device number, for differences within a family of cards.
-    pub fn with_device(self, device: u16) -> Config {
-        Config { device, ..self }
-    }
-
-    /// Returns the port's name, for messages.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the pool whose buffers the port's packets are in.
-    pub fn pool(&self) -> &Arc<Pool> {
-        &self.pool
-    }
-
-    /// Returns the options, among them those of the name.
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// Returns the count of descriptors in each ring.
-    pub fn ring(&self) -> usize {
-        self.options.ring.unwrap_or(DEFAULT_RING)
-    }
-
-    /// Checks the size of the rings.
-    ///
-    /// # Errors
-    /// [`Error::RingSize`].
-    pub fn check_ring(&self) -> Result<()> {
-        let size = self.ring();
-        match size.is_power_of_two() && (64..=4096).contains(&size) {
-            true => Ok(()),
-            false => Err(Error::RingSize { size }),
-        }
+        let options = Settings {
+            rx_queues,
+            tx_queues,
+            ring: self.ring,
+            max_frame,
+            interrupts: self.interrupts,
+            offloads: self.offloads,
+            timestamps: self.timestamps,
+            vectors: self.vectors,
+            local: self.local,
+            take: self.take,
+        };
+        Ok(Config { options, ..Config::new(name, pool) })
     }
 }

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use super::{
-    CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive,
-    Rss, Statistics, Transmit,
+    Behind, CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics,
+    Receive, Rss, Statistics, Transmit,
 };
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::offload::LONGEST;
 
 /// The parts of a [`SoftwarePort`] that differ by kind.
-pub trait PortKind: Send {
+pub trait SoftwareDevice: Send {
     /// The driver's name.
     const DRIVER: &'static str;
+    /// What is behind the port.
+    const BEHIND: Behind;
     /// The reason why receive-side scaling cannot be set.
     const SPREADS: &'static str = "the sender selects the queue";
     /// Packets may pass unsegmented, if the port is opened with offloads.
@@ -88,14 +90,14 @@ pub trait PortKind: Send {
 }
 
 /// A port without a card of its own, such as a [`Pipe`](crate::netmap::Pipe) or a [`Tap`](crate::kernel::Tap).
-pub struct SoftwarePort<K: PortKind> {
+pub struct SoftwarePort<K: SoftwareDevice> {
     config: Config,
     mac: MacAddress,
     counters: Counters,
     kind: K,
 }
 
-impl<K: PortKind> SoftwarePort<K> {
+impl<K: SoftwareDevice> SoftwarePort<K> {
     /// Makes a port whose address is derived from its name.
     pub(crate) fn new(config: Config, kind: K) -> SoftwarePort<K> {
         let mac = MacAddress::of_name(&config.name);
@@ -118,7 +120,7 @@ impl<K: PortKind> SoftwarePort<K> {
     }
 }
 
-impl<K: PortKind> Device for SoftwarePort<K> {
+impl<K: SoftwareDevice> Device for SoftwarePort<K> {
     fn name(&self) -> &str {
         &self.config.name
     }
@@ -132,6 +134,8 @@ impl<K: PortKind> Device for SoftwarePort<K> {
             tx_queues: options.tx_queues,
             ring: self.config.ring(),
             max_frame: if self.is_uncut() { LONGEST } else { options.max_frame },
+            behind: K::BEHIND,
+            mbits: 0,
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    CaptureCounts, Device, Info, Link, MacAddress, PortName, QueueStatistics, Receive, Rss, Statistics, Transmit,
+    CaptureCounts, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Statistics, Transmit,
 };
 use crate::batch::Batch;
 use crate::error::Result;
@@ -14,9 +14,6 @@ use crate::memory::Pool;
 
 /// The part of a [`Wrapped`] port that differs by wrapper.
 pub trait Wrapper: Send {
-    /// Options of the wrapper; all others in a name are the inner port's.
-    const OPTIONS: &'static [&'static str];
-
     /// Returns a description, given the inner port's.
     fn description(&self, inner: &str) -> String;
 
@@ -139,11 +136,12 @@ impl<W: Wrapper> Wrapped<W> {
         Wrapped { name: name.to_string(), inner, wrapper }
     }
 
-    /// Returns the name of the inner port, with the options that are not the wrapper's.
-    pub(crate) fn inner_name(name: &PortName) -> String {
-        let options = name.options().filter(|(option, _)| !W::OPTIONS.contains(option));
-        let options: Vec<String> = options.map(|(option, value)| format!("{option}={value}")).collect();
-        if options.is_empty() { name.rest().to_string() } else { format!("{}?{}", name.rest(), options.join("&")) }
+    /// Opens the port inside a name, and wraps it.
+    ///
+    /// # Errors
+    /// Those of the port inside.
+    pub fn open(opening: &Opening<'_>, wrapper: W) -> Result<Wrapped<W>> {
+        Ok(Wrapped::new(opening.name.short(), opening.open_inner()?, wrapper))
     }
 
     /// Returns the wrapper.

@@ -31,7 +31,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::error::{Error, Result};
 use crate::offload::LONGEST;
-use crate::port::{Config, Drops, Link, PortKind, QueueCounters, Receive, Rx, SoftwarePort, Transmit};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Drops, Link, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption,
+    QUEUES, QueueCounters, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit,
+};
 use crate::spec::virtio::feature;
 use crate::unix_socket::ControlThread;
 use places::{Places, Record};
@@ -82,8 +85,37 @@ impl Vhost {
     }
 }
 
-impl PortKind for BackEnd {
+/// `vhost:PATH`
+pub static KIND: PortKind = PortKind {
+    about: Description {
+        options: &[
+            QUEUES,
+            MTU,
+            OFFLOADS,
+            PortOption::switch("client", "connect to the socket; without it, the port listens there"),
+            PortOption::switch("packed", "offer packed queues"),
+        ],
+        feature: "vhost",
+        example: "vhost:/tmp/vm",
+        what: "the card of a virtual machine",
+        page: "machines.md",
+        no_link: "is the machine running, and its driver loaded?",
+        maturity: Maturity::Others,
+        behind: Behind::Peer,
+        ..Description::new("vhost", Address::Socket)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
+    let (is_client, has_packed) = (name.switch("client", false)?, name.switch("packed", false)?);
+    Ok(Box::new(Vhost::open(name.rest(), is_client, has_packed, opening.config)?))
+}
+
+impl SoftwareDevice for BackEnd {
     const DRIVER: &'static str = "vhost";
+    const BEHIND: Behind = Behind::Peer;
     const SPREADS: &'static str = "the front end selects the queue";
     const OFFLOADS: bool = true;
 

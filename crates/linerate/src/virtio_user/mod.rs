@@ -22,7 +22,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::nic::virtio::MAX_QUEUES;
-use crate::port::{Config, Link, PortKind, QueueCounters, Receive, SoftwarePort, Transmit};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Link, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption, QUEUES,
+    QueueCounters, RING, Receive, SoftwareDevice, SoftwarePort, Transmit, VECTORS, Value,
+};
 use crate::unix_socket::ControlThread;
 use control::Shared;
 use queue::{UserRx, UserTx};
@@ -73,8 +76,50 @@ impl VirtioUser {
     }
 }
 
-impl PortKind for FrontEnd {
+/// `virtio-user:PATH`
+pub static KIND: PortKind = PortKind {
+    about: Description {
+        options: &[
+            QUEUES,
+            RING,
+            MTU,
+            OFFLOADS,
+            VECTORS,
+            PortOption::switch("packed", "ask for packed queues"),
+            PortOption::switch("server", "wait for the back end at the socket; without it, the port connects there"),
+            PortOption::switch("in_order", "ask for descriptors that are used in order"),
+            PortOption {
+                name: "mergeable",
+                value: Value::Switch,
+                default: "on",
+                help: "ask for received packets of several buffers",
+            },
+        ],
+        feature: "vhost",
+        example: "virtio-user:/tmp/vm",
+        what: "a card at a vhost-user back end",
+        page: "machines.md",
+        no_link: "is its back end running?",
+        maturity: Maturity::Others,
+        behind: Behind::Peer,
+        ..Description::new("virtio-user", Address::Socket)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
+    let forms = Forms {
+        packed: name.switch("packed", false)?,
+        in_order: name.switch("in_order", false)?,
+        mergeable: name.switch("mergeable", true)?,
+    };
+    Ok(Box::new(VirtioUser::open(name.rest(), name.switch("server", false)?, forms, opening.config)?))
+}
+
+impl SoftwareDevice for FrontEnd {
     const DRIVER: &'static str = "virtio-user";
+    const BEHIND: Behind = Behind::Peer;
     const SPREADS: &'static str = "the back end selects the queue";
     const OFFLOADS: bool = true;
 

@@ -13,17 +13,42 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use super::flow::{FLOW, flow_of};
 use super::interface::Interface;
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use crate::error::Result;
 use crate::filter::Filter;
 use crate::offload::LONGEST;
-use crate::port::{Config, Drops, QueueCounters, Receive, Transmit};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Drops, MTU, Maturity, OFFLOADS, Opening, PortKind, QUEUES,
+    QueueCounters, RING, Receive, TIMESTAMPS, Transmit,
+};
 use queue::{PacketRx, PacketTx, Retry};
 use socket::Socket;
 
 /// An interface, over packet sockets.
 pub type PacketPort = KernelPort<PacketSockets>;
+
+/// `packet:IF`
+pub static PACKET: PortKind = PortKind {
+    about: Description {
+        options: &[QUEUES, RING, MTU, OFFLOADS, FLOW, TIMESTAMPS],
+        feature: "kernel",
+        example: "packet:eth0",
+        what: "an interface of Linux, by packet sockets",
+        page: "kernel.md",
+        maturity: Maturity::Others,
+        behind: Behind::Packet,
+        ..Description::new("packet", Address::Interface)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let interface = Interface::open(opening.name.rest())?;
+    interface.check_ethernet()?;
+    Ok(Box::new(PacketPort::open(interface, flow_of(opening.name)?, opening.config)?))
+}
 
 /// The sockets of a port, one for each queue.
 pub struct PacketSockets {
@@ -81,6 +106,7 @@ impl PacketSockets {
 
 impl Sockets for PacketSockets {
     const DRIVER: &'static str = "packet";
+    const BEHIND: Behind = Behind::Packet;
     const SPREADS: &'static str = "the kernel spreads flows over the sockets by its own hash";
     const OFFLOADS: bool = true;
 

@@ -18,13 +18,18 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
+use super::flow::{FLOW, flow_of};
 use super::host::Alone;
 use super::interface::Interface;
+use super::packet::PacketPort;
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
-use crate::port::{Config, Drops, FRAME_HEADERS, QueueCounters, Receive, Rx, Transmit, Tx};
+use crate::port::{
+    Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
+    QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
+};
 use program::Take;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
@@ -63,6 +68,72 @@ pub enum Steer {
 
 /// An interface shared with the kernel.
 pub type Xdp = KernelPort<XdpSockets>;
+
+/// `xdp:IF` and `xdp:IF-Q`
+pub static XDP: PortKind = PortKind {
+    about: Description {
+        options: &[
+            QUEUES,
+            RING,
+            MTU,
+            FLOW,
+            PortOption {
+                name: "copy",
+                value: Value::Switch,
+                default: "",
+                help: "let the kernel copy; off: fail where it must",
+            },
+            PortOption::switch("busy", "run the driver's receive work on the polling thread"),
+            PortOption {
+                name: "steer",
+                value: Value::Word(&["auto", "on", "off"]),
+                default: "auto",
+                help: "let the card steer the flow to a queue of its own",
+            },
+            PortOption::switch("alone", "take the interface from Linux as long as the port is open"),
+        ],
+        feature: "kernel",
+        example: "xdp:eth0?flow=udp:4321",
+        what: "some flows of an interface of Linux (AF_XDP); the rest stays with Linux",
+        page: "kernel.md",
+        maturity: Maturity::Others,
+        behind: Behind::Xdp,
+        ..Description::new("xdp", Address::Interface)
+    },
+    open: &open,
+};
+
+/// Opens an interface. Without AF_XDP packet sockets receive the same packets, unless the name asks for more.
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let (name, config) = (opening.name, opening.config);
+    let (interface, queue) = Interface::open_queue(name.rest())?;
+    interface.check_ethernet()?;
+    let copying = match name.option("copy") {
+        None => Copying::Auto,
+        Some("on") => Copying::Copy,
+        Some("off") => Copying::Never,
+        Some(_) => return Err(name.bad_option("copy", "it must be on or off")),
+    };
+    let busy = name.switch("busy", false)?;
+    let steer = match name.option("steer") {
+        None | Some("auto") => Steer::Auto,
+        Some("on") => Steer::Always,
+        Some("off") => Steer::Never,
+        Some(_) => return Err(name.bad_option("steer", "it must be auto, on or off")),
+    };
+    let alone = name.switch("alone", false)?;
+    let options = XdpOptions { queue, flow: flow_of(name)?, copying, busy, steer, alone };
+    let interface_name = interface.name().to_string();
+    match Xdp::open(interface, &options, config.clone()) {
+        // Packet sockets receive the same packets, only slower; a program that asked for more gets the error.
+        Err(Error::NoXdp { why, .. }) if queue.is_none() && copying != Copying::Never && !busy => {
+            let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
+            let config = Config { description, ..config };
+            Ok(Box::new(PacketPort::open(Interface::open(&interface_name)?, options.flow, config)?))
+        }
+        opened => Ok(Box::new(opened?)),
+    }
+}
 
 /// A port's sockets, and the program that directs packets to them.
 pub struct XdpSockets {
@@ -296,6 +367,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
 
 impl Sockets for XdpSockets {
     const DRIVER: &'static str = "xdp";
+    const BEHIND: Behind = Behind::Xdp;
     const SPREADS: &'static str = "the interface's driver spreads packets: ethtool -X";
     const OFFLOADS: bool = false;
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::delivery::{Delivery, DeliveryRx};
 use crate::error::{Error, Result};
-use crate::port::{Config, Drops, PortKind, QueueCounters, Receive, SoftwarePort, Transmit, is_vale};
+use crate::port::{Behind, Config, Drops, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit, is_vale};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
 
@@ -192,8 +192,9 @@ impl Drop for Attached {
     }
 }
 
-impl PortKind for Attached {
+impl SoftwareDevice for Attached {
     const DRIVER: &'static str = "vale";
+    const BEHIND: Behind = Behind::Memory;
 
     fn description(&self) -> String {
         format!("port {} of switch {}", self.number, self.switch.name)

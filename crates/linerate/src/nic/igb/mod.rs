@@ -25,6 +25,7 @@ pub struct X82576;
 
 impl Controller for X82576 {
     const DRIVER: &'static str = "igb";
+    const MBITS: u32 = 1000;
     const MAX_QUEUES: u16 = 16;
     /// Entries of the redirection table have 4 bits (section 8.10.23).
     const MAX_RSS_QUEUES: u16 = 16;

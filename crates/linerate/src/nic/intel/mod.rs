@@ -36,6 +36,8 @@ pub(super) use semaphore::Semaphores;
 pub trait Controller: Sized + Send + Sync + 'static {
     /// The driver's name.
     const DRIVER: &'static str;
+    /// The speed of the fastest link.
+    const MBITS: u32;
     /// The most queues each way.
     const MAX_QUEUES: u16;
     /// The most queues that receive-side scaling can reach.
@@ -145,6 +147,8 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             tx_queues: config.options.tx_queues,
             ring: config.ring(),
             max_frame: config.options.max_frame,
+            behind: config.behind,
+            mbits: C::MBITS,
         }
     }
 

@@ -58,6 +58,7 @@ pub struct X82599;
 
 impl Controller for X82599 {
     const DRIVER: &'static str = "ixgbe";
+    const MBITS: u32 = 10_000;
     const MAX_QUEUES: u16 = 64;
     const MAX_RSS_QUEUES: u16 = 16;
     /// `EICR` has one bit for each of 16 vectors (section 8.2.3.5.1).

@@ -143,6 +143,8 @@ impl Device for Virtio {
             tx_queues: config.options.tx_queues,
             ring: self.hardware.ring_size(),
             max_frame: config.options.max_frame,
+            behind: config.behind,
+            mbits: 0,
         }
     }
 

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::netmap::closed;
 use crate::port::{
-    Config, Link, MacAddress, Options, PortKind, QueueCounters, Receive, SendFinished, SoftwarePort, Transmit, is_pipe,
-    is_vale,
+    Behind, Config, Link, MacAddress, QueueCounters, Receive, SendFinished, Settings, SoftwareDevice, SoftwarePort,
+    Transmit, is_pipe, is_vale,
 };
 use crate::share::client::requests::Client;
 use crate::share::client::shared_port::{SharedPort, is_served};
@@ -77,7 +77,7 @@ impl ServedPort {
             client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
         };
         let rings = opened.port.rings();
-        let options = Options { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
+        let options = Settings { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
         let config = Config { options, ..config };
         let mac = opened.port.mac();
         Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
@@ -93,8 +93,9 @@ impl Remote {
     }
 }
 
-impl PortKind for Remote {
+impl SoftwareDevice for Remote {
     const DRIVER: &'static str = "served";
+    const BEHIND: Behind = Behind::Server;
 
     fn description(&self) -> String {
         "a port that another process serves".to_string()

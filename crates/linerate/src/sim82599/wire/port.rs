@@ -9,7 +9,7 @@ use super::{Frame, Report, Unsent, Wire};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::port::{CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
+use crate::port::{Behind, CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
 use crate::slot::Slot;
 
 /// A port's first queue each way.
@@ -46,10 +46,12 @@ impl Port {
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
         let info = device.info();
-        // A capture file takes frames of any length.
-        let mtu = if info.driver == "pcap" { usize::MAX } else { info.max_frame.saturating_sub(FRAME_HEADERS) };
+        let mtu = match info.behind {
+            Behind::Capture | Behind::Nothing => usize::MAX,
+            _ => info.max_frame.saturating_sub(FRAME_HEADERS),
+        };
         let (queues, is_finished, frames, long, no_buffer) = (Queues::Unclaimed, false, [0; 2], 0, 0);
-        let pads = matches!(info.driver, "packet" | "xdp");
+        let pads = matches!(info.behind, Behind::Packet | Behind::Xdp);
         Port { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer, pads }
     }
 }
@@ -165,7 +167,7 @@ impl Wire for Port {
 
     /// Returns counts of a capture file; other ports check nothing.
     fn report(&self) -> Option<Report> {
-        if self.device.info().driver != "pcap" {
+        if self.device.info().behind != Behind::Capture {
             return None;
         }
         let [sent, received] = self.frames;
