@@ -1,6 +1,7 @@
 //! Examples below the help of each command, and the kinds of ports below that of `ports`.
 
 use clap::Command;
+use linerate::KINDS;
 
 /// The commands' examples; a line is a command, and what it does stands behind two spaces and a #.
 pub const EXAMPLES: [(&str, &[&str]); 21] = [
@@ -79,29 +80,26 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
     ("extcap", &["linerate extcap --install"]),
 ];
 
-/// Each kind of port, and an example of it.
-pub const KINDS: [(&str, &str); 20] = [
-    ("sim:0", "a model of the 82599 in this process; its wire sends and checks frames"),
-    ("sim:0?wire=tap:t0", "the same, with another port as its wire"),
-    ("0000:03:00.0", "a card by its PCI address, over vfio or uio"),
-    ("vfio-user:/tmp/a", "a card that another process serves, as linerate sim does"),
-    ("vhost:/tmp/vm", "the card of a virtual machine"),
-    ("virtio-user:/tmp/vm", "a card at a vhost-user back end"),
-    ("memif:/run/vpp/memif.sock", "a peer over shared memory: VPP, DPDK, libmemif"),
-    ("xdp:eth0?flow=udp:4321", "some flows of an interface of Linux (AF_XDP); the rest stays with Linux"),
-    ("packet:eth0", "an interface of Linux, by packet sockets"),
-    ("tap:t0", "an interface of Linux, made for the port"),
-    ("host:", "Linux's stack, as the other side of a card"),
-    ("vale0:a", "a port of a switch (netmap's VALE)"),
-    ("X{1", "an end of a pipe; X}1 is the other"),
-    ("vale0:a+rt", "a monitor: copies of what another port receives and sends"),
-    ("netmap:eth0", "an interface under netmap's name"),
-    ("null:", "nothing: takes everything, and receives nothing"),
-    ("pcap:in.pcap", "a capture file; pcap:out.pcap?write is written"),
-    ("recorded:sim:0?to=a.pcap", "any port, whose packets are recorded"),
-    ("faulty:sim:0?drop=1%&seed=7", "any port, with faults"),
+/// Examples of names beside those of [`KINDS`], and what they are.
+pub const NAMES: [(&str, &str); 2] = [
+    ("sim:0?wire=tap:t0", "a model with another port as its wire"),
     ("sim:0?cluster=2&by=flow", "any port, shared by several consumers"),
 ];
+
+/// Returns the kinds of ports with an example each, and with their options.
+fn kinds(with_options: bool) -> String {
+    let mut text = "Kinds of ports, with examples (quote names with ?, & or { for the shell):\n".to_string();
+    for kind in KINDS {
+        text += &format!("  {:27}  {}\n", kind.example, kind.what);
+        for option in kind.options.iter().filter(|_| with_options) {
+            let default =
+                if option.default.is_empty() { String::new() } else { format!(" [default: {}]", option.default) };
+            text += &format!("      {:25}{}{default}\n", option.to_string(), option.help);
+        }
+    }
+    NAMES.iter().for_each(|(example, what)| text += &format!("  {example:27}  {what}\n"));
+    text
+}
 
 /// Adds the examples to the help of all commands.
 pub fn add_to(grammar: Command) -> Command {
@@ -112,11 +110,37 @@ pub fn add_to(grammar: Command) -> Command {
             text += "Examples:\n";
             lines.iter().for_each(|line| text += &format!("  {line}\n"));
         }
+        let long = if name == "ports" { text.clone() + &kinds(true) } else { String::new() };
         if name == "ports" {
-            text += "Kinds of ports, with examples (options are in docs/wires.md; quote names with ?, & or { for the shell):\n";
-            KINDS.iter().for_each(|(example, what)| text += &format!("  {example:27}  {what}\n"));
+            text += &kinds(false);
         }
         let command = if text.is_empty() { command } else { command.after_help(text.trim_end().to_string()) };
+        let command = if long.is_empty() { command } else { command.after_long_help(long.trim_end().to_string()) };
         add_to(command)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate::port::Address;
+
+    use super::*;
+
+    /// The table of docs/wires.md has each kind as it is declared.
+    #[test]
+    fn the_table_of_names_is_that_of_the_kinds() {
+        let page = include_str!("../../../docs/wires.md");
+        let row = |kind: &&linerate::port::PortKind| {
+            let options: Vec<String> = kind.options.iter().map(|option| format!("`{}`", option.name)).collect();
+            let of_port = if matches!(kind.address, Address::Port) { ", and those of the port" } else { "" };
+            let name = kind.example.split('?').next().unwrap_or_default();
+            let see = match kind.page {
+                "wires.md" => "here".to_string(),
+                page => format!("[{page}]({page})"),
+            };
+            format!("| {}, as `{name}` | {} | {}{of_port} | {see} |\n", kind.looks(), kind.what, options.join(", "))
+        };
+        let table: String = KINDS.iter().map(row).collect();
+        assert!(page.contains(&table), "the table of docs/wires.md is this:\n{table}");
+    }
 }

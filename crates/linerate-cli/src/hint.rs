@@ -1,28 +1,12 @@
 //! The command's words for what mends an error.
 
-use linerate::{Error, Remedy};
-
-/// Kinds of ports, and an example of each.
-const KINDS: [(&str, &str); 12] = [
-    ("sim", "sim:0"),
-    ("null", "null:"),
-    ("host", "host:"),
-    ("tap", "tap:t0"),
-    ("xdp", "xdp:eth0"),
-    ("packet", "packet:eth0"),
-    ("netmap", "netmap:eth0"),
-    ("pcap", "pcap:FILE"),
-    ("vfio-user", "vfio-user:PATH"),
-    ("vhost", "vhost:PATH"),
-    ("virtio-user", "virtio-user:PATH"),
-    ("memif", "memif:PATH"),
-];
+use linerate::{Error, KINDS, Remedy};
 
 /// Returns the error and its hint, each in one line. The library's hint names functions and options of the library; here
 /// it names commands and flags.
 pub fn with_hint(error: &Error) -> String {
     if let Error::BadName { name, .. } = error
-        && let Some((_, example)) = KINDS.iter().find(|(kind, _)| kind == name)
+        && let Some(example) = KINDS.iter().find(|kind| kind.prefix == name).map(|kind| kind.example)
     {
         return format!("{error}\n  did you mean {example}? `linerate ports` shows what is here");
     }

@@ -842,7 +842,7 @@ mod tests {
                 panic!("{line}: {error}");
             }
         }
-        for (name, _) in examples::KINDS {
+        for name in linerate::KINDS.iter().map(|kind| kind.example).chain(examples::NAMES.map(|(name, _)| name)) {
             port::PortName::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
