@@ -7,28 +7,26 @@ use crate::error::Result;
 use crate::kernel::Interface;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::offload::LONGEST;
-use crate::port::{DEFAULT_FRAME, Options, is_pipe, is_vale};
+use crate::port::{CLUSTER, DEFAULT_FRAME, Options, PortName, is_pipe, is_vale};
 use crate::share::{RingCounts, Server};
 
 /// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
 /// `netmap:eth0`. It serves nothing before it [listens](Server::listen).
 pub fn server() -> Server {
     let open = |name: &str, rings: &RingCounts| {
-        // The server adds the options of a port that is handed out to several clients.
-        let (name, cluster) = name.split_once('?').map_or((name, None), |(name, options)| (name, Some(options)));
-        let is_memory = is_vale(name) || is_pipe(name);
+        let short = name.split('?').next().unwrap_or(name);
+        let is_memory = is_vale(short) || is_pipe(short);
         // A card, or any other port, as part of a switch.
-        let is_whole = is_memory || name.contains(':');
-        let there = if is_whole { 1 } else { queues_of(name) };
+        let is_whole = is_memory || short.contains(':');
+        let there = if is_whole { 1 } else { queues_of(short) };
+        let mut port = PortName::parse(&if is_whole { name.to_string() } else { format!("netmap:{name}") })?;
         // netmap takes all packets of an interface away from Linux; a program that uses its name expects that.
-        let is_card = !name.contains(['^', '/']);
-        let name = match (is_whole, is_card) {
-            (true, _) => name.to_string(),
-            (false, true) => format!("netmap:{name}?flow=all&alone=on"),
-            (false, false) => format!("netmap:{name}"),
-        };
-        let joint = if name.contains('?') { '&' } else { '?' };
-        let name = name + &cluster.map_or_else(String::new, |options| format!("{joint}{options}"));
+        let is_card = !short.contains(['^', '/']);
+        if is_card && !is_whole {
+            port = port.with_option("flow", "all")?.with_option("alone", "on")?;
+        }
+        // The server adds the option to a port that is handed out to several clients.
+        let is_shared = port.option(CLUSTER.name).is_some();
         // Packets of several slots pass a switch as they are, and a pipe.
         let max_frame = if is_memory { LONGEST } else { DEFAULT_FRAME };
         // The server's threads sleep while there is no work.
@@ -38,18 +36,18 @@ pub fn server() -> Server {
         // can reach, and is for managers only.
         let pool = if is_memory || !is_whole { Some(served_pool(rings, ring, there)?) } else { None };
         let options = Options {
-            rx_queues: if cluster.is_some() { there as u16 } else { rings.rx.max(1) },
+            rx_queues: if is_shared { there as u16 } else { rings.rx.max(1) },
             tx_queues: rings.tx.max(1),
             ring: Some(ring),
             max_frame,
             interrupts,
             local: true,
             // Packets of monitors and of shares wait here; those of a switch's port get their time in the client's ring.
-            timestamps: cluster.is_some() || !is_card,
+            timestamps: is_shared || !is_card,
             pool,
             ..Options::default()
         };
-        let [device] = options.open([&*name])?;
+        let [device] = options.open([port.as_str()])?;
         Ok(device)
     };
     Server::new(Box::new(open))

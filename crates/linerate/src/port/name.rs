@@ -160,8 +160,12 @@ impl PortName {
 
     /// Returns the name of the port inside this one, with the options that are not this one's.
     pub(super) fn inner_name(&self) -> String {
-        let is_ours = |option: &str| self.kind.option(option).is_some() || [CLUSTER.name, BY.name].contains(&option);
-        with_options(&self.rest, self.options().filter(|(option, _)| !is_ours(option)))
+        with_options(&self.rest, self.options().filter(|(option, _)| !self.is_own_option(option)))
+    }
+
+    /// Returns whether an option is this port's, and not that of a port inside.
+    fn is_own_option(&self, option: &str) -> bool {
+        self.kind.option(option).is_some() || [CLUSTER.name, BY.name].contains(&option)
     }
 
     /// Returns the kind of port.
@@ -260,17 +264,34 @@ impl PortName {
         Ok(format!("{kind}:{}{}", path.display(), &behind[self.rest.len()..]))
     }
 
-    /// Returns the name with another option.
+    /// Returns the name with another option, or with another value of one that it has.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for an option or a value that the kind lacks.
     ///
     /// ```
     /// use linerate::port::PortName;
     ///
     /// let name = PortName::parse("netmap:eth0?flow=all")?;
-    /// assert_eq!(name.with_option("alone", "on"), "netmap:eth0?flow=all&alone=on");
+    /// assert_eq!(name.with_option("alone", "on")?.as_str(), "netmap:eth0?flow=all&alone=on");
     /// # Ok::<(), linerate::Error>(())
     /// ```
-    pub fn with_option(&self, option: &str, value: &str) -> String {
-        with_options(self.short(), self.options().filter(|(there, _)| *there != option).chain([(option, value)]))
+    pub fn with_option(mut self, option: &str, value: &str) -> Result<PortName> {
+        self.options.retain(|(there, _)| there != option);
+        self.options.push((option.to_string(), value.to_string()));
+        self.check_option(option, value)?;
+        self.text = with_options(self.short(), self.options());
+        if !self.is_own_option(option)
+            && let Some(inner) = self.inner.take()
+        {
+            self.inner = Some(Box::new(inner.with_option(option, value)?));
+        }
+        Ok(self)
+    }
+
+    /// Returns the name with its options, as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
     }
 
     /// Returns the name without some of its options.
@@ -463,6 +484,12 @@ mod tests {
         assert_eq!((wrapped.kind().prefix, wrapped.rest(), wrapped.model()), ("faulty", "recorded:sim:a", Some("a")));
         assert!(PortName::parse("faulty:xdp:eth0").unwrap().is_xdp() && !wrapped.is_xdp());
         assert_eq!(kind("recorded:pcap:/tmp/rt?to=x"), "recorded", "no monitor of /tmp");
+        let written = PortName::parse("recorded:pcap:a?to=x").unwrap().with_option("write", "on").unwrap();
+        assert_eq!(
+            (written.as_str(), written.inner_name().as_str()),
+            ("recorded:pcap:a?to=x&write=on", "pcap:a?write=on")
+        );
+        assert!(written.is_capture_to_write() && written.with_option("wirte", "on").is_err());
         assert_eq!(PortName::parse("faulty:sim:a+rt").unwrap().rest(), "faulty:sim:a");
         assert_eq!(PortName::parse("faulty:sim:a+rt").unwrap().model(), None, "a monitor is no model");
     }
