@@ -25,7 +25,7 @@
 //!
 //! # Use it
 //!
-//! - [`open`], [`Options`]: ports by name; [`port::PortName`] has the names
+//! - [`open`], [`Options`]: ports by name; [`port::PortName`] has the names, [`KINDS`] the kinds of ports and their options
 //! - [`Port`](port::Port): the control side; [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue): queues, which move to the
 //!   threads that poll them; [`Waiter`](port::Waiter): sleeping until packets arrive
 //! - [`Batch`], [`Packet`]: packets that programs read, change, extend and shorten; [`memory`]: regions and pools
@@ -67,7 +67,8 @@
 //! # Extend it
 //!
 //! - A kind of port of your own: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
-//!   through [`Options::with_port_kind`]; `tests/own_port.rs` is a whole one
+//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a whole one. A kind of the
+//!   library's is declared in its room, as `netmap/null.rs` does, and has a line in `open/kinds.rs`
 //! - A port around any other: [`Wrapper`](port::Wrapper); `port/faulty.rs` is one
 //! - A driver: `docs/driver.md`; the outside of a model: [`Wire`](sim82599::Wire)
 //! - A switch that forwards as you say: [`Forward`](netmap::Forward)
