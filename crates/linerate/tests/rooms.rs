@@ -269,7 +269,7 @@ fn circles_are_found_through_what_passes_names_on() {
     assert_eq!(Modules::of(folder.path()).circles(), ["room/a", "room/b"]);
 }
 
-/// What a port is like is asked of its kind, or of the port: no code compares the names of kinds and drivers.
+/// No code compares the names of kinds and drivers: it asks the kind, or the port, for its properties.
 #[test]
 fn no_code_compares_kinds_by_name() {
     const KINDS: [&str; 19] = [

@@ -64,7 +64,7 @@ pub static CAPTURE: PortKind = PortKind {
                 name: "loop",
                 value: Value::Number(0, usize::MAX),
                 default: "1",
-                help: "read the file so many times; 0: without end",
+                help: "how often the file is read; 0: without end",
             },
             PortOption {
                 name: "speed",

@@ -14,7 +14,7 @@ use crate::port::{
 pub trait Sockets: Send + Sized {
     /// The driver's name.
     const DRIVER: &'static str;
-    /// What is behind the port.
+    /// The category of the port, for [`Info`](crate::port::Info).
     const BEHIND: Behind;
     /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
     const SPREADS: &'static str;

@@ -40,7 +40,7 @@ use crate::port::{BY, CLUSTER, Config, Description, Device, Opening, Options, Ot
 /// ```
 ///
 /// # Errors
-/// An [`Error`] of a name, an option, memory or a card.
+/// An [`Error`](crate::Error) of a name, an option, memory or a card.
 pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
     Options::default().open(names)
 }

@@ -85,7 +85,7 @@ pub struct Config {
     pub(crate) description: String,
     /// PCI's device number, for differences within a family; 0 for ports that are not cards.
     pub(crate) device: u16,
-    /// What is behind a port whose driver does not know: a card, or one that is served, or a model.
+    /// The port's category, where its driver does not know: a card, or one that is served, or a model.
     pub(crate) behind: Behind,
     /// Where packets live.
     pub(crate) pool: Arc<Pool>,

@@ -191,8 +191,8 @@ pub struct Info {
     pub ring: usize,
     /// The longest frame, in bytes without CRC.
     pub max_frame: usize,
-    /// What is behind the port. It may be something else than its name says: another process, if one serves the port, and packet
-    /// sockets where there is no AF_XDP.
+    /// The port's category. It may differ from that of its name: another process may serve the port, and without
+    /// AF_XDP it has packet sockets.
     pub behind: Behind,
     /// The speed of the card's fastest link, in Mbit/s; 0 for ports without a line rate.
     pub mbits: u32,

@@ -15,7 +15,7 @@ pub enum Form {
     Monitor,
 }
 
-/// What is behind a port.
+/// A category of ports, by the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// A card on a bus of this machine.
@@ -44,7 +44,7 @@ pub enum Behind {
     Program,
 }
 
-/// What is behind the colon of a name.
+/// The part of a name behind the colon.
 #[derive(Clone, Copy, Debug)]
 pub enum Address {
     /// Any text.
@@ -70,7 +70,7 @@ pub struct PortOption {
     pub value: Value,
     /// Its value if the name has none; empty if that is something else than a value.
     pub default: &'static str,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
 }
 
@@ -87,7 +87,7 @@ pub enum Value {
     Text(&'static str),
 }
 
-/// With what a kind of port was tried.
+/// The devices and programs that a kind of port was tried with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maturity {
     /// With hardware.
@@ -112,14 +112,14 @@ impl Form {
         Form::Other("netmap:IF^", |name| name.starts_with("netmap:") && name.ends_with('^') && !is_pipe(name));
 }
 
-/// What is known of a kind of port before one is opened.
+/// A kind of port: its names, options and properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// The text in front of the colon of its names. No name has one that is empty, or that contains a colon or a question mark.
     pub prefix: &'static str,
     /// How its names look.
     pub form: Form,
-    /// What is behind the colon.
+    /// The part of its names behind the colon.
     pub address: Address,
     /// Its options. Each kind has [`CLUSTER`](super::CLUSTER) and [`BY`](super::BY) besides.
     pub options: &'static [PortOption],
@@ -127,15 +127,15 @@ pub struct Description {
     pub feature: &'static str,
     /// An example of a name.
     pub example: &'static str,
-    /// What the example is, in one line.
+    /// A description of the example, in one line.
     pub what: &'static str,
     /// The page of `docs` that has more; empty if there is none.
     pub page: &'static str,
-    /// With what it was tried.
+    /// The devices and programs that it was tried with.
     pub maturity: Maturity,
-    /// What to look at while a port has no link.
+    /// The question to ask while a port has no link.
     pub no_link: &'static str,
-    /// What is behind its ports.
+    /// The category of its ports.
     pub behind: Behind,
     /// Another process may serve its ports ([`share`](crate::share)).
     pub may_be_served: bool,

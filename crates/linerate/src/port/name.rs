@@ -45,12 +45,12 @@ pub struct PortName {
     monitored: Option<&'static Description>,
 }
 
-/// Hands out any port's packets to so many consumers.
+/// The number of consumers that any port's packets are handed out to.
 pub const CLUSTER: PortOption = PortOption {
     name: "cluster",
     value: Value::Number(1, 64),
     default: "",
-    help: "hand the packets out to so many consumers",
+    help: "the number of consumers that packets are handed out to",
 };
 /// How a port's packets are handed out.
 pub const BY: PortOption = PortOption {

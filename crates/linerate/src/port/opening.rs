@@ -31,7 +31,7 @@ use crate::memory::Pool;
 /// ```
 #[derive(Clone, Copy)]
 pub struct PortKind {
-    /// What is known of it.
+    /// Its names, options and properties.
     pub about: Description,
     /// Opens a port.
     pub open: &'static OpenPort,

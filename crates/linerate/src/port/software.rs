@@ -14,7 +14,7 @@ use crate::offload::LONGEST;
 pub trait SoftwareDevice: Send {
     /// The driver's name.
     const DRIVER: &'static str;
-    /// What is behind the port.
+    /// The category of the port, for [`Info`].
     const BEHIND: Behind;
     /// The reason why receive-side scaling cannot be set.
     const SPREADS: &'static str = "the sender selects the queue";
