@@ -94,7 +94,7 @@ fn kinds(with_options: bool) -> String {
         for option in kind.options.iter().filter(|_| with_options) {
             let default =
                 if option.default.is_empty() { String::new() } else { format!(" [default: {}]", option.default) };
-            text += &format!("      {:25}{}{default}\n", option.to_string(), option.help);
+            text += &format!("      {:32} {}{default}\n", option.to_string(), option.help);
         }
     }
     NAMES.iter().for_each(|(example, what)| text += &format!("  {example:27}  {what}\n"));

@@ -67,7 +67,7 @@ pub static SIM: PortKind = PortKind {
                 name: "count",
                 value: Value::Number(0, usize::MAX),
                 default: "",
-                help: "the number of frames; without an end without it",
+                help: "the number of frames; endless without it",
             },
         ],
         feature: "model",

@@ -139,7 +139,7 @@ impl PortName {
         let there: Vec<&str> = names(innermost.options).chain([CLUSTER.name, BY.name]).collect();
         let all: Vec<&str> =
             self.within().flat_map(|name| names(name.kind.options)).chain([CLUSTER.name, BY.name]).collect();
-        let meant = nearest(option, &all).map_or_else(String::new, |near| format!(", did you mean {near}?"));
+        let meant = nearest(option, &all).map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
         let mut why = format!("{NO_OPTION}{meant}; there are {}", there.join(", "));
         for name in self.within().filter(|name| name.inner.is_some()) {
             let its: Vec<&str> = names(name.kind.options).collect();
@@ -383,7 +383,7 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> String {
         Some((prefix, _)) => prefix,
     };
     let all: Vec<&str> = kinds.iter().map(|kind| kind.prefix).collect();
-    let meant = nearest(prefix, &all).map_or_else(String::new, |near| format!(", did you mean {near}:?"));
+    let meant = nearest(prefix, &all).map_or_else(String::new, |near| format!(" (did you mean {near}:?)"));
     let looks: Vec<String> = kinds.iter().map(|kind| kind.looks()).collect();
     format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", "))
 }
@@ -525,11 +525,11 @@ mod tests {
             ("memif:/x?role=sever", "it must be client or server"),
             ("xdp:eth0?steer=no", "it must be auto, on or off"),
             ("vhost:/x?packed=yes", "it must be on or off"),
-            ("memif:/x?secrte=a", "no such option, did you mean secret?; there are queues, "),
-            ("faulty:sim:0?dorp=1%", "no such option, did you mean drop?; there are queues, "),
+            ("memif:/x?secrte=a", "no such option (did you mean secret?); there are queues, "),
+            ("faulty:sim:0?dorp=1%", "no such option (did you mean drop?); there are queues, "),
             ("faulty:sim:0?dorp=1%", "; faulty has drop, corrupt"),
             ("faulty:foo:0", "no kind of port 'foo:'"),
-            ("vhots:/x", "no kind of port 'vhots:', did you mean vhost:?"),
+            ("vhots:/x", "no kind of port 'vhots:' (did you mean vhost:?)"),
         ];
         for (name, why) in bad {
             let message = PortName::parse(name).unwrap_err().with_hint();
