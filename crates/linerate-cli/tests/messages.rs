@@ -72,7 +72,7 @@ fn wrong_names_and_options_are_usage() {
     says(
         2,
         &["fwd", "foo:0", "sim:1"],
-        &["there is no kind of port 'foo:'; there are PCI addresses, sim:, vfio-user:"],
+        &["there is no kind of port 'foo:'; there are sim:NAME, PCI addresses, vfio-user:"],
     );
     says(2, &["gen", "null:", "--size", "60"], &["64 to 9732, CRC included (60 + 4 = 64)"]);
     says(2, &["gen", "null:", "--size", "9733"], &["64 to 9732, CRC included"]);

@@ -473,7 +473,7 @@ fn faults() -> impl Strategy<Value = String> {
     let rate = || prop_oneof![2 => Just(0u32), 3 => 1u32..=30, 1 => Just(100u32)];
     (rate(), rate(), rate(), rate(), rate(), any::<u32>()).prop_map(|(drop, corrupt, truncate, duplicate, reorder, seed)| {
         let reorder = reorder.min(50);
-        format!("faulty:x?drop={drop}%&corrupt={corrupt}%&truncate={truncate}%&duplicate={duplicate}%&reorder={reorder}%&seed={seed}")
+        format!("faulty:null:?drop={drop}%&corrupt={corrupt}%&truncate={truncate}%&duplicate={duplicate}%&reorder={reorder}%&seed={seed}")
     })
 }
 

@@ -20,8 +20,11 @@ fn each_name_fits_one_kind() {
         let others = crate::KINDS.iter().rev().map(|kind| &kind.about).collect::<Vec<_>>();
         let reversed = PortName::parse_among(kind.example, &others).unwrap();
         assert!(std::ptr::eq(reversed.kind(), &kind.about), "{}", kind.example);
+        if name.monitored().is_some() {
+            continue; // A monitor of a port around another is no port around a monitor.
+        }
         let inside = PortName::parse(&format!("recorded:{}", kind.example)).unwrap();
-        assert_eq!(inside.behind(), name.behind(), "{}", kind.example);
+        assert_eq!((inside.kind().prefix, inside.behind()), ("recorded", name.behind()), "{}", kind.example);
     }
 }
 

@@ -98,7 +98,7 @@ pub enum Maturity {
     Models,
 }
 
-/// A name with braces is a pipe's end, whatever its beginning looks like.
+/// A name with braces is a pipe's end, whatever its beginning looks like, unless it is that of a port around the pipe's end.
 impl Form {
     /// `X{N` and `X}N`
     pub(crate) const PIPE: Form = Form::Other("X{N, X}N", is_pipe);

@@ -102,7 +102,11 @@ impl PortName {
             let seen = PortName::parse_address(monitored.port, kinds).ok().map(|port| port.kind);
             return Ok(PortName { monitored: seen, ..named(kind, monitored.port, None) });
         }
-        let Some(kind) = kinds.iter().find(|kind| kind.fits(address)) else { return bad(no_kind(address, kinds)) };
+        // The address of a port around another may look like a name of any kind.
+        let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
+        let Some(kind) = around.chain(kinds).find(|kind| kind.fits(address)) else {
+            return bad(no_kind(address, kinds));
+        };
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
         match kind.address {
             Address::Interface if rest.is_empty() || rest.contains('/') || rest.contains(char::is_whitespace) => {
