@@ -412,7 +412,7 @@ fn names_that_cannot_be_opened_are_explained() {
     let world = World::new();
     let refused = |device: &str| world.start(&["api", device]).said();
     let said = world.start(&["loop", "sim:x?sise=64", "0"]).end().1;
-    assert!(said.contains("sise=64: there is no such option; there are"), "{said}");
+    assert!(said.contains("sise=64: there is no such option (did you mean size?); there are"), "{said}");
     let said = world.start(&["loop", "nosuch0", "0"]).end().1;
     assert!(said.starts_with("pcap_activate: "), "{said}");
     // A handle would read one queue, and lose the packets of the others.
