@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use linerate::capture::{Counts, Format, SNAPLEN};
 use linerate::port::PortName;
-use linerate::{Batch, Error, port};
+use linerate::{Batch, Error, ErrorKind, port};
 use serde_json::{Value, json};
 
 use self::expression::Expression;
@@ -129,7 +129,8 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     for device in run.devices() {
         match device.set_promiscuous(!what.no_promiscuous) {
             // A port in memory has no addresses to filter by.
-            Ok(()) | Err(Error::Unsupported { .. }) => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Ok(()) => {}
             Err(error) => return Err(error),
         }
     }
@@ -166,7 +167,7 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
         let streams = streams.clone();
         let write = move || Writer { target, streams, failure: None, unsorted: 0 }.run(&chunks, &spent);
         let thread = std::thread::Builder::new().name("linerate writer".to_string()).spawn(write);
-        thread.map_err(|source| Error::System { call: "starting a thread", source })?
+        thread.map_err(Error::thread)?
     };
     let sum = |of: fn(&Shared) -> u64| streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
     let undelivered = Cell::new(0);
@@ -345,7 +346,7 @@ impl Writer {
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
             let why = format!("it is not as it was written: another program has changed or replaced it{more}");
             let file = path.display().to_string();
-            measured.failure.get_or_insert(Error::Recording { file, why });
+            measured.failure.get_or_insert(Error::file(file, why));
         }
         if let Some(why) = &files.unremoved {
             note(&format!("note: older files stay that could not be removed, the first one {why}"));

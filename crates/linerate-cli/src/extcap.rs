@@ -20,9 +20,10 @@ use linerate::filter::Filter;
 use linerate::share::{Client, folder};
 
 use self::names::{GENERAL, Interface};
+use crate::hint::with_hint;
 use crate::show::print;
 use crate::terminal::note;
-use crate::{explained, usage, whole};
+use crate::{usage, whole};
 
 /// The file name under which the program is an extcap program: its arguments are those of `linerate extcap`.
 pub const PROGRAM: &str = "linerate-extcap";
@@ -105,7 +106,7 @@ fn answer(asked: &Extcap) -> Result<(), String> {
         return Ok(());
     }
     let filter = asked.extcap_capture_filter.as_deref().map(str::trim).filter(|text| !text.is_empty());
-    let filter = filter.map(|text| text.parse::<Filter>().map_err(|error| explained(&error))).transpose();
+    let filter = filter.map(|text| text.parse::<Filter>().map_err(|error| with_hint(&error))).transpose();
     let interface = asked.extcap_interface.as_deref().map(Interface::parse).transpose();
     if let Some(fifo) = asked.fifo.as_deref().filter(|_| asked.capture) {
         // Also for an error: a reader that opens the pipe afterwards would wait for ever.

@@ -227,7 +227,7 @@ fn paths(path: &Path, count: usize) -> Vec<PathBuf> {
 }
 
 fn unwritable(path: &Path, error: std::io::Error) -> Error {
-    Error::Recording { file: path.display().to_string(), why: error.to_string() }
+    Error::file(path.display().to_string(), error.to_string())
 }
 
 /// Returns the table's head.

@@ -60,7 +60,7 @@ mod vm;
 
 use std::fmt::Display;
 use std::io::{self, Write, stdout};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -68,7 +68,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
-use linerate::{Error, Remedy, port};
+use linerate::{Error, port};
 use live::Steering;
 use tune::Tuner;
 
@@ -527,27 +527,13 @@ fn usage(why: &str) -> ! {
 
 /// Returns the exit code of an error: 2 for wrong names, options and values, 1 for all that failed.
 fn code(error: &Error) -> ExitCode {
-    match error {
-        Error::BadName { .. }
-        | Error::BadOption { .. }
-        | Error::BadFilter { .. }
-        | Error::RingSize { .. }
-        | Error::TooManyQueues { .. }
-        | Error::FrameLength { .. }
-        | Error::NoInterface { .. }
-        | Error::NumaNode { .. }
-        | Error::Card { mend: Remedy::Choose, .. } => ExitCode::from(2),
-        Error::Serve { path, .. } if !may_be_socket(path) => ExitCode::from(2),
+    match error.kind() {
+        linerate::ErrorKind::BadName
+        | linerate::ErrorKind::BadOption
+        | linerate::ErrorKind::BadFilter
+        | linerate::ErrorKind::NotFound => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
-}
-
-/// Returns whether a path can be that of a socket: it is short enough (unix(7)), and no other file is there. An error that
-/// names a folder is about the folder.
-fn may_be_socket(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let is_free = path.symlink_metadata().map_or(true, |there| there.is_dir() || there.file_type().is_socket());
-    is_free && path.as_os_str().len() <= 107
 }
 
 /// Tells where an option is that this command has not: what `gen` can choose, the wire of a model has as well.
@@ -577,16 +563,6 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns an error with its hint, and what the library cannot know.
-fn explained(error: &Error) -> String {
-    match error {
-        Error::System { call, .. } if call.starts_with("starting") => {
-            format!("{error}\n  the limit of threads may be reached; see: ulimit -u")
-        }
-        _ => hint::with_hint(error),
-    }
-}
-
 fn main() -> ExitCode {
     messages::show();
     let matches = grammar().try_get_matches_from(extcap::arguments());
@@ -599,7 +575,7 @@ fn main() -> ExitCode {
     let code = match outcome {
         Ok(code) => code,
         Err(error) => {
-            terminal::note(&format!("linerate: {}", explained(&error)));
+            terminal::note(&format!("linerate: {}", hint::with_hint(&error)));
             code(&error)
         }
     };

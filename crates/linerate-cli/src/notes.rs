@@ -1,6 +1,6 @@
 //! The ports at a run's end: their figures, and notes on what they did not move, with causes and remedies.
 
-use linerate::Error;
+use linerate::ErrorKind;
 use linerate::port::{
     Behind, CaptureCounts, Drops, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics, switch_and_port,
 };
@@ -199,7 +199,7 @@ pub fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
 pub fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
     let name = device.name();
     match device.link() {
-        Err(error @ (Error::Capture { .. } | Error::Recording { .. })) => Some(format!("{name}: {error}")),
+        Err(error) if error.kind() == ErrorKind::File => Some(format!("{name}: {error}")),
         _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which takes no frames of that length")),
         _ => None,
     }

@@ -21,7 +21,7 @@ use linerate::port::{
 };
 use linerate::sim82599::Card;
 use linerate::traffic::{Rate, Report};
-use linerate::{Batch, Error, Options};
+use linerate::{Batch, Error, ErrorKind, Options};
 use serde_json::{Value, json};
 
 use crate::limits::{End, Quota};
@@ -267,11 +267,11 @@ impl Run {
             take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
             ..Options::default().with_queues(common.queues)
         };
-        let devices = options.open_all(names).map_err(|error| match error {
-            Error::PortInUse { name } if parsed.iter().filter(|other| other.short() == name).count() > 1 => {
+        let devices = options.open_all(names).inspect_err(|error| {
+            let name = error.subject();
+            if error.kind() == ErrorKind::InUse && parsed.iter().filter(|other| other.short() == name).count() > 1 {
                 usage(&format!("'{name}' is given twice; choose another port"))
             }
-            error => error,
         })?;
         if let Some(why) = differing_queues(&devices).filter(|_| matches!(command, "fwd" | "filter")) {
             drop(devices);
@@ -469,7 +469,7 @@ impl Run {
                 before = if packets > 0 { now } else { cycles() };
             }
         });
-        let thread = thread.map_err(|source| Error::System { call: "starting a thread", source })?;
+        let thread = thread.map_err(Error::thread)?;
         self.threads.push((work, thread));
         Ok(())
     }
@@ -945,7 +945,7 @@ pub fn interface(name: &PortName) -> Option<Interface> {
 /// Checks the cables between models: each end must name the other.
 ///
 /// # Errors
-/// [`Error::BadOption`].
+/// [`ErrorKind::BadOption`].
 pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     for (name, wire) in wires {
         let Ok(wire_name) = PortName::parse(wire) else { continue };
@@ -954,7 +954,7 @@ pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
         let back = format!("sim:{name}");
         if !wires.iter().any(|(name, wire)| *name == other && *wire == back) {
             let why = format!("the cable's other end does not name this one; open it as sim:{other}?wire={back}");
-            return Err(Error::BadOption { name: back, option: "wire".to_string(), value: wire.to_string(), why });
+            return Err(Error::bad_option(back, "wire".to_string(), wire.to_string(), why));
         }
     }
     Ok(())
@@ -1014,7 +1014,7 @@ fn gone(device: &Port) -> Option<Error> {
 
 /// Returns whether an error is that of a capture file.
 fn is_of_file(error: &Error) -> bool {
-    matches!(error, Error::Capture { .. } | Error::Recording { .. })
+    error.kind() == ErrorKind::File
 }
 
 /// Rounds to three digits, which are enough for people and machines.

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate::Error;
 use linerate::kernel::Interface;
 use linerate::netmap::LONGEST_NAME;
 use linerate::port::{PortName, is_vale};
 use linerate::share::{ANY, base, folder, socket_of};
+use linerate::{Error, ErrorKind};
 
 use crate::show::print;
 use crate::signals::interrupts;
@@ -69,12 +69,11 @@ fn check(name: &str) {
             usage(&format!("'{name}' is no switch: its name has at most {LONGEST_NAME} letters, digits and '_'"));
         }
     } else if name != ANY
-        && let Err(Error::NoInterface { known, .. }) = Interface::open(name)
+        && let Err(error) = Interface::open(name)
+        && error.kind() == ErrorKind::NotFound
     {
-        usage(&format!(
-            "'{name}' is neither a switch, as vale0, nor an interface; there are {known}; to serve pipes of any name: \
-             linerate serve"
-        ));
+        let why = error.why();
+        usage(&format!("'{name}' is no switch, as vale0, and {why}; to serve pipes of any name: linerate serve"));
     }
 }
 

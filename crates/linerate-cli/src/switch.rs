@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use linerate::Error;
 use linerate::port::{PortName, is_vale, switch_and_port};
 use linerate::share::{Client, RingCounts, folder};
+use linerate::{Error, ErrorKind};
 use serde_json::json;
 
 use crate::Switch;
@@ -33,12 +33,15 @@ pub fn run(command: &Switch) -> Result<ExitCode, Error> {
 
 fn client(name: &str) -> Result<Client, Error> {
     let folder = folder();
-    Client::find(&folder, name)?.ok_or(Error::NoServer { name: name.to_string(), folder })
+    Client::find(&folder, name)?.ok_or_else(|| Error::no_server(name, &folder))
 }
 
 /// Returns the switch and the port of a name. The server may have another working directory.
 fn parts(name: &str) -> Result<(&str, String), Error> {
-    let why = || Error::BadName { name: name.to_string(), why: "a port of a switch is named valeS:P".to_string() };
+    let why = || {
+        let port = if PortName::parse(name).is_err() && name.chars().all(char::is_alphanumeric) { name } else { "a" };
+        Error::new(ErrorKind::BadName, name, "a port of a switch is named valeS:P").with_remedy(format!("vale0:{port}"))
+    };
     let (switch, port) = switch_and_port(name).ok_or_else(why)?;
     let port = match PortName::parse(port) {
         Ok(port) => port.with_absolute_path()?,

@@ -51,7 +51,7 @@ pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
     let words = words(machine, &ports, version(&machine.qemu)?)?;
     if machine.run {
         let source = Command::new(&machine.qemu).args(&words).exec();
-        return Err(Error::System { call: "running QEMU", source });
+        return Err(Error::system("running QEMU", source));
     }
     let words: Vec<String> = [&machine.qemu].into_iter().chain(&words).map(|word| quoted(word)).collect();
     print(&format!("{}\n", words.join(" ")));
@@ -135,9 +135,8 @@ fn port_mac(name: &str) -> String {
 
 /// Asks QEMU for its version.
 fn version(qemu: &str) -> Result<(u32, u32), Error> {
-    let output = Command::new(qemu).arg("--version").output().map_err(|source| Error::System {
-        call: "running QEMU (install it: sudo apt install qemu-system-x86; or name it: --qemu PATH)",
-        source,
+    let output = Command::new(qemu).arg("--version").output().map_err(|source| {
+        Error::system("running QEMU (install it: sudo apt install qemu-system-x86; or name it: --qemu PATH)", source)
     })?;
     // "QEMU emulator version 7.2.22 (Debian …)"
     let text = String::from_utf8_lossy(&output.stdout);

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::null;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
-use linerate::Error;
+use linerate::{Error, ErrorKind};
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::{call, errno, fail, guarded, next};
@@ -36,7 +36,7 @@ extern "C" fn start() {
 /// Reports an error: sets errno(3), and writes the message to stderr.
 pub fn refuse(error: &Error) -> c_int {
     real::report(&error.with_command_hint());
-    fail(linerate::share::netmap_object::errno(error))
+    fail(error.errno())
 }
 
 /// Opens a descriptor, if the path is `/dev/netmap`.
@@ -336,8 +336,8 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
                 waiting::keep_armed(held, bound);
                 match synced {
                     // An invalid head or cur resets the ring; only poll(2) reports it.
-                    Ok(()) | Err(linerate::Error::BadRing) => bound.check(held.fd, false),
-                    Err(error) => Err(error),
+                    Err(error) if error.kind() != ErrorKind::BadRing => Err(error),
+                    _ => bound.check(held.fd, false),
                 }
             }
         },
@@ -348,9 +348,9 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
     };
     match answer {
         Ok(()) => 0,
-        Err(Error::BadRing) => fail(libc::EINVAL),
+        Err(error) if error.kind() == ErrorKind::BadRing => fail(libc::EINVAL),
         // The end of a list is no error, and for a bad pointer errno suffices.
-        Err(Error::Refused { errno: errno @ (libc::ENOENT | libc::EFAULT), .. }) => fail(errno),
+        Err(error) if matches!(error.errno(), libc::ENOENT | libc::EFAULT) => fail(error.errno()),
         Err(error) => refuse(&error),
     }
 }

@@ -375,7 +375,7 @@ fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
 /// that exists.
 fn find(name: &str) -> Result<Client> {
     let folder = folder();
-    Client::find(&folder, name)?.ok_or(Error::NoServer { name: name.to_string(), folder })
+    Client::find(&folder, name)?.ok_or_else(|| Error::no_server(name, &folder))
 }
 
 /// Splits a name into that of a switch and that of its port.
@@ -391,8 +391,8 @@ fn attach(name: &str, request: &mut ValeAttach) -> Result<()> {
     let register = &request.register;
     let host = matches!(register.mode, mode::NIC_SW | mode::SW | mode::ONE_SW);
     let rings = RingCounts { tx: register.tx_rings, rx: register.rx_rings, ..RingCounts::default() };
-    request.port_index = client(name)?.attach(switch, port, host, rings).map_err(|error| match &error {
-        Error::Refused { why, errno: libc::ENXIO } => Error::Refused { why: why.clone(), errno: libc::EINVAL },
+    request.port_index = client(name)?.attach(switch, port, host, rings).map_err(|error| match error.errno() {
+        libc::ENXIO => error.with_source(std::io::Error::from_raw_os_error(libc::EINVAL)),
         _ => error,
     })?;
     Ok(())

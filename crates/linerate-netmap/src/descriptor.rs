@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use linerate::share::netmap_object::{SharedPort, is_served};
 use linerate::share::{Client, folder};
-use linerate::{Error, Result};
+use linerate::{Error, ErrorKind, Result};
 
 use crate::entries::Entries;
 use crate::header::flag;
@@ -62,7 +62,7 @@ impl Bound {
     /// Syncs transmit rings.
     ///
     /// # Errors
-    /// [`Error::BadRing`] if head or cur is invalid.
+    /// [`ErrorKind::BadRing`] if head or cur is invalid.
     pub fn sync_tx(&self, fd: c_int) -> Result<()> {
         self.port.sync_tx(borrow(fd), crate::real::read)
     }
@@ -94,13 +94,13 @@ impl Bound {
 /// their server.
 pub fn gone() -> Error {
     let why = "the interface is deleted, the port of a monitor is closed, or the process that served the port is gone; open it again";
-    Error::Refused { why: why.to_string(), errno: libc::ENXIO }
+    Error::new(ErrorKind::Gone, "", why)
 }
 
 /// Calls `work` until it finds a server. A missing server is started.
 ///
 /// # Errors
-/// Those of `work`, and [`Error::NoServer`].
+/// Those of `work`, and [`ErrorKind::NotServed`].
 pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     // An unused server ends, perhaps at this moment.
     for _ in 0..4 {
@@ -109,7 +109,7 @@ pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -
         }
         server::start()?;
     }
-    Err(Error::NoServer { name: name.to_string(), folder: folder() })
+    Err(Error::no_server(name, &folder()))
 }
 
 /// Connects to the server of a name. A missing server is started.

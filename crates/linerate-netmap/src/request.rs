@@ -1,13 +1,13 @@
 //! Reading requests and their options in the program's memory, and writing answers there.
 
-use linerate::{Error, Result};
+use linerate::{Error, ErrorKind, Result};
 
 use crate::header::NmOption;
 use crate::real::{Plain, fetch, store};
 
 /// Returns the error for a request that is refused.
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
-    Err(Error::Refused { why: why.into(), errno })
+    Err(Error::new(ErrorKind::BadOption, "", why.into()).with_source(std::io::Error::from_raw_os_error(errno)))
 }
 
 /// Returns the error for an address outside the program's memory.
@@ -58,7 +58,7 @@ pub fn options(first: u64) -> Result<Vec<At>> {
 /// # Errors
 /// The same, or `EFAULT`.
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
-    let status = result.as_ref().err().map_or(0, |error| linerate::share::netmap_object::errno(error) as u32);
+    let status = result.as_ref().err().map_or(0, |error| error.errno() as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
     if store(place, &status) { result } else { fault() }
 }

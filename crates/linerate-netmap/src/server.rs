@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use linerate::share::netmap_object::own_socket;
-use linerate::{Error, Result};
+use linerate::{Error, ErrorKind, Remedy, Result};
 
 use crate::real::call;
 
@@ -110,7 +110,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
 /// # Errors
 /// The reason why it does not serve.
 pub fn start() -> Result<()> {
-    let system = |call: &'static str| move |error| Error::System { call, source: error };
+    let system = |call: &'static str| move |error| Error::system(call, error);
     let (mut ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
     ours.set_read_timeout(Some(BEGIN)).map_err(system("setsockopt"))?;
     let text = |text: String| CString::new(text).unwrap_or_default();
@@ -147,8 +147,8 @@ pub fn start() -> Result<()> {
 }
 
 fn failed(why: &str) -> Error {
-    let why = format!("no server of ports could be started: {why}\n  to start one: linerate serve");
-    Error::Refused { why, errno: libc::ENXIO }
+    Error::new(ErrorKind::NotServed, "", format!("no server of ports could be started: {why}"))
+        .with_remedy(Remedy::Do("to start one: linerate serve".into()))
 }
 
 /// A program to execute.
@@ -185,7 +185,7 @@ fn spawn(image: &Image) -> Result<()> {
     }
     // SAFETY: the previous set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    if child < 0 { Err(Error::System { call: "clone", source: error }) } else { Ok(()) }
+    if child < 0 { Err(Error::system("clone", error)) } else { Ok(()) }
 }
 
 /// Runs in the first child: makes the second one, which executes the image. The first one ends at once.

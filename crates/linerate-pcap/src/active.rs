@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{PortName, RxQueue};
-use linerate::{Batch, Error, Options, Packet};
+use linerate::{Batch, Error, ErrorKind, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
@@ -208,15 +208,16 @@ impl Active {
             }
         };
         if port.info().rx_queues > 1 {
-            return Err(Error::Unsupported {
-                port: port.name().to_string(),
-                what: "capture of several receive queues",
-                why: "a libpcap handle reads one, and packets of the others would be lost; open it with queues=1",
-            });
+            return Err(Error::unsupported(
+                port.name().to_string(),
+                "capture of several receive queues",
+                "a libpcap handle reads one, and packets of the others would be lost; open it with queues=1",
+            ));
         }
         match port.set_promiscuous(settings.promiscuous.get()) {
             // A port in memory has no addresses to filter by.
-            Ok(()) | Err(Error::Unsupported { .. }) => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Ok(()) => {}
             Err(error) => return Err(error),
         }
         let mut rx = port.rx(0)?;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, A
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate::Error;
 use linerate::port::PortName;
+use linerate::{Error, ErrorKind, Remedy};
 
 use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
@@ -97,7 +97,7 @@ impl Handle {
 
     /// Returns whether a name is a port's, and no interface of the kernel has it.
     pub fn is_port(name: &str) -> bool {
-        let is_port = || matches!(PortName::parse(name), Ok(_) | Err(Error::BadOption { .. }));
+        let is_port = || PortName::parse(name).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
         CString::new(name).is_ok_and(|text| !is_interface(&text)) && is_port()
     }
 
@@ -480,7 +480,7 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
         // A thread with these locks may wait for the list's. A call with the handle of this thread does not return.
         drop(list);
         if handle.active.is_this_thread_s() || since.elapsed() > LONGEST_CALL {
-            return Err(Error::QueueTaken { port: name.to_string(), direction: "receive", queue: 0 });
+            return Err(Error::queue_taken(name.to_string(), "receive", 0));
         }
         std::thread::yield_now();
     };
@@ -509,9 +509,9 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
 
 /// Returns a system error's text as strerror(3) has it.
 pub fn reason(error: &Error) -> String {
-    let text = match error {
-        Error::System { source, .. } => source.to_string(),
-        error => error.to_string(),
+    let text = match error.io_error().filter(|_| error.kind() == ErrorKind::System) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
     };
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }
@@ -519,8 +519,8 @@ pub fn reason(error: &Error) -> String {
 /// Returns an error's text with its remedy, if both fit.
 pub fn described(error: &Error) -> String {
     let text = error.to_string();
-    match error.command_hint() {
-        Some(hint) if text.len() + hint.to_string().len() + 2 < PCAP_ERRBUF_SIZE => format!("{text}; {hint}"),
+    match error.remedy().map(Remedy::command) {
+        Some(hint) if text.len() + hint.len() + 2 < PCAP_ERRBUF_SIZE => format!("{text}; {hint}"),
         _ => text,
     }
 }
@@ -535,9 +535,9 @@ fn monitor(name: &str) -> Option<(&str, &str)> {
 
 /// Returns libpcap's number of an error of opening.
 fn status_of(error: &Error) -> c_int {
-    match error {
-        Error::NoInterface { .. } | Error::NoServer { .. } => PCAP_ERROR_NO_SUCH_DEVICE,
-        Error::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => PCAP_ERROR_PERM_DENIED,
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotServed => PCAP_ERROR_NO_SUCH_DEVICE,
+        ErrorKind::System if matches!(error.errno(), libc::EPERM | libc::EACCES) => PCAP_ERROR_PERM_DENIED,
         _ => PCAP_ERROR,
     }
 }

@@ -45,7 +45,7 @@ impl InChild {
 
 /// Returns the error of a system call.
 pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
-    Error::System { call, source: error.into() }
+    Error::system(call, error)
 }
 
 /// A handle's port without its receiving side.
@@ -180,11 +180,11 @@ impl Side {
         while !is_ours() {
             if begin.elapsed() > longest {
                 self.is_refused = true;
-                return Err(Error::Unsupported {
-                    port: self.port.name().to_string(),
-                    what: "sending by a parent's handle",
-                    why: "its queue is another process's as long as that runs; open the port in this process",
-                });
+                return Err(Error::unsupported(
+                    self.port.name().to_string(),
+                    "sending by a parent's handle",
+                    "its queue is another process's as long as that runs; open the port in this process",
+                ));
             }
             std::thread::yield_now();
         }

@@ -115,7 +115,7 @@ pub mod virtio_user;
 mod wait;
 
 pub use batch::{Batch, Taken};
-pub use error::{Error, Remedy, Result};
+pub use error::{Error, ErrorKind, Remedy, Result};
 #[cfg(feature = "model")]
 pub use open::drive_model;
 #[cfg(feature = "netmap")]

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::SystemTime;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::{Region, View};
 use crate::offload::Offload;
 use crate::slot::Slot;
@@ -221,12 +221,12 @@ impl Packet<'_> {
     /// Adds `count` bytes in front, and returns them. Their contents are unspecified.
     ///
     /// # Errors
-    /// [`Error::NoHeadroom`] if `count` exceeds the [`headroom`](Packet::headroom), [`Error::Unfinished`] if the
+    /// [`ErrorKind::NoRoom`] if `count` exceeds the [`headroom`](Packet::headroom), [`ErrorKind::Unfinished`] if the
     /// packet must be segmented first. The packet is unchanged then.
     #[inline]
     pub fn push(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.headroom() {
-            return Err(Error::NoHeadroom { asked: count, room: self.headroom() });
+            return Err(no_room(count, "in front: its headroom", self.headroom()));
         }
         self.finish()?;
         let first = &mut self.slots[0];
@@ -237,14 +237,14 @@ impl Packet<'_> {
     /// Removes `count` bytes in front.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if the first slot would be empty, or its data would begin behind the first 4,095 bytes of
-    /// the buffer; [`Error::Unfinished`] as for [`push`](Packet::push). The packet is unchanged then.
+    /// [`ErrorKind::NoRoom`] if the first slot would be empty, or its data would begin behind the first 4,095 bytes of
+    /// the buffer; [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is unchanged then.
     #[inline]
     pub fn pull(&mut self, count: usize) -> Result<()> {
         let first = &self.slots[0];
         let most = first.len().saturating_sub(1).min(Slot::MAX_OFFSET - first.offset());
         if count > most {
-            return Err(Error::TooShort { asked: count, most });
+            return Err(too_short(count, most));
         }
         self.finish()?;
         let first = &mut self.slots[0];
@@ -255,12 +255,12 @@ impl Packet<'_> {
     /// Adds `count` bytes at the end, in the last slot, and returns them. Their contents are unspecified.
     ///
     /// # Errors
-    /// [`Error::NoTailroom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`Error::Unfinished`] as for
+    /// [`ErrorKind::NoRoom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`ErrorKind::Unfinished`] as for
     /// [`push`](Packet::push). The packet is unchanged then.
     #[inline]
     pub fn extend(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.tailroom() {
-            return Err(Error::NoTailroom { asked: count, room: self.tailroom() });
+            return Err(no_room(count, "at the end: its last buffer", self.tailroom()));
         }
         self.finish()?;
         let last = self.slots.len() - 1;
@@ -273,7 +273,7 @@ impl Packet<'_> {
     /// Shortens the packet to `len` bytes; a shorter packet stays unchanged.
     ///
     /// # Errors
-    /// [`Error::TooShort`] if the last slot would be empty, [`Error::Unfinished`] as for [`push`](Packet::push). The
+    /// [`ErrorKind::NoRoom`] if the last slot would be empty, [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The
     /// packet is unchanged then.
     #[inline]
     pub fn truncate(&mut self, len: usize) -> Result<()> {
@@ -281,7 +281,7 @@ impl Packet<'_> {
         let last = self.slots.len() - 1;
         let most = self.slots[last].len().saturating_sub(1);
         if count > most {
-            return Err(Error::TooShort { asked: count, most });
+            return Err(too_short(count, most));
         }
         self.finish()?;
         let slot = &mut self.slots[last];
@@ -298,7 +298,10 @@ impl Packet<'_> {
     #[cold]
     fn finish_checksum(&mut self) -> Result<()> {
         match self.offload() {
-            Some(offload) if !offload.finish(self.slots, self.view) => Err(Error::Unfinished),
+            Some(offload) if !offload.finish(self.slots, self.view) => {
+                Err(Error::new(ErrorKind::Unfinished, "", "the packet must be segmented first")
+                    .with_remedy(Remedy::Do("open the port without offloads".into())))
+            }
             _ => Ok(()),
         }
     }
@@ -314,6 +317,17 @@ impl Packet<'_> {
     pub(crate) fn offload(&self) -> Option<Offload> {
         Offload::of(&self.slots[0], self.view)
     }
+}
+
+#[cold]
+fn no_room(count: usize, whence: &str, room: usize) -> Error {
+    Error::new(ErrorKind::NoRoom, "", format!("the packet has no room for {count} bytes {whence} has {room}"))
+}
+
+#[cold]
+fn too_short(count: usize, most: usize) -> Error {
+    let why = format!("cannot remove {count} bytes of the packet: its slot can lose at most {most}");
+    Error::new(ErrorKind::NoRoom, "", why)
 }
 
 #[cfg(test)]
@@ -395,14 +409,16 @@ mod tests {
         let before = whole(&packet);
         let headroom = HEADROOM - View::NOTES;
         assert_eq!((packet.headroom(), packet.tailroom()), (headroom, FULL - 5));
-        assert!(matches!(packet.push(headroom + 1), Err(Error::NoHeadroom { room: 104, .. })));
-        assert!(matches!(packet.push(usize::MAX), Err(Error::NoHeadroom { .. })));
-        assert!(matches!(packet.extend(FULL - 4), Err(Error::NoTailroom { .. })));
-        assert!(matches!(packet.extend(usize::MAX), Err(Error::NoTailroom { .. })));
-        assert!(matches!(packet.pull(FULL), Err(Error::TooShort { .. })));
-        assert!(matches!(packet.pull(usize::MAX), Err(Error::TooShort { .. })));
-        assert!(matches!(packet.truncate(FULL), Err(Error::TooShort { asked: 5, most: 4 })));
-        assert!(matches!(packet.truncate(0), Err(Error::TooShort { .. })));
+        assert!(packet.push(headroom + 1).is_err_and(|error| error.why().ends_with("its headroom has 104")));
+        assert!(packet.push(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.extend(FULL - 4).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.extend(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.pull(FULL).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.pull(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(
+            packet.truncate(FULL).is_err_and(|error| error.why().contains(" 5 bytes") && error.why().ends_with(" 4"))
+        );
+        assert!(packet.truncate(0).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
         assert_eq!(whole(&packet), before);
         packet.push(headroom).unwrap();
         assert_eq!((packet.headroom(), packet.push(0).unwrap().len()), (0, 0));
@@ -418,7 +434,7 @@ mod tests {
         let (mut batch, pool) = (Batch::new(), pool(65_536));
         assert!(batch.push(&pool, &[7; 65_000]));
         let mut packet = batch.packets().next().unwrap();
-        assert!(matches!(packet.pull(4096 - HEADROOM), Err(Error::TooShort { most: 3967, .. })));
+        assert!(packet.pull(4096 - HEADROOM).is_err_and(|error| error.why().ends_with(" 3967")));
         packet.pull(3967).unwrap();
         assert_eq!((packet.len(), packet.headroom()), (65_000 - 3967, 4095 - View::NOTES));
         packet.push(4071).unwrap();
@@ -448,7 +464,7 @@ mod tests {
             Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]).note(&mut batch.slots()[0], pool.region());
             let mut packet = batch.packets().next().unwrap();
             let before = whole(&packet);
-            assert!(matches!(change(&mut packet), Err(Error::Unfinished)));
+            assert!(change(&mut packet).is_err_and(|error| error.kind() == ErrorKind::Unfinished));
             assert_eq!(whole(&packet), before);
         }
     }

@@ -498,7 +498,7 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
         count += received.recv(&mut batch);
         batch.clear();
     }
-    assert!(matches!(panicking.check_wire(), Err(linerate::Error::WirePanicked)));
+    assert!(panicking.check_wire().is_err_and(|error| error.kind() == linerate::ErrorKind::WirePanicked));
     assert_eq!(port.link().unwrap(), linerate::port::Link::Down);
     drop((rx, port, received, neighbour, runner));
 

@@ -224,7 +224,7 @@ fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
         let start = |_| {
             let thread = std::thread::Builder::new().name("linerate alone".to_string());
             let started = thread.spawn_scoped(scope, move || on_one_processor(time, 32, 512));
-            started.map_err(|source| Error::System { call: "starting a thread", source })
+            started.map_err(Error::thread)
         };
         let threads = (0..threads).map(start).collect::<Result<Vec<_>, Error>>()?;
         let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));

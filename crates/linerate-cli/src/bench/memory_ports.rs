@@ -159,7 +159,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
                 }
             }
         });
-        let producer = producer.map_err(|source| Error::System { call: "starting a thread", source })?;
+        let producer = producer.map_err(Error::thread)?;
         let (mut batch, mut packets, mut calls, mut empty) = (Batch::with_capacity(256), 0u64, 0u64, 0u64);
         let begin = Instant::now();
         while goes_on(begin, plan.time) {

@@ -109,7 +109,7 @@ impl Files {
     /// Prepares the files; the first one is created, so that a wrong path fails at once.
     ///
     /// # Errors
-    /// [`Error::Recording`].
+    /// [`ErrorKind::File`].
     pub fn create(path: &Path, snaplen: u32, interfaces: Vec<String>, ring: Ring) -> Result<Files, Error> {
         let written = vec![0; interfaces.len()];
         let format = if is_standard_output(path) { Format::Pcapng } else { Format::of(path) };
@@ -181,7 +181,7 @@ impl Files {
         let output = match is_standard_output(&path) {
             true if is_closed() => {
                 let (file, why) = ("standard output".to_string(), "cannot write it: it is closed".to_string());
-                return Err(Error::Recording { file, why });
+                return Err(Error::file(file, why));
             }
             true => Output::standard(|| interrupts().have_come())?,
             false => Output::create(&path)?,
@@ -191,7 +191,7 @@ impl Files {
             false => Target::Plain(output),
             true => match Encoder::new(output, LEVEL) {
                 Ok(encoder) => Target::Compressed(Box::new(encoder)),
-                Err(source) => return Err(Error::System { call: "starting zstd", source }),
+                Err(source) => return Err(Error::system("starting zstd", source)),
             },
         };
         self.begun += 1;
@@ -223,7 +223,7 @@ impl Files {
     /// Writes whole records; `ends` gives what a file has at its end, if it ends here.
     ///
     /// # Errors
-    /// [`Error::Recording`].
+    /// [`ErrorKind::File`].
     pub fn write(&mut self, records: &[u8], ends: &impl Fn(&Files) -> Ends) -> Result<(), Error> {
         let (mut start, mut at, mut frames) = (0, 0, 0);
         for found in self.format.records(records) {
@@ -259,7 +259,7 @@ impl Files {
     /// Hands to the system what a compressor has had for a second, so that readers of the file see it.
     ///
     /// # Errors
-    /// [`Error::Recording`].
+    /// [`ErrorKind::File`].
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Some(Current { target: Target::Compressed(encoder), unflushed, .. }) = &mut self.current
             && unflushed.is_some_and(|since| since.elapsed() >= FLUSHED)
@@ -288,7 +288,7 @@ impl Files {
     /// Ends the last file.
     ///
     /// # Errors
-    /// [`Error::Recording`].
+    /// [`ErrorKind::File`].
     pub fn end(&mut self, ends: &Ends) -> Result<(), Error> {
         let mut bytes = Vec::new();
         for (interface, counts) in (0..).zip(ends) {

@@ -14,7 +14,7 @@ use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::names::Interface;
-use crate::explained;
+use crate::hint::with_hint;
 use crate::signals::interrupts;
 use crate::terminal::note;
 
@@ -63,17 +63,13 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
 
 /// Returns an error with what mends it here.
 fn explain(error: &Error, name: &str) -> String {
-    let is_taken = match error {
-        Error::QueueTaken { .. } | Error::PortInUse { .. } => true,
-        Error::Refused { errno, .. } => *errno == libc::EBUSY,
-        _ => false,
-    };
+    let is_taken = matches!(error.kind(), linerate::ErrorKind::QueueTaken | linerate::ErrorKind::InUse);
     match PortName::parse(name) {
         Ok(port) if is_taken && port.may_be_served() => {
             let copies = Interface::of(&format!("{}+rt", port.short()));
             format!("another program has port '{name}'\n  try copies of its packets: {copies}")
         }
-        _ => explained(error),
+        _ => with_hint(error),
     }
 }
 
@@ -86,8 +82,8 @@ fn open(name: &str) -> Result<Port, Error> {
     let [mut port] = options.open([name])?;
     match port.set_promiscuous(true) {
         // A port in memory has no addresses to filter by.
-        Ok(()) | Err(Error::Unsupported { .. }) => Ok(port),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != linerate::ErrorKind::Unsupported => Err(error),
+        _ => Ok(port),
     }
 }
 
@@ -147,7 +143,7 @@ impl Capture<'_> {
             if port.is_exhausted() {
                 break;
             }
-            port.link().map_err(|error| explained(&error))?;
+            port.link().map_err(|error| with_hint(&error))?;
             match can_wake {
                 true => waiter.turn(0, &mut self.queues.iter_mut().collect::<Vec<_>>()),
                 false => std::thread::sleep(TICK),

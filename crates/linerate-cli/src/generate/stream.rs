@@ -155,10 +155,10 @@ impl Stream {
     /// Reads the first frame of the file that is the template; of a pipe it is waited for. Ends the program if there is none.
     ///
     /// # Errors
-    /// [`Error::Capture`]: a signal has come first.
+    /// [`ErrorKind::File`]: a signal has come first.
     pub fn first_frame(&self, place: &str) -> Result<Option<Vec<u8>>, Error> {
         let Some(path) = &self.template else { return Ok(None) };
-        let none = |why: String| Error::Capture { file: path.display().to_string(), why };
+        let none = |why: String| Error::file(path.display().to_string(), why);
         let wrong = |error: Error| -> ! { usage(&format!("{place}{error}")) };
         let (mut frames, mut bytes) = (Frames::open(path).unwrap_or_else(|error| wrong(error)), Vec::new());
         loop {

@@ -86,7 +86,7 @@ impl Socket {
     /// Listens at `path`, in threads of its own, and sends requests to the run.
     ///
     /// # Errors
-    /// [`Error::Serve`]: the path cannot be used.
+    /// [`ErrorKind::Unusable`]: the path cannot be used.
     pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
         let listener = bind(path)?;
         let clients = Arc::<Clients>::default();
@@ -111,10 +111,7 @@ impl Socket {
                 }
             }
         };
-        std::thread::Builder::new()
-            .name("control".to_string())
-            .spawn(accept)
-            .map_err(|source| Error::System { call: "starting a thread", source })?;
+        std::thread::Builder::new().name("control".to_string()).spawn(accept).map_err(Error::thread)?;
         note(&format!("control: {}", path.display()));
         Ok(socket)
     }
@@ -122,7 +119,10 @@ impl Socket {
 
 /// Creates a socket for the run's user; replaces one without a server.
 fn bind(path: &Path) -> Result<UnixListener, Error> {
-    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
+    let error =
+        |kind, why: String, remedy: &'static str| Error::new(kind, path.display().to_string(), why).with_remedy(remedy);
+    let fail = |why, remedy| error(linerate::ErrorKind::Unusable, why, remedy);
+    let bad_path = |why, remedy| error(linerate::ErrorKind::BadName, why, remedy);
     let is_socket = path.symlink_metadata().is_ok_and(|there| there.file_type().is_socket());
     if is_socket {
         match connect(path) {
@@ -144,11 +144,11 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     }
     let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
-            fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+            bad_path("a file that is no socket is there".to_string(), "choose another path, or remove the file")
         }
         // unix(7): `sun_path` has 108 bytes, of which the last is 0.
         _ if path.as_os_str().len() > 107 => {
-            fail("its path has more than 107 bytes".to_string(), "choose a shorter path")
+            bad_path("its path has more than 107 bytes".to_string(), "choose a shorter path")
         }
         _ => fail(
             format!("cannot listen there: {error}"),

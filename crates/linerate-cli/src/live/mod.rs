@@ -116,7 +116,7 @@ impl Live {
     /// Listens at the control socket, if there is one.
     ///
     /// # Errors
-    /// [`Error::Serve`]: the path cannot be used.
+    /// [`ErrorKind::Unusable`]: the path cannot be used.
     pub fn new(command: &'static str, control: Option<&Path>) -> Result<Live, Error> {
         let (sender, events) = channel();
         let control = control.map(|path| control::Socket::listen(path, sender.clone())).transpose()?;

@@ -27,21 +27,19 @@ impl Metrics {
     /// server.
     ///
     /// # Errors
-    /// [`Error::System`]: the address is in use, or not this machine's.
+    /// [`ErrorKind::System`]: the address is in use, or not this machine's.
     pub fn serve(Address(address): Address, command: &str) -> Result<Metrics, Error> {
         static SERVER: OnceLock<Metrics> = OnceLock::new();
         if let Some(server) = SERVER.get() {
             return Ok(server.clone());
         }
-        let (listener, address) = listen(address)
-            .map_err(|source| Error::System { call: "listening at the address of --metrics", source })?;
+        let (listener, address) =
+            listen(address).map_err(|source| Error::system("listening at the address of --metrics", source))?;
         // No port is open yet.
         let metrics = Metrics(Arc::new(Mutex::new(text(command, 0, 0, None, &[]))));
         let served = metrics.clone();
         let thread = std::thread::Builder::new().name("metrics".to_string());
-        thread
-            .spawn(move || served.answer_all(&listener))
-            .map_err(|source| Error::System { call: "starting a thread", source })?;
+        thread.spawn(move || served.answer_all(&listener)).map_err(Error::thread)?;
         note(&format!("metrics: http://{address}/metrics"));
         Ok(SERVER.get_or_init(|| metrics).clone())
     }

@@ -149,7 +149,7 @@ impl Source {
             reading: self.reading.clone(),
         };
         let thread = std::thread::Builder::new().name("reader".to_string()).spawn(move || reader.run(merge));
-        thread.map_err(|source| Error::System { call: "starting a thread", source })?;
+        thread.map_err(Error::thread)?;
         (self.ahead, self.passes) = (Some(Ahead { chunks, back, is_ready, stop }), Some(0));
         Ok(())
     }
@@ -240,7 +240,7 @@ fn without_frames(reading: &Reading) -> Error {
     let others: u64 = reading.files.iter().map(|file| file.not_ethernet).sum();
     let others = if others > 0 { format!("; {others} packets are not Ethernet") } else { String::new() };
     let names: Vec<&str> = reading.files.iter().map(|file| file.name.as_str()).collect();
-    Error::Capture { file: names.join(", "), why: format!("no frame to send{others}") }
+    Error::file(names.join(", "), format!("no frame to send{others}"))
 }
 
 /// Notes what one pass has found. The files of other passes are the same.

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, PortName, RxQueue, TxQueue};
-use linerate::share::netmap_object::errno;
 use linerate::{Error, Options};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -273,7 +272,7 @@ pub fn join(
         // Earlier drops of the port are not this member's.
         let link = running.link.clone();
         if receives && link.is_only_sending && !link.state().is_closed {
-            return Err(Error::QueueTaken { port: name.text.clone(), direction: "receive", queue: 0 });
+            return Err(Error::queue_taken(name.text.clone(), "receive", 0));
         }
         let (end, member) = pair(settings)?;
         if link.add(&member) {
@@ -306,8 +305,8 @@ fn begin(
     let (end, member) = pair(settings)?;
     // What the port has dropped so far is no member's.
     let dropped = queues.port.statistics().map_or(0, |statistics| statistics.drops.no_descriptor);
-    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|error| Error::System { call: "eventfd", source: error.into() })?;
+    let wake =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Error::system("eventfd", error))?;
     let process = std::process::id();
     let link = Arc::new(Link {
         name: name.clone(),
@@ -376,7 +375,7 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     let options = Options { ring, pool, interrupts, max_frame, ..Options::default() };
     let [mut port] = without_signals(|| options.open([&name.text]))?;
     // Ports that only send, or only receive, have one of them. Another program may have one, too: the error names it.
-    let is_taken = |error: &Error| errno(error) == libc::EBUSY;
+    let is_taken = |error: &Error| error.errno() == libc::EBUSY;
     let is_only_sending;
     let (rx, tx) = match (port.rx(0), port.tx(0)) {
         (Err(error), Err(_)) => return Err(error),
@@ -399,7 +398,7 @@ fn pair(settings: &Arc<Settings>) -> Result<(OwnedFd, Arc<Member>), Error> {
     let mut ends = [-1; 2];
     // SAFETY: there is room for two numbers.
     if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) } < 0 {
-        return Err(Error::System { call: "socketpair", source: std::io::Error::last_os_error() });
+        return Err(Error::system("socketpair", std::io::Error::last_os_error()));
     }
     // SAFETY: new descriptors that nothing else has.
     let [theirs, ours] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
@@ -423,5 +422,5 @@ fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, E
         of_thread.fail();
     };
     let started = without_signals(|| std::thread::Builder::new().name("linerate link".to_string()).spawn(work));
-    started.map_err(|source| Error::System { call: "pthread_create", source })
+    started.map_err(|source| Error::system("pthread_create", source))
 }

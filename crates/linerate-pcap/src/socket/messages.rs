@@ -216,7 +216,7 @@ pub fn ended(fd: c_int, answer: ssize_t, len: usize) -> ssize_t {
 /// Reports an error on stderr; returns its number.
 pub fn refuse(error: &linerate::Error) -> c_int {
     report(&error.with_command_hint());
-    match linerate::share::netmap_object::errno(error) {
+    match error.errno() {
         // The interface that the name denotes is missing.
         libc::ENXIO => libc::ENODEV,
         errno => errno,

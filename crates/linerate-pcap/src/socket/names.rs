@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use linerate::Error;
+use linerate::ErrorKind;
 use linerate::port::{Behind, Port, PortName};
 use linerate::share::{Client, folder};
 
@@ -106,7 +106,7 @@ pub fn of_handle(text: &str) -> Option<Arc<Name>> {
     if let Some(name) = lock().iter().find(|name| name.text == text) {
         return Some(name.clone());
     }
-    let is_port = matches!(PortName::parse(text), Ok(_) | Err(Error::BadOption { .. }));
+    let is_port = PortName::parse(text).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
     if !is_port || is_interface(&CString::new(text).ok()?) {
         return None;
     }

@@ -16,7 +16,7 @@ use linerate::nic::Config;
 use linerate::nic::virtio::Virtio;
 use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
 use linerate::port::{Device, Receive, Transmit, Vectors};
-use linerate::{Batch, Error, Options, Result};
+use linerate::{Batch, Error, ErrorKind, Options, Result};
 
 /// Returns 64-bit words of memory that a device shares.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
@@ -157,12 +157,12 @@ impl PciDevice for Memory {
         match bar {
             // SAFETY: no other device is behind it, and no slice of it is lent.
             0 => Ok(unsafe { MappedBar::new(self.bar.clone()) }),
-            _ => Err(Error::BadDevice { why: "it has one BAR" }),
+            _ => Err(Error::new(ErrorKind::BadDevice, "", "it has one BAR")),
         }
     }
 
     unsafe fn io_ports(&self, _: u8) -> Result<IoPorts> {
-        self.ports.clone().ok_or(Error::BadDevice { why: "it has no I/O ports" })
+        self.ports.clone().ok_or(Error::new(ErrorKind::BadDevice, "", "it has no I/O ports"))
     }
 
     fn bus(self: Arc<Self>) -> Arc<dyn Bus> {

@@ -57,7 +57,7 @@ impl Frames {
     /// Opens a capture.
     ///
     /// # Errors
-    /// [`Error::Capture`](crate::Error::Capture) if it cannot be read, or is a file without a capture of Ethernet frames.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read, or is a file without a capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Frames> {
         Frames::counting(path, Arc::default())
     }
@@ -79,7 +79,7 @@ impl Frames {
     /// Reads the next frame into `bytes`.
     ///
     /// # Errors
-    /// [`Error::Capture`](crate::Error::Capture) with the place where the capture is cut or malformed.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) with the place where the capture is cut or malformed.
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Next> {
         let record = match &mut self.source {
             Source::File(reader) => {

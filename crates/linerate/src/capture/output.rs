@@ -53,10 +53,10 @@ impl Output {
     /// before keeps an older file.
     ///
     /// # Errors
-    /// [`Error::Recording`] if it cannot be written, or is being written or read.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written, or is being written or read.
     pub fn create(path: &Path) -> Result<Output> {
         let name = path.display().to_string();
-        let failed = |why: String| Error::Recording { file: name.clone(), why };
+        let failed = |why: String| Error::file(name.clone(), why);
         // A pipe without a reader would otherwise keep the program waiting here.
         let mut options = OpenOptions::new();
         // Where another program cuts the file, the next bytes follow what is left, and its length shows it.
@@ -79,12 +79,12 @@ impl Output {
     /// while `is_ending` returns false, and for a second from then on.
     ///
     /// # Errors
-    /// [`Error::Recording`] if it is closed.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it is closed.
     pub fn standard(is_ending: impl Fn() -> bool + Send + 'static) -> Result<Output> {
         let name = "standard output".to_string();
         let file = match std::io::stdout().as_fd().try_clone_to_owned() {
             Ok(file) => File::from(file),
-            Err(error) => return Err(Error::Recording { file: name, why: format!("cannot write it: {error}") }),
+            Err(error) => return Err(Error::file(name, format!("cannot write it: {error}"))),
         };
         // Opened once more, since other processes may have the descriptor's flags.
         let is_pipe = file.metadata().is_ok_and(|file| file.file_type().is_fifo());
@@ -140,7 +140,7 @@ impl Output {
     /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.
     pub fn error(&self, error: &std::io::Error, frames: impl std::fmt::Display) -> Error {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");
-        Error::Recording { file: self.name.clone(), why }
+        Error::file(self.name.clone(), why)
     }
 }
 

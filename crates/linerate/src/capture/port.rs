@@ -93,11 +93,11 @@ impl CapturePort {
     /// Opens the file of a port's name.
     ///
     /// # Errors
-    /// [`Error::Capture`] if it cannot be read, [`Error::Recording`] if it cannot be written, [`Error::BadOption`], [`Error::TooManyQueues`] for more than one.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read, [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for more than one.
     pub fn open(name: &PortName, config: Config) -> Result<CapturePort> {
         for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
             if queues > 1 {
-                return Err(Error::TooManyQueues { port: config.name, direction, queues, most: 1 });
+                return Err(Error::too_many_queues(config.name, direction, queues, 1));
             }
         }
         let path = PathBuf::from(name.rest());
@@ -157,7 +157,7 @@ impl SoftwareDevice for CaptureFile {
 
     fn link(&self) -> Result<Link> {
         let failure = self.failure.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().and_then(Error::again).map_or(Ok(Link::Up { mbits: 0 }), Err)
+        failure.clone().map_or(Ok(Link::Up { mbits: 0 }), Err)
     }
 }
 

@@ -53,16 +53,15 @@ impl Reader {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Capture`] if it cannot be read, or is no capture of Ethernet frames.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read, or is no capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display().to_string();
-        let cannot =
-            |error: std::io::Error| Error::Capture { file: name.clone(), why: format!("cannot read it: {error}") };
+        let cannot = |error: std::io::Error| Error::file(name.clone(), format!("cannot read it: {error}"));
         let file = File::open(path).map_err(cannot)?;
         // No recording may empty it meanwhile.
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             let why = "a recording is writing it; read it when that has ended".to_string();
-            return Err(Error::Capture { file: name, why });
+            return Err(Error::file(name, why));
         }
         let len = file.metadata().map_or(0, |file| file.len());
         let mut reader = Reader::new(BufReader::with_capacity(64 << 10, file), &name)?;
@@ -92,7 +91,7 @@ impl Reader {
     /// Reads the next frame into `bytes`; `None` after the last whole one.
     ///
     /// # Errors
-    /// [`Error::Capture`] with the offset of a malformed record. A file that ends within a record is no error: see
+    /// [`ErrorKind::File`](crate::ErrorKind::File) with the offset of a malformed record. A file that ends within a record is no error: see
     /// [`check_end`](Reader::check_end).
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Record>> {
         if self.is_over {
@@ -129,7 +128,7 @@ impl Reader {
     /// Checks that the file did not end within a record.
     ///
     /// # Errors
-    /// [`Error::Capture`] with the place.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) with the place.
     pub fn check_end(&self) -> Result<()> {
         if !self.is_cut {
             return Ok(());

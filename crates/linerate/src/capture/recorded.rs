@@ -49,7 +49,7 @@ impl Recorder {
     /// Creates the file of a name.
     ///
     /// # Errors
-    /// [`Error::BadOption`](crate::Error::BadOption) without one, [`Error::Recording`](crate::Error::Recording) if it cannot be written.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) without one, [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written.
     pub fn of(name: &PortName) -> Result<Recorder> {
         let Some(path) = name.option("to") else {
             return Err(name.bad_option("to", "it must name the file: recorded:PORT?to=FILE"));

@@ -44,28 +44,26 @@ impl Stream {
     /// Opens a pipe, which need not have a writer yet. Packets that are not of Ethernet are skipped, and counted in `skipped`.
     ///
     /// # Errors
-    /// [`Error::Capture`] if it cannot be opened.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be opened.
     pub fn open(path: &Path, skipped: Arc<AtomicU64>) -> Result<Stream> {
         let name = path.display().to_string();
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| {
             let why = format!("cannot read it: {error}");
-            Error::Capture { file: name.clone(), why }
+            Error::file(name.clone(), why)
         })?;
         let (sender, frames) = sync_channel(AHEAD);
         let stop = Arc::<AtomicBool>::default();
         let patient = Patient { file, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("capture".to_string());
-        thread
-            .spawn(move || read(patient, &name, &sender, &skipped))
-            .map_err(|error| Error::system("starting a thread", error))?;
+        thread.spawn(move || read(patient, &name, &sender, &skipped)).map_err(Error::thread)?;
         Ok(Stream { frames, stop })
     }
 
     /// Returns what has come.
     ///
     /// # Errors
-    /// [`Error::Capture`] for a pipe that is no capture, or that was closed within a record.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) for a pipe that is no capture, or that was closed within a record.
     pub fn next(&mut self) -> Result<Next> {
         match self.frames.try_recv() {
             Ok(frame) => frame.map(|(bytes, record)| Next::Frame(bytes, record)),

@@ -28,11 +28,11 @@ impl Writer {
     /// Creates the file, or opens an existing one, which is emptied when the recording [begins](Writer::begin).
     ///
     /// # Errors
-    /// [`Error::Recording`] if it cannot be written, or is being written or read.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written, or is being written or read.
     pub fn create(path: &Path) -> Result<Writer> {
         if path.extension().is_some_and(|ending| ending == "zst") {
             let why = "a port's recording is not compressed: leave out .zst, or use linerate capture".to_string();
-            return Err(Error::Recording { file: path.display().to_string(), why });
+            return Err(Error::file(path.display().to_string(), why));
         }
         Ok(Writer {
             output: Output::create(path)?,
@@ -49,7 +49,7 @@ impl Writer {
     /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
     ///
     /// # Errors
-    /// [`Error::Recording`] if it cannot be written.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written.
     pub fn begin(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.format.begin(&mut self.buffer, SNAPLEN, &[""]);
@@ -61,7 +61,7 @@ impl Writer {
     /// Appends a frame that passed at `nanoseconds` since 1970.
     ///
     /// # Errors
-    /// [`Error::Recording`] if it cannot be written; the file then ends with an earlier frame, perhaps a part of this one.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written; the file then ends with an earlier frame, perhaps a part of this one.
     pub fn write(&mut self, nanoseconds: u64, frame: &[u8]) -> Result<()> {
         self.begin()?;
         // No header and end of a record are longer than 64 bytes.
@@ -76,7 +76,7 @@ impl Writer {
     /// Hands everything to the system.
     ///
     /// # Errors
-    /// [`Error::Recording`] if it cannot be written.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written.
     pub fn flush(&mut self) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -138,8 +138,8 @@ impl TryWriter {
     /// Checks that nothing has failed.
     ///
     /// # Errors
-    /// [`Error::Recording`].
+    /// [`ErrorKind::File`](crate::ErrorKind::File).
     pub fn check(&self) -> Result<()> {
-        self.0.as_ref().err().and_then(Error::again).map_or(Ok(()), Err)
+        self.0.as_ref().map(drop).map_err(Error::clone)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::{ARP, Filter, IPV4, IPV6, Match, Prefix};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// The meaning of names: an ethertype, or a protocol (with its IP version, if it has only one).
 const ETHERTYPES: [(&str, u16); 3] = [("arp", ARP), ("ip", IPV4), ("ip6", IPV6)];
@@ -16,15 +16,17 @@ impl FromStr for Filter {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::BadFilter`].
+    /// [`ErrorKind::BadFilter`].
     fn from_str(text: &str) -> Result<Filter, Error> {
         let mut any = Vec::new();
         for one in text.split(',') {
             // `port:` and `host:` match either end, and turn one alternative into two.
             let mut alternatives = vec![Match::default()];
             for part in one.split('+') {
-                alternatives =
-                    add(&alternatives, part.trim()).map_err(|why| Error::BadFilter { text: text.to_string(), why })?;
+                alternatives = add(&alternatives, part.trim()).map_err(|why| {
+                    Error::new(ErrorKind::BadFilter, text, format!("this is no filter: {why}"))
+                        .with_remedy("udp:4321, or tcp:80+from:10.0.0.0/8,icmp")
+                })?;
             }
             any.extend(alternatives);
         }

@@ -48,7 +48,7 @@ pub(super) struct Alone {
 
 impl Alone {
     /// # Errors
-    /// [`Error::Interface`](crate::Error::Interface) if it cannot be set up.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be set up.
     pub fn new(interface: &Interface) -> Result<Alone> {
         // Without TCX (before Linux 6.6) Linux keeps sending.
         let silence = || -> std::io::Result<Link> {
@@ -85,7 +85,7 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
 /// Opens the network stack behind an interface.
 ///
 /// # Errors
-/// [`Error::Interface`](crate::Error::Interface): a kernel before 6.6, no privilege.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): a kernel before 6.6, no privilege.
 pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
     Tap::hidden(config, |tap| {
         let attach = || -> std::io::Result<[Link; 2]> {
@@ -96,7 +96,7 @@ pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
         attach().map_err(|error| {
             let why = format!("cannot detach it from Linux: {error}");
             let mend = "it needs Linux 6.6 and the capabilities CAP_NET_ADMIN and CAP_BPF, for example as root";
-            crate::Error::Interface { name: interface.name().to_string(), why, mend: mend.to_string() }
+            crate::Error::interface(interface.name().to_string(), why, mend.to_string())
         })
     })
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::port::{FRAME_HEADERS, Link, MacAddress};
 
 /// One of the kernel's interfaces, in the process's network namespace.
@@ -71,19 +71,21 @@ impl Interface {
     /// Looks up an interface.
     ///
     /// # Errors
-    /// [`Error::NoInterface`].
+    /// [`ErrorKind::NotFound`].
     pub fn open(name: &str) -> Result<Interface> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
-        let index = netdevice::name_to_index(&socket, name)
-            .map_err(|_| Error::NoInterface { name: name.to_string(), known: netdevice_names(&socket).join(", ") })?;
+        let index = netdevice::name_to_index(&socket, name).map_err(|_| {
+            let why = format!("there is no such interface; there are {}", netdevice_names(&socket).join(", "));
+            Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Do("see: ip link".into()))
+        })?;
         Ok(Interface { name: name.to_string(), index, socket })
     }
 
     /// Looks up an interface, or one of its queues: `eth0-2` is a queue of `eth0`, unless it is an interface.
     ///
     /// # Errors
-    /// [`Error::NoInterface`].
+    /// [`ErrorKind::NotFound`].
     pub fn open_queue(name: &str) -> Result<(Interface, Option<u32>)> {
         match (Interface::open(name), name.rsplit_once('-')) {
             (Err(error), Some((interface, queue))) => match queue.parse() {
@@ -141,24 +143,24 @@ impl Interface {
     pub fn check(&self) -> Result<()> {
         match netdevice::name_to_index(&self.socket, &self.name) {
             Ok(index) if index == self.index => Ok(()),
-            _ => Err(Error::InterfaceGone { name: self.name.clone() }),
+            _ => Err(Error::interface_gone(self.name.clone())),
         }
     }
 
     /// Fails if packets of the interface have no Ethernet headers, as those of tun, WireGuard and ppp have not.
     ///
     /// # Errors
-    /// [`Error::Interface`], [`Error::InterfaceGone`].
+    /// [`ErrorKind::Unusable`], [`ErrorKind::Gone`].
     pub fn check_ethernet(&self) -> Result<()> {
         let answer = self.ask(libc::SIOCGIFHWADDR, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this variant.
         match unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
-            kind => Err(Error::Interface {
-                name: self.name.clone(),
-                why: format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
-                mend: "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
-            }),
+            kind => Err(Error::interface(
+                self.name.clone(),
+                format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
+                "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
+            )),
         }
     }
 
@@ -263,7 +265,7 @@ impl Interface {
 
     /// Returns the error for an interface that is gone.
     pub fn gone(&self) -> Error {
-        Error::InterfaceGone { name: self.name.clone() }
+        Error::interface_gone(self.name.clone())
     }
 
     /// Returns the error for an operation that the kernel refused.
@@ -275,7 +277,7 @@ impl Interface {
             io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set dev {} up", self.name),
             _ => format!("see: ip -d link show {}; dmesg", self.name),
         };
-        Error::Interface { name: self.name.clone(), why: format!("cannot {what}: {error}"), mend }
+        Error::interface(self.name.clone(), format!("cannot {what}: {error}"), mend)
     }
 }
 

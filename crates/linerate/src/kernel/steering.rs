@@ -201,7 +201,7 @@ impl Steering {
     /// Steers these flows to `queue` as far as rules can express them, or with `all` fully or not at all.
     ///
     /// # Errors
-    /// [`Error::Interface`]: the error of the card, or the kernel, for the first rule that it rejected.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): the error of the card, or the kernel, for the first rule that it rejected.
     pub fn steer(interface: &Interface, filter: &Filter, queue: u32, all: bool) -> Result<Steering> {
         let wanted: Vec<Vec<Rule>> = filter.any().iter().map(Rule::of).collect();
         // A match that no rule can express counts as one missing rule.
@@ -251,7 +251,7 @@ fn refused(interface: &Interface, what: &str, error: &io::Error) -> Error {
         }
         _ => return interface.refused(what, error),
     };
-    Error::Interface { name, why: format!("the card cannot steer the flow: cannot {what}: {error}"), mend }
+    Error::interface(name, format!("the card cannot steer the flow: cannot {what}: {error}"), mend)
 }
 
 impl Drop for Steering {

@@ -83,12 +83,12 @@ impl Tap {
     /// is dropped. In a name, `%d` stands for the first free number.
     ///
     /// # Errors
-    /// [`Error::Interface`]: no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
     /// not a TAP interface.
     pub fn open(name: &str, config: Config) -> Result<Tap> {
         if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
             let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();
-            return Err(Error::BadName { name: config.name, why });
+            return Err(Error::bad_name(config.name, why));
         }
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
@@ -175,7 +175,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
             "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),
     };
-    Error::Interface { name: name.to_string(), why: format!("cannot open it as a TAP interface: {error}"), mend }
+    Error::interface(name.to_string(), format!("cannot open it as a TAP interface: {error}"), mend)
 }
 
 /// Receives the packets that Linux sends.

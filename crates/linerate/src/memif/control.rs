@@ -73,8 +73,8 @@ pub struct Wanted {
 /// Starts the control thread: it listens at `path`, or connects there for ever.
 ///
 /// # Errors
-/// [`Error::Serve`] if the path cannot be used, [`Error::Card`] if a server's socket is there and not for this user,
-/// [`Error::System`] without a thread.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if a server's socket is there and not for this user,
+/// [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
 pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
@@ -517,7 +517,7 @@ fn lend(
         Direction::Send => Some(Lent::none(pool, ring.size())),
         Direction::Receive => Lent::to_receive(&ring, pool, placement),
     };
-    lent.ok_or_else(|| Error::PoolExhausted { buffers: pool.available(), needed: ring.size().into() }.into())
+    lent.ok_or_else(|| Error::pool_exhausted(pool.available(), ring.size().into()).into())
 }
 
 fn disconnected(message: &Header) -> End {

@@ -96,7 +96,7 @@ pub struct Handover {
 
 impl Handover {
     /// # Errors
-    /// [`Error::System`](crate::Error::System) without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(rx_queues: u16) -> Result<Handover> {
         Ok(Handover {
             generation: AtomicU32::new(1),

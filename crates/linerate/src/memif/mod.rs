@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::MAX_CHAIN;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::{Placement, Pool, Reservation};
 use crate::port::{
     Address, Behind, Config, Description, Device, Drops, Link, MTU, Maturity, Opening, PortKind, PortName, PortOption,
@@ -108,8 +108,8 @@ impl Memif {
     /// Listens at the socket of the name, or, as a client, connects there whenever it can. Peers may come and go.
     ///
     /// # Errors
-    /// [`Error::BadOption`], [`Error::RingSize`], [`Error::TooManyQueues`], [`Error::Serve`] if the path cannot be used,
-    /// [`Error::Card`] if a server's socket is not for this user, [`Error::System`].
+    /// [`ErrorKind::BadOption`], [`ErrorKind::BadOption`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`] if the path cannot be used,
+    /// [`ErrorKind::Unusable`] if a server's socket is not for this user, [`ErrorKind::System`].
     pub fn open(name: &PortName, config: Config) -> Result<Memif> {
         let role = match name.option("role") {
             None | Some("client") => Role::Client,
@@ -129,7 +129,7 @@ impl Memif {
         let (rx_queues, tx_queues) = (config.options.rx_queues, config.options.tx_queues);
         let queues = rx_queues.max(tx_queues);
         if queues > MAX_QUEUES {
-            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+            return Err(Error::too_many_queues(config.name, "pairs of", queues, MAX_QUEUES));
         }
         let log2_size = config.ring().ilog2() as u8;
         let (pool, longest) = (&config.pool, config.options.max_frame);
@@ -138,13 +138,13 @@ impl Memif {
             true if can_lend => {
                 let placement = Placement::new(pool.region(), longest.max(BUFFER));
                 if placement.room() < BUFFER {
-                    return Err(Error::BufferTooSmall {
-                        port: config.name,
-                        buffer_size: pool.region().buffer_size(),
-                        frame: BUFFER,
-                        why: "servers of memif expect room for 2,048 bytes, and the headroom is in front; choose \
-                              buffers of 4,096 bytes (RegionOptions::buffer_size), or zero-copy=off",
-                    });
+                    return Err(Error::buffer_too_small(
+                        config.name,
+                        pool.region().buffer_size(),
+                        BUFFER,
+                        "servers of memif expect room for 2,048 bytes, and the headroom is in front",
+                        "choose buffers of 4,096 bytes (RegionOptions::buffer_size), or zero-copy=off",
+                    ));
                 }
                 Some((pool.clone(), placement))
             }
@@ -247,10 +247,9 @@ impl SoftwareDevice for Interface {
             None => Ok(Link::Down),
             Some(words) => {
                 let path = &self.path;
-                let why = format!(
-                    "the server at {path} refuses this client: {words}\n  give both sides the same secret=TEXT"
-                );
-                Err(Error::Refused { why, errno: libc::EACCES })
+                let remedy = Remedy::Do("give both sides the same secret=TEXT".into());
+                Err(Error::new(ErrorKind::Denied, path, format!("the server refuses this client: {words}"))
+                    .with_remedy(remedy))
             }
         }
     }

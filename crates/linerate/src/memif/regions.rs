@@ -40,7 +40,7 @@ impl Regions {
     /// server cannot truncate either.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) without memory.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without memory.
     pub fn own(len: usize, lent: Option<&Arc<Mapping>>) -> Result<Regions> {
         let mapping = Arc::new(Mapping::new(len, PageSize::Ordinary, None)?);
         let lent = lent.map(|mapping| Region { mapping: mapping.clone(), len: mapping.len() as u64 });

@@ -23,7 +23,7 @@ use crate::pci::Interrupt;
 use crate::port::{Link, Port, PortName, RxQueue, TxQueue};
 use crate::unix_socket::tests::{socket, until, until_link};
 use crate::unix_socket::{connect_as, listen_as};
-use crate::{Error, Options};
+use crate::{ErrorKind, Options};
 
 const BUFFERS: usize = 1024;
 /// A client's options, with copies and without.
@@ -292,16 +292,16 @@ fn wrong_names_are_explained() {
     assert!(error("secret=0123456789012345678901234").with_hint().contains("at most 24 bytes"));
     assert!(error("role=server&zero-copy=on").with_hint().contains("only a client lends"));
     assert!(error("role=server&ring=64").with_hint().contains("the client decides"));
-    assert!(matches!(error("ring=1024&zero-copy=on"), Error::PoolTooSmall { .. }));
+    assert!(error("ring=1024&zero-copy=on").kind() == ErrorKind::Exhausted);
     assert!(error("id=4294967296").with_hint().contains("0 to 4294967295"));
-    assert!(matches!(error("ring=100"), Error::RingSize { .. }));
+    assert!(error("ring=100").kind() == ErrorKind::BadOption);
     let _server = open(&path, "role=server");
     assert!(error("role=server").with_hint().contains("a server is listening there already"));
     // A server of another protocol is one, too.
     let other = path.with_extension("stream");
     let _listener = UnixListener::bind(&other).unwrap();
     let name = format!("memif:{}?role=server", other.display());
-    assert!(matches!(Options::default().open([&*name]).map(drop).unwrap_err(), Error::Serve { .. }));
+    assert!(Options::default().open([&*name]).map(drop).unwrap_err().kind() == ErrorKind::Unusable);
 }
 
 /// Some servers fill 2,048 bytes whatever length a descriptor has, so a lent buffer must have them.
@@ -310,7 +310,7 @@ fn lent_buffers_have_room_for_a_server_s_usual_length() {
     let (_folder, path) = socket();
     let name = format!("memif:{}?ring=64&zero-copy=on", path.display());
     let error = Options { pool: Some(pool_of(2048)), ..Options::default() }.open([&*name]).map(drop).unwrap_err();
-    assert!(matches!(error, Error::BufferTooSmall { buffer_size: 2048, .. }), "{error}");
+    assert!(error.kind() == ErrorKind::BadOption, "{error}");
     // Without a pool of the program's own, the ports that are opened together have one with such buffers.
     let other = format!("pipe-{}{{1", std::process::id());
     let [port, pipe] = Options::default().open([&*name, &*other.replace('-', "_")]).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use super::{Addresses, DeviceAddress, Mapping, PageSize};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 #[cfg(target_endian = "big")]
 compile_error!("descriptors are little-endian; their accesses must be swapped before this builds");
@@ -38,12 +38,12 @@ impl DmaMap {
     /// Maps `memory` into `space`.
     ///
     /// # Errors
-    /// As [`DmaSpace::map`]; [`Error::BadDevice`] if it returns too few pages.
+    /// As [`DmaSpace::map`]; [`ErrorKind::BadDevice`] if it returns too few pages.
     pub fn new(space: &Arc<dyn DmaSpace>, memory: &Arc<Mapping>) -> Result<DmaMap> {
         let addresses = space.map(memory)?;
         // Groups of packets are located without checking the count of pages.
         if !addresses.cover(memory.len()) {
-            return Err(Error::BadDevice { why: "it cannot address all of the mapped memory" });
+            return Err(Error::bad_device("it cannot address all of the mapped memory"));
         }
         Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
     }
@@ -52,10 +52,10 @@ impl DmaMap {
     /// pages, if the space takes these.
     ///
     /// # Errors
-    /// As [`new`](DmaMap::new); [`Error::NoHugepages`].
+    /// As [`new`](DmaMap::new); [`ErrorKind::Exhausted`].
     pub fn of_rings(space: &Arc<dyn DmaSpace>, bytes: usize, pages: PageSize) -> Result<DmaMap> {
         match Mapping::new(bytes, pages, None) {
-            Err(error @ Error::NoHugepages { .. }) => {
+            Err(error) if error.kind() == ErrorKind::Exhausted => {
                 let memory = Arc::new(Mapping::new(bytes, PageSize::Ordinary, None)?);
                 DmaMap::new(space, &memory).map_err(|_| error)
             }
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(of_rings(None).unwrap().memory().pages(), PageSize::Ordinary);
         let error = of_rings(Some(0)).map(drop).unwrap_err();
-        assert!(matches!(error, Error::NoHugepages { .. }), "a space that takes no ordinary pages: {error}");
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "a space that takes no ordinary pages: {error}");
     }
 
     #[test]

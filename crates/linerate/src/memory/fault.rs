@@ -37,7 +37,7 @@ impl Guard {
     /// Guards `len` bytes from `base` on, a mapping of whole pages.
     ///
     /// # Errors
-    /// [`Error::System`] if there are too many.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if there are too many.
     pub fn new(base: NonNull<u8>, len: usize) -> Result<Guard> {
         INSTALL.call_once(install);
         let _claim = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::PageSize;
 use super::fault::Guard;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Shared memory behind a memfd, mapped for the life of this value and present from the start.
 ///
@@ -87,8 +87,8 @@ impl Mapping {
     /// Maps at least `len` zeroed bytes, rounded up to whole pages, on NUMA node `node` if given.
     ///
     /// # Errors
-    /// [`Error::NoHugepages`] if too few are free, [`Error::NumaNode`] if the machine does not have the node,
-    /// [`Error::System`] if the kernel refuses.
+    /// [`ErrorKind::Exhausted`] if too few are free, [`ErrorKind::BadOption`] if the machine does not have the node,
+    /// [`ErrorKind::System`] if the kernel refuses.
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
         let len = whole_pages(len, pages)?;
         let needed = len / pages.bytes();
@@ -96,7 +96,7 @@ impl Mapping {
         if pages != PageSize::Ordinary {
             let free = count_free()?;
             if free < needed {
-                return Err(Error::NoHugepages { pages, needed, free });
+                return Err(no_hugepages(pages, needed, free));
             }
         }
         #[cfg(miri)]
@@ -113,10 +113,8 @@ impl Mapping {
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
         let mapping = match Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate) {
             // Another program was faster, or has the free ones reserved.
-            Err(Error::System { source, .. })
-                if pages != PageSize::Ordinary && source.raw_os_error() == Some(libc::ENOMEM) =>
-            {
-                return Err(Error::NoHugepages { pages, needed, free: count_free()?.min(needed - 1) });
+            Err(error) if pages != PageSize::Ordinary && error.errno() == libc::ENOMEM => {
+                return Err(no_hugepages(pages, needed, count_free()?.min(needed - 1)));
             }
             mapping => mapping?,
         };
@@ -129,7 +127,7 @@ impl Mapping {
     /// As [`new`](Mapping::new), with ordinary pages that are allocated on first use.
     ///
     /// # Errors
-    /// [`Error::System`] if the kernel refuses.
+    /// [`ErrorKind::System`] if the kernel refuses.
     pub(crate) fn lazy(len: usize) -> Result<Mapping> {
         let len = whole_pages(len, PageSize::Ordinary)?;
         #[cfg(miri)]
@@ -170,7 +168,7 @@ impl Mapping {
     /// Maps `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
     ///
     /// # Errors
-    /// [`Error::System`] if the kernel refuses.
+    /// [`ErrorKind::System`] if the kernel refuses.
     pub(crate) fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
         Mapping::map(file, offset, len, PageSize::Ordinary, MapFlags::SHARED)
     }
@@ -179,7 +177,7 @@ impl Mapping {
     /// so that no access can fail.
     ///
     /// # Errors
-    /// [`Error::System`] for a file that is not sealed memory of whole pages, is longer than [`MOST_PEER_BYTES`], or may not be
+    /// [`ErrorKind::System`] for a file that is not sealed memory of whole pages, is longer than [`MOST_PEER_BYTES`], or may not be
     /// read and written.
     pub(crate) fn of_peer(file: OwnedFd) -> Result<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|e| Error::system("fcntl(F_GET_SEALS)", e))?;
@@ -200,7 +198,7 @@ impl Mapping {
     /// is of whole pages of the file, and where the bytes begin in it.
     ///
     /// # Errors
-    /// [`Error::System`] if the bytes are not inside the file, if the file may not be read and written, or if it is not
+    /// [`ErrorKind::System`] if the bytes are not inside the file, if the file may not be read and written, or if it is not
     /// memory.
     pub(crate) fn of_unsealed_peer(file: OwnedFd, offset: u64, len: u64) -> Result<(Mapping, usize)> {
         let PeerFile { kind, len: file_len, page } = PeerFile::of(&file)?;
@@ -237,7 +235,7 @@ impl Mapping {
     /// admin-guide/mm/pagemap.rst).
     ///
     /// # Errors
-    /// [`Error::System`] without the privilege to read them.
+    /// [`ErrorKind::System`] without the privilege to read them.
     pub(crate) fn physical_pages(&self) -> Result<Vec<u64>> {
         const PRESENT: u64 = 1 << 63;
         const FRAME: u64 = (1 << 55) - 1;
@@ -263,7 +261,11 @@ impl Mapping {
     fn bind_to_node(&self, node: u32) -> Result<()> {
         let nodes = numa_nodes();
         if !nodes.contains(&node) {
-            return Err(Error::NumaNode { node, nodes });
+            let known = match &nodes[..] {
+                [only] => format!("it has one node only, {only}"),
+                nodes => format!("its nodes are {nodes:?}"),
+            };
+            return Err(Error::new(ErrorKind::BadOption, "", format!("this machine has no NUMA node {node}: {known}")));
         }
         let mut mask = [0u64; 16];
         mask[node as usize / 64] |= 1 << (node % 64);
@@ -473,6 +475,12 @@ pub(super) fn numa_nodes() -> Vec<u32> {
         }
     }
     if nodes.is_empty() { vec![0] } else { nodes }
+}
+
+fn no_hugepages(pages: PageSize, needed: usize, free: usize) -> Error {
+    let kib = pages.bytes() / 1024;
+    let remedy = format!("echo {needed} | sudo tee /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+    Error::new(ErrorKind::Exhausted, "", format!("{needed} {pages} are needed, {free} are free")).with_remedy(remedy)
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Pool {
     /// forever. The buffers themselves stay in the pool.
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`].
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
     pub(crate) fn reserve(self: &Arc<Pool>, count: usize) -> Result<Reservation> {
         self.reserve_of(count, count)
     }
@@ -72,7 +72,7 @@ impl Pool {
     /// As [`reserve`](Pool::reserve), for a queue that can hold `most` buffers and needs `count`.
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`].
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
     pub(crate) fn reserve_of(self: &Arc<Pool>, count: usize, most: usize) -> Result<Reservation> {
         let buffers = self.region.buffers();
         let fits = |reserved: usize| (reserved + count < buffers).then_some(reserved + count);
@@ -81,7 +81,7 @@ impl Pool {
                 self.held_at_most.fetch_add(most, Ordering::Relaxed);
                 Ok(Reservation { pool: self.clone(), count, most })
             }
-            Err(reserved) => Err(Error::PoolTooSmall { buffers, needed: reserved + count + 1 }),
+            Err(reserved) => Err(Error::pool_too_small(buffers, reserved + count + 1)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Mapping, PageSize};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::slot::{HEADROOM, Slot};
 
 /// The page size of a region.
@@ -63,7 +63,7 @@ impl Region {
     /// Maps a region.
     ///
     /// # Errors
-    /// [`Error::RegionOptions`] for invalid sizes, and any error of [`Mapping::new`].
+    /// [`ErrorKind::BadOption`] for invalid sizes, and any error of [`Mapping::new`].
     pub fn new(options: &RegionOptions) -> Result<Region> {
         Region::make(options, false)
     }
@@ -80,14 +80,10 @@ impl Region {
     fn make(options: &RegionOptions, is_lazy: bool) -> Result<Region> {
         let size = options.buffer_size;
         if !size.is_power_of_two() || !(512..=65_536).contains(&size) {
-            return Err(Error::RegionOptions {
-                what: "buffer_size",
-                value: size,
-                allowed: "a power of two from 512 to 65536",
-            });
+            return Err(not_possible("buffer_size", size, "a power of two from 512 to 65536"));
         }
         if options.buffers == 0 || options.buffers > (1 << 24) {
-            return Err(Error::RegionOptions { what: "buffers", value: options.buffers, allowed: "1 to 16777216" });
+            return Err(not_possible("buffers", options.buffers, "1 to 16777216"));
         }
         let bytes = options.buffers * size;
         let mapping = if is_lazy { Mapping::lazy(bytes)? } else { Region::map(options, bytes)? };
@@ -98,7 +94,7 @@ impl Region {
         Ok(match options.pages {
             Pages::Only(pages) => Mapping::new(bytes, pages, options.numa_node)?,
             Pages::Auto => match Mapping::new(bytes, PageSize::Huge2M, options.numa_node) {
-                Err(Error::NoHugepages { .. } | Error::System { .. }) => {
+                Err(error) if matches!(error.kind(), ErrorKind::Exhausted | ErrorKind::System) => {
                     Mapping::new(bytes, PageSize::Ordinary, options.numa_node)?
                 }
                 other => other?,
@@ -227,6 +223,11 @@ impl<'a> View<'a> {
         // leave the mapping. So it knows that the pointer is not null, which an iterator would check otherwise.
         unsafe { self.base.add((slot.buf() as usize) << self.shift).add(slot.offset()).as_ptr() }
     }
+}
+
+fn not_possible(what: &str, value: usize, allowed: &str) -> Error {
+    let why = format!("a region with {what}={value} is not possible: it must be {allowed}");
+    Error::new(ErrorKind::BadOption, "", why)
 }
 
 #[cfg(test)]

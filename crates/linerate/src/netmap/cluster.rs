@@ -130,7 +130,7 @@ struct Lane {
 /// Reads the options of a name: the number of consumers and how packets are handed out; `None` if it has none of them.
 ///
 /// # Errors
-/// [`Error::BadOption`].
+/// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
 pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
     let by = name.option("by").unwrap_or("flow");
     let by = By::named(by);
@@ -150,7 +150,7 @@ impl Cluster {
     /// none, or a shorter one, so that all rings together have at most half of the port's buffers.
     ///
     /// # Errors
-    /// [`Error::PoolTooSmall`] if rings of 64 slots are too many, [`Error::RingSize`], [`Error::System`] without descriptors.
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if rings of 64 slots are too many, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(inner: Box<dyn Device>, consumers: u16, by: By, config: &Config) -> Result<Cluster> {
         config.check_ring()?;
         let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
@@ -160,7 +160,7 @@ impl Cluster {
             ring /= 2;
         }
         if consumers * ring > buffers / 2 {
-            return Err(Error::PoolTooSmall { buffers, needed: 2 * consumers * ring });
+            return Err(Error::pool_too_small(buffers, 2 * consumers * ring));
         }
         let batch = || {
             let mut batch = Batch::with_capacity(TURN);
@@ -331,7 +331,7 @@ impl Device for Cluster {
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         let (port, direction, number) = (|| self.name.clone(), "receive", usize::from(queue));
         let shares = &self.shared.shares;
-        let absent = || Error::NoSuchQueue { port: port(), direction, queue, queues: shares.len() as u16 };
+        let absent = || Error::no_such_queue(port(), direction, queue, shares.len() as u16);
         let share = shares.get(number).ok_or_else(absent)?;
         let events = match self.sleeps {
             true => Some(events(share)?),
@@ -340,7 +340,7 @@ impl Device for Cluster {
         let mut distributor = self.shared.distributor();
         let mut end = share.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         if end.is_none() {
-            return Err(Error::QueueTaken { port: port(), direction, queue });
+            return Err(Error::queue_taken(port(), direction, queue));
         }
         if distributor.queues.is_empty() {
             let queues = (0..self.inner.info().rx_queues).map(|queue| self.inner.rx(queue));
@@ -413,7 +413,7 @@ impl Device for Cluster {
         let queues = self.shared.distributor().lanes.iter().filter(|lane| lane.is_open).count();
         match queues {
             0 => self.inner.reset(),
-            _ => Err(Error::QueuesInUse { port: self.name.clone(), queues }),
+            _ => Err(Error::queues_in_use(self.name.clone(), queues)),
         }
     }
 }

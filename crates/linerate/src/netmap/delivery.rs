@@ -349,7 +349,7 @@ impl DeliveryRx {
     /// Takes the receiving end of a lane.
     ///
     /// # Errors
-    /// [`Error::QueueTaken`] while another queue has it.
+    /// [`ErrorKind::QueueTaken`](crate::ErrorKind::QueueTaken) while another queue has it.
     pub fn new(
         delivery: &Arc<Delivery>,
         config: &Config,
@@ -359,7 +359,7 @@ impl DeliveryRx {
         let lane = &delivery.lanes[usize::from(queue)];
         let receiver = lane.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receiver) = receiver else {
-            return Err(Error::QueueTaken { port: config.name.clone(), direction: "receive", queue });
+            return Err(Error::queue_taken(config.name.clone(), "receive", queue));
         };
         lane.wake.want(config.options.interrupts.is_some());
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);

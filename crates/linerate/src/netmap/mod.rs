@@ -32,7 +32,7 @@ pub(crate) use cluster::{MOST as MOST_CONSUMERS, cluster_of};
 pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;
 pub use monitor::Monitor;
-pub(crate) use monitor::{RemotePipe, RxMirror, closed};
+pub(crate) use monitor::{RemotePipe, RxMirror};
 pub use null::{NULL, Null};
 pub use pipe::{Pipe, Side};
 pub use ring::{ExtraBuffer, NetmapPort, Ring, RxRing, TxRing, swap};

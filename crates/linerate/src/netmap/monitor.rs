@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::delivery::{Delivery, DeliveryRx};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::Pool;
 use crate::port::{
     Behind, Config, Drops, Link, Mirror, MonitorEntry, Monitored, QueueCounters, Receive, SoftwareDevice, SoftwarePort,
@@ -30,10 +30,10 @@ impl Monitor {
     /// [`Port`](crate::port::Port).
     ///
     /// # Errors
-    /// [`Error::NotOpen`], [`Error::RingSize`].
+    /// [`ErrorKind::NotServed`], [`ErrorKind::BadOption`].
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
-        let port = Monitored::find(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        let port = Monitored::find(name).ok_or_else(|| Error::not_open(name.to_string()))?;
         let delivery = Arc::new(Delivery::new(&config)?);
         let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
         port.add(one.clone());
@@ -66,25 +66,24 @@ impl SoftwareDevice for Monitoring {
 
     fn tx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let why = "a monitor only receives; send on the port itself";
-        Err(Error::Unsupported { port: config.name.clone(), what: "sending", why })
+        Err(Error::unsupported(config.name.clone(), "sending", why))
     }
 
     /// Returns that the link is up, as long as the port is open. Another port of its name is not the monitor's.
     fn link(&self) -> Result<Link> {
         match self.port.is_open() {
             true => Ok(Link::Up { mbits: 0 }),
-            false => Err(Error::Refused { why: closed(&self.port.name), errno: libc::ENXIO }),
+            false => {
+                let remedy = Remedy::Do("open the monitor again once the port is there".into());
+                Err(Error::new(ErrorKind::Gone, &self.port.name, "the port of the monitor is closed")
+                    .with_remedy(remedy))
+            }
         }
     }
 
     fn drops(&self) -> Drops {
         self.delivery.drops()
     }
-}
-
-/// Returns why a monitor of a port that is closed gets nothing more.
-pub(crate) fn closed(port: &str) -> String {
-    format!("{port}, of which this is a monitor, is closed; open the monitor again once the port is there")
 }
 
 /// Copies received packets that bypass a queue's [`RxQueue`](crate::port::RxQueue) to the port's monitors.

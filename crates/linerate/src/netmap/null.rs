@@ -34,7 +34,7 @@ impl Null {
     /// Opens such a port. A process may have any number of them.
     ///
     /// # Errors
-    /// [`Error::RingSize`](crate::Error::RingSize).
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn open(config: Config) -> Result<Null> {
         config.check_ring()?;
         Ok(Null::new(config, Nothing(())))

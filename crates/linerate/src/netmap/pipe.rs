@@ -65,7 +65,7 @@ impl Pipe {
     /// other end's as well.
     ///
     /// # Errors
-    /// [`Error::PortInUse`] if this end is open, [`Error::RingSize`], [`Error::TooManyQueues`] for more queues than the
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) if this end is open, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for more queues than the
     /// other end has.
     pub fn open(name: &str, side: Side, config: Config) -> Result<Pipe> {
         config.check_ring()?;
@@ -83,11 +83,11 @@ impl Pipe {
         let most = pipe.lanes[0].len() as u16;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > most {
-            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most });
+            return Err(Error::too_many_queues(config.name, "pairs of", queues, most));
         }
         let open = &mut pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[side as usize];
         if *open {
-            return Err(Error::PortInUse { name: config.name });
+            return Err(Error::port_in_use(config.name));
         }
         *open = true;
         let options = Settings { ring: Some(pipe.ring), ..config.options };
@@ -138,7 +138,7 @@ impl SoftwareDevice for PipeEnd {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "receive", queue };
+        let taken = || Error::queue_taken(config.name.clone(), "receive", queue);
         let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[self.side as usize][usize::from(queue)].clone());
         let receiver = Some(take(&lane.receiver).ok_or_else(taken)?);
         lane.wake.want(config.options.interrupts.is_some());
@@ -146,7 +146,7 @@ impl SoftwareDevice for PipeEnd {
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let taken = || Error::QueueTaken { port: config.name.clone(), direction: "transmit", queue };
+        let taken = || Error::queue_taken(config.name.clone(), "transmit", queue);
         let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[1 - self.side as usize][usize::from(queue)].clone());
         let sender = Some(take(&lane.sender).ok_or_else(taken)?);
         let longest = config.options.max_frame;

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::batch::{Batch, MAX_CHAIN};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::Pool;
 use crate::port::{Port, RxQueue, TxQueue};
 use crate::slot::{HEADROOM, Slot};
@@ -185,7 +185,7 @@ impl Ring {
     /// Exchanges a slot's buffer, with the packet in it, for another.
     ///
     /// # Errors
-    /// [`Error::OtherRegion`]; nothing is changed then.
+    /// [`ErrorKind::OtherRegion`]; nothing is changed then.
     ///
     /// # Panics
     /// If the slot is not the program's.
@@ -193,7 +193,7 @@ impl Ring {
     pub fn exchange(&mut self, slot: usize, extra: &mut ExtraBuffer) -> Result<()> {
         self.check(slot);
         if !Arc::ptr_eq(&self.pool, &extra.pool) {
-            return Err(Error::OtherRegion);
+            return Err(other_region());
         }
         std::mem::swap(&mut self.slots[slot], &mut extra.slot);
         Ok(())
@@ -204,7 +204,7 @@ impl Ring {
 /// and synced, the received packet is sent, and the free buffer receives.
 ///
 /// # Errors
-/// [`Error::OtherRegion`] if the rings' buffers are of different pools, so that a copy is needed. Nothing is changed.
+/// [`ErrorKind::OtherRegion`] if the rings' buffers are of different pools, so that a copy is needed. Nothing is changed.
 ///
 /// # Panics
 /// If one of the slots is not the program's.
@@ -213,7 +213,7 @@ pub fn swap(from: &mut Ring, slot: usize, to: &mut Ring, other: usize) -> Result
     from.check(slot);
     to.check(other);
     if !Arc::ptr_eq(&from.pool, &to.pool) {
-        return Err(Error::OtherRegion);
+        return Err(other_region());
     }
     std::mem::swap(&mut from.slots[slot], &mut to.slots[other]);
     Ok(())
@@ -437,7 +437,7 @@ impl NetmapPort {
     /// Takes some rings of a port. They have as many slots as the port's, at most 65,536.
     ///
     /// # Errors
-    /// [`Error::NoSuchQueue`], [`Error::QueueTaken`], and others of [`Port::rx`] and [`Port::tx`].
+    /// [`ErrorKind::NotFound`], [`ErrorKind::QueueTaken`], and others of [`Port::rx`] and [`Port::tx`].
     pub fn of(mut device: Port, queues: std::ops::Range<u16>) -> Result<NetmapPort> {
         let (pool, slots) = (device.pool().clone(), device.info().ring.min(MOST_SLOTS));
         let (mut tx, mut rx) = (Vec::new(), Vec::new());
@@ -500,4 +500,9 @@ impl NetmapPort {
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as _ };
         let _ = poll(&mut events, Some(&longest));
     }
+}
+
+fn other_region() -> Error {
+    Error::new(ErrorKind::OtherRegion, "", "the buffers are of different regions: their contents must be copied")
+        .with_remedy(Remedy::Do("open both ports in one region, or copy".into()))
 }

@@ -20,7 +20,7 @@ impl Wake {
     /// Makes an event that no receiver may sleep on.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new() -> Result<Wake> {
         Ok(Wake { event: Waker::new()?, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
     }

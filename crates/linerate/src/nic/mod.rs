@@ -15,7 +15,7 @@ pub mod virtio;
 
 use std::sync::Arc;
 
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::DeviceAddress;
 use crate::pci::{Bus, Fault, PciDevice};
 use crate::port::Device;
@@ -94,11 +94,11 @@ pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config
     match driver {
         Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
         Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
-        Driver::Virtio => Err(Error::Card {
-            card: config.name,
-            why: "VirtIO needs registers that can be mapped, and messages access those of this card".to_string(),
-            mend: "give the device to a guest, which opens it over vfio or uio".into(),
-        }),
+        Driver::Virtio => Err(Error::card(
+            config.name,
+            "VirtIO needs registers that can be mapped, and messages access those of this card".to_string(),
+            "give the device to a guest, which opens it over vfio or uio",
+        )),
     }
 }
 
@@ -110,24 +110,27 @@ fn check_bus(
     queue_of: impl FnOnce(DeviceAddress) -> Option<(&'static str, usize)>,
 ) -> Result<()> {
     if bus.is_leaving() {
-        return Err(Error::CardLeaving { port: port.to_string() });
+        return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the system wants it back")
+            .with_remedy(Remedy::Do("the port is closed; open it again when it is back".into())));
     }
     let Some(Fault { address, write }) = bus.fault() else { return Ok(()) };
     let queue = match queue_of(address) {
         Some((direction, queue)) => format!("a descriptor of {direction} queue {queue} names it"),
         None => "no queue's descriptors name it".to_string(),
     };
-    Err(Error::DmaFault { port: port.to_string(), address, write, queue })
+    let access = if write { "writing to" } else { "reading from" };
+    let why =
+        format!("the IOMMU stopped the card from {access} address {address:#x}, where nothing is mapped; {queue}");
+    Err(Error::new(ErrorKind::BadDevice, port, why)
+        .with_remedy(Remedy::Do("this is a bug of a driver or a fault of the card; no memory was touched".into())))
 }
 
 /// Returns the description and driver of the card `card`.
 ///
 /// # Errors
-/// [`Error::Card`] if no driver supports it.
+/// [`ErrorKind::Unusable`] if no driver supports it.
 pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
-    recognise(vendor, device).ok_or_else(|| Error::Card {
-        card: card.to_string(),
-        why: format!("there is no driver for {vendor:04x}:{device:04x}"),
-        mend: Remedy::Choose,
+    recognise(vendor, device).ok_or_else(|| {
+        Error::card(card.to_string(), format!("there is no driver for {vendor:04x}:{device:04x}"), Remedy::ChooseCard)
     })
 }

@@ -83,7 +83,7 @@ impl Options {
     /// Parses a port's name of the library's kinds, or of those of these options.
     ///
     /// # Errors
-    /// [`Error::BadName`](crate::Error::BadName), [`Error::BadOption`](crate::Error::BadOption).
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn parse(&self, name: &str) -> Result<PortName> {
         let kinds: Vec<&'static Description> = self.all_kinds().map(|kind| &kind.about).collect();
         PortName::parse_among(name, &kinds)
@@ -123,7 +123,7 @@ impl PortName {
     /// Parses a name of the library's kinds.
     ///
     /// # Errors
-    /// [`Error::BadName`](crate::Error::BadName) for text that is not a port's name, [`Error::BadOption`](crate::Error::BadOption) for an option that the kind lacks.
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
     pub fn parse(text: &str) -> Result<PortName> {
         Options::default().parse(text)
     }
@@ -141,7 +141,7 @@ fn hand_out(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
 fn hand_out(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
     let name = opening.name;
     match [CLUSTER, BY].iter().any(|option| name.option(option.name).is_some()) {
-        true => Err(crate::Error::NotBuilt { name: name.to_string(), feature: "netmap" }),
+        true => Err(crate::Error::not_built(name.to_string(), "netmap")),
         false => Ok(None),
     }
 }

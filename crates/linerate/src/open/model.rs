@@ -116,12 +116,12 @@ impl Options {
 /// one of its queues is there.
 ///
 /// # Errors
-/// [`Error::PortInUse`] while another driver has the card, or it is served; all errors of [`Ixgbe::open`].
+/// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while another driver has the card, or it is served; all errors of [`Ixgbe::open`].
 pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
     drive(card, card.claim(runner), config)
 }
 
 fn drive(card: &Arc<Card>, bar: Option<CardBar>, config: Config) -> Result<Ixgbe<CardBar>> {
-    let bar = bar.ok_or_else(|| Error::PortInUse { name: config.name.clone() })?;
+    let bar = bar.ok_or_else(|| Error::port_in_use(config.name.clone()))?;
     Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), behind: Behind::Model, ..config })
 }

@@ -66,7 +66,7 @@ pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<O
 /// Takes a card from its driver, until [`give_back`].
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card) if the card is in use and `force` is not set, the needed module is not loaded,
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed module is not loaded,
 /// there is no IOMMU for vfio, or privileges are missing.
 pub fn take(card: &NetworkCard, access: Access, force: bool) -> Result<()> {
     take_for(card, access, force, None)
@@ -77,7 +77,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     if !reasons.is_empty() && !force {
         return Err(card.error(
             format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
-            Remedy::TakeByForce,
+            Remedy::TakeByForce { address: card.address.clone() },
         ));
     }
     let driver = match access {
@@ -85,7 +85,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
         Access::Vfio => {
             return Err(card.error(
                 "it has no IOMMU group: the machine has no IOMMU, or it is off",
-                Remedy::TakeOverUio("boot with intel_iommu=on or amd_iommu=on"),
+                card.over_uio("boot with intel_iommu=on or amd_iommu=on"),
             ));
         }
         // Polling needs no driver.
@@ -119,7 +119,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
 /// Gives a card back to the driver that it came from, or to the one that Linux would choose.
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card) without privileges, or if no driver takes the card.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) without privileges, or if no driver takes the card.
 pub fn give_back(address: &str) -> Result<()> {
     let card = NetworkCard::find(address)?;
     let note = taken().into_iter().find(|taken| taken.address == card.address);

@@ -27,11 +27,11 @@ impl Interrupt {
     /// The card has fewer, or the process has no descriptors left.
     pub(crate) fn several(wanted: u16, there: u32, card: &str) -> Result<Vec<Interrupt>> {
         if there < wanted.into() {
-            return Err(Error::Card {
-                card: card.to_string(),
-                why: format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
-                mend: Remedy::Poll("use fewer queues"),
-            });
+            return Err(Error::card(
+                card.to_string(),
+                format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
+                Remedy::Poll("use fewer queues".into()),
+            ));
         }
         (0..wanted).map(|_| Interrupt::new()).collect()
     }

@@ -42,7 +42,7 @@ use crate::port::Take;
 /// Also returns the interface used, for display.
 ///
 /// # Errors
-/// [`Error::Card`](crate::Error::Card): the obstacle, and the command that removes it.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): the obstacle, and the command that removes it.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
         Some(Take { access, force }) => bind::claim(card, access, force)?,

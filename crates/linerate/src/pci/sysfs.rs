@@ -39,7 +39,7 @@ impl NetworkCard {
     /// Finds the card at an address; the domain may be omitted.
     ///
     /// # Errors
-    /// [`Error::Card`] if there is no device, or no network card.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if there is no device, or no network card.
     pub fn find(address: &str) -> Result<NetworkCard> {
         let address = match address.matches(':').count() {
             1 => format!("0000:{address}"),
@@ -51,7 +51,7 @@ impl NetworkCard {
                 true => "there is a device at this address, but it is no network card",
                 false => "there is no PCI device at this address",
             };
-            Error::Card { card: address, why: why.to_string(), mend: Remedy::Choose }
+            Error::card(address, why.to_string(), Remedy::ChooseCard)
         })
     }
 
@@ -62,7 +62,12 @@ impl NetworkCard {
 
     /// Returns an error about this card.
     pub(super) fn error(&self, why: impl Into<String>, mend: impl Into<Remedy>) -> Error {
-        Error::Card { card: self.address.clone(), why: why.into(), mend: mend.into() }
+        Error::card(self.address.clone(), why.into(), mend.into())
+    }
+
+    /// Returns a step, or taking the card over uio.
+    pub(super) fn over_uio(&self, step: &'static str) -> Remedy {
+        Remedy::TakeOverUio { address: self.address.clone(), step: step.into() }
     }
 
     /// Returns the IOMMU's domain type (`identity`, `DMA`, `DMA-FQ` ...); `None` without an IOMMU.

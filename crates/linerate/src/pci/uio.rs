@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::bind::Claim;
 use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Paged};
 
 /// A card without a kernel driver, or bound to `uio_pci_generic`.
@@ -31,11 +31,11 @@ impl Uio {
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => card.error(
+            io::ErrorKind::PermissionDenied => card.error(
                 "without an IOMMU a card reaches all memory of the machine, so uio is for root only",
-                Remedy::TakeOverVfio,
+                Remedy::TakeOverVfio { address: card.address.clone() },
             ),
-            _ => card.error(format!("{} cannot be opened: {error}", path.display()), Remedy::Choose),
+            _ => card.error(format!("{} cannot be opened: {error}", path.display()), Remedy::ChooseCard),
         })?;
         flock(&config, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| card.error("another process has it open", "end that process, or choose another card"))?;
@@ -44,7 +44,7 @@ impl Uio {
                 format!(
                     "the machine's IOMMU translates the card's addresses (domain {kind}), so it cannot work over uio"
                 ),
-                Remedy::TakeOverVfio,
+                Remedy::TakeOverVfio { address: card.address.clone() },
             ));
         }
         let uio = Uio { card: card.clone(), config, _claim: claim };
@@ -64,10 +64,10 @@ impl Uio {
             })
             .unwrap_or_default();
         let [start, end, flags] = line[..] else {
-            return Err(self.card.error("sysfs does not list its BARs", Remedy::Choose));
+            return Err(self.card.error("sysfs does not list its BARs", Remedy::ChooseCard));
         };
         if bar > 5 || end <= start {
-            return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::Choose));
+            return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::ChooseCard));
         }
         let path: PathBuf = self.card.folder().join(format!("resource{bar}"));
         let file = OpenOptions::new()
@@ -84,7 +84,10 @@ impl DmaSpace for Uio {
         let pages = memory.pages();
         if pages == PageSize::Ordinary {
             let needed = memory.len().div_ceil(PageSize::Huge2M.bytes());
-            return Err(Error::MovableMemory { card: self.card.address.clone(), needed });
+            let why =
+                "without an IOMMU the card needs memory that the kernel does not move, and these are ordinary pages";
+            return Err(Error::new(ErrorKind::Exhausted, &self.card.address, why)
+                .with_remedy(format!("echo {needed} | sudo tee /proc/sys/vm/nr_hugepages")));
         }
         Ok(Addresses::Paged(Paged::new(memory.physical_pages()?, pages.bytes())))
     }
@@ -99,7 +102,9 @@ impl Bus for Uio {
         let Some(name) = folder.map(|entry| entry.file_name()).filter(|_| count == 1) else {
             return Err(self.card.error(
                 "over uio a card has one interrupt, for one queue, and only with uio_pci_generic",
-                Remedy::Poll("use one queue, and `modprobe uio_pci_generic` before the card is taken; or use vfio"),
+                Remedy::Poll(
+                    "use one queue, and `modprobe uio_pci_generic` before the card is taken; or use vfio".into(),
+                ),
             ));
         };
         let path = PathBuf::from("/dev").join(name);
@@ -144,7 +149,7 @@ impl PciDevice for Uio {
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let (file, len, is_io) = self.resource(bar)?;
         if is_io {
-            return Err(self.card.error(format!("its BAR {bar} is I/O ports, not memory"), Remedy::Choose));
+            return Err(self.card.error(format!("its BAR {bar} is I/O ports, not memory"), Remedy::ChooseCard));
         }
         let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
         // SAFETY: it is a BAR; the caller promises how its registers are used.
@@ -154,7 +159,7 @@ impl PciDevice for Uio {
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let (file, _, is_io) = self.resource(bar)?;
         if !is_io {
-            return Err(self.card.error(format!("its BAR {bar} is memory, not I/O ports"), Remedy::Choose));
+            return Err(self.card.error(format!("its BAR {bar} is memory, not I/O ports"), Remedy::ChooseCard));
         }
         // SAFETY: as above.
         Ok(unsafe { IoPorts::new(file, 0) })

@@ -222,12 +222,12 @@ impl Config {
     /// Checks the size of the rings.
     ///
     /// # Errors
-    /// [`Error::RingSize`].
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn check_ring(&self) -> Result<()> {
         let size = self.ring();
         match size.is_power_of_two() && (64..=4096).contains(&size) {
             true => Ok(()),
-            false => Err(Error::RingSize { size }),
+            false => Err(Error::ring_size(size)),
         }
     }
 }

@@ -32,7 +32,7 @@ impl Counters {
         let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
         match queues {
             0 => Ok(()),
-            _ => Err(Error::QueuesInUse { port: config.name.clone(), queues }),
+            _ => Err(Error::queues_in_use(config.name.clone(), queues)),
         }
     }
 
@@ -73,8 +73,8 @@ fn take(
 ) -> Result<Arc<QueueCounters>> {
     let port = || config.name.clone();
     match all.get(usize::from(queue)) {
-        None => Err(Error::NoSuchQueue { port: port(), direction, queue, queues: all.len() as u16 }),
-        Some(counters) if is_taken(counters) => Err(Error::QueueTaken { port: port(), direction, queue }),
+        None => Err(Error::no_such_queue(port(), direction, queue, all.len() as u16)),
+        Some(counters) if is_taken(counters) => Err(Error::queue_taken(port(), direction, queue)),
         Some(counters) => Ok(counters.clone()),
     }
 }

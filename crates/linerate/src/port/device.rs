@@ -46,7 +46,7 @@ pub trait Device: Send {
     /// Returns the counters since the port was opened.
     ///
     /// # Errors
-    /// [`CardGone`](Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     fn statistics(&self) -> Result<Statistics> {
         Ok(Statistics::default())
     }
@@ -59,7 +59,7 @@ pub trait Device: Send {
     /// Returns the current state of the link.
     ///
     /// # Errors
-    /// [`CardGone`](Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     fn link(&self) -> Result<Link> {
         Ok(Link::Up { mbits: 0 })
     }
@@ -83,7 +83,7 @@ pub trait Device: Send {
     /// Changes the port's own address.
     ///
     /// # Errors
-    /// [`Error::Unsupported`], unless the port can.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), unless the port can.
     fn set_mac(&mut self, _mac: MacAddress) -> Result<()> {
         Err(self.has_no("choice of its address"))
     }
@@ -91,7 +91,7 @@ pub trait Device: Send {
     /// Receives all frames, or only those for this port. A port in memory receives all packets sent to it.
     ///
     /// # Errors
-    /// [`CardGone`](Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     fn set_promiscuous(&mut self, _on: bool) -> Result<()> {
         Ok(())
     }
@@ -99,7 +99,7 @@ pub trait Device: Send {
     /// Spreads flows over the receive queues.
     ///
     /// # Errors
-    /// [`Error::Unsupported`], unless the port can.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), unless the port can.
     fn set_rss(&mut self, _rss: &Rss) -> Result<()> {
         Err(self.has_no("receive-side scaling"))
     }
@@ -107,7 +107,7 @@ pub trait Device: Send {
     /// Resets the card and brings it up again.
     ///
     /// # Errors
-    /// [`QueuesInUse`](Error::QueuesInUse), or the card does not answer.
+    /// [`InUse`](crate::ErrorKind::InUse), or the card does not answer.
     fn reset(&mut self) -> Result<()> {
         Ok(())
     }
@@ -115,7 +115,7 @@ pub trait Device: Send {
     /// Returns the error of a method that the port does not support.
     #[doc(hidden)]
     fn has_no(&self, what: &'static str) -> Error {
-        Error::Unsupported { port: self.name().to_string(), what, why: "this kind of port cannot do that" }
+        Error::unsupported(self.name().to_string(), what, "this kind of port cannot do that")
     }
 }
 

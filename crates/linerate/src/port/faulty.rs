@@ -109,7 +109,7 @@ impl Faults {
     /// Reads the options of a name.
     ///
     /// # Errors
-    /// [`Error::BadOption`](crate::Error::BadOption).
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn of(name: &PortName) -> Result<Faults> {
         let rate = |option: &str| match name.option(option) {
             None => Ok(0),

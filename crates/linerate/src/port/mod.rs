@@ -103,8 +103,8 @@ impl Port {
     /// changed). No packet is lost to a queue that is not polled yet.
     ///
     /// # Errors
-    /// [`NoSuchQueue`](crate::Error::NoSuchQueue), [`QueueTaken`](crate::Error::QueueTaken),
-    /// [`PoolTooSmall`](crate::Error::PoolTooSmall), or the card does not answer.
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`QueueTaken`](crate::ErrorKind::QueueTaken),
+    /// [`Exhausted`](crate::ErrorKind::Exhausted), or the card does not answer.
     pub fn rx(&mut self, queue: u16) -> Result<RxQueue> {
         Ok(RxQueue::new(self.device.rx(queue)?, &self.seen, queue))
     }
@@ -120,7 +120,7 @@ impl Port {
     /// Returns the counters since the port was opened.
     ///
     /// # Errors
-    /// [`CardGone`](crate::Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     pub fn statistics(&self) -> Result<Statistics> {
         self.device.statistics()
     }
@@ -133,7 +133,7 @@ impl Port {
     /// Returns the current state of the link.
     ///
     /// # Errors
-    /// [`CardGone`](crate::Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     pub fn link(&self) -> Result<Link> {
         let link = self.device.link()?;
         let mut last = self.link.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +162,7 @@ impl Port {
     /// Changes the port's own address.
     ///
     /// # Errors
-    /// [`Unsupported`](crate::Error::Unsupported), [`CardGone`](crate::Error::CardGone).
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), [`Gone`](crate::ErrorKind::Gone).
     pub fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
         self.device.set_mac(mac)
     }
@@ -170,7 +170,7 @@ impl Port {
     /// Receives all frames, or only those for this port. Ports start promiscuous.
     ///
     /// # Errors
-    /// [`CardGone`](crate::Error::CardGone).
+    /// [`Gone`](crate::ErrorKind::Gone).
     pub fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.device.set_promiscuous(on)
     }
@@ -178,7 +178,7 @@ impl Port {
     /// Spreads flows over the receive queues.
     ///
     /// # Errors
-    /// [`Rss`](crate::Error::Rss) for a table that the card cannot have, [`Unsupported`](crate::Error::Unsupported).
+    /// [`BadOption`](crate::ErrorKind::BadOption) for a table that the card cannot have, [`Unsupported`](crate::ErrorKind::Unsupported).
     pub fn set_rss(&mut self, rss: &Rss) -> Result<()> {
         self.device.set_rss(rss)
     }
@@ -186,7 +186,7 @@ impl Port {
     /// Resets the card and brings it up again. All queues must have been dropped.
     ///
     /// # Errors
-    /// [`QueuesInUse`](crate::Error::QueuesInUse), or the card does not answer.
+    /// [`InUse`](crate::ErrorKind::InUse), or the card does not answer.
     pub fn reset(&mut self) -> Result<()> {
         self.device.reset()?;
         tracing::debug!(port = self.name(), "reset");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::grammar::{count, nearest};
 use super::kind::{Address, Behind, Description, Form, PortOption, Value};
-use crate::error::{Error, NO_KIND, Result};
+use crate::error::{Error, Remedy, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
 ///
@@ -67,7 +67,7 @@ impl PortName {
     /// Parses a name of one of these kinds: the first that it fits.
     ///
     /// # Errors
-    /// [`Error::BadName`] for text that is not a port's name, [`Error::BadOption`] for an option that the kind lacks.
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
     pub fn parse_among(text: &str, kinds: &[&'static Description]) -> Result<PortName> {
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let mut name = PortName::parse_address(address, kinds)?;
@@ -91,7 +91,7 @@ impl PortName {
 
     /// Parses a name without options.
     fn parse_address(address: &str, kinds: &[&'static Description]) -> Result<PortName> {
-        let bad = |why: String| Err(Error::BadName { name: address.to_string(), why });
+        let bad = |why: String| Err(Error::bad_name(address.to_string(), why));
         let named = |kind, rest: &str, inner| {
             let (text, rest) = (address.to_string(), rest.to_string());
             PortName { text, kind, rest, inner, options: Vec::new(), monitored: None }
@@ -105,7 +105,7 @@ impl PortName {
         // The address of a port around another may look like a name of any kind.
         let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
         let Some(kind) = around.chain(kinds).find(|kind| kind.fits(address)) else {
-            return bad(no_kind(address, kinds));
+            return Err(no_kind(address, kinds));
         };
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
         match kind.address {
@@ -251,7 +251,7 @@ impl PortName {
     /// Returns the name with its file's or socket's path made absolute, for a process with another working directory.
     ///
     /// # Errors
-    /// [`Error::System`] without a working directory.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without a working directory.
     ///
     /// ```
     /// use linerate::port::PortName;
@@ -271,7 +271,7 @@ impl PortName {
     /// Returns the name with another option, or with another value of one that it has.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for an option or a value that the kind lacks.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option or a value that the kind lacks.
     ///
     /// ```
     /// use linerate::port::PortName;
@@ -325,7 +325,7 @@ impl PortName {
     /// Reads an option that is `on` or `off`.
     ///
     /// # Errors
-    /// [`Error::BadOption`] if it is neither.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is neither.
     pub fn switch(&self, option: &str, default: bool) -> Result<bool> {
         match self.option(option) {
             None => Ok(default),
@@ -338,7 +338,7 @@ impl PortName {
     /// Reads an option that is a number; `k` stands for thousands, `M` for millions, `G` for thousands of millions.
     ///
     /// # Errors
-    /// [`Error::BadOption`] if it is none, or outside `allowed`.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is none, or outside `allowed`.
     pub fn number(&self, option: &str, default: usize, allowed: RangeInclusive<usize>) -> Result<usize> {
         let Some(text) = self.option(option) else { return Ok(default) };
         let value = Value::Number(*allowed.start(), *allowed.end());
@@ -350,7 +350,7 @@ impl PortName {
 
     pub(crate) fn bad_option(&self, option: &str, why: &str) -> Error {
         let value = self.option(option).unwrap_or_default().to_string();
-        Error::BadOption { name: self.short().to_string(), option: option.to_string(), value, why: why.to_string() }
+        Error::bad_option(self.short().to_string(), option.to_string(), value, why.to_string())
     }
 }
 
@@ -380,16 +380,28 @@ fn with_options<'a>(short: &str, options: impl Iterator<Item = (&'a str, &'a str
     if options.is_empty() { short.to_string() } else { format!("{short}?{}", options.join("&")) }
 }
 
-/// Returns why a text is no name.
-fn no_kind(address: &str, kinds: &[&'static Description]) -> String {
+/// Returns the error of a text that is no name.
+fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
     let prefix = match address.split_once(':') {
-        None | Some(("", _)) => return format!("{NO_KIND}, as in kind:name"),
+        None | Some(("", _)) => {
+            let error = Error::bad_name(address, "it has no kind in front, as in kind:name");
+            let may_be_interface = (1..=15).contains(&address.len())
+                && !address.contains(|c: char| c.is_whitespace() || ":/{}+*^".contains(c));
+            let meant = match kinds.iter().find(|kind| kind.prefix == address) {
+                Some(kind) => kind.example.to_string(),
+                None if may_be_interface && address.starts_with("vale") => format!("{address}:a, a port of the switch"),
+                None if may_be_interface => format!("xdp:{address} or packet:{address}"),
+                None => return error,
+            };
+            return error
+                .with_remedy(Remedy::Do(format!("did you mean {meant}? `linerate ports` shows what is here").into()));
+        }
         Some((prefix, _)) => prefix,
     };
     let all: Vec<&str> = kinds.iter().map(|kind| kind.prefix).collect();
     let meant = nearest(prefix, &all).map_or_else(String::new, |near| format!(" (did you mean {near}:?)"));
     let looks: Vec<String> = kinds.iter().map(|kind| kind.looks()).collect();
-    format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", "))
+    Error::bad_name(address, format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", ")))
 }
 
 /// A monitor's port, and which of its packets it copies.

@@ -69,7 +69,7 @@ impl PortKind {
 
 fn not_built(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let name = opening.name;
-    Err(Error::NotBuilt { name: name.to_string(), feature: name.kind().feature })
+    Err(Error::not_built(name.to_string(), name.kind().feature))
 }
 
 /// A port that is to be opened.

@@ -87,7 +87,7 @@ impl Options {
     /// Returns these options with those of a port's name.
     ///
     /// # Errors
-    /// [`Error::BadOption`].
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub(crate) fn with_options_of(mut self, name: &PortName) -> Result<Options> {
         let number = |option: &PortOption| match option.value {
             Value::Number(least, most) if name.option(option.name).is_some() => {
@@ -114,10 +114,10 @@ impl Options {
     /// closer ones.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for a count of queues that is not from 1 to [`MAX_QUEUES`], or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a count of queues that is not from 1 to [`MAX_QUEUES`], or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
     pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Result<Config> {
         let bad = |option: &str, value: String, why: String| {
-            Err(Error::BadOption { name: name.to_string(), option: option.to_string(), value, why })
+            Err(Error::bad_option(name.to_string(), option.to_string(), value, why))
         };
         let Options { rx_queues, tx_queues, max_frame, .. } = self;
         if [rx_queues, tx_queues].iter().any(|queues| !(1..=MAX_QUEUES).contains(queues)) {

@@ -81,7 +81,7 @@ impl RxQueue {
     /// write to the buffers: they are quarantined until the port is [reset](super::Port::reset).
     ///
     /// # Errors
-    /// [`Timeout`](crate::Error::Timeout), [`CardGone`](crate::Error::CardGone).
+    /// [`Timeout`](crate::ErrorKind::Timeout), [`Gone`](crate::ErrorKind::Gone).
     pub fn stop(self) -> Result<()> {
         self.queue.stop()
     }

@@ -39,7 +39,7 @@ pub trait SoftwareDevice: Send {
     /// Checks that the port still exists.
     ///
     /// # Errors
-    /// [`Error::CardGone`], or the kind's own.
+    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone), or the kind's own.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -198,7 +198,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
         let port = self.config.name.clone();
-        Err(Error::Unsupported { port, what: "receive-side scaling", why: K::SPREADS })
+        Err(Error::unsupported(port, "receive-side scaling", K::SPREADS))
     }
 
     fn reset(&mut self) -> Result<()> {

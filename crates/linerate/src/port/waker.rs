@@ -16,7 +16,7 @@ impl Waker {
     /// Creates an event that has not happened.
     ///
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new() -> Result<Waker> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Waker(Arc::new(event.map_err(|error| Error::system("eventfd", error))?)))

@@ -33,7 +33,6 @@ pub mod netmap_object {
     pub use super::client::open::{adopt, open_by};
     pub use super::client::requests::memory_of;
     pub use super::client::shared_port::{SharedPort, is_served};
-    pub use super::protocol::errno::errno;
     pub use super::protocol::layout::{Offsets, Plan};
     pub use super::protocol::message::MemoryChoice;
     pub use super::protocol::ring::{RingAt, STATE};

@@ -45,7 +45,7 @@ impl Function {
     /// Plugs the card in. Memory, interrupts and bus mastering are then its host's.
     ///
     /// # Errors
-    /// [`Error::PortInUse`] while a driver of this process has the card.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) while a driver of this process has the card.
     pub fn new(card: Arc<Card>) -> Result<Function> {
         let dma = card.board.dma.clone();
         Function::plug(card, None, dma)
@@ -54,17 +54,17 @@ impl Function {
     /// Plugs in one of the card's virtual functions, by number.
     ///
     /// # Errors
-    /// As [`new`](Function::new); [`Error::NotServed`] if the card has fewer.
+    /// As [`new`](Function::new); [`ErrorKind::NotServed`](crate::ErrorKind::NotServed) if the card has fewer.
     pub fn of_virtual(card: Arc<Card>, number: usize) -> Result<Function> {
         let dma = card.blocks().functions.get(number).map(|function| function.dma.clone());
         let why = "the card has fewer virtual functions";
-        let dma = dma.ok_or_else(|| Error::NotServed { name: format!("{}.vf{number}", card.name()), why })?;
+        let dma = dma.ok_or_else(|| Error::not_served(format!("{}.vf{number}", card.name()), why))?;
         Function::plug(card, Some(number), dma)
     }
 
     fn plug(card: Arc<Card>, number: Option<usize>, dma: Arc<Dma>) -> Result<Function> {
         if !card.claim_for_hosts() {
-            return Err(Error::PortInUse { name: card.name().to_string() });
+            return Err(Error::port_in_use(card.name().to_string()));
         }
         let config = Config::new(card.kind(), number.is_some());
         let mut function = Function { card, number, dma, config, table: vec![0; TABLE_BYTES as usize] };

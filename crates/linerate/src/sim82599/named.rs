@@ -34,7 +34,7 @@ pub type OpenWire<'a> = &'a dyn Fn(&str) -> Result<crate::port::Port>;
 /// Makes the model that a port's name describes, and runs it. Ports at its outside are opened by `open`.
 ///
 /// # Errors
-/// [`Error::PortInUse`] for a name that is open, [`Error::BadOption`], and those of its wire.
+/// [`ErrorKind::InUse`](crate::ErrorKind::InUse) for a name that is open, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), and those of its wire.
 pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc<Runner>)> {
     models().lock().unwrap_or_else(PoisonError::into_inner).check_free(port)?;
     // The port outside may be a model, too.
@@ -47,7 +47,7 @@ pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc
 impl Models {
     fn check_free(&self, port: &PortName) -> Result<()> {
         match self.cards.get(port.rest()) {
-            Some(card) if card.strong_count() > 0 => Err(Error::PortInUse { name: port.to_string() }),
+            Some(card) if card.strong_count() > 0 => Err(Error::port_in_use(port.to_string())),
             _ => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ impl Runner {
         let thread = std::thread::Builder::new()
             .name("82599 model".to_string())
             .spawn(move || run(&stopped, &shared))
-            .map_err(|e| Error::system("starting the model's thread", e))?;
+            .map_err(Error::thread)?;
         Ok(Runner { stop, cards, thread: Some(thread), process: std::process::id() })
     }
 

@@ -16,7 +16,7 @@ impl ControlThread {
     /// Starts a thread that runs `meet`, which returns once the event is readable.
     ///
     /// # Errors
-    /// [`Error::System`] without a descriptor or a thread.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without a descriptor or a thread.
     pub fn start(
         name: &str,
         peers: Peers,
@@ -28,7 +28,7 @@ impl ControlThread {
         let thread = std::thread::Builder::new()
             .name(name.to_string())
             .spawn(move || meet(&peers, &stopped))
-            .map_err(|error| Error::system("starting a thread", error))?;
+            .map_err(Error::thread)?;
         Ok(ControlThread { stop, thread: Some(thread) })
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::connect_as;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The longest path of a socket, in bytes (unix(7)).
 const LONGEST_PATH: usize = 107;
@@ -18,7 +18,7 @@ const WAITING: i32 = 128;
 /// Creates a socket at `path`, replacing one without a server.
 ///
 /// # Errors
-/// [`Error::Serve`] if the path cannot be used.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     listen_as(SocketType::STREAM, path)
 }
@@ -55,7 +55,10 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 /// # Errors
 /// As [`listen`].
 pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
-    let fail = |why: String, mend: &str| Error::Serve { path: path.to_path_buf(), why, mend: mend.into() };
+    let fail = |why: String, mend: &'static str| Error::socket(path, why, mend);
+    let bad_path = |why: String, mend: &'static str| {
+        Error::new(ErrorKind::BadName, path.display().to_string(), why).with_remedy(mend)
+    };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         match connect_as(kind, path).map_err(|error| (Errno::from_io_error(&error), error)) {
             // Nothing listens there any more.
@@ -93,10 +96,10 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
     };
     bind().map_err(|e: std::io::Error| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
-            fail("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+            bad_path("a file that is no socket is there".to_string(), "choose another path, or remove the file")
         }
         // unix(7): `sun_path` has 108 bytes, of which the last is 0.
-        _ if path.as_os_str().len() > LONGEST_PATH => fail(
+        _ if path.as_os_str().len() > LONGEST_PATH => bad_path(
             format!("its path has {} bytes, and that of a socket at most {LONGEST_PATH}", path.as_os_str().len()),
             "choose a shorter path",
         ),

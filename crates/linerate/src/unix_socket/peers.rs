@@ -36,7 +36,7 @@ impl Peers {
     /// Listens at `path`, for peers that begin as the protocol says.
     ///
     /// # Errors
-    /// [`Error::Serve`](crate::Error::Serve) if the path cannot be used.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used.
     pub fn listen(path: &Path, first: FirstMessage) -> Result<Peers> {
         Peers::listen_as(SocketType::STREAM, path, first)
     }
@@ -53,7 +53,7 @@ impl Peers {
     /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
     ///
     /// # Errors
-    /// [`Error::Card`] if the socket, or its folder, is not for this user, or if no socket can be there.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the socket, or its folder, is not for this user, or if no socket can be there.
     pub fn at(port: &str, path: &Path) -> Result<Peers> {
         Peers::at_as(SocketType::STREAM, port, path)
     }
@@ -63,9 +63,9 @@ impl Peers {
     /// # Errors
     /// As [`at`](Peers::at).
     pub fn at_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
-        let refused = |why: String, mend: &str| {
+        let refused = |why: String, mend: &'static str| {
             let why = format!("{}: {why}", path.display());
-            Err(Error::Card { card: port.to_string(), why, mend: mend.into() })
+            Err(Error::card(port, why, mend))
         };
         if let Err(error) = SocketAddrUnix::new(path) {
             return refused(error.to_string(), "choose a path of at most 107 bytes for both sides");

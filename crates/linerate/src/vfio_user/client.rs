@@ -48,7 +48,7 @@ impl Drop for Link {
 fn mend(why: io::ErrorKind, path: &str) -> Remedy {
     match why {
         io::ErrorKind::PermissionDenied => "ask the server's owner for access to the socket".into(),
-        _ => Remedy::Serve { path: path.to_string() },
+        _ => Remedy::ServeCard { path: path.to_string() },
     }
 }
 
@@ -56,9 +56,9 @@ impl VfioUser {
     /// Connects to the device that is served at `path`.
     ///
     /// # Errors
-    /// [`Error::Card`]: no server listens there, the device is in use, or it is not a PCI device.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): no server listens there, the device is in use, or it is not a PCI device.
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
-        let card = |why: String, mend: Remedy| Error::Card { card: format!("vfio-user:{path}"), why, mend };
+        let card = |why: String, mend: Remedy| Error::card(format!("vfio-user:{path}"), why, mend);
         let socket = UnixStream::connect(Path::new(path))
             .map_err(|error| card(format!("no server can be reached there: {error}"), mend(error.kind(), path)))?;
         let patience = |socket: &UnixStream| {
@@ -139,7 +139,7 @@ impl VfioUser {
     }
 
     fn refuse(&self, why: String) -> Error {
-        Error::Card { card: format!("vfio-user:{}", self.path), why, mend: Remedy::Serve { path: self.path.clone() } }
+        Error::card(format!("vfio-user:{}", self.path), why, Remedy::ServeCard { path: self.path.clone() })
     }
 }
 
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn the_hint_depends_on_the_error() {
         assert!(mend(io::ErrorKind::PermissionDenied, "/s").to_string().contains("access"));
-        assert_eq!(mend(io::ErrorKind::NotFound, "/s"), Remedy::Serve { path: "/s".to_string() });
+        assert_eq!(mend(io::ErrorKind::NotFound, "/s"), Remedy::ServeCard { path: "/s".to_string() });
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Server {
     /// Serves `function` at a socket `path`, which is created.
     ///
     /// # Errors
-    /// [`Error::Serve`] if the path cannot be used: a server listens there already, or a socket cannot be created.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used: a server listens there already, or a socket cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
         Interrupt::prepare_for_peers();
@@ -113,7 +113,7 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("vfio-user".to_string())
             .spawn(move || Service { function, memories: Vec::new(), negotiated: false }.run(lobby, &stopped))
-            .map_err(|e| Error::system("starting a thread", e))?;
+            .map_err(Error::thread)?;
         Ok(Server { _file: SocketFile::at(path), stop, thread: Some(thread) })
     }
 }

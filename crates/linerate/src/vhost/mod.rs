@@ -60,11 +60,11 @@ impl Vhost {
     /// virtqueues are offered if `has_packed`; a file beside the socket, `PATH.rings`, keeps their places.
     ///
     /// # Errors
-    /// [`Error::Serve`] if the path cannot be used, [`Error::TooManyQueues`], [`Error::System`].
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<Vhost> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
-            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+            return Err(Error::too_many_queues(config.name, "pairs of", queues, MAX_QUEUES));
         }
         let places = has_packed.then(|| Places::open(Path::new(path)).map(Arc::new)).transpose()?;
         let vring = |number| {

@@ -60,12 +60,12 @@ impl Places {
     /// Opens the file of a socket, or creates it.
     ///
     /// # Errors
-    /// [`Error::Serve`] if it cannot be created, or is not this user's own.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be created, or is not this user's own.
     pub fn open(socket: &Path) -> Result<Places> {
         let mut name = socket.as_os_str().to_os_string();
         name.push(".rings");
         let path = PathBuf::from(name);
-        let fail = |why: String, mend: &str| Error::Serve { path: path.clone(), why, mend: mend.into() };
+        let fail = |why: String, mend: &'static str| Error::socket(&path, why, mend);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| fail(format!("cannot open it: {e}"), "choose a path in a folder that you may write to"))?;

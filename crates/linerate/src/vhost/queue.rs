@@ -737,7 +737,7 @@ impl Sleep {
     /// Watches a virtqueue's changes.
     ///
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(vring: &Vring) -> Result<Sleep> {
         let fail = |error| Error::system("epoll", error);
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;

@@ -60,8 +60,8 @@ impl Shared {
 /// Starts the control thread: it listens at `path`, or connects there for ever.
 ///
 /// # Errors
-/// [`Error::Serve`](crate::Error::Serve) if the path cannot be used, [`Error::Card`](crate::Error::Card) if a front end's socket is
-/// there and not for this user, [`Error::System`](crate::Error::System) without a thread.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if a front end's socket is
+/// there and not for this user, [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::at(port, path)?,

@@ -139,7 +139,7 @@ impl Vring {
     /// Creates a virtqueue; with a record, its ring may be a packed one.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(port: &str, record: Option<Record>) -> Result<Vring> {
         Ok(Vring {
             port: port.to_string(),

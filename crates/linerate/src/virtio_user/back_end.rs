@@ -89,7 +89,7 @@ impl BackEnd {
     /// Takes over a connection, and asks what the back end has. It gets no memory yet.
     ///
     /// # Errors
-    /// [`Error::Card`]; [`Error::System`] without descriptors.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable); [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
@@ -116,7 +116,7 @@ impl BackEnd {
     /// Fails if a request has failed.
     ///
     /// # Errors
-    /// [`Error::Card`].
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable).
     pub fn check(&self) -> Result<()> {
         self.link.failure().map_or(Ok(()), |_| Err(failed(&self.link, &self.wanted.port)))
     }
@@ -222,7 +222,7 @@ fn number(link: &Link, request: Request) -> Option<u64> {
 /// Returns the error of a back end that cannot be used.
 fn failed(link: &Link, card: &str) -> Error {
     let why = link.failure().unwrap_or("the back end cannot be used").to_string();
-    Error::Card { card: card.to_string(), why, mend: link.remedy().into() }
+    Error::card(card, why, link.remedy())
 }
 
 impl Transport for Arc<BackEnd> {

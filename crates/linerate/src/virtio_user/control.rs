@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Forms;
 use super::back_end::{BackEnd, Wanted};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::nic::virtio::Virtio;
 use crate::pci::Interrupt;
 use crate::port::{Config, Device, FRAME_HEADERS, span_of};
@@ -30,7 +30,7 @@ pub struct Shared {
 
 impl Shared {
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(path: &str, forms: Forms, config: &Config) -> Result<Shared> {
         let options = &config.options;
         let interrupts = if options.interrupts.is_some() { options.rx_queues } else { 0 };
@@ -98,14 +98,12 @@ impl Shared {
         let unusable = |error| Unusable { error, device: None };
         let back_end = BackEnd::new(socket, &self.wanted).map_err(unusable)?;
         // A request that failed is the reason of whatever else fails.
-        let explained = |error| match (back_end.check(), error) {
+        let explained = |error: Error| match (back_end.check(), error) {
             (Err(reason), _) => reason,
-            (_, Error::BadDevice { why }) => Error::Card {
-                card: name.clone(),
-                why: format!("the back end violates its specification: {why}"),
-                mend: back_end.link.remedy().into(),
-            },
-            (_, other) => other,
+            (_, error) if error.kind() == ErrorKind::BadDevice => {
+                Error::card(name, error.why().to_string(), back_end.link.remedy())
+            }
+            (_, error) => error,
         };
         // SAFETY: the connection goes to this driver alone, and what the other side can reach is the memory that is sent
         // over it: the port's region and its rings.
@@ -154,11 +152,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
         "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
         shared.path
     );
-    Error::Card {
-        card: shared.config.name.clone(),
-        why: format!("no back end can be reached there: {error}"),
-        mend: mend.into(),
-    }
+    Error::card(shared.config.name.clone(), format!("no back end can be reached there: {error}"), mend)
 }
 
 /// Attaches to one back end after the other.

@@ -62,13 +62,13 @@ impl VirtioUser {
     /// for back ends.
     ///
     /// # Errors
-    /// [`Error::Card`] if no back end listens there, or it cannot be used; [`Error::Serve`] if the path cannot be used,
-    /// [`Error::TooManyQueues`], and errors of the driver.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if no back end listens there, or it cannot be used; [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used,
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), and errors of the driver.
     pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<VirtioUser> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
-            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues, most: MAX_QUEUES });
+            return Err(Error::too_many_queues(config.name, "pairs of", queues, MAX_QUEUES));
         }
         let shared = Arc::new(Shared::new(path, forms, &config)?);
         let control = control::start(is_server, shared.clone())?;

@@ -67,7 +67,7 @@ impl PacketPort {
     /// to the port's.
     ///
     /// # Errors
-    /// [`Error::Interface`](crate::Error::Interface): the obstacle.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): the obstacle.
     pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<PacketPort> {
         config.check_ring()?;
         let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };

@@ -69,7 +69,7 @@ impl Socket {
     /// wait for `patience` in the kernel.
     ///
     /// # Errors
-    /// [`Error::Interface`]: the operation that the kernel refused.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): the operation that the kernel refused.
     pub fn open(interface: &Interface, ring: usize, longest: usize, patience: Duration) -> Result<Socket> {
         let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);

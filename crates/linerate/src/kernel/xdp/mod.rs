@@ -13,6 +13,7 @@ mod queue;
 mod ring;
 mod socket;
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -24,7 +25,7 @@ use super::interface::Interface;
 use super::packet::PacketPort;
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::filter::Filter;
 use crate::port::{
     Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
@@ -126,7 +127,10 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let interface_name = interface.name().to_string();
     match Xdp::open(interface, &options, config.clone()) {
         // Packet sockets receive the same packets, only slower; a program that asked for more gets the error.
-        Err(Error::NoXdp { why, .. }) if queue.is_none() && copying != Copying::Never && !busy => {
+        Err(error)
+            if error.kind() == ErrorKind::Unsupported && queue.is_none() && copying != Copying::Never && !busy =>
+        {
+            let why = error.why();
             let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
             let config = Config { description, ..config };
             Ok(Box::new(PacketPort::open(Interface::open(&interface_name)?, options.flow, config)?))
@@ -201,10 +205,10 @@ impl Xdp {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`Error::BadName`], [`Error::TooManyQueues`], [`Error::Interface`], [`Error::MemoryLock`], [`Error::PoolTooSmall`] and others: the obstacle.
+    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`], [`ErrorKind::Exhausted`] and others: the obstacle.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
         let name = interface.name().to_string();
-        let cannot = |why: String, mend: String| Error::Interface { name: name.clone(), why, mend };
+        let cannot = |why: String, mend: String| Error::interface(name.clone(), why, mend);
         let size = config.pool.region().buffer_size();
         if !(2048..=4096).contains(&size) {
             let why = format!("AF_XDP needs buffers of 2048 or 4096 bytes, and the region's have {size}");
@@ -217,14 +221,14 @@ impl Xdp {
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
                 let why = format!("{name} has no queue {queue}: its queues are 0 to {}", there.saturating_sub(1));
-                return Err(Error::BadName { name: config.name, why });
+                return Err(Error::bad_name(config.name, why));
             }
             Some(queue) => vec![queue],
             None => (0..there).collect(),
         };
         if usize::from(config.options.rx_queues) > queues.len() {
             let (queues, most) = (config.options.rx_queues, queues.len() as u16);
-            return Err(Error::TooManyQueues { port: config.name, direction: "receive", queues, most });
+            return Err(Error::too_many_queues(config.name, "receive", queues, most));
         }
 
         let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;
@@ -297,11 +301,11 @@ impl XdpSockets {
         let addresses = interface.addresses();
         let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
         let name = interface.name();
-        Err(Error::Interface {
-            name: name.to_string(),
-            why: format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
-            mend: format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
-        })
+        Err(Error::interface(
+            name.to_string(),
+            format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
+            format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
+        ))
     }
 
     /// Returns the socket at an index, reopened if it was closed.
@@ -338,14 +342,14 @@ fn is_taken(error: &std::io::Error) -> bool {
 /// Attaches the program in the driver if possible, otherwise in the kernel's generic path.
 fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
     let refused = |error: std::io::Error| match is_taken(&error) {
-        true => Error::Interface {
-            name: interface.name().to_string(),
-            why: "another XDP program is attached to it".to_string(),
-            mend: format!(
+        true => Error::interface(
+            interface.name().to_string(),
+            "another XDP program is attached to it".to_string(),
+            format!(
                 "see which: bpftool net; detach it if it is not needed: sudo ip link set dev {} xdp off",
                 interface.name()
             ),
-        },
+        ),
         false => interface.refused("attach a program to it", &error),
     };
     let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
@@ -355,10 +359,10 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
         Ok(link) => Ok((link, Mode::Driver)),
         Err(error) if is_impossible(&error) => match attach_in(Mode::Generic) {
             Ok(link) => Ok((link, Mode::Generic)),
-            Err(error) if is_impossible(&error) => Err(Error::NoXdp {
-                name: interface.name().to_string(),
-                why: format!("its driver, {}, does not support XDP programs: {error}", interface.driver()),
-            }),
+            Err(error) if is_impossible(&error) => {
+                let why = format!("its driver, {}, does not support XDP programs: {error}", interface.driver());
+                Err(no_xdp(interface.name(), why))
+            }
             Err(error) => Err(refused(error)),
         },
         Err(error) => Err(refused(error)),
@@ -410,7 +414,7 @@ impl Sockets for XdpSockets {
         let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
             // Another queue of the port sends on the interface's only queue.
-            return Err(Error::QueueTaken { port: on.config.name.clone(), queue, direction: "transmit" });
+            return Err(Error::queue_taken(on.config.name.clone(), "transmit", queue));
         };
         Ok(Box::new(Tx::new(XdpTx {
             socket,
@@ -437,4 +441,10 @@ impl Sockets for XdpSockets {
 #[cfg(fuzzing)]
 pub(crate) fn fuzz_program(filter: &crate::filter::Filter) -> Option<usize> {
     program::program(Some(filter), program::Take::ToSocket(0)).map(|code| code.len())
+}
+
+/// Returns the error of a kernel, or an interface, without AF_XDP.
+fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
+    let remedy = format!("packet:{interface}, which needs nothing of the driver, and copies each packet");
+    Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)
 }

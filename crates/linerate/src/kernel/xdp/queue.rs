@@ -44,7 +44,7 @@ pub(super) struct XdpRx {
 
 impl XdpRx {
     /// # Errors
-    /// [`Error::System`]: the process has no descriptors left.
+    /// [`ErrorKind::System`](crate::ErrorKind::System): the process has no descriptors left.
     pub(super) fn watch(sockets: &[(Arc<Socket>, Option<Receiving>)]) -> Result<Option<OwnedFd>> {
         if sockets.len() < 2 {
             return Ok(None);

@@ -208,7 +208,7 @@ impl Socket {
     /// Binds to a queue of the interface.
     ///
     /// # Errors
-    /// [`Error::Interface`] if the queue is taken or cannot be bound so; [`Error::PoolTooSmall`], [`Error::System`].
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the queue is taken or cannot be bound so; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted), [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn bind(on: &On, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
         let (pool, copying) = (&on.config.pool, options.copying);
         // The kernel releases a queue a moment after its last socket was closed.
@@ -256,9 +256,7 @@ impl Socket {
     /// Fails on a kernel without AF_XDP.
     pub fn check_kernel(interface: &str) -> Result<()> {
         match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
-            Err(Errno::AFNOSUPPORT) => {
-                Err(Error::NoXdp { name: interface.to_string(), why: "the kernel has no AF_XDP".to_string() })
-            }
+            Err(Errno::AFNOSUPPORT) => Err(super::no_xdp(interface, "the kernel has no AF_XDP")),
             // Other obstacles are reported when the socket is used.
             _ => Ok(()),
         }
@@ -305,11 +303,9 @@ impl Socket {
                 made => made.map(|()| true),
             };
             has_metadata = made.map_err(|error| match error {
-                Errno::NOBUFS | Errno::NOMEM => Error::MemoryLock {
-                    limit: memory_lock_limit(),
-                    needed: (umem.len >> 10).next_multiple_of(4),
-                    user: rustix::process::getuid().as_raw(),
-                },
+                Errno::NOBUFS | Errno::NOMEM => {
+                    Error::memory_lock(memory_lock_limit(), (umem.len >> 10).next_multiple_of(4))
+                }
                 error => refused("register the region as its UMEM", error),
             })?;
         }
@@ -348,16 +344,16 @@ impl Socket {
             }
         };
         once_released(until, |error| *error == Errno::BUSY, bind_once).map_err(|error| match error {
-            Errno::BUSY => Error::Interface {
-                name: interface.name().to_string(),
-                why: format!("queue {queue} is bound to another AF_XDP socket already"),
-                mend: "end the other program, or take another queue: xdp:IF-Q".to_string(),
-            },
-            Errno::INVAL if queue >= interface.queues() => Error::Interface {
-                name: interface.name().to_string(),
-                why: format!("it has no queue {queue}; it has {}", interface.queues()),
-                mend: format!("use one of those, or add more: sudo ethtool -L {} combined N", interface.name()),
-            },
+            Errno::BUSY => Error::interface(
+                interface.name().to_string(),
+                format!("queue {queue} is bound to another AF_XDP socket already"),
+                "end the other program, or take another queue: xdp:IF-Q".to_string(),
+            ),
+            Errno::INVAL if queue >= interface.queues() => Error::interface(
+                interface.name().to_string(),
+                format!("it has no queue {queue}; it has {}", interface.queues()),
+                format!("use one of those, or add more: sudo ethtool -L {} combined N", interface.name()),
+            ),
             error => refused(&format!("bind to queue {queue}"), error),
         })?;
         Quarantined::give_back((interface.index(), queue));
@@ -365,7 +361,7 @@ impl Socket {
         let chains = sharing.map_or(flags.contains(SocketAddrXdpFlags::XDP_USE_SG), |other| other.chains);
 
         let buffers = pool.region().buffers();
-        let bufs = pool.take(len as usize).ok_or(Error::PoolTooSmall { buffers, needed: len as usize })?;
+        let bufs = pool.take(len as usize).ok_or(Error::pool_too_small(buffers, len as usize))?;
         for buf in bufs {
             receiving.lent.lend(buf);
             receiving.fill.push([u64::from(buf) << region.shift()]);

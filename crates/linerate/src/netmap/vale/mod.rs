@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::delivery::{Delivery, DeliveryRx};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::port::{Behind, Config, Drops, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit, is_vale};
 pub use forward::{Destination, Forward, Learning};
 use port::ValeTx;
@@ -100,12 +100,17 @@ impl Switch {
     fn add(&self, name: &str, delivery: Delivery) -> Result<(u8, Arc<Delivery>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
-            return Err(Error::PortInUse { name: format!("{}:{name}", self.name) });
+            return Err(Error::port_in_use(format!("{}:{name}", self.name)));
         }
         let mut ports = Ports::clone(&all);
         let number = ports.iter().position(Option::is_none).unwrap_or(ports.len());
         if number >= MAX_PORTS {
-            return Err(Error::SwitchFull { switch: self.name.clone(), most: MAX_PORTS });
+            return Err(Error::new(
+                ErrorKind::Exhausted,
+                &self.name,
+                format!("the switch has {MAX_PORTS} ports, the most possible"),
+            )
+            .with_remedy(Remedy::Do("close some, or use another switch".into())));
         }
         let delivery = Arc::new(delivery);
         ports.resize(ports.len().max(number + 1), None);
@@ -158,11 +163,11 @@ impl ValePort {
     /// Makes a port on a switch, such as `vale0` and `a`. The switch is made if it does not exist.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::SwitchFull`], [`Error::BadName`], [`Error::RingSize`].
+    /// [`ErrorKind::InUse`], [`ErrorKind::Exhausted`], [`ErrorKind::BadName`], [`ErrorKind::BadOption`].
     pub fn open(switch: &str, port: &str, config: Config) -> Result<ValePort> {
         config.check_ring()?;
         let name = format!("{switch}:{port}");
-        let bad = |why: &str| Err(Error::BadName { name: name.clone(), why: why.to_string() });
+        let bad = |why: &str| Err(Error::bad_name(&name, why).with_remedy("vale0:a"));
         let plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         // The port of an attached host's stack has its interface's name with a mark behind it.

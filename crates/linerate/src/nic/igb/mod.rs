@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::intel::{Controller, Hardware, Intel, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
-use crate::error::{Error, Result};
+use crate::error::{ErrorKind, Result};
 use crate::pci::Bar;
 use crate::port::{Link, Rss, Statistics};
 use crate::spec::x82576::*;
@@ -246,8 +246,8 @@ fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     hardware.set(CTRL, CTRL::GIO_MASTER_DISABLE);
     match hardware.wait_clear(STATUS, STATUS::GIO_MASTER_ENABLE) {
         // A request that is never completed ends with the reset, too.
-        Ok(()) | Err(Error::Timeout { .. }) => {}
-        gone => return gone,
+        Err(gone) if gone.kind() != ErrorKind::Timeout => return Err(gone),
+        _ => {}
     }
     hardware.set(CTRL, CTRL::RST);
     // 4.3.1: the EEPROM is reloaded; no access for 3 ms.

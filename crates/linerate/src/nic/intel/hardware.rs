@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Controller;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
@@ -192,7 +192,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             u32::MAX => {
                 let (port, register) = (self.config.name.clone(), register.definition.name);
                 // The card may be leaving.
-                self.check_bus().and(Err(Error::CardGone { port, register }))
+                self.check_bus().and(Err(Error::card_gone(port, register)))
             }
             value => Ok(value),
         }
@@ -256,7 +256,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         while self.read_live(register)? & mask != want {
             if waited >= BOUND {
                 let (port, section) = (self.config.name.clone(), register.definition.section);
-                return Err(Error::Timeout { port, register: describe(&register), section, waited });
+                return Err(Error::timeout(port, describe(&register), section, waited));
             }
             self.bar.wait(STEP);
             waited += STEP;
@@ -339,24 +339,27 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     config.check_ring()?;
     for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
         if !(1..=C::MAX_QUEUES).contains(&queues) {
-            return Err(Error::TooManyQueues { port: port(), direction, queues, most: C::MAX_QUEUES });
+            return Err(Error::too_many_queues(port(), direction, queues, C::MAX_QUEUES));
         }
     }
     if config.options.interrupts.is_some() && config.options.rx_queues > C::MAX_INTERRUPTS {
         let queues = config.options.rx_queues;
-        return Err(Error::TooManyQueues { port: port(), direction: "interrupting", queues, most: C::MAX_INTERRUPTS });
+        return Err(Error::too_many_queues(port(), "interrupting", queues, C::MAX_INTERRUPTS));
     }
     if !(60..=C::MAX_FRAME).contains(&config.options.max_frame) {
-        return Err(Error::FrameLength { port: port(), frame: config.options.max_frame, most: C::MAX_FRAME });
+        let (frame, most) = (config.options.max_frame, C::MAX_FRAME);
+        let why = format!("frames of {frame} bytes are not possible: 60 to {most} without CRC");
+        return Err(Error::new(ErrorKind::BadOption, port(), why));
     }
     let region = config.pool.region();
     if region.room() < config.options.max_frame.min(1024) {
-        return Err(Error::BufferTooSmall {
-            port: port(),
-            buffer_size: region.buffer_size(),
-            frame: config.options.max_frame,
-            why: "the card writes whole KiB; give the region buffers of 2048 bytes or more",
-        });
+        return Err(Error::buffer_too_small(
+            port(),
+            region.buffer_size(),
+            config.options.max_frame,
+            "the card writes whole KiB",
+            "give the region buffers of 2048 bytes or more",
+        ));
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Addresses, Pool};
 use crate::pci::{Bar, Bus};
 use crate::port::{Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx};
@@ -217,7 +217,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             None => None,
         };
         if let Some(why) = why {
-            return Err(Error::Rss { port: self.name().to_string(), why });
+            return Err(Error::new(ErrorKind::BadOption, self.name(), format!("receive-side scaling: {why}")));
         }
         self.hardware.check_alive()?;
         self.rss = rss.clone();

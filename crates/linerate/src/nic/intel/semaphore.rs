@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Controller, Hardware};
-use crate::error::{Error, Result};
+use crate::error::{ErrorKind, Result};
 use crate::pci::Bar;
 use crate::spec::Register;
 // The bits are the same on all cards.
@@ -55,7 +55,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Takes the locks on `SW_FW_SYNC`: against other drivers, then against firmware.
     fn lock(&self, &Semaphores { swsm, sync, has_regsmp }: &Semaphores) -> Result<()> {
         match self.wait_clear(swsm, SWSM::SMBI) {
-            Err(Error::Timeout { .. }) => {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
                 // Its owner is dead: release for it, then take.
                 self.write(swsm, 0);
                 self.read(swsm);
@@ -65,7 +65,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         if has_regsmp {
             // A dead owner's lock is taken over, too.
             return match self.wait_clear(sync, SW_FW_SYNC::REGSMP) {
-                Err(Error::Timeout { .. }) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::Timeout => Ok(()),
                 other => other,
             };
         }

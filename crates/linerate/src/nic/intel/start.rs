@@ -36,7 +36,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
         let Some(bufs) = pool.take(descriptors.len()) else {
             let (buffers, needed) = (pool.available(), descriptors.len());
-            return Err(Error::PoolExhausted { buffers, needed });
+            return Err(Error::pool_exhausted(buffers, needed));
         };
         let placement = hardware.placement();
         for (descriptor, &buf) in descriptors.iter().zip(&bufs) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::X82599;
-use crate::error::{Error, Result};
+use crate::error::{ErrorKind, Result};
 use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 use crate::spec::x82599::*;
@@ -39,7 +39,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.clear(RXCTRL, RXCTRL::RXEN);
         self.set(CTRL, CTRL::MASTER_DISABLE);
         match self.wait_clear(STATUS, STATUS::MASTER_ENABLE_STATUS) {
-            Err(Error::Timeout { .. }) => {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
                 // A request is never completed. The datasheet's remedy: clear the card's buffers while loopback keeps
                 // frames from leaving, then reset twice.
                 self.set(HLREG0, HLREG0::LPBK);

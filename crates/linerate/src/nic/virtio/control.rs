@@ -29,7 +29,7 @@ impl Control {
     /// Sends a command, and waits for the acknowledgement. `what` is for error messages.
     ///
     /// # Errors
-    /// [`Error::Timeout`], or [`Error::Unsupported`] if the device rejects the command.
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), or [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the device rejects the command.
     pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         self.memory.write(self.offset, &command);
         self.memory.write(self.offset + DATA, data);
@@ -52,7 +52,7 @@ impl Control {
         self.memory.read(self.offset + ANSWER, &mut answer);
         match answer[0] {
             control::OK => Ok(()),
-            _ => Err(Error::Unsupported { port: self.port.clone(), what, why: "the device rejected the command" }),
+            _ => Err(Error::unsupported(self.port.clone(), what, "the device rejected the command")),
         }
     }
 }

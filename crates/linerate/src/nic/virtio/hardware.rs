@@ -112,10 +112,10 @@ impl Hardware {
         let most = transport.most_pairs(features);
         // 5.1.4.1; and the control queue behind them has a 16-bit number.
         if !(1..0x8000).contains(&most) {
-            return Err(Error::BadDevice { why: "its count of queue pairs is not between 1 and 32767" });
+            return Err(Error::bad_device("its count of queue pairs is not between 1 and 32767"));
         }
         if pairs > most {
-            return Err(Error::TooManyQueues { port: config.name, direction: "pairs of", queues: pairs, most });
+            return Err(Error::too_many_queues(config.name, "pairs of", pairs, most));
         }
         let layout = HeaderLayout {
             len: if features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 { header::LEN } else { header::SHORT_LEN }
@@ -126,12 +126,13 @@ impl Hardware {
         };
         let region = config.pool.region();
         if !layout.mergeable && region.room() < config.options.max_frame {
-            return Err(Error::BufferTooSmall {
-                port: config.name,
-                buffer_size: region.buffer_size(),
-                frame: config.options.max_frame,
-                why: "this device has no mergeable buffers; give the region larger buffers",
-            });
+            return Err(Error::buffer_too_small(
+                config.name,
+                region.buffer_size(),
+                config.options.max_frame,
+                "this device has no mergeable buffers",
+                "give the region larger buffers",
+            ));
         }
 
         // The set of queues depends on the features.
@@ -141,7 +142,7 @@ impl Hardware {
             // Both formats need a power of two.
             let size = transport.queue_size(number, config.ring() as u16);
             if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
-                return Err(Error::BadDevice { why: "the size of a queue is not a power of two from 4 to 32768" });
+                return Err(Error::bad_device("the size of a queue is not a power of two from 4 to 32768"));
             }
             let len = ring_layout(features, size).len;
             // Aligned to its size, so that it lies in one page of any size, and on a legacy device's page.
@@ -162,13 +163,16 @@ impl Hardware {
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
         let packets = DmaMap::new(dma, region.mapping())?;
         if matches!(packets.addresses(), Addresses::Contiguous(_)) && transport.bypasses_bus(features) {
-            return Err(Error::Card {
-                card: config.name,
-                why: "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
+            return Err(Error::card(
+                config.name.clone(),
+                "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
                       it would write into memory outside this process"
                     .to_string(),
-                mend: Remedy::TakeOverUio("start the machine with iommu_platform=on for it"),
-            });
+                Remedy::TakeOverUio {
+                    address: config.name,
+                    step: "start the machine with iommu_platform=on for it".into(),
+                },
+            ));
         }
         let rings = DmaMap::of_rings(dma, end, region.mapping().pages())?;
         let state = Mutex::new(State { promiscuous: true, ..State::default() });
@@ -245,7 +249,7 @@ impl Hardware {
         };
         match self.transport.start_queue(number, size, &addresses, vector) {
             true => Ok(()),
-            false => Err(Error::BadDevice { why: "it rejects an MSI-X vector that it has" }),
+            false => Err(Error::bad_device("it rejects an MSI-X vector that it has")),
         }
     }
 
@@ -283,9 +287,7 @@ impl Hardware {
                 let outcome = control.command(number, data, what);
                 outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
             }
-            None => {
-                Err(Error::Unsupported { port: self.config.name.clone(), what, why: "the device has no control queue" })
-            }
+            None => Err(Error::unsupported(self.config.name.clone(), what, "the device has no control queue")),
         }
     }
 
@@ -303,7 +305,7 @@ impl Hardware {
             self.command(command::RX_ALLMULTI, &mode, "all multicast")?;
         } else if !on {
             let why = "the device has no command for it, and is always promiscuous";
-            return Err(Error::Unsupported { port: self.config.name.clone(), what: "promiscuous mode", why });
+            return Err(Error::unsupported(self.config.name.clone(), "promiscuous mode", why));
         }
         Ok(())
     }
@@ -318,8 +320,8 @@ impl Hardware {
         let port = || self.config.name.clone();
         match self.transport.status() {
             // The unplugging may have begun since the first check.
-            u8::MAX => self.check_bus().and(Err(Error::CardGone { port: port(), register: "device_status" })),
-            status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::NeedsReset { port: port() }),
+            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status"))),
+            status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::needs_reset(port())),
             _ => Ok(()),
         }
     }
@@ -415,7 +417,7 @@ fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
         transport.set_status(reached);
         if transport.status() & status::FEATURES_OK == 0 {
             transport.set_status(status::FAILED);
-            return Err(Error::BadDevice { why: "it rejects features that it has offered" });
+            return Err(Error::bad_device("it rejects features that it has offered"));
         }
     }
     Ok(reached)
@@ -425,7 +427,7 @@ fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
 fn reset(transport: &dyn Transport, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
-        u8::MAX => Err(Error::CardGone { port: port.to_string(), register: "device_status" }),
+        u8::MAX => Err(Error::card_gone(port.to_string(), "device_status")),
         status => Ok(status == 0),
     })
 }

@@ -197,7 +197,7 @@ impl Device for Virtio {
         }
         if !self.hardware.transport.write_mac(mac.0) {
             let why = "the device has no command to set it";
-            return Err(Error::Unsupported { port: self.name().to_string(), what: "settable MAC address", why });
+            return Err(Error::unsupported(self.name().to_string(), "settable MAC address", why));
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Device for Virtio {
     /// (5.1.6.5.5).
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
         let why = "the device selects the queue: a flow arrives at the queue pair that last sent it";
-        Err(Error::Unsupported { port: self.name().to_string(), what: "receive-side scaling", why })
+        Err(Error::unsupported(self.name().to_string(), "receive-side scaling", why))
     }
 
     fn reset(&mut self) -> Result<()> {

@@ -52,7 +52,7 @@ impl Hardware {
         let reservation = pool.reserve(count + MAX_CHAIN)?;
         let doorbell = self.transport.notify(memory.number)?;
         let Some(bufs) = pool.take(count) else {
-            return Err(Error::PoolExhausted { buffers: pool.available(), needed: count });
+            return Err(Error::pool_exhausted(pool.available(), count));
         };
         let placement = self.placement();
         let header = self.layout.len as usize;
@@ -137,7 +137,7 @@ impl Hardware {
         self.check_alive()?;
         let mut state = self.state();
         if state.taken.contains(&memory.number) {
-            return Err(Error::QueueTaken { port: self.config.name.clone(), direction, queue });
+            return Err(Error::queue_taken(self.config.name.clone(), direction, queue));
         }
         state.taken.push(memory.number);
         state.held += 1;

@@ -354,7 +354,7 @@ impl Modern {
 }
 
 fn lies(why: &'static str) -> Error {
-    Error::BadDevice { why }
+    Error::bad_device(why)
 }
 
 /// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
@@ -369,7 +369,7 @@ pub(super) fn wait_until(
     let mut waited = Duration::ZERO;
     while !done()? {
         if waited >= BOUND {
-            return Err(Error::Timeout { port: port.to_string(), register: register.to_string(), section, waited });
+            return Err(Error::timeout(port.to_string(), register.to_string(), section, waited));
         }
         std::thread::sleep(STEP);
         waited += STEP;

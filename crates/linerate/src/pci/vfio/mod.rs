@@ -137,7 +137,7 @@ impl PciDevice for Vfio {
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 || region.flags & VFIO_REGION_INFO_FLAG_MMAP == 0 {
-            return Err(self.card.error(format!("its BAR {bar} is not memory that can be mapped"), Remedy::Choose));
+            return Err(self.card.error(format!("its BAR {bar} is not memory that can be mapped"), Remedy::ChooseCard));
         }
         let memory = Mapping::of_device(self.duplicate()?, region.offset, region.size as usize)?;
         // SAFETY: it is a BAR; the caller promises how its registers are used.
@@ -147,7 +147,7 @@ impl PciDevice for Vfio {
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts> {
         let region = self.region(bar.into())?;
         if bar > 5 || region.size == 0 {
-            return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::Choose));
+            return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::ChooseCard));
         }
         // SAFETY: as above.
         Ok(unsafe { IoPorts::new(self.duplicate()?.into(), region.offset) })

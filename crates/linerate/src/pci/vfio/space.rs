@@ -133,7 +133,7 @@ impl Space {
         let Some(number) = card.iommu_group else {
             return Err(card.error(
                 "it has no IOMMU group: the machine has no IOMMU, or it is off",
-                Remedy::TakeOverUio("boot with intel_iommu=on or amd_iommu=on"),
+                card.over_uio("boot with intel_iommu=on or amd_iommu=on"),
             ));
         };
         let mut groups = groups.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,6 +302,5 @@ fn not_viable(card: &NetworkCard, group: u32) -> Error {
 fn too_little_memory_lock(needed: usize) -> Error {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current.unwrap_or(u64::MAX);
     let kib = (needed / 1024).next_multiple_of(1024);
-    let user = rustix::process::getuid().as_raw();
-    Error::MemoryLock { limit: limit / 1024, needed: kib as u64, user }
+    Error::memory_lock(limit / 1024, kib as u64)
 }

@@ -21,7 +21,7 @@ impl Copier {
     /// Takes a ring of the shadow.
     ///
     /// # Errors
-    /// [`Error::BadPeer`](crate::Error::BadPeer) if the ring is outside its memory.
+    /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if the ring is outside its memory.
     pub fn new(memory: OwnedFd, buffers: Buffers, place: RingAt) -> Result<Copier> {
         let client = ClientRing::begin(Ring::new(&SharedMapping::of_peer(memory, buffers)?, place)?);
         let head = client.head();

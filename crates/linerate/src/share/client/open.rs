@@ -15,7 +15,7 @@ impl Client {
     /// Opens a port. The connection becomes its descriptor: the port is closed with it.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     #[doc(hidden)]
     pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
         let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
@@ -50,15 +50,15 @@ pub fn open_by(
 /// Describes the port of a descriptor that another process has opened. `None` if it has no port.
 ///
 /// # Errors
-/// [`Error::Refused`] and those of [`Client::find`].
+/// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED) and those of [`Client::find`].
 pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
     let Some(client) = of(fd)? else { return Ok(None) };
     opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)
 }
 
 fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
-    let Reply::Opened(opened) = reply else { return Err(Error::BadPeer { why: "its reply is to another request" }) };
-    let memory = descriptors.pop().ok_or(Error::BadPeer { why: "a descriptor is missing" })?;
+    let Reply::Opened(opened) = reply else { return Err(Error::bad_peer("its reply is to another request")) };
+    let memory = descriptors.pop().ok_or(Error::bad_peer("a descriptor is missing"))?;
     let memory = SharedMapping::of_peer(memory, opened.buffers)?;
     SharedPort::new(*opened, memory, begins)
 }

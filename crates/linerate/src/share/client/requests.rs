@@ -29,12 +29,12 @@ pub struct Client {
 }
 
 pub(super) fn unanswered(error: std::io::Error) -> Error {
-    Error::System { call: "asking the server of the port", source: error }
+    Error::system("asking the server of the port", error)
 }
 
 pub(super) fn accepted(answer: (Reply, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>)> {
     match answer {
-        (Reply::Refused { why, errno }, _) => Err(Error::Refused { why, errno }),
+        (Reply::Refused(error), _) => Err(error),
         answer => Ok(answer),
     }
 }
@@ -47,7 +47,7 @@ impl Client {
     /// Connects to the server of ports of this name; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Serve`] if it does not admit this user, does not answer, or belongs to a user other than root and this
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it does not admit this user, does not answer, or belongs to a user other than root and this
     /// one.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name)? {
@@ -61,19 +61,14 @@ impl Client {
     /// Connects to all servers in a folder; if there is no folder, there are none.
     ///
     /// # Errors
-    /// [`Error::Serve`] if one does not admit this user, or if the folder does not.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if one does not admit this user, or if the folder does not.
     pub fn all(folder: &Path) -> Result<Vec<Client>> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => {
-                let mend =
-                    "name the folder of your own server, LINERATE_PORTS=PATH, or run this as the server's user".into();
-                return Err(Error::Serve {
-                    path: folder.to_path_buf(),
-                    why: format!("it cannot be read: {error}"),
-                    mend,
-                });
+                let mend = "name the folder of your own server, LINERATE_PORTS=PATH, or run this as the server's user";
+                return Err(Error::socket(folder, format!("it cannot be read: {error}"), mend));
             }
         };
         let mut clients = Vec::new();
@@ -114,25 +109,25 @@ impl Client {
     fn done(&self, request: &Request) -> Result<u32> {
         match self.ask(request, &[])?.0 {
             Reply::Done { number } => Ok(number),
-            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
+            _ => Err(Error::bad_peer("its reply is to another request")),
         }
     }
 
     /// Returns a port's number of rings.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
-            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
+            _ => Err(Error::bad_peer("its reply is to another request")),
         }
     }
 
     /// Returns the length of the virtio-net header in front of a port's packets, after setting it to `set`, if given.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         self.done(&Request::Header { name: name.to_string(), set })
     }
@@ -141,7 +136,7 @@ impl Client {
     /// switch, or that of the new port on it (`vale0:vm1`).
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn attach(&self, switch: &str, port: &str, host: bool, rings: RingCounts) -> Result<u32> {
         self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
     }
@@ -149,7 +144,7 @@ impl Client {
     /// Detaches a port from a switch; returns its number.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn detach(&self, switch: &str, port: &str) -> Result<u32> {
         self.done(&Request::Detach { switch: switch.to_string(), port: port.to_string() })
     }
@@ -157,7 +152,7 @@ impl Client {
     /// Makes a persistent port, which exists without a client.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn create(&self, name: &str, rings: RingCounts) -> Result<()> {
         self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
     }
@@ -165,7 +160,7 @@ impl Client {
     /// Removes a persistent port.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn destroy(&self, name: &str) -> Result<()> {
         self.done(&Request::Destroy { name: name.to_string() }).map(drop)
     }
@@ -173,11 +168,11 @@ impl Client {
     /// Lists all ports of the server.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     pub fn list(&self) -> Result<Vec<PortState>> {
         match self.ask(&Request::List, &[])?.0 {
             Reply::List(list) => Ok(list),
-            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
+            _ => Err(Error::bad_peer("its reply is to another request")),
         }
     }
 
@@ -185,12 +180,12 @@ impl Client {
     /// (`MemoryChoice::process`). Returns its number and its plan.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
     #[doc(hidden)]
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {
             Reply::Pools { number, plan } => Ok((number, plan)),
-            _ => Err(Error::BadPeer { why: "its reply is to another request" }),
+            _ => Err(Error::bad_peer("its reply is to another request")),
         }
     }
 }
@@ -206,10 +201,10 @@ pub fn memory_of(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
 
 /// Returns where to put copies of packets that a descriptor's port sends into a pipe.
 pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<RingAt>, Vec<OwnedFd>)> {
-    let client = of(fd)?.ok_or(Error::BadPeer { why: "the server of the port is gone" })?;
+    let client = of(fd)?.ok_or(Error::bad_peer("the server of the port is gone"))?;
     match client.ask(&Request::Shadow, &[fd])? {
         (Reply::Shadow { buffers, places }, descriptors) => Ok((buffers, places, descriptors)),
-        _ => Err(Error::BadPeer { why: "its reply is to another request" }),
+        _ => Err(Error::bad_peer("its reply is to another request")),
     }
 }
 

@@ -52,7 +52,7 @@ impl ClientRings {
     /// changed.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if a ring is outside the memory, or has no other end.
+    /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if a ring is outside the memory, or has no other end.
     pub fn new(
         memory: &Arc<SharedMapping>,
         mine: &PortLayout,
@@ -69,7 +69,7 @@ impl ClientRings {
             let Some(places) = places else { return Ok(None) };
             match places.get(n) {
                 Some(Some(place)) if place.slots == slots => ring(place).map(Some),
-                _ => Err(Error::BadPeer { why: "its pipe has no other end" }),
+                _ => Err(Error::bad_peer("its pipe has no other end")),
             }
         };
         let transmit = |(n, place): (usize, &Option<RingAt>)| {
@@ -101,7 +101,7 @@ impl ClientTx {
     /// Hands over the slots that the program has released, and sends the server a token if it wants one.
     ///
     /// # Errors
-    /// [`Error::BadRing`].
+    /// [`ErrorKind::BadRing`](crate::ErrorKind::BadRing).
     #[inline(always)]
     pub fn hand_over(&self, socket: BorrowedFd<'_>) -> Result<()> {
         let client = &self.client;
@@ -140,7 +140,7 @@ impl ClientRx {
     /// wants one.
     ///
     /// # Errors
-    /// [`Error::BadRing`].
+    /// [`ErrorKind::BadRing`](crate::ErrorKind::BadRing).
     #[inline(always)]
     pub fn give_back(&self, socket: BorrowedFd<'_>) -> Result<()> {
         let (ring, head) = (&self.client.ring, self.client.checked_head()?);
@@ -557,7 +557,7 @@ mod tests {
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
         assert!(ClientRings::new(&memory.shared, &placed, None, true).is_ok());
         let refused = ClientRings::new(&memory.shared, &placed, Some(&placed), true).map(drop);
-        assert!(matches!(refused, Err(Error::BadPeer { .. })));
+        assert!(refused.is_err_and(|error| error.kind() == crate::ErrorKind::BadPeer));
         // Rings that belong together have equal numbers of slots.
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();

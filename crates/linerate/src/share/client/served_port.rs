@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::Pool;
-use crate::netmap::closed;
 use crate::port::{
     Behind, Config, Link, MacAddress, QueueCounters, Receive, SendFinished, Settings, SoftwareDevice, SoftwarePort,
     Transmit, is_pipe, is_vale,
@@ -52,7 +51,7 @@ impl ServedPort {
     /// of its rings; `wanted` may ask for longer receive rings.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the server's reason, [`Error::Serve`] if it does not admit this user, [`Error::RingSize`].
+    /// [`ErrorKind::REFUSED`] with the server's reason, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         config.check_ring()?;
@@ -71,7 +70,7 @@ impl ServedPort {
         let opened = OpenedRings::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
         let folder = folder.to_path_buf();
         let open = move |which: RingSelection, receives: bool| {
-            let absent = || Error::NoServer { name: wanted.name.clone(), folder: folder.clone() };
+            let absent = || Error::no_server(&wanted.name, &folder);
             let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
             let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
             client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
@@ -111,7 +110,7 @@ impl SoftwareDevice for Remote {
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         if self.port.port.wanted().is_monitor() {
             let why = "a monitor only receives; send on the port itself";
-            return Err(Error::Unsupported { port: config.name.clone(), what: "sending", why });
+            return Err(Error::unsupported(config.name.clone(), "sending", why));
         }
         let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
@@ -131,22 +130,18 @@ impl SoftwareDevice for Remote {
                 let name = &wanted.name;
                 tracing::debug!(port = name, "the server has ended it");
                 let why = match wanted.is_monitor() {
-                    true => format!("{}, or the process that served both is gone", closed(name)),
-                    false if is_vale(name) || is_pipe(name) => {
-                        format!("{name}: the process that served it is gone; open it again")
-                    }
-                    false => format!(
-                        "{name}: the interface is deleted, or the process that served it is gone; open it again"
-                    ),
+                    true => "the port of the monitor is closed, or the process that served both is gone",
+                    false if is_vale(name) || is_pipe(name) => "the process that served it is gone",
+                    false => "the interface is deleted, or the process that served it is gone",
                 };
-                Err(Error::Refused { why, errno: libc::ENXIO })
+                Err(Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Do("open it again".into())))
             }
         }
     }
 
     fn set_mac(&mut self, config: &Config, _: MacAddress) -> Result<()> {
         let why = "its server chooses the address";
-        Err(Error::Unsupported { port: config.name.clone(), what: "address to be set", why })
+        Err(Error::unsupported(config.name.clone(), "address to be set", why))
     }
 }
 

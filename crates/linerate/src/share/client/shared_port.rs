@@ -39,7 +39,7 @@ impl SharedPort {
         let client_rings = ClientRings::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
         let end = opened.placed.at.checked_add(DESCRIPTION);
         if end.is_none_or(|end| end > memory.mapping.len()) {
-            return Err(Error::BadPeer { why: "its description is outside its memory" });
+            return Err(Error::bad_peer("its description is outside its memory"));
         }
         if begins {
             chain_extra(&memory, opened.placed.at, &opened.extra);
@@ -93,7 +93,7 @@ impl SharedPort {
     /// `read` copies packets outside all buffers (`NS_INDIRECT`) from an address of the program.
     ///
     /// # Errors
-    /// [`Error::BadRing`](crate::Error::BadRing) if head or cur are outside the program's slots.
+    /// [`ErrorKind::BadRing`](crate::ErrorKind::BadRing) if head or cur are outside the program's slots.
     pub fn sync_tx(&self, socket: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
         let mut result = Ok(());
         for (number, transmit) in self.client_rings.tx.iter().enumerate() {

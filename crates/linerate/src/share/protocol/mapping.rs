@@ -34,18 +34,18 @@ impl SharedMapping {
     /// Maps memory that another process has made.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if buffers are outside the memory, [`Error::System`] if it is not sealed against shrinking.
+    /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if buffers are outside the memory, [`ErrorKind::System`](crate::ErrorKind::System) if it is not sealed against shrinking.
     pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<SharedMapping>> {
         // Its owner can punch a hole into it. The next access needs a hugepage, and without one the kernel sends
         // SIGBUS. An ordinary page is simply allocated again.
         let kind = rustix::fs::fstatfs(&file).map_err(|error| Error::system("fstatfs", error))?.f_type;
         if kind as u64 == HUGETLBFS_MAGIC {
-            return Err(Error::BadPeer { why: "its memory is of hugepages, which it can remove" });
+            return Err(Error::bad_peer("its memory is of hugepages, which it can remove"));
         }
         let mapping = Mapping::of_peer(file)?;
         let end = buffers.count.checked_mul(buffers.size).and_then(|len| len.checked_add(buffers.at));
         if end.is_none_or(|end| end > mapping.len()) || !(64..=65536).contains(&buffers.size) {
-            return Err(Error::BadPeer { why: "its buffers are outside its memory" });
+            return Err(Error::bad_peer("its buffers are outside its memory"));
         }
         Ok(Arc::new(SharedMapping { mapping, buffers }))
     }
@@ -60,7 +60,7 @@ impl SharedMapping {
     /// Returns another descriptor of the memory.
     ///
     /// # Errors
-    /// [`Error::System`] without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn duplicate(&self) -> Result<OwnedFd> {
         self.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
     }
@@ -155,7 +155,7 @@ mod tests {
         let sizes = [(0, 0, 512), (0, 63, 512), (0, 65_537, 1)];
         for (at, size, count) in beyond.into_iter().chain(sizes) {
             let error = of(at, size, count).map(drop).unwrap_err();
-            assert!(matches!(error, Error::BadPeer { .. }), "{count} of {size} at {at}: {error}");
+            assert!(error.kind() == crate::ErrorKind::BadPeer, "{count} of {size} at {at}: {error}");
         }
         let memory = of(4096, 2048, 16).unwrap();
         let places = [0, 1, 2, 15, 16, u32::MAX].map(|number| memory.buffer(number));

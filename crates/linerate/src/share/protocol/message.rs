@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::{Offsets, Plan, PortLayout, RingCounts};
 use super::mapping::Buffers;
 use super::ring::RingAt;
+use crate::error::Error;
 
 /// Which rings of a port a client asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,7 +228,7 @@ pub enum Reply {
     /// All ports.
     List(Vec<PortState>),
     /// The request was refused.
-    Refused { why: String, errno: i32 },
+    Refused(Error),
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 //!
 //! - `name`: names of ports and their sockets; `socket`: the folder of the sockets, and the checks by which server and
 //!   client identify each other
-//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and replies; `errno`: errors as
+//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and repliesX
 //!   numbers
 //! - `mapping`: memory that is shared with another process; `layout`: where ports, rings and buffers are in it
 //! - `ring`: a ring in shared memory, from both ends; `pipe`: how slots of a pipe return to their sender
 
 pub mod connection;
-pub mod errno;
 pub mod layout;
 pub mod mapping;
 pub mod message;

@@ -8,13 +8,13 @@ use crate::port::is_vale;
 /// Returns where a port is served: at a socket in `folder` with the name of its switch or interface.
 ///
 /// # Errors
-/// [`Error::BadName`] if that is no file directly in the folder.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if that is no file directly in the folder.
 pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     let base = base(name);
     if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
         let why =
             "a switch or an interface has a name of letters, digits and signs, without '/' and without '.' in front";
-        return Err(Error::BadName { name: name.escape_default().to_string(), why: why.to_string() });
+        return Err(Error::bad_name(name.escape_default().to_string(), why.to_string()));
     }
     Ok(folder.join(base))
 }

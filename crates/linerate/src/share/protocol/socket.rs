@@ -46,19 +46,19 @@ pub fn folder() -> PathBuf {
 /// own, as with netmap: its interfaces are others.
 ///
 /// # Errors
-/// [`Error::System`] without `/proc`.
+/// [`ErrorKind::System`](crate::ErrorKind::System) without `/proc`.
 pub fn own_socket() -> Result<PathBuf> {
     own_socket_in(&folder())
 }
 
 pub fn own_socket_in(folder: &Path) -> Result<PathBuf> {
-    let namespace = fs::metadata("/proc/self/ns/net")
-        .map_err(|error| Error::System { call: "stat of /proc/self/ns/net", source: error })?;
+    let namespace =
+        fs::metadata("/proc/self/ns/net").map_err(|error| Error::system("stat of /proc/self/ns/net", error))?;
     Ok(folder.join(format!("any.{}", namespace.ino())))
 }
 
 fn refused(path: &Path, why: impl Into<String>, mend: impl Into<Remedy>) -> Error {
-    Error::Serve { path: path.to_path_buf(), why: why.into(), mend: mend.into() }
+    Error::socket(path, why.into(), mend)
 }
 
 /// Returns whether a user may serve and manage: root, or the user of this process.
@@ -155,7 +155,7 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
 /// Makes a listening socket at `path`, for users that `mode` and `group` admit.
 ///
 /// # Errors
-/// [`Error::Serve`] if the path is served already, belongs to another user, or cannot be made.
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path is served already, belongs to another user, or cannot be made.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     make(folder)?;
@@ -206,7 +206,7 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
 /// Connects a socket to the server at `path`; returns false if there is none.
 ///
 /// # Errors
-/// [`Error::Serve`] if the server does not admit this user, does not answer, or belongs to another user, which could keep
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the server does not admit this user, does not answer, or belongs to another user, which could keep
 /// the ports and read the packets; also if other users can replace the socket.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;

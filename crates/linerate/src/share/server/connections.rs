@@ -1,5 +1,6 @@
 //! Connections: their limits, and waiting for their ends.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -8,13 +9,14 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
 use super::State;
 use super::quota::has_room;
 use super::request_handler::RequestHandler;
 use super::served::for_programs;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
@@ -67,9 +69,14 @@ impl Spare {
     }
 }
 
+/// The error of a server without room for another client: there may be later.
+fn full(why: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Exhausted, "", why).with_source(Errno::AGAIN)
+}
+
 /// Refuses a client that has sent no request yet.
 pub(super) fn refuse(connection: &Connection, why: &str) {
-    let _ = connection.send(&Reply::Refused { why: why.to_string(), errno: libc::EAGAIN }, &[]);
+    let _ = connection.send(&Reply::Refused(full(why.to_string())), &[]);
 }
 
 impl State {
@@ -110,7 +117,7 @@ impl State {
         let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
         let [count, of_user] = places(&connections, user);
         if !has_room(most_connections(), wants, count - has, of_user - has, is_trusted(user)) {
-            return Err(Error::Refused { why: FULL.to_string(), errno: libc::EAGAIN });
+            return Err(full(FULL));
         }
         if let Some(own) = connections.get_mut(&number) {
             own.places = wants;
@@ -151,7 +158,7 @@ impl State {
         let begin = Instant::now();
         loop {
             let taken = match take() {
-                Err(error @ (Error::QueueTaken { .. } | Error::PortInUse { .. })) => error,
+                Err(error) if matches!(error.kind(), ErrorKind::QueueTaken | ErrorKind::InUse) => error,
                 result => return result,
             };
             let connections = lock(&self.connections);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::State;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::share::protocol::layout::Plan;
 use crate::share::protocol::lock;
 use crate::share::server::netmap_memory::NetmapMemory;
@@ -33,7 +33,7 @@ impl MemoryNumbers {
     /// Makes memory, and gives it a number.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`], [`Error::Refused`] if the user's memory would be too large, and those of
+    /// [`ErrorKind::Exhausted`], [`ErrorKind::REFUSED`] if the user's memory would be too large, and those of
     /// [`NetmapMemory::new`].
     fn make(&mut self, user: u32, plan: Plan) -> Result<(u16, Arc<NetmapMemory>)> {
         self.numbered.retain(|_, (_, memory)| memory.strong_count() > 0);
@@ -58,11 +58,9 @@ impl MemoryNumbers {
             (true, _) => (format!("the ports of user {user}"), MOST_OF_USER),
             (false, true) => ("all ports".to_string(), MOST_OF_ALL),
         };
-        let why = format!(
-            "the memory of {whose} would have more than {} TiB\n  close ports, or ask for fewer buffers",
-            most >> 40
-        );
-        Err(Error::Refused { why, errno: libc::ENOMEM })
+        let why = format!("the memory of {whose} would have more than {} TiB", most >> 40);
+        Err(Error::new(ErrorKind::Exhausted, "", why)
+            .with_remedy(Remedy::Do("close ports, or ask for fewer buffers".into())))
     }
 
     fn add(&mut self, user: u32, memory: &Arc<NetmapMemory>) -> Result<u16> {
@@ -73,7 +71,7 @@ impl MemoryNumbers {
                 return Ok(self.last);
             }
         }
-        Err(Error::PortMemoryFull { what: "numbers left for memory" })
+        Err(Error::port_memory_full("numbers left for memory"))
     }
 }
 
@@ -97,7 +95,7 @@ impl State {
             let found = memory_numbers.numbered.get(&number).filter(|(owner, _)| *owner == user);
             let memory = found.and_then(|(_, memory)| memory.upgrade());
             let why = || format!("there is no memory with number {number}");
-            return Ok((number, memory.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?));
+            return Ok((number, memory.ok_or_else(|| Error::new(ErrorKind::BadOption, "", why()))?));
         }
         memory_numbers.of_process.retain(|_, (_, memory)| memory.strong_count() > 0);
         let found = memory_numbers.of_process.get(&(user, process));

@@ -131,7 +131,7 @@ impl Server {
     /// or of all names.
     ///
     /// # Errors
-    /// [`Error::Serve`] if the path is served already, or the socket cannot be made.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path is served already, or the socket cannot be made.
     pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
@@ -151,7 +151,7 @@ impl Server {
             }
         };
         let thread = std::thread::Builder::new().name("linerate-accept".to_string()).spawn(accept);
-        let thread = thread.map_err(|error| Error::system("starting a thread", error))?;
+        let thread = thread.map_err(Error::thread)?;
         self.listeners.push((socket, path.to_path_buf(), Some(thread)));
         Ok(())
     }

@@ -105,10 +105,10 @@ impl NetmapMemory {
     /// Makes memory by a plan.
     ///
     /// # Errors
-    /// [`Error::System`] without memory, [`Error::PortMemoryFull`] if the plan is not possible.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without memory, [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if the plan is not possible.
     pub fn new(plan: Plan) -> Result<NetmapMemory> {
         if !plan.is_possible() {
-            return Err(Error::PortMemoryFull { what: "room for objects of this number and size" });
+            return Err(Error::port_memory_full("room for objects of this number and size"));
         }
         let mapping = Mapping::lazy(plan.len() + plan.zones * ZONE)?;
         let buffers = Buffers { at: plan.buffers_at(), size: plan.buffers.size, count: plan.buffers.count };
@@ -119,7 +119,7 @@ impl NetmapMemory {
     /// Makes a port: its description, and its wanted rings, full of buffers.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; nothing has changed then.
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); nothing has changed then.
     pub fn place(
         &self,
         name: &str,
@@ -135,7 +135,7 @@ impl NetmapMemory {
     /// Makes the wanted rings of a port, full of buffers, without a description.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; nothing has changed then.
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); nothing has changed then.
     pub fn place_rings(
         &self,
         rings: &RingCounts,
@@ -143,7 +143,7 @@ impl NetmapMemory {
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
     ) -> Result<PortLayout> {
-        let full = |what: &'static str| Error::PortMemoryFull { what };
+        let full = |what: &'static str| Error::port_memory_full(what);
         let mut free = lock(&self.free);
         let longest = rings.tx_slots.max(rings.rx_slots) as usize;
         if STATE + SLOTS + longest * SLOT > self.plan.rings.size {
@@ -173,7 +173,7 @@ impl NetmapMemory {
     /// Makes the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`]; nothing has changed then.
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted); nothing has changed then.
     pub fn place_pipe(&self, rings: &[RingCounts; 2], offsets: Offsets) -> Result<[PortLayout; 2]> {
         let sending = |rings: &RingCounts| self.place_rings(rings, |_| true, |_| false, offsets);
         let first = sending(&rings[0])?;
@@ -184,7 +184,7 @@ impl NetmapMemory {
             for (number, sender) in senders.into_iter().enumerate().filter_map(|(n, place)| Some((n, place?))) {
                 let Some(place) = self.mirror(sender, number as u16, offsets) else {
                     ends.iter().for_each(|end| self.remove_rings(end));
-                    return Err(Error::PortMemoryFull { what: "rings and buffers left" });
+                    return Err(Error::port_memory_full("rings and buffers left"));
                 };
                 ends[side].rx[number] = Some(place);
             }
@@ -204,13 +204,13 @@ impl NetmapMemory {
     /// Makes a description of a port with these rings; returns them with its offset.
     ///
     /// # Errors
-    /// [`Error::PortMemoryFull`].
+    /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
     pub fn describe(&self, name: &str, rings: &RingCounts, placed: &PortLayout) -> Result<PortLayout> {
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
-            return Err(Error::PortMemoryFull { what: "room for this number of rings in a port's description" });
+            return Err(Error::port_memory_full("room for this number of rings in a port's description"));
         }
-        let at = lock(&self.free).ports.pop().ok_or(Error::PortMemoryFull { what: "descriptions of ports left" })?;
+        let at = lock(&self.free).ports.pop().ok_or(Error::port_memory_full("descriptions of ports left"))?;
         let placed = PortLayout { at, ..placed.clone() };
         self.write_port(name, rings, &placed);
         Ok(placed)
@@ -388,7 +388,10 @@ mod tests {
             Plan { rings: objects(4097, 1024), ..good },
             Plan { buffers: objects((1 << 21) + 1, 2048), ..good },
         ] {
-            assert!(matches!(NetmapMemory::new(plan).map(drop), Err(Error::PortMemoryFull { .. })), "{plan:?}");
+            assert!(
+                NetmapMemory::new(plan).map(drop).is_err_and(|error| error.kind() == crate::ErrorKind::Exhausted),
+                "{plan:?}"
+            );
         }
     }
 

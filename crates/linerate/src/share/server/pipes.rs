@@ -7,7 +7,7 @@ use super::State;
 use super::request_handler::{Begun, RequestHandler};
 use super::served::{MOST_EXTRA, usual};
 use super::session::{Running, Session};
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::Pool;
 use crate::netmap::RemotePipe;
 use crate::share::protocol::layout::{Objects, Plan, PortLayout, RingCounts};
@@ -137,20 +137,15 @@ impl RequestHandler {
         wanted: &OpenRequest,
         choice: &MemoryChoice,
     ) -> Result<Begun> {
-        let pipe = pipes.get_mut(name).ok_or_else(|| Error::NotOpen { port: name.to_string() })?;
+        let pipe = pipes.get_mut(name).ok_or_else(|| Error::not_open(name.to_string()))?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
-            let why = format!(
-                "the other end of '{}' is user {}'s, and both ends share memory\n  {}",
-                wanted.name,
-                pipe.user,
-                Remedy::JoinUsers
-            );
-            return Err(Error::Refused { why, errno: libc::EPERM });
+            let why = format!("the other end is user {}'s, and both ends share memory", pipe.user);
+            return Err(Error::new(ErrorKind::Denied, &wanted.name, why).with_remedy(Remedy::JoinUsers));
         }
         let ends = &pipe.lease.rings;
         if choice.offsets.mask != 0 && choice.offsets.mask != ends[side].offset_mask {
-            let why = "the pipe's other end uses other packet offsets".to_string();
-            return Err(Error::Refused { why, errno: libc::EINVAL });
+            let why = "the pipe's other end uses other packet offsets";
+            return Err(Error::new(ErrorKind::BadOption, &wanted.name, why));
         }
         self.check_memory(&wanted.name, choice, pipe.number)?;
         let rings = pipe.rings[side];
@@ -165,7 +160,7 @@ impl RequestHandler {
                 return Ok(Begun::Joined { session, placed });
             }
             if overlap(&session.opened.placed, &mine) {
-                return Err(Error::PortInUse { name: wanted.name.clone() });
+                return Err(Error::port_in_use(wanted.name.clone()));
             }
         }
         let placed = describe(&mine)?;
@@ -227,7 +222,7 @@ impl State {
     pub(super) fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(&pipe_of(name).0) else {
-            return Err(Error::NotOpen { port: name.to_string() });
+            return Err(Error::not_open(name.to_string()));
         };
         if let Some(shadow) = pipe.shadow.upgrade() {
             return Ok(shadow);

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use super::State;
 use super::served::{MOST_EXTRA, MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};
 use crate::packet::Times;
 use crate::port::{Port, is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message, PATIENCE};
-use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{
@@ -79,7 +78,7 @@ impl RequestHandler {
                 },
                 request => self.answer(request, descriptors),
             };
-            let refused = |error: Error| (Reply::Refused { why: error.with_hint(), errno: errno(&error) }, Vec::new());
+            let refused = |error: Error| (Reply::Refused(error), Vec::new());
             let (reply, descriptors) = answer.unwrap_or_else(refused);
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
             if self.connection.send(&reply, &descriptors).is_err() {
@@ -111,13 +110,13 @@ impl RequestHandler {
             }
             return Ok(running);
         }
-        Err(Error::PortInUse { name: wanted.name.clone() })
+        Err(Error::port_in_use(wanted.name.clone()))
     }
 
     pub fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Answer> {
         let plain = |reply| Ok((reply, Vec::new()));
         match request {
-            Request::Open { .. } => Err(Error::BadPeer { why: "it has opened a port already" }),
+            Request::Open { .. } => Err(Error::bad_peer("it has opened a port already")),
             Request::Adopt => self.state.find(&descriptors)?.describe(),
             Request::Shadow => self.shadow(&descriptors),
             Request::Pools { number, process } => {
@@ -159,16 +158,16 @@ impl RequestHandler {
     fn check(&self, name: &str) -> Result<()> {
         if name.contains(':') && !is_vale(name) {
             let why = "only ports of switches have a ':' in their names";
-            return Err(Error::NotServed { name: name.to_string(), why });
+            return Err(Error::not_served(name.to_string(), why));
         }
         // Options would apply to the server's own port, and exceed a client's limits.
         if name.contains('?') {
             let why = "a name has no options here: the request has fields for rings and slots";
-            return Err(Error::NotServed { name: name.to_string(), why });
+            return Err(Error::not_served(name.to_string(), why));
         }
         match &self.only {
             Some(only) if only != base(name) => {
-                Err(Error::NotServed { name: name.to_string(), why: "this socket is for another name" })
+                Err(Error::not_served(name.to_string(), "this socket is for another name"))
             }
             _ => Ok(()),
         }
@@ -181,8 +180,8 @@ impl RequestHandler {
         match is_trusted(self.user) {
             true => Ok(()),
             false => {
-                let why = format!("only root and the server's own user may manage '{name}'\n  try: sudo");
-                Err(Error::Refused { why, errno: libc::EPERM })
+                let why = "only root and the server's own user may manage it";
+                Err(Error::new(ErrorKind::Denied, name, why).with_remedy("sudo"))
             }
         }
     }
@@ -193,11 +192,9 @@ impl RequestHandler {
         if self.is_in_memory(name) || self.only.is_some() || is_trusted(self.user) {
             return Ok(());
         }
-        let why = format!(
-            "interface '{name}' is for root and the server's own user\n  to let others have it: sudo linerate serve {}",
-            base(name)
-        );
-        Err(Error::Refused { why, errno: libc::EPERM })
+        let remedy = format!("to let others have it: sudo linerate serve {}", base(name));
+        Err(Error::new(ErrorKind::Denied, name, "the interface is for root and the server's own user")
+            .with_remedy(Remedy::Do(remedy.into())))
     }
 
     /// Returns whether a port is in memory: a port of a switch, a pipe, or a persistent port.
@@ -214,15 +211,11 @@ impl RequestHandler {
         let (pipe, side) = pipe_of(name);
         let is_open = !is_pipe(name) || lock(&self.state.pipes).get(&pipe).is_some_and(|pipe| pipe.is_open(side));
         if owner.map_or(is_trusted(self.user), |owner| self.state.may_use(owner, self.user)) {
-            let why = || format!("'{name}' is not open: there is nothing to monitor");
-            return if is_open { Ok(()) } else { Err(Error::Refused { why: why(), errno: libc::EINVAL }) };
+            let closed = || Error::new(ErrorKind::BadOption, name, "it is not open: there is nothing to monitor");
+            return if is_open { Ok(()) } else { Err(closed()) };
         }
-        let why = format!(
-            "a monitor sees all packets, and '{name}' is not a port of user {}\n  {}",
-            self.user,
-            Remedy::JoinUsers
-        );
-        Err(Error::Refused { why, errno: libc::EPERM })
+        let why = format!("a monitor sees all packets, and this is not a port of user {}", self.user);
+        Err(Error::new(ErrorKind::Denied, name, why).with_remedy(Remedy::JoinUsers))
     }
 
     /// Returns the rings of a port, or those that it would have. Opens nothing.
@@ -269,8 +262,8 @@ impl RequestHandler {
         if choice.number == 0 || choice.plan.is_some() || choice.number == there {
             return Ok(());
         }
-        let why = format!("the memory of '{name}' has number {there}, not {}", choice.number);
-        Err(Error::Refused { why, errno: libc::EINVAL })
+        let why = format!("its memory has number {there}, not {}", choice.number);
+        Err(Error::new(ErrorKind::BadOption, name, why))
     }
 
     /// Returns the memory that the client has chosen.
@@ -308,15 +301,13 @@ impl RequestHandler {
         }
         self.state.make_room(self.number, &usual(&wanted.rings))?;
         let opened = self.state.retry_after_others(|| self.open_port(wanted, choice));
-        opened.map_err(|error| match (error, &wanted.cluster) {
-            (Error::QueueTaken { direction, .. }, Some(ClusterRequest { shares, .. })) => {
-                let why = format!(
-                    "all {direction} queues of '{}' are taken, with cluster={shares}\n  end a program that has one",
-                    wanted.name
-                );
-                Error::Refused { why, errno: libc::EBUSY }
+        opened.map_err(|error| match (error.kind(), &wanted.cluster) {
+            (ErrorKind::QueueTaken, Some(ClusterRequest { shares, .. })) => {
+                let why = format!("all {shares} queues are taken, with cluster={shares}");
+                Error::new(ErrorKind::InUse, &wanted.name, why)
+                    .with_remedy(Remedy::Do("end a program that has one".into()))
             }
-            (error, _) => for_programs(error),
+            _ => for_programs(error),
         })
     }
 
@@ -361,9 +352,9 @@ impl RequestHandler {
             let there = &session.opened.wanted;
             there.name == wanted.name && !there.is_monitor() && there.which != RingSelection::Memory
         };
-        let why = || format!("no client has '{}' open: there are no buffers to monitor", wanted.name);
+        let why = "no client has it open: there are no buffers to monitor";
         let port = sessions.into_iter().find(is_it);
-        let port = port.ok_or_else(|| Error::Refused { why: why(), errno: libc::EINVAL })?;
+        let port = port.ok_or_else(|| Error::new(ErrorKind::BadOption, &wanted.name, why))?;
         let there = port.opened.rings;
         // The port's memory has room for a monitor of its longest ring.
         let longest = there.tx_slots.max(there.rx_slots);
@@ -378,7 +369,7 @@ impl RequestHandler {
         let Begun::New { mut running, placed } =
             self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
         else {
-            return Err(Error::BadPeer { why: "a monitor has a session of its own" });
+            return Err(Error::bad_peer("a monitor has a session of its own"));
         };
         port.add_monitor(&running.session)?;
         running.monitors = Some(port);
@@ -545,20 +536,18 @@ impl RequestHandler {
         if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);
         }
-        let served =
-            self.state.served(name).ok_or(Error::NotServed { name: name.to_string(), why: "no client has it open" })?;
+        let served = self.state.served(name).ok_or(Error::not_served(name.to_string(), "no client has it open"))?;
         if let Some(len) = set {
             if !is_vale(name) {
                 let why = "only ports of switches have a header in front of packets";
-                return Err(Error::Unsupported { port: name.to_string(), what: "header", why });
+                return Err(Error::unsupported(name.to_string(), "header", why));
             }
             if ![0, 10, 12].contains(&len) {
                 let why = format!("a virtio-net header has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");
-                return Err(Error::Refused { why, errno: libc::EINVAL });
+                return Err(Error::new(ErrorKind::BadOption, name, why));
             }
             if served.user != self.user && !is_trusted(self.user) {
-                let why = format!("'{name}' is another user's");
-                return Err(Error::Refused { why, errno: libc::EPERM });
+                return Err(Error::new(ErrorKind::Denied, name, "it is another user's"));
             }
             served.header.store(len, Ordering::Relaxed);
         }
@@ -581,7 +570,7 @@ impl State {
     /// # Errors
     /// `ENXIO` if the descriptor is no port of this server.
     fn find(&self, descriptors: &[OwnedFd]) -> Result<Arc<Session>> {
-        let [descriptor] = descriptors else { return Err(Error::BadPeer { why: "a descriptor is missing" }) };
+        let [descriptor] = descriptors else { return Err(Error::bad_peer("a descriptor is missing")) };
         let mut proof = [0; 16];
         rustix::rand::getrandom(&mut proof[..], rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::system("getrandom", error))?;
@@ -608,8 +597,7 @@ impl State {
             drop(self.proved.wait_timeout(proofs, short).unwrap_or_else(PoisonError::into_inner));
         };
         lock(&self.proofs).remove(&proof);
-        let why = || "the descriptor is no port of this server".to_string();
-        found.ok_or_else(|| Error::Refused { why: why(), errno: libc::ENXIO })
+        found.ok_or_else(|| Error::new(ErrorKind::NotServed, "", "the descriptor is no port of this server"))
     }
 
     /// Records where a proof has arrived.

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use rustix::io::Errno;
+
 use super::State;
 use super::quota::has_room;
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::netmap::{By, MAX_PORTS, MOST_CONSUMERS};
 use crate::port::{Port, Statistics, is_pipe, is_vale};
 use crate::share::protocol::layout::RingCounts;
@@ -97,7 +99,7 @@ impl State {
         let OpenRequest { name, rings, cluster, .. } = wanted;
         let persistent = lock(&self.persistent);
         if persistent.contains_key(name) {
-            return Err(Error::NotServed { name: name.clone(), why: "it is attached to no switch" });
+            return Err(Error::not_served(name.clone(), "it is attached to no switch"));
         }
         let is_persistent = persistent.values().flat_map(|port| &port.attached).any(|(_, there)| there.name == *name);
         drop(persistent);
@@ -147,8 +149,8 @@ impl State {
         if self.may_use(port.user, user) {
             return Ok(());
         }
-        let why = format!("'{}' is open, and not a port of user {user}\n  {}", port.name, Remedy::JoinUsers);
-        Err(Error::Refused { why, errno: libc::EPERM })
+        let why = format!("it is open, and not a port of user {user}");
+        Err(Error::new(ErrorKind::Denied, &port.name, why).with_remedy(Remedy::JoinUsers))
     }
 
     /// Refuses a port to a user that has half of the switch's, and the last eighth to all but managers.
@@ -163,10 +165,11 @@ impl State {
             return Ok(());
         }
         let why = format!(
-            "switch {switch} has {count} of {MAX_PORTS} ports, {of_user} of them of user {user}: half are for one user, and an \
-             eighth only for managers\n  close ports, or use another switch"
+            "the switch has {count} of {MAX_PORTS} ports, {of_user} of them of user {user}: half are for one user, and an eighth \
+             only for managers"
         );
-        Err(Error::Refused { why, errno: libc::ENOMEM })
+        Err(Error::new(ErrorKind::Exhausted, switch, why)
+            .with_remedy(Remedy::Do("close ports, or use another switch".into())))
     }
 }
 
@@ -185,14 +188,17 @@ pub(super) fn usual(rings: &RingCounts) -> RingCounts {
     }
 }
 
+/// The remedy for a port that another program has.
+const END_OR_CHOOSE: &str = "end the program that has it, or choose another port";
+
 impl OpenRequest {
     /// Refuses a port with a header in front of packets, if the client does not expect one.
     pub(super) fn check_header(&self, served: &Served) -> Result<()> {
         if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
             return Ok(());
         }
-        let why = format!("packets of '{}' have a header in front, which the client does not expect", served.name);
-        Err(Error::Refused { why, errno: libc::EIO })
+        let why = "its packets have a header in front, which the client does not expect";
+        Err(Error::new(ErrorKind::Unusable, &served.name, why).with_source(Errno::IO))
     }
 
     /// Refuses a cluster that cannot be, before a port is opened for it.
@@ -202,10 +208,10 @@ impl OpenRequest {
         let is_port = !is_pipe(&self.name) && !self.is_monitor() && !self.which.has_host();
         let why = match (is_known, is_port) {
             (true, true) => return Ok(()),
-            (false, _) => format!("'{}' cannot be handed out to {shares} clients by {by:?}", self.name),
+            (false, _) => format!("it cannot be handed out to {shares} clients by {by:?}"),
             (true, false) => "pipes, monitors and the host's stack are not handed out to clients".to_string(),
         };
-        Err(Error::Refused { why, errno: libc::EINVAL })
+        Err(Error::new(ErrorKind::BadOption, &self.name, why))
     }
 
     /// Refuses a port that is handed out in another way, or not at all.
@@ -213,16 +219,13 @@ impl OpenRequest {
         if self.cluster.as_ref() == there {
             return Ok(());
         }
-        let name = &self.name;
-        let why = match there {
+        let (why, remedy) = match there {
             Some(ClusterRequest { shares, by }) => {
-                format!("'{name}' is handed out with cluster={shares}&by={by}\n  open it in the same way")
+                (format!("it is handed out with cluster={shares}&by={by}"), "open it in the same way")
             }
-            None => {
-                format!("'{name}' is open, and not handed out\n  end the program that has it, or choose another port")
-            }
+            None => ("it is open, and not handed out".to_string(), END_OR_CHOOSE),
         };
-        Err(Error::Refused { why, errno: libc::EBUSY })
+        Err(Error::new(ErrorKind::InUse, &self.name, why).with_remedy(Remedy::Do(remedy.into())))
     }
 
     /// Checks that a port with these rings has the selected ones.
@@ -234,10 +237,7 @@ impl OpenRequest {
         };
         match is_there {
             true => Ok(()),
-            false => {
-                let why = format!("'{}' has no such rings", self.name);
-                Err(Error::Refused { why, errno: libc::EINVAL })
-            }
+            false => Err(Error::new(ErrorKind::BadOption, &self.name, "it has no such rings")),
         }
     }
 }
@@ -265,14 +265,14 @@ impl Served {
         take: impl Fn(&mut Port, u16) -> Result<Q>,
     ) -> Result<Q> {
         if !wanted.which.has(n, cards) {
-            return Err(Error::BadPeer { why: "it starts a ring that it has not asked for" });
+            return Err(Error::bad_peer("it starts a ring that it has not asked for"));
         }
         if n < cards {
             return take(device, n);
         }
         match &mut *lock(&self.host) {
             Some(host) => take(host, n - cards),
-            None => Err(Error::BadPeer { why: "it starts a ring that it has not asked for" }),
+            None => Err(Error::bad_peer("it starts a ring that it has not asked for")),
         }
     }
 
@@ -286,10 +286,10 @@ impl Served {
 
     /// Takes the first free of a port's queues, for a client that gets any of them; returns its number, too.
     pub(super) fn free_queue<Q>(&self, queues: u16, mut take: impl FnMut(u16) -> Result<Q>) -> Result<(u16, Q)> {
-        let mut taken = Error::PortInUse { name: self.name.clone() };
+        let mut taken = Error::port_in_use(self.name.clone());
         for number in 0..queues {
             match take(number) {
-                Err(error @ Error::QueueTaken { .. }) => taken = error,
+                Err(error) if error.kind() == ErrorKind::QueueTaken => taken = error,
                 result => return result.map(|queue| (number, queue)),
             }
         }
@@ -314,14 +314,9 @@ pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortS
 
 /// Returns the error in words for programs, which do not see the queue's owner.
 pub(super) fn for_programs(taken: Error) -> Error {
-    match taken {
-        Error::QueueTaken { port, direction, queue } => {
-            let why = format!(
-                "{direction} queue {queue} of port '{port}' is taken already\n  end the program that has it, or choose another port"
-            );
-            Error::Refused { why, errno: libc::EBUSY }
-        }
-        taken => taken,
+    match taken.kind() {
+        ErrorKind::QueueTaken => taken.with_remedy(Remedy::Do(END_OR_CHOOSE.into())),
+        _ => taken,
     }
 }
 

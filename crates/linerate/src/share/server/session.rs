@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Served, State};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::port::Waker;
 use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::lock;
@@ -96,8 +96,8 @@ impl Session {
                     Ok(Message::Token) => signals.token = true,
                     Ok(Message::Proof(proof)) => state.record_proof(proof, Some(self.clone())),
                     Ok(Message::Request(..)) => {
-                        let why = "the descriptor is bound to a port already".to_string();
-                        let _ = member.connection.send(&Reply::Refused { why, errno: libc::EBUSY }, &[]);
+                        let bound = Error::new(ErrorKind::InUse, "", "the descriptor is bound to a port already");
+                        let _ = member.connection.send(&Reply::Refused(bound), &[]);
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -162,12 +162,12 @@ impl Session {
     /// Gives the port's buffers to this monitor's receive rings from now on, when the port is done with them.
     ///
     /// # Errors
-    /// [`Error::PortInUse`] if it has such a monitor.
+    /// [`ErrorKind::InUse`] if it has such a monitor.
     pub fn add_monitor(&self, monitor: &Arc<Session>) -> Result<()> {
         let monitors = &mut *lock(&self.monitors);
         monitors.retain(|monitor| monitor.strong_count() > 0);
         if !monitors.is_empty() {
-            return Err(Error::PortInUse { name: monitor.opened.wanted.full_name() });
+            return Err(Error::port_in_use(monitor.opened.wanted.full_name()));
         }
         monitors.push(Arc::downgrade(monitor));
         let theirs: Vec<_> = monitor.receiving().collect();

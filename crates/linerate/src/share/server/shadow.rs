@@ -47,15 +47,14 @@ impl Shadow {
     /// way.
     ///
     /// # Errors
-    /// [`Error::System`], and [`Error::BadPeer`] if the pipe's rings are outside its memory.
+    /// [`ErrorKind::System`](crate::ErrorKind::System), and [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if the pipe's rings are outside its memory.
     pub fn start(
         remote: &RemotePipe,
         pipe_memory: &Arc<SharedMapping>,
         ends: &[PortLayout],
         pool: &Arc<Pool>,
     ) -> Result<Shadow> {
-        let system = |call| move |error| Error::System { call, source: error };
-        let [first, second] = ends else { return Err(Error::BadPeer { why: "its pipe has no other end" }) };
+        let [first, second] = ends else { return Err(Error::bad_peer("its pipe has no other end")) };
         let rings = first.tx.len().max(second.tx.len());
         let objects = |count: usize, size: usize| Objects { count, size };
         let usual = Plan::default();
@@ -90,7 +89,7 @@ impl Shadow {
         let waker = Arc::new(PumpWaker { event: Waker::new()?, is_over: AtomicBool::new(false) });
         let its = waker.clone();
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
-        let thread = thread.spawn(move || pump.run(&*its)).map_err(system("starting a thread"))?;
+        let thread = thread.spawn(move || pump.run(&*its)).map_err(Error::thread)?;
         let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
         Ok(Shadow { memory, placed, waker, tx_rings, version, thread: Some(thread) })
     }
@@ -108,7 +107,7 @@ impl Shadow {
     /// Describes the rings for an end of the pipe.
     ///
     /// # Errors
-    /// [`Error::System`].
+    /// [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
         let places = self.placed[end].tx.iter().flatten().copied().collect();
         Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, vec![self.memory.shared.duplicate()?]))

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use super::State;
 use super::served::{Served, state_of, usual};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::netmap::{LONGEST_NAME, Switch};
 use crate::port::{Port, RxQueue, TxQueue, Wait, Waiter, Waker, is_vale};
 use crate::share::protocol::layout::RingCounts;
@@ -59,7 +59,7 @@ fn is_plain(name: &str) -> bool {
 impl State {
     /// Attaches a port; `switch` is a switch, or the name of the new port on one.
     pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
-        let bad = |name: &str, why: &str| Err(Error::BadName { name: name.to_string(), why: why.to_string() });
+        let bad = |name: &str, why: &str| Err(Error::bad_name(name.to_string(), why.to_string()));
         let (switch, chosen) = switch.split_once(':').map_or((switch, None), |(switch, name)| (switch, Some(name)));
         if let Some(name) = chosen.filter(|name| !is_plain(name)) {
             return bad(name, "a port of a switch has at most 15 letters, digits and '_'");
@@ -70,7 +70,7 @@ impl State {
         let name = format!("{switch}:{}", chosen.map_or_else(|| plain(port), str::to_string));
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             if persistent.attached.iter().any(|(there, _)| there == switch) {
-                return Err(Error::PortInUse { name });
+                return Err(Error::port_in_use(name));
             }
             let device = (self.open)(&name, &usual(&persistent.rings))?;
             let user = rustix::process::geteuid().as_raw();
@@ -80,7 +80,7 @@ impl State {
             return Ok(number_of(switch, &name));
         }
         if lock(&self.attached).iter().any(|there| address(&there.port) == address(port)) {
-            return Err(Error::PortInUse { name: port.to_string() });
+            return Err(Error::port_in_use(port.to_string()));
         }
         let mut attached = Attached {
             switch: switch.to_string(),
@@ -115,11 +115,11 @@ impl State {
         let number = number_of(switch, &name);
         // A path is named as it was given: the same last part may be attached from another folder.
         let given = if port.contains(['/', ':']) { format!("{switch}:{port}") } else { name.clone() };
-        let absent = || Error::NotServed { name: given.clone(), why: "it is not attached" };
+        let absent = || Error::not_served(given.clone(), "it is not attached");
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             let at = persistent.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
             if persistent.attached[at].1.is_used() {
-                return Err(Error::PortInUse { name });
+                return Err(Error::port_in_use(name));
             }
             persistent.attached.remove(at);
             return Ok(number);
@@ -139,7 +139,7 @@ impl State {
     }
 
     pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
-        let bad = |why: &str| Error::BadName { name: name.to_string(), why: why.to_string() };
+        let bad = |why: &str| Error::bad_name(name.to_string(), why.to_string());
         if !is_plain(name) || is_vale(name) {
             return Err(bad(
                 "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
@@ -147,9 +147,10 @@ impl State {
         }
         let mut persistent = lock(&self.persistent);
         if persistent.contains_key(name) || crate::kernel::Interface::open(name).is_ok() {
-            let why =
-                format!("'{name}' is there already\n  choose another name, or remove it: linerate switch destroy");
-            return Err(Error::Refused { why, errno: libc::EEXIST });
+            let remedy = "choose another name, or remove it: linerate switch destroy";
+            return Err(
+                Error::new(ErrorKind::Exists, name, "it is there already").with_remedy(Remedy::Do(remedy.into()))
+            );
         }
         persistent.insert(name.to_string(), PersistentPort { rings: *rings, attached: Vec::new() });
         Ok(())
@@ -158,13 +159,12 @@ impl State {
     pub(super) fn destroy(&self, name: &str) -> Result<()> {
         let mut persistent = lock(&self.persistent);
         match persistent.get(name) {
-            None => Err(Error::NotServed { name: name.to_string(), why: "there is no such persistent port" }),
+            None => Err(Error::not_served(name.to_string(), "there is no such persistent port")),
             Some(port) => {
                 if let Some((switch, _)) = port.attached.first() {
-                    let why = format!(
-                        "'{name}' is attached to {switch}\n  detach it first: linerate switch detach {switch}:{name}"
-                    );
-                    return Err(Error::Refused { why, errno: libc::EBUSY });
+                    let remedy = format!("detach it first: linerate switch detach {switch}:{name}");
+                    return Err(Error::new(ErrorKind::InUse, name, format!("it is attached to {switch}"))
+                        .with_remedy(Remedy::Do(remedy.into())));
                 }
                 persistent.remove(name);
                 Ok(())
@@ -239,7 +239,7 @@ impl Attached {
                 }
             };
             let thread = std::thread::Builder::new().name("linerate-attached".to_string()).spawn(forward);
-            self.threads.push(thread.map_err(|error| Error::system("starting a thread", error))?);
+            self.threads.push(thread.map_err(Error::thread)?);
         }
         self.devices.extend([switched, port].into_iter().zip(refused));
         Ok(())

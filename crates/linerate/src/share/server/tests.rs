@@ -7,7 +7,6 @@ use super::request_handler::RequestHandler;
 use super::served::SWITCH_SLOTS;
 use super::session::Running;
 use super::*;
-use crate::share::protocol::errno::errno;
 use crate::share::protocol::layout::{Objects, Offsets, Plan};
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
@@ -65,11 +64,11 @@ fn ask(client: &mut Client, request: Request) -> std::result::Result<Reply, i32>
         if client.running.is_some() {
             return Err(libc::EBUSY);
         }
-        let running = client.handler.open_for(&wanted, &memory).map_err(|error| errno(&error))?;
+        let running = client.handler.open_for(&wanted, &memory).map_err(|error| error.errno())?;
         client.running = running;
         return Ok(Reply::Done { number: 0 });
     }
-    client.handler.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| errno(&error))
+    client.handler.answer(request, Vec::new()).map(|(reply, _)| reply).map_err(|error| error.errno())
 }
 
 fn wanted(name: &str) -> OpenRequest {
@@ -261,7 +260,7 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     // Another request through a descriptor is refused; so is a malformed one.
     second.theirs.send(&Request::List, &[]).unwrap();
     assert!(!listen().is_over);
-    assert!(matches!(second.theirs.reply(), Ok((Reply::Refused { errno: libc::EBUSY, .. }, _))));
+    assert!(matches!(second.theirs.reply(), Ok((Reply::Refused(error), _)) if error.errno() == libc::EBUSY));
     second.theirs.end();
     assert!(listen().is_over);
     let mut late = session(&server, own(), None);
@@ -299,7 +298,7 @@ fn a_descriptor_is_identified_by_a_proof() {
         let other = session(&server, STRANGER, None);
         let adopt = |descriptor: &Connection| {
             let descriptor = descriptor.as_fd().try_clone_to_owned().unwrap();
-            other.handler.answer(Request::Adopt, vec![descriptor]).map_err(|error| errno(&error))
+            other.handler.answer(Request::Adopt, vec![descriptor]).map_err(|error| error.errno())
         };
         let (reply, memory) = adopt(&client.theirs).unwrap();
         assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
@@ -310,11 +309,11 @@ fn a_descriptor_is_identified_by_a_proof() {
         yours.end();
         assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
         assert_eq!(
-            other.handler.answer(Request::Adopt, Vec::new()).map(drop).map_err(|e| errno(&e)),
+            other.handler.answer(Request::Adopt, Vec::new()).map(drop).map_err(|e| e.errno()),
             Err(libc::EINVAL)
         );
         let file: OwnedFd = fs::File::open("/dev/null").unwrap().into();
-        let none = other.handler.answer(Request::Adopt, vec![file]).map(drop).map_err(|e| errno(&e));
+        let none = other.handler.answer(Request::Adopt, vec![file]).map(drop).map_err(|e| e.errno());
         assert_eq!(none, Err(libc::ENXIO));
         stop.store(true, Ordering::Relaxed);
     });
@@ -415,7 +414,7 @@ fn memory_by_number_is_only_for_its_user() {
             only: None,
             ..client.handler
         };
-        match handler.answer(Request::Pools { number, process: 0 }, Vec::new()).map_err(|error| errno(&error))?.0 {
+        match handler.answer(Request::Pools { number, process: 0 }, Vec::new()).map_err(|error| error.errno())?.0 {
             Reply::Pools { number, plan } => Ok((number, plan.len())),
             reply => panic!("{reply:?}"),
         }
@@ -753,7 +752,7 @@ fn an_unused_port_is_detached_from_its_own_switch() {
 #[test]
 fn a_request_waits_for_a_client_that_is_about_to_end() {
     let server = crate::server();
-    let taken = || Error::PortInUse { name: "vale93:a".to_string() };
+    let taken = || Error::port_in_use("vale93:a".to_string());
     let mut tries = 0;
     let left_third = || {
         tries += 1;

@@ -1,7 +1,7 @@
 //! The wire of a card after the code of its own has panicked.
 
 use super::{Frame, Wire};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// An end without a link, whose check says why.
 pub(in crate::sim82599) struct Broken;
@@ -18,6 +18,7 @@ impl Wire for Broken {
     }
 
     fn check(&self) -> Result<()> {
-        Err(Error::WirePanicked)
+        let why = "the code at the other end of the model's cable has panicked: it has no link any more";
+        Err(Error::new(ErrorKind::WirePanicked, "", why))
     }
 }

@@ -115,7 +115,7 @@ pub trait Wire: Send {
     /// Fails if what the cable leads to is gone, or has failed.
     ///
     /// # Errors
-    /// Those of [`Port::link`](crate::port::Port::link), and [`Error::Recording`](crate::Error::Recording).
+    /// Those of [`Port::link`](crate::port::Port::link), and [`ErrorKind::File`](crate::ErrorKind::File).
     fn check(&self) -> Result<()> {
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Frame, Report, Unsent, Wire};
 use crate::batch::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Pool;
 use crate::port::{Behind, CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
 use crate::slot::Slot;
@@ -60,7 +60,7 @@ impl Port {
 /// refused because another port cannot be opened.
 enum Queues {
     Unclaimed,
-    Claimed(RxQueue, TxQueue),
+    Claimed(Box<(RxQueue, TxQueue)>),
     Failed(Error),
 }
 
@@ -69,22 +69,19 @@ impl Queues {
     fn of(&mut self, device: &mut crate::port::Port) -> Option<(&mut RxQueue, &mut TxQueue)> {
         if let Queues::Unclaimed = self {
             *self = match device.rx(0).and_then(|rx| Ok((rx, device.tx(0)?))) {
-                Ok((rx, tx)) => Queues::Claimed(rx, tx),
+                Ok((rx, tx)) => Queues::Claimed(Box::new((rx, tx))),
                 Err(error) => Queues::Failed(error),
             };
         }
         match self {
-            Queues::Claimed(rx, tx) => Some((rx, tx)),
+            Queues::Claimed(queues) => Some((&mut queues.0, &mut queues.1)),
             _ => None,
         }
     }
 
     fn check(&self) -> Result<()> {
         match self {
-            Queues::Failed(error) => Err(error.again().unwrap_or_else(|| Error::System {
-                call: "claiming the queues of a wire",
-                source: std::io::Error::other(error.to_string()),
-            })),
+            Queues::Failed(error) => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -92,7 +89,7 @@ impl Queues {
 
 fn is_up(device: &crate::port::Port) -> bool {
     // A capture file that has failed does not take the cable away.
-    matches!(device.link(), Ok(Link::Up { .. }) | Err(Error::Capture { .. } | Error::Recording { .. }))
+    device.link().map_or_else(|error| error.kind() == ErrorKind::File, |link| link != Link::Down)
 }
 
 impl Port {

@@ -24,7 +24,7 @@ impl Record {
     /// refused keeps it.
     ///
     /// # Errors
-    /// [`Error::Recording`](crate::Error::Recording) if it cannot be written.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written.
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
         Ok(Record { inner, watch: Recording { file: TryWriter::create(path)?, sent: 0, is_finished: false } })
     }

@@ -8,7 +8,7 @@ use super::{
     ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_WAITS, CUR, HEAD, Ring, SERVER_TAIL, SYNC_TIME, TAIL,
     TOKEN_SENT,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::full_fence;
 
 /// A thread's turn to sync a ring. Dropping it ends the turn.
@@ -93,7 +93,7 @@ impl ClientRing {
     /// Returns the program's head. The program may move it at any time: who needs it twice keeps it.
     ///
     /// # Errors
-    /// [`Error::BadRing`] if head or cur are outside the program's slots; both are set back then.
+    /// [`ErrorKind::BadRing`] if head or cur are outside the program's slots; both are set back then.
     #[inline(always)]
     pub fn checked_head(&self) -> Result<usize> {
         let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
@@ -123,7 +123,8 @@ impl ClientRing {
     fn set_back(&self) -> Error {
         self.set(self.head() as u32, self.head() as u32);
         self.ring.word(TAIL).store(self.tail() as u32, Relaxed);
-        Error::BadRing
+        let why = "head or cur of a ring is not between the last head and tail: both were reset (netmap(4))";
+        Error::new(ErrorKind::BadRing, "", why)
     }
 
     /// Returns the program's head; if that is outside the ring, head at the last sync.

@@ -141,7 +141,7 @@ impl Ring {
     /// Checks that the ring is inside the memory.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if it is not.
+    /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if it is not.
     pub fn new(memory: &Arc<SharedMapping>, place: RingAt) -> Result<Ring> {
         let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
         let zone = if place.zone == 0 { 0 } else { place.slots.saturating_mul(ZONE).saturating_add(place.zone) };
@@ -152,7 +152,7 @@ impl Ring {
             || !place.at.is_multiple_of(64)
             || place.at < STATE
         {
-            return Err(Error::BadPeer { why: "its ring is outside its memory" });
+            return Err(Error::bad_peer("its ring is outside its memory"));
         }
         Ok(Ring { memory: memory.clone(), place, offset_mask: 0 })
     }
