@@ -5,9 +5,18 @@ use linerate::{Error, Remedy};
 /// Returns the error and its remedy, each in one line.
 pub fn with_hint(error: &Error) -> String {
     let remedy = match error.remedy() {
-        Some(take @ Remedy::Take { .. }) => format!("{}, or --bind to take it for this run only", take.command()),
-        Some(Remedy::Poll(step)) => format!("try: {step}, or --wait poll"),
         Some(Remedy::ChooseQueue) => "name each port once".to_string(),
+        Some(Remedy::Take { address }) => {
+            format!("try: sudo linerate bind {address}, or --bind to take it for this run only")
+        }
+        Some(Remedy::TakeByForce { address }) => {
+            format!("try: sudo linerate bind --force {address}, if you can do without it")
+        }
+        Some(Remedy::TakeOverUio { address, step }) => format!("try: {step}, or: sudo linerate bind --uio {address}"),
+        Some(Remedy::Poll(step)) => format!("try: {step}, or --wait poll"),
+        Some(Remedy::ServeCard { path }) => format!("try: linerate sim --socket {path}"),
+        Some(Remedy::Admit) => "try: linerate serve --mode 0666, or --group GROUP".to_string(),
+        Some(Remedy::JoinUsers) => "try: linerate serve --join-users".to_string(),
         _ => return error.with_command_hint(),
     };
     format!("{error}\n  {remedy}")

@@ -85,7 +85,7 @@ fn a_recording_on_a_full_disk_is_an_error_and_loses_no_frame() {
         let forwards = ["fwd", &format!("sim:0?count={count}"), "sim:1?wire=sink&record=/dev/full", "--count", count];
         let output = expect(1, linerate(&forwards).args(["--seconds", "60", "--json"]));
         let (said, summary) = (text(&output.stderr), summary(&output.stdout));
-        assert!(said.contains("error: sim:1: writing '/dev/full': cannot write it: No space left"), "{said}");
+        assert!(said.contains("error: sim:1: /dev/full: cannot write it: No space left"), "{said}");
         assert_eq!((number(&summary["lost"]), number(&summary["corrupted"])), (0, 0), "{summary}");
     }
 }
@@ -340,7 +340,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
     assert!(fails(2, &["fwd", "sim:0", "sim:1", "--cores", "5000"]).contains("no processor 5000"));
     assert!(fails(2, &["fwd", "sim:0", "sim:1", "--mtu", "10000"]).contains("9710"));
     for (arguments, part) in [
-        (vec!["fwd", "sim:0", "eth0"], "cannot understand the port name 'eth0'"),
+        (vec!["fwd", "sim:0", "eth0"], "eth0: no port has this name"),
         (vec!["fwd", "sim:0", "sim:1", "--ring", "100"], "power of two from 64 to 4096"),
         (vec!["sink", "sim:0?size=63"], "64 to"),
         (vec!["fwd", "sim:0", "ffff:1f:1f.7"], "no PCI device at this address"),
@@ -363,7 +363,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
     let long = fails(2, &["sink", "sim:0?wire=tap:a-name-that-is-too-long"]);
     assert!(long.contains("'tap:a-name-that-is-too-long'") && long.contains("up to 15 bytes"), "{long}");
     for (arguments, part) in [
-        (vec!["fwd", "sim:0", "pcap:nothing"], "capture file 'nothing': cannot read it"),
+        (vec!["fwd", "sim:0", "pcap:nothing"], "nothing: cannot read it"),
         (vec!["sink", "sim:0?wire=pcap:/nowhere/x.pcap"], "/nowhere/x.pcap"),
         (vec!["sink", "sim:0?wire=sink&record=/nowhere/x.pcap"], "cannot write it"),
         (vec!["sink", "sim:0", "--ring", "4096", "--queues", "64", "--pages", "1G"], "nr_hugepages"),

@@ -156,12 +156,12 @@ fn wrong_names_and_options_are_usage() {
     says(
         2,
         &["sink", "faulty:sim:0?drpo=1%"],
-        &["port 'faulty:sim:0': option drpo=1%", "faulty has drop, corrupt, truncate, duplicate, reorder, seed"],
+        &["faulty:sim:0: option drpo=1%", "faulty has drop, corrupt, truncate, duplicate, reorder, seed"],
     );
     says(
         2,
         &["sink", "faulty:recorded:sim:0?to=/dev/null&drpo=1%"],
-        &["port 'faulty:recorded:sim:0'", "recorded has to", "faulty has drop"],
+        &["faulty:recorded:sim:0: ", "recorded has to", "faulty has drop"],
     );
     for (option, why) in [("reorder=60%", "it is at most 50 %"), ("drop=200%", "it must be a probability")] {
         says(2, &["sink", &format!("faulty:sim:0?{option}")], &[&format!("option {option}: {why}")]);
@@ -171,11 +171,7 @@ fn wrong_names_and_options_are_usage() {
         says(2, &["switch", "attach", name], &["a port of a switch is named valeS:P", &format!("try: {port}")]);
     }
     says(2, &["gen", "vale-:a"], &["a port of a switch is named valeS:P", "try: vale0:a"]);
-    says(
-        2,
-        &["gen", "tap:a_name_of_18_bytes"],
-        &["cannot understand the port name 'tap:a_name_of_18_bytes'", "up to 15 bytes"],
-    );
+    says(2, &["gen", "tap:a_name_of_18_bytes"], &["tap:a_name_of_18_bytes: no port has this name", "up to 15 bytes"]);
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["leave out the option rate"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);

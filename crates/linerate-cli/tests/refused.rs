@@ -180,7 +180,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     says("xdp:h0?timestamps=on", &["option timestamps=on", "busy"]);
     says("packet:nothing", &["no interface 'nothing'"]);
-    says("tap:a-name-that-is-too-long", &["cannot understand the port name", "up to 15 bytes"]);
+    says("tap:a-name-that-is-too-long", &["no port has this name", "up to 15 bytes"]);
     says("tap:h0", &["cannot open it as a TAP interface"]);
     let ports = text(&expect(0, &mut inside(&host, "ports --json")).stdout);
     let ports: Value = serde_json::from_str(&ports).unwrap();

@@ -416,7 +416,7 @@ fn damaged_captures_have_their_place() {
             [(&cut, 12, "it is cut after frame 12"), (&bad, 10, "malformed at byte 784: a frame of 10000000 bytes")]
         {
             let (part, _, said) = replay(1, &[file, &port, "--memory", memory, "--loop", "3"]);
-            assert!(said.contains(&format!("error: capture file '{file}': {place}")), "{said}");
+            assert!(said.contains(&format!("error: {file}: {place}")), "{said}");
             assert_eq!((&part["given"], frames(&out).len()), (&json!(count), count), "{part}");
             // Frames of others go on.
             let (part, ..) = replay(1, &[file, &port, "--with", &good, "--memory", memory]);

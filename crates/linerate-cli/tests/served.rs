@@ -156,7 +156,7 @@ fn served_ports_are_listed_and_managed() {
     };
     let said = world.fails("sink vale0:b --seconds 1");
     assert!(
-        said.contains("receive queue 0 of port 'vale0:b' is taken already\n  end the program that has it, or choose "),
+        said.contains("vale0:b: receive queue 0 is taken already: a queue has one owner at a time\n  end the program that has it, or choose "),
         "{said}"
     );
     world.succeeds("gen vale0:a --count 1000 --seconds 30");

@@ -406,7 +406,7 @@ fn ports_with_one_side_taken_are_busy() {
         lines.for_each(drop);
         assert!(end_of(&mut taken).success());
         assert_eq!(said, "bind: Device or resource busy\n", "{errors}");
-        assert!(errors.contains(&format!("{side} queue 0 of port 'vale119:a' is taken")), "{errors}");
+        assert!(errors.contains(&format!("vale119:a: {side} queue 0 is taken")), "{errors}");
         assert_eq!(errors.matches("vale119:a").count(), 1, "{errors}");
         assert!(!shown.contains("panicked"), "{shown}");
     }

@@ -691,15 +691,15 @@ fn clients_that_ask_for_another_cluster_are_refused() {
     let mut ports = [0, 1, 2].map(|_| served.client(2, "flow").unwrap());
     for (shares, by) in [(3, "flow"), (2, "inner")] {
         let message = message(served.client(shares, by));
-        assert!(message.contains("'valerefuse:a' is handed out with cluster=2&by=flow"), "{message}");
+        assert!(message.contains("valerefuse:a: it is handed out with cluster=2&by=flow"), "{message}");
     }
     let plain = message(served.open("a", None));
     assert!(plain.contains("is handed out with cluster=2&by=flow"), "{plain}");
     let _queues = [ports[0].rx(0).unwrap(), ports[1].rx(0).unwrap()];
     let full = ports[2].rx(0).map(drop).unwrap_err().with_hint();
-    assert!(full.contains("all receive queues of 'valerefuse:a' are taken, with cluster=2"), "{full}");
+    assert!(full.contains("valerefuse:a: all 2 queues are taken, with cluster=2"), "{full}");
     let _whole = served.open("b", None).unwrap();
     let cluster = || Some(ClusterRequest { shares: 2, by: "flow".to_string() });
-    assert!(message(served.open("b", cluster())).contains("'valerefuse:b' is open, and not handed out"));
+    assert!(message(served.open("b", cluster())).contains("valerefuse:b: it is open, and not handed out"));
     assert!(message(open(served.folder.path(), "x{1", cluster())).contains("pipes, monitors"));
 }

@@ -229,8 +229,8 @@ fn a_queue_has_one_owner_at_a_time() {
         Options { rx_queues: 2, tx_queues: 2, ..Options::default() }.of_port("sim:owner", pool(4096, 2048)).unwrap();
     let mut device = open(&card, config).unwrap();
     let (rx, tx) = (device.rx(1).unwrap(), device.tx(1).unwrap());
-    assert!(message(device.rx(1)).contains("receive queue 1 of port 'sim:owner' is taken"));
-    assert!(message(device.tx(1)).contains("transmit queue 1 of port 'sim:owner' is taken"));
+    assert!(message(device.rx(1)).contains("sim:owner: receive queue 1 is taken"));
+    assert!(message(device.tx(1)).contains("sim:owner: transmit queue 1 is taken"));
     assert!(message(device.rx(2)).contains("no receive queue 2") && message(device.tx(9)).contains("queues=10"));
     assert!(message(device.reset()).contains("2 of its queues"));
     drop((rx, tx));
@@ -278,9 +278,9 @@ fn invalid_rss_tables_are_explained() {
 
 #[test]
 fn names_are_checked_before_anything_is_opened() {
-    assert!(message(linerate::open(["sim:names-a", "eth0"])).contains("'eth0'"));
+    assert!(message(linerate::open(["sim:names-a", "eth0"])).contains("eth0: no port"));
     let text = message(linerate::open(["pcap:nothing"]));
-    assert!(text.contains("capture file 'nothing': cannot read it"), "{text}");
+    assert!(text.contains("nothing: cannot read it"), "{text}");
     assert!(message(linerate::open(["pcap:x?write&speed=2x"])).contains("no loop and no speed"));
     assert!(message(linerate::open(["pcap:x?speed=fast"])).contains("a factor such as 1x"));
     let text = message(linerate::open(["ffff:1f:1f.7"]));

@@ -224,7 +224,7 @@ fn a_monitor_says_that_its_port_is_closed() {
     assert!(second.link().is_ok());
     drop(watched);
     let said = second.link().unwrap_err().to_string();
-    assert!(said.contains("vale17:a, of which this is a monitor, is closed"), "{said}");
+    assert!(said.contains("vale17:a: the port of the monitor is closed"), "{said}");
     // Another port of its name has monitors of its own.
     let [_again, new] = options(&pool).open(["vale17:a", "vale17:a+rt"]).unwrap();
     assert!(second.link().is_err() && new.link().is_ok());

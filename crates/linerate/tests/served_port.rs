@@ -343,7 +343,7 @@ fn a_monitor_ends_with_its_port() {
     drop(watched);
     until("the end of the monitor", || monitor.link().is_err());
     let said = monitor.link().unwrap_err().to_string();
-    assert!(said.contains("vale16:a, of which this is a monitor, is closed"), "{said}");
+    assert!(said.contains("vale16:a: the port of the monitor is closed"), "{said}");
     drop(rx);
     // The port and its monitor are there again for the next.
     let _watched = open(folder.path(), named("vale16:a"), |_| {});

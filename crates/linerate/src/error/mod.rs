@@ -247,3 +247,54 @@ impl std::error::Error for Error {
 
 /// The remedy for a process that may open no more files.
 pub(crate) const MORE_DESCRIPTORS: &str = "ulimit -n 4096";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_line_and_its_remedy_another() {
+        let error = Error::no_such_queue("sim:0", "receive", 3, 1);
+        assert_eq!(error.to_string(), "sim:0: it has no receive queue 3: it was opened with 1");
+        assert!(error.with_hint().ends_with("\n  open it with more, for example 'sim:0?queues=4'"));
+        let plain = Error::new(ErrorKind::BadDevice, "", "no");
+        assert_eq!([plain.with_hint(), plain.with_command_hint()], ["no", "no"]);
+        let refused = plain.with_remedy(Remedy::JoinUsers);
+        assert!(refused.with_hint().ends_with("\n  let programs of different users meet: Server::join_users"));
+        assert!(refused.with_command_hint().starts_with("no\n  try: linerate serve, and let programs"));
+    }
+
+    #[test]
+    fn errors_have_numbers_of_errno() {
+        let system = |source: io::Error| Error::system("call", source);
+        for (error, number) in [
+            (Error::port_in_use("a"), libc::EBUSY),
+            (Error::queue_taken("a", "receive", 0), libc::EBUSY),
+            (Error::not_open("a"), libc::ENXIO),
+            (Error::port_memory_full("room"), libc::ENOMEM),
+            (Error::unsupported("a", "mode", "no"), libc::EOPNOTSUPP),
+            (Error::bad_peer("no"), libc::EINVAL),
+            (system(io::Error::from_raw_os_error(libc::ENFILE)), libc::ENFILE),
+            (system(io::Error::other("none of the kernel's")), libc::EIO),
+            (Error::bad_peer("no").with_source(io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV),
+        ] {
+            assert_eq!(error.errno(), number, "{error:?}");
+        }
+    }
+
+    #[cfg(feature = "netmap")]
+    #[test]
+    fn an_error_crosses_a_socket_as_it_is() {
+        for error in [
+            Error::queue_taken("vale0:a", "receive", 0),
+            Error::new(ErrorKind::Denied, "a", "no").with_remedy(Remedy::TakeOthers { first: "b".to_string() }),
+            Error::system("call", io::Error::from_raw_os_error(libc::ENOMEM)),
+        ] {
+            let there: Error = serde_json::from_str(&serde_json::to_string(&error).unwrap()).unwrap();
+            assert_eq!(
+                (there.kind(), there.subject(), there.why(), there.remedy(), there.errno()),
+                (error.kind(), error.subject(), error.why(), error.remedy(), error.errno())
+            );
+        }
+    }
+}

@@ -65,7 +65,7 @@ impl<T: Into<Cow<'static, str>>> From<T> for Remedy {
 }
 
 impl Remedy {
-    /// Returns the step with commands of `linerate` in the place of functions.
+    /// Returns the step with commands of `linerate` in the place of functions. Their flags are the command's to name.
     pub fn command(&self) -> String {
         let step = match self {
             Remedy::Do(_) | Remedy::Try(_) | Remedy::ChooseQueue => return self.to_string(),
@@ -74,17 +74,15 @@ impl Remedy {
             Remedy::TakeOthers { first } => {
                 format!("sudo linerate bind {first}, and the others, if you can do without them")
             }
-            Remedy::TakeByForce { address } => {
-                format!("sudo linerate bind --force {address}, if you can do without it")
-            }
+            Remedy::TakeByForce { address } => format!("linerate bind {address}, with force, if you can do without it"),
             Remedy::TakeOverVfio { address } => {
                 format!("sudo linerate bind {address}, to use it over vfio, without privileges")
             }
-            Remedy::TakeOverUio { address, step } => format!("{step}, or: sudo linerate bind --uio {address}"),
+            Remedy::TakeOverUio { address, step } => format!("{step}, or take it over uio: linerate bind {address}"),
             Remedy::Poll(step) => format!("{step}, or poll"),
-            Remedy::ServeCard { path } => format!("linerate sim --socket {path}"),
-            Remedy::Admit => "linerate serve --mode 0666, or --group GROUP".to_string(),
-            Remedy::JoinUsers => "linerate serve --join-users".to_string(),
+            Remedy::ServeCard { path } => format!("linerate sim, with {path} as its socket"),
+            Remedy::Admit => "linerate serve, with another mode or group of its socket".to_string(),
+            Remedy::JoinUsers => "linerate serve, and let programs of different users meet".to_string(),
         };
         format!("try: {step}")
     }

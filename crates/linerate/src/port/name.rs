@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::grammar::{count, nearest};
+use super::grammar::{count, is_vale, nearest};
 use super::kind::{Address, Behind, Description, Form, PortOption, Value};
 use crate::error::{Error, Remedy, Result};
 
@@ -389,7 +389,7 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
                 && !address.contains(|c: char| c.is_whitespace() || ":/{}+*^".contains(c));
             let meant = match kinds.iter().find(|kind| kind.prefix == address) {
                 Some(kind) => kind.example.to_string(),
-                None if may_be_interface && address.starts_with("vale") => format!("{address}:a, a port of the switch"),
+                None if may_be_interface && is_vale(address) => format!("{address}:a, a port of the switch"),
                 None if may_be_interface => format!("xdp:{address} or packet:{address}"),
                 None => return error,
             };

@@ -15,7 +15,7 @@ impl Client {
     /// Opens a port. The connection becomes its descriptor: the port is closed with it.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     #[doc(hidden)]
     pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
         let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
@@ -50,7 +50,7 @@ pub fn open_by(
 /// Describes the port of a descriptor that another process has opened. `None` if it has no port.
 ///
 /// # Errors
-/// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED) and those of [`Client::find`].
+/// That of the server, and those of [`Client::find`].
 pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
     let Some(client) = of(fd)? else { return Ok(None) };
     opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)

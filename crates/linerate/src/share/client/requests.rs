@@ -116,7 +116,7 @@ impl Client {
     /// Returns a port's number of rings.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
@@ -127,7 +127,7 @@ impl Client {
     /// Returns the length of the virtio-net header in front of a port's packets, after setting it to `set`, if given.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         self.done(&Request::Header { name: name.to_string(), set })
     }
@@ -136,7 +136,7 @@ impl Client {
     /// switch, or that of the new port on it (`vale0:vm1`).
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn attach(&self, switch: &str, port: &str, host: bool, rings: RingCounts) -> Result<u32> {
         self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
     }
@@ -144,7 +144,7 @@ impl Client {
     /// Detaches a port from a switch; returns its number.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn detach(&self, switch: &str, port: &str) -> Result<u32> {
         self.done(&Request::Detach { switch: switch.to_string(), port: port.to_string() })
     }
@@ -152,7 +152,7 @@ impl Client {
     /// Makes a persistent port, which exists without a client.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn create(&self, name: &str, rings: RingCounts) -> Result<()> {
         self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
     }
@@ -160,7 +160,7 @@ impl Client {
     /// Removes a persistent port.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn destroy(&self, name: &str) -> Result<()> {
         self.done(&Request::Destroy { name: name.to_string() }).map(drop)
     }
@@ -168,7 +168,7 @@ impl Client {
     /// Lists all ports of the server.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     pub fn list(&self) -> Result<Vec<PortState>> {
         match self.ask(&Request::List, &[])?.0 {
             Reply::List(list) => Ok(list),
@@ -180,7 +180,7 @@ impl Client {
     /// (`MemoryChoice::process`). Returns its number and its plan.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`](crate::ErrorKind::REFUSED).
+    /// That with which the server refuses it.
     #[doc(hidden)]
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {

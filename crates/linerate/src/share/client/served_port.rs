@@ -51,7 +51,7 @@ impl ServedPort {
     /// of its rings; `wanted` may ask for longer receive rings.
     ///
     /// # Errors
-    /// [`ErrorKind::REFUSED`] with the server's reason, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
+    /// That of the server, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         config.check_ring()?;

@@ -33,7 +33,7 @@ impl MemoryNumbers {
     /// Makes memory, and gives it a number.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`], [`ErrorKind::REFUSED`] if the user's memory would be too large, and those of
+    /// [`ErrorKind::Exhausted`], also if the user's memory would be too large, and those of
     /// [`NetmapMemory::new`].
     fn make(&mut self, user: u32, plan: Plan) -> Result<(u16, Arc<NetmapMemory>)> {
         self.numbered.retain(|_, (_, memory)| memory.strong_count() > 0);
