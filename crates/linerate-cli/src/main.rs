@@ -68,7 +68,7 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use linerate::memory::{self, PageSize};
-use linerate::{Error, port};
+use linerate::{Error, Remedy, port};
 use live::Steering;
 use tune::Tuner;
 
@@ -527,11 +527,10 @@ fn usage(why: &str) -> ! {
 
 /// Returns the exit code of an error: 2 for wrong names, options and values, 1 for all that failed.
 fn code(error: &Error) -> ExitCode {
+    use linerate::ErrorKind;
     match error.kind() {
-        linerate::ErrorKind::BadName
-        | linerate::ErrorKind::BadOption
-        | linerate::ErrorKind::BadFilter
-        | linerate::ErrorKind::NotFound => ExitCode::from(2),
+        ErrorKind::BadName | ErrorKind::BadOption | ErrorKind::BadFilter | ErrorKind::NotFound => ExitCode::from(2),
+        _ if error.remedy() == Some(&Remedy::ChooseCard) => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
 }

@@ -343,7 +343,7 @@ fn what_cannot_be_captured_is_explained() {
     let why = capture("linerate", &pipe, &["--extcap-capture-filter", "udp port 53"]);
     assert!(why.starts_with(&format!("linerate: {refused}")) && why.contains("; try: udp:4321"), "{why}");
     for (port, part) in [
-        ("nonsense", "'nonsense'"),
+        ("nonsense", "nonsense: no port has this name"),
         ("sim:0?speed=9", "option speed=9"),
         ("pcap:/nonexistent", "/nonexistent"),
         ("vale0:a+rt", "vale0:a"),

@@ -134,7 +134,7 @@ fn wrong_names_and_options_are_usage() {
         linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output_in_time().unwrap()
     };
     for (name, why) in [
-        ("nonexist0", "is neither a switch, as vale0, nor an interface; there are lo"),
+        ("nonexist0", "is no switch, as vale0, and there is no such interface; there are lo"),
         ("vale0123456789ab", "is no switch: its name has at most 15 letters, digits and '_'"),
         ("vale-0", "is no switch"),
     ] {

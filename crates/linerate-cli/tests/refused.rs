@@ -164,7 +164,8 @@ fn ports_that_cannot_be_opened_are_explained() {
         let output = inside(&host, &format!("sink {command} --seconds 5")).output_in_time().unwrap();
         let said = text(&output.stderr);
         // A wrong option, filter or interface is wrong usage.
-        let usage = [": option ", "the filter", "no interface", "cannot understand", "are not possible"];
+        let usage =
+            [": option ", "this is no filter", "no such interface", "no port has this name", "are not possible"];
         let code = if usage.iter().any(|part| said.contains(part)) { 2 } else { 1 };
         assert_eq!(output.status.code(), Some(code), "{command}: {said}");
         said
@@ -173,13 +174,13 @@ fn ports_that_cannot_be_opened_are_explained() {
         let said = fails(command);
         assert!(parts.iter().all(|part| said.contains(part)), "{command}: {said}");
     };
-    says("xdp:nothing", &["no interface 'nothing'", "lo, h0", "ip link"]);
+    says("xdp:nothing", &["nothing: there is no such interface", "lo, h0", "ip link"]);
     says("xdp:h0-7", &["no queue 7", "its queues are 0 to 0"]);
     says("xdp:h0?flow=quic", &["no 'quic'", "udp:4321"]);
     says("xdp:h0?queues=2", &["2 receive queues are not possible", "ethtool -L h0"]);
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     says("xdp:h0?timestamps=on", &["option timestamps=on", "busy"]);
-    says("packet:nothing", &["no interface 'nothing'"]);
+    says("packet:nothing", &["nothing: there is no such interface"]);
     says("tap:a-name-that-is-too-long", &["no port has this name", "up to 15 bytes"]);
     says("tap:h0", &["cannot open it as a TAP interface"]);
     let ports = text(&expect(0, &mut inside(&host, "ports --json")).stdout);
@@ -232,7 +233,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=udp:1 --seconds 60 --json"));
     sink.await_error("link up");
     far.run("ip link delete f0");
-    let said = sink.await_error("interface h0 is gone");
+    let said = sink.await_error("h0: the interface is gone");
     assert!(!said.is_empty());
     assert_eq!(sink.ended().0, Some(1));
 }
@@ -245,7 +246,7 @@ fn a_wire_that_goes_ends_the_run() {
     let mut fwd = Process::start(&mut inside(&host, "fwd sim:0?wire=tap:t0 sim:1 --seconds 60 --json"));
     fwd.await_output("ports");
     host.run("ip link delete t0");
-    fwd.await_error("interface t0 is gone");
+    fwd.await_error("t0: the interface is gone");
     assert_eq!(fwd.ended().0, Some(1));
 
     let folder = Folder::new("wire-gone");
@@ -253,6 +254,6 @@ fn a_wire_that_goes_ends_the_run() {
     sim.await_error("-device");
     host.run("ip link delete t1");
     sim.stop();
-    sim.await_error("interface t1 is gone");
+    sim.await_error("t1: the interface is gone");
     assert_eq!(sim.ended().0, Some(1));
 }

@@ -31,6 +31,11 @@ impl World {
         text(&expect(1, &mut self.command(words)).stderr)
     }
 
+    /// Returns what is said of a name that none can have.
+    fn is_usage(&self, words: &str) -> String {
+        text(&expect(2, &mut self.command(words)).stderr)
+    }
+
     fn succeeds(&self, words: &str) -> String {
         text(&expect(0, &mut self.command(words)).stdout)
     }
@@ -193,7 +198,7 @@ fn served_ports_are_listed_and_managed() {
     world.succeeds("switch destroy v1");
     assert!(world.fails("switch destroy v1").contains("no such persistent port"));
     assert!(world.fails("switch detach vale0:v1").contains("not attached"));
-    assert!(world.fails("switch attach vale0:nothing0").contains("no interface"));
+    assert!(world.is_usage("switch attach vale0:nothing0").contains("no such interface"));
     assert!(text(&expect(2, &mut world.command("switch attach nothing")).stderr).contains("valeS:P"));
 }
 
@@ -214,10 +219,10 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     world.succeeds(&format!("switch attach vale2:vhost:{long}"));
     for (name, why) in [("a:b", "letters, digits"), ("", "letters, digits"), ("sixteen_letters_", "at most 15")] {
         let mut command = world.command("switch attach");
-        let said = text(&expect(1, command.arg(format!("vale2:vhost:{c}")).args(["--name", name])).stderr);
+        let said = text(&expect(2, command.arg(format!("vale2:vhost:{c}")).args(["--name", name])).stderr);
         assert!(said.contains(why), "{said}");
     }
-    assert!(world.fails(&format!("switch attach vale2:vhost:{c} --host")).contains("behind an interface"));
+    assert!(world.is_usage(&format!("switch attach vale2:vhost:{c} --host")).contains("behind an interface"));
     let listed = world.succeeds("switch list");
     // A machine sends 8 frames to the switch: they come from its port.
     let sent = "gen virtio-user:SOCKET --count 8 --rate 1k --seconds 60".replace("SOCKET", &b);
@@ -345,7 +350,7 @@ fn cards_are_ports_of_a_switch() {
     let list = world.succeeds("switch list");
     assert!(list.contains("vale0:sim_0") && list.contains("vale1:sim_1"), "{list}");
     assert!(world.fails("switch attach vale1:sim:0").contains("open already"));
-    assert!(world.fails("switch attach vale1:nothing:0").contains("no kind of port"));
+    assert!(world.is_usage("switch attach vale1:nothing:0").contains("no kind of port"));
     // An endless flow from its wire blocks neither other programs nor a program that ends during it.
     world.succeeds("switch attach vale2:sim:2?wire=traffic");
     let flood = summary(&world.command("sink vale2:b --seconds 1 --json").output_in_time().unwrap().stdout);

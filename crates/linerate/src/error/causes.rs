@@ -118,8 +118,7 @@ impl Error {
         Error::new(ErrorKind::Unusable, card, why).with_remedy(remedy)
     }
 
-    pub(crate) fn card_gone(port: impl Into<String>, register: &str) -> Error {
-        let remedy = "it was unplugged, lost its power, or its bus was reset; open it again when it is back";
+    pub(crate) fn card_gone(port: impl Into<String>, register: &str, remedy: &'static str) -> Error {
         Error::new(ErrorKind::Gone, port, format!("the card is gone: register {register} reads all ones"))
             .with_remedy(Remedy::Do(remedy.into()))
     }

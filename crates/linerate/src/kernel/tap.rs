@@ -169,7 +169,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
     let mend = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
         Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
-        Some(libc::EMFILE) => MORE_DESCRIPTORS.to_string(),
+        Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
         _ => format!(
             "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"

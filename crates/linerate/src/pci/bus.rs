@@ -34,6 +34,11 @@ pub trait Bus: DmaSpace {
     fn is_leaving(&self) -> bool {
         false
     }
+
+    /// Returns what a user does about a card that is gone.
+    fn when_gone(&self) -> &'static str {
+        "it was unplugged, lost its power, or its bus was reset; open it again when it is back"
+    }
 }
 
 /// A PCI device of this machine, held open through uio or vfio.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Remedy, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 
 /// A PCI network card of this machine, as Linux sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl NetworkCard {
                 true => "there is a device at this address, but it is no network card",
                 false => "there is no PCI device at this address",
             };
-            Error::card(address, why.to_string(), Remedy::ChooseCard)
+            Error::new(ErrorKind::NotFound, address, why).with_remedy(Remedy::ChooseCard)
         })
     }
 

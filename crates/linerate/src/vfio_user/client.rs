@@ -242,6 +242,10 @@ impl Bus for VfioUser {
         // SAFETY: the device was reset, as the caller promises.
         unsafe { config::enable_master(self) }
     }
+
+    fn when_gone(&self) -> &'static str {
+        "the program that serves it has ended; start it again, and open the port again"
+    }
 }
 
 impl PciDevice for VfioUser {

@@ -25,7 +25,7 @@ use super::interface::Interface;
 use super::packet::PacketPort;
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::filter::Filter;
 use crate::port::{
     Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
@@ -228,7 +228,10 @@ impl Xdp {
         };
         if usize::from(config.options.rx_queues) > queues.len() {
             let (queues, most) = (config.options.rx_queues, queues.len() as u16);
-            return Err(Error::too_many_queues(config.name, "receive", queues, most));
+            let remedy = format!("open it with fewer, or: sudo ethtool -L {} combined {queues}", interface.name());
+            return Err(
+                Error::too_many_queues(config.name, "receive", queues, most).with_remedy(Remedy::Do(remedy.into()))
+            );
         }
 
         let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;

@@ -192,7 +192,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             u32::MAX => {
                 let (port, register) = (self.config.name.clone(), register.definition.name);
                 // The card may be leaving.
-                self.check_bus().and(Err(Error::card_gone(port, register)))
+                self.check_bus().and(Err(Error::card_gone(port, register, self.bus.when_gone())))
             }
             value => Ok(value),
         }

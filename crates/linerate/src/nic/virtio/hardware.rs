@@ -88,7 +88,7 @@ impl Hardware {
         interrupts: Box<[Arc<Interrupt>]>,
         mut config: Config,
     ) -> Result<Hardware> {
-        reset(&*transport, &config.name)?;
+        reset(&*transport, &*bus, &config.name)?;
         let offered = transport.features();
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
@@ -202,7 +202,7 @@ impl Hardware {
     /// As [`bring_up`](Hardware::bring_up), with the state locked: no queue can be claimed until the device works.
     fn bring_up_alone(&self, state: &mut State) -> Result<()> {
         let transport = &*self.transport;
-        reset(transport, &self.config.name)?;
+        reset(transport, &*self.bus, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
         self.config.pool.give(&std::mem::take(&mut state.quarantined));
@@ -320,7 +320,7 @@ impl Hardware {
         let port = || self.config.name.clone();
         match self.transport.status() {
             // The unplugging may have begun since the first check.
-            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status"))),
+            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status", self.bus.when_gone()))),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::needs_reset(port())),
             _ => Ok(()),
         }
@@ -374,7 +374,7 @@ impl Hardware {
 
 impl Drop for Hardware {
     fn drop(&mut self) {
-        if reset(&*self.transport, &self.config.name).is_ok() {
+        if reset(&*self.transport, &*self.bus, &self.config.name).is_ok() {
             let quarantined = std::mem::take(&mut self.state().quarantined);
             self.config.pool.give(&quarantined);
         } else {
@@ -424,10 +424,10 @@ fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
 }
 
 /// Resets the device, and waits until the reset is complete (2.4.1): it holds no addresses then.
-fn reset(transport: &dyn Transport, port: &str) -> Result<()> {
+fn reset(transport: &dyn Transport, bus: &dyn Bus, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
-        u8::MAX => Err(Error::card_gone(port.to_string(), "device_status")),
+        u8::MAX => Err(Error::card_gone(port, "device_status", bus.when_gone())),
         status => Ok(status == 0),
     })
 }
