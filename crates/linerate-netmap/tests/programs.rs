@@ -185,7 +185,7 @@ fn invalid_names_are_refused() {
         ("valeT10:", "letters, digits"),
         ("valeT10:a%b", "letters, digits"),
         ("valeT10:longer_than_possible", "15 characters each"),
-        ("nothing0", "no interface"),
+        ("nothing0", "no such interface"),
     ] {
         let said = world.refused(&format!("open {name}"));
         assert!(said.contains(why), "{name}: {said}");

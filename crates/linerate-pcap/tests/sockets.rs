@@ -373,7 +373,7 @@ fn ports_that_cannot_be_used_are_errors() {
     ];
     let (_, said, errors) = waits.end();
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
-    assert_eq!(errors, "linerate: vale118:a: the process that served it is gone; open it again\n");
+    assert_eq!(errors, "linerate: vale118:a: the process that served it is gone\n  open it again\n");
 }
 
 /// A port one side of which another program has is busy, and the report names the side. tcpdump captures if that is the

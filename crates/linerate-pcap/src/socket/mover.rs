@@ -255,7 +255,7 @@ impl Mover<'_> {
             // Frames that came before the end are received first.
             Err(_) if self.receive() > 0 => true,
             Err(error) => {
-                let (name, text) = (&self.link.name.text, error.to_string());
+                let (name, text) = (&self.link.name.text, error.with_command_hint());
                 // Most errors name their port.
                 report(&if text.contains(name.as_str()) { text } else { format!("{name}: {text}") });
                 false
