@@ -351,3 +351,32 @@ impl Drop for CaptureTx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::Options;
+    use crate::capture::Writer;
+
+    /// Frames that are not due yet are no end.
+    #[test]
+    fn a_capture_at_its_speed_waits_for_its_frames() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slow.pcapng");
+        let mut writer = Writer::create(&path).unwrap();
+        for number in 0..3 {
+            writer.write(number * 30_000_000, &[number as u8; 60]).unwrap();
+        }
+        drop(writer);
+        let [mut port] = Options::default().open([&*format!("pcap:{}?speed=1x", path.display())]).unwrap();
+        let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
+        let begin = Instant::now();
+        while !port.is_exhausted() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} of three frames, and no end", batch.len());
+            rx.recv(&mut batch);
+        }
+        assert_eq!(batch.len(), 3);
+    }
+}

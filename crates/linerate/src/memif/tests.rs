@@ -58,7 +58,8 @@ fn cross(tx: &mut TxQueue, pool: &Arc<Pool>, rx: &mut RxQueue, frames: &[Vec<u8>
         while sent < frames.len() && batch.push(pool, &frames[sent]) {
             sent += 1;
         }
-        tx.send(&mut batch);
+        let before = batch.len();
+        assert_eq!(tx.send(&mut batch), before - batch.len());
         rx.recv(&mut back);
         for packet in &mut back {
             let mut bytes = Vec::new();
@@ -100,6 +101,8 @@ fn packets_of_all_sizes_cross(copies: &str) {
     for port in [&server, &client] {
         let statistics = port.statistics().unwrap();
         assert_eq!((statistics.rx_packets, statistics.tx_packets), (3600, 3600));
+        let bytes = 400 * (60 + 124 + 252 + 508 + 1020 + 1514 + 2048 + 2049 + 9014);
+        assert_eq!((statistics.rx_bytes, statistics.tx_bytes), (bytes, bytes));
         assert_eq!((statistics.drops.malformed, statistics.drops.tx_too_long), (0, 0));
         let queues = port.queue_statistics();
         assert!(queues.rx_slots.iter().chain(&queues.tx_slots).all(|slots| *slots >= 1800), "{queues:?}");

@@ -534,3 +534,16 @@ impl Drop for ClusterRx {
         let _ = self.leave();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_has_the_name_by_which_it_is_found() {
+        for name in ["flow", "inner", "addresses", "turn"] {
+            assert_eq!(By::named(name).map(By::name), Some(name));
+        }
+        assert!(By::named("no").is_none());
+    }
+}

@@ -487,6 +487,23 @@ fn chains_of_any_kind_are_packets() {
     assert_eq!(receive(&mut rx, 2), [frame.clone(), frame]);
 }
 
+/// A driver that has not negotiated checksums leaves none, whatever its headers say.
+#[test]
+fn a_checksum_that_was_not_negotiated_is_ignored() {
+    let mut place = listening("?offloads=on");
+    let mut rx = place.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let address = front.write(0, &[3; 60]);
+    let mut bytes = [0; HEADER];
+    (bytes[0], bytes[6]) = (1, 0xFF);
+    front.memory.write(BUFFERS, &bytes);
+    front.describe(TRANSMITS, 0, address, 72, 0, 0);
+    front.offer(TRANSMITS, 0);
+    let mut batch = Batch::new();
+    until(|| rx.recv(&mut batch) > 0);
+    assert!(batch.packets().all(|packet| packet.len() == 60 && packet.offload().is_none()));
+}
+
 /// Linux leaves checksums and segmentation, which a port without offloads does not offer.
 #[test]
 fn what_a_checksum_needs_is_inside_the_packet() {
