@@ -497,10 +497,17 @@ fn a_checksum_that_was_not_negotiated_is_ignored() {
     let mut bytes = [0; HEADER];
     (bytes[0], bytes[6]) = (1, 0xFF);
     front.memory.write(BUFFERS, &bytes);
+    // In one descriptor, and in two.
     front.describe(TRANSMITS, 0, address, 72, 0, 0);
     front.offer(TRANSMITS, 0);
+    front.describe(TRANSMITS, 1, address, HEADER as u32, NEXT, 2);
+    front.describe(TRANSMITS, 2, address + HEADER as u64, 60, 0, 0);
+    front.offer(TRANSMITS, 1);
     let mut batch = Batch::new();
-    until(|| rx.recv(&mut batch) > 0);
+    until(|| {
+        rx.recv(&mut batch);
+        batch.len() == 2
+    });
     assert!(batch.packets().all(|packet| packet.len() == 60 && packet.offload().is_none()));
 }
 
