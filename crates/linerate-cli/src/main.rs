@@ -8,7 +8,8 @@
 //! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
-//! - `manual`: pages of the manual, and completions for shells; `examples`: below each command's help
+//! - `manual`: pages of the manual, and completions for shells; `port_arg`: arguments that are names of ports; `examples`: below
+//!   each command's help
 //! - `run`: shared by the commands above: opened ports, threads, the end of a run (`limits`); `processors`: those that they
 //!   use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
@@ -37,6 +38,7 @@ mod messages;
 mod metrics;
 mod moved;
 mod notes;
+mod port_arg;
 mod ports;
 mod processors;
 mod profile;
@@ -506,7 +508,11 @@ fn grammar() -> clap::Command {
         clap::ArgAction::Set | clap::ArgAction::Append if !arg.is_positional() => arg.allow_negative_numbers(true),
         _ => arg,
     };
-    let mut grammar = examples::add_to(Cli::command().mut_subcommands(|command| command.mut_args(with_numbers)));
+    let mut grammar = examples::add_to(Cli::command().mut_subcommands(|command| {
+        let is_of_ports = !matches!(command.get_name(), "extcap" | "switch");
+        let command = command.mut_args(with_numbers);
+        if is_of_ports { command.mut_args(port_arg::completed) } else { command }
+    }));
     grammar.build();
     grammar
 }

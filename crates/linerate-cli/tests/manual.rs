@@ -62,6 +62,9 @@ fn shells_complete_commands_and_options() {
     assert_eq!(complete("linerate f", 1), ["fwd", "filter"]);
     assert_eq!(complete("linerate sink --js", 2), ["--json"]);
     assert_eq!(complete("linerate switch li", 2), ["list"]);
+    assert_eq!(complete("linerate sink vh", 2), ["vhost:"]);
+    // One for each argument.
+    assert_eq!(complete("linerate fwd sim:0 fa", 3), ["faulty:", "faulty:"]);
     for shell in ["zsh", "fish", "elvish", "powershell"] {
         let script = text(&expect(0, &mut linerate(&["completions", shell])).stdout);
         assert!(commands().iter().all(|name| script.contains(name.as_str())), "{shell}");

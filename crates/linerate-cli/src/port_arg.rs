@@ -1,0 +1,34 @@
+//! Arguments that are names of ports: any text, of which shells complete the beginning.
+
+use std::ffi::OsStr;
+
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
+use clap::{Arg, Command, Error};
+use linerate::KINDS;
+use linerate::port::Form;
+
+/// Parses a port's name as text: a port that cannot be opened is an error of the library's.
+#[derive(Clone)]
+struct PortArg;
+
+impl TypedValueParser for PortArg {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, Error> {
+        NonEmptyStringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    /// For completions only: they are hidden in help, which has a page for them.
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let beginnings = KINDS.iter().filter(|kind| matches!(kind.form, Form::Prefix) && !kind.prefix.is_empty());
+        Some(Box::new(beginnings.map(|kind| PossibleValue::new(format!("{}:", kind.prefix)).help(kind.what))))
+    }
+}
+
+/// Has shells complete an argument that is a port's name.
+pub fn completed(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "a" | "b" | "port" | "ports" | "rest" => arg.value_parser(PortArg).hide_possible_values(true),
+        _ => arg,
+    }
+}
