@@ -93,6 +93,11 @@ impl Output {
         Ok(Output { file, name, has_begun: true, written: 0, is_ending: Box::new(is_ending) })
     }
 
+    /// Returns whether it is a file without bytes.
+    pub(super) fn is_empty_file(&self) -> bool {
+        self.file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
+    }
+
     /// Empties the file, unless that is done.
     ///
     /// # Errors

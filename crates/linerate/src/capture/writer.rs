@@ -73,11 +73,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands everything to the system.
+    /// Hands everything to the system. A new file is a capture without frames if there were none.
     ///
     /// # Errors
     /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written.
     pub fn flush(&mut self) -> Result<()> {
+        if !self.has_begun && self.output.is_empty_file() {
+            self.begin()?;
+        }
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -141,5 +144,28 @@ impl TryWriter {
     /// [`ErrorKind::File`](crate::ErrorKind::File).
     pub fn check(&self) -> Result<()> {
         self.0.as_ref().map(drop).map_err(Error::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Reader;
+
+    #[test]
+    fn a_capture_without_frames_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.pcap", "a.pcapng"] {
+            let path = folder.path().join(name);
+            drop(Writer::create(&path).unwrap());
+            let new = std::fs::read(&path).unwrap();
+            assert!(Reader::open(&path).unwrap().next(&mut Vec::new()).unwrap().is_none(), "{name}");
+            // An older one stays, and so does what is no capture.
+            for older in [new, b"no capture".to_vec()] {
+                std::fs::write(&path, &older).unwrap();
+                drop(Writer::create(&path).unwrap());
+                assert_eq!(std::fs::read(&path).unwrap(), older);
+            }
+        }
     }
 }
