@@ -157,11 +157,8 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
 
     /// The counts of a port that is gone stay.
     fn statistics(&self) -> Result<Statistics> {
-        let (mut sum, drops) = (self.counters.sum(), self.kind.drops());
-        sum.drops.no_descriptor += drops.no_descriptor;
-        sum.drops.oversize += drops.oversize;
-        sum.drops.undersize += drops.undersize;
-        sum.drops.malformed += drops.malformed;
+        let mut sum = self.counters.sum();
+        sum.drops += self.kind.drops();
         Ok(sum)
     }
 

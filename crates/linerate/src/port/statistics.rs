@@ -1,5 +1,6 @@
 //! The counters of ports and queues.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A port's counters since it was opened.
@@ -67,6 +68,32 @@ impl Drops {
             ("tx_too_long", self.tx_too_long),
             ("injected", self.injected),
         ]
+    }
+}
+
+/// Adds each cause. A new one does not compile until it is here.
+impl AddAssign for Drops {
+    fn add_assign(&mut self, other: Drops) {
+        let Drops {
+            no_descriptor,
+            no_buffer,
+            bad_crc,
+            undersize,
+            oversize,
+            bad_frame,
+            malformed,
+            tx_too_long,
+            injected,
+        } = other;
+        self.no_descriptor += no_descriptor;
+        self.no_buffer += no_buffer;
+        self.bad_crc += bad_crc;
+        self.undersize += undersize;
+        self.oversize += oversize;
+        self.bad_frame += bad_frame;
+        self.malformed += malformed;
+        self.tx_too_long += tx_too_long;
+        self.injected += injected;
     }
 }
 

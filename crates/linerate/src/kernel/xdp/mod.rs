@@ -433,9 +433,7 @@ impl Sockets for XdpSockets {
         // A driver may start its counters anew.
         drops.no_descriptor += self.missed.map_or(0, |before| interface.missed().saturating_sub(before));
         for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
-            let now = socket.drops();
-            drops.no_descriptor += now.no_descriptor;
-            drops.malformed += now.malformed;
+            drops += socket.drops();
         }
         drops
     }

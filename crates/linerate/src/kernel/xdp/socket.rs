@@ -424,8 +424,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let drops = self.drops();
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        past.no_descriptor += drops.no_descriptor;
-        past.malformed += drops.malformed;
+        *past += drops;
         // Both ends are back. Close rings and socket first. If the kernel copies, it has no buffers then. A card has
         // them until the kernel, which only schedules that at close (`xp_put_pool`), has taken the queue from it.
         let receiving = self.take_receiving().map(|end| end.lent);
