@@ -33,13 +33,8 @@ impl Forward for VlanBridge {
             known.insert((vlan, [s0, s1, s2, s3, s4, s5]), source);
             if let Some(&port) = known.get(&(vlan, [d0, d1, d2, d3, d4, d5])) {
                 *to = Destination::Port(port);
-            } else if self.vlans.iter().filter(|there| **there == vlan).count() == self.vlans.len() {
-                *to = Destination::Broadcast;
-            } else if let Some(other) =
-                (0..self.vlans.len()).find(|n| self.vlans[*n] == vlan && *n != usize::from(source))
-            {
-                // With two ports in a VLAN the other one is the only destination.
-                *to = Destination::Port(other as u8);
+            } else {
+                *to = Destination::Group(vlan);
             }
         }
     }
@@ -47,8 +42,13 @@ impl Forward for VlanBridge {
 
 fn main() -> linerate::Result<()> {
     let switch = Switch::named("vale0");
-    switch.set_forward(Arc::new(VlanBridge { vlans: vec![10, 20, 10, 20], known: Mutex::default() }));
-    let mut ports = linerate::open(["vale0:a", "vale0:b", "vale0:c", "vale0:d"])?;
+    let vlans = vec![10, 20, 10, 20, 10];
+    for vlan in [10, 20] {
+        let ports: Vec<u8> = (0..).zip(&vlans).filter(|(_, of_port)| **of_port == vlan).map(|(port, _)| port).collect();
+        switch.set_group(vlan, &ports);
+    }
+    switch.set_forward(Arc::new(VlanBridge { vlans, known: Mutex::default() }));
+    let mut ports = linerate::open(["vale0:a", "vale0:b", "vale0:c", "vale0:d", "vale0:e"])?;
     let mut queues = Vec::new();
     for port in &mut ports {
         queues.push((port.rx(0)?, port.tx(0)?));

@@ -515,18 +515,25 @@ fn a_program_decides_where_packets_go() {
                 62 => Destination::Broadcast,
                 63 => Destination::Port(200),
                 64 => Destination::Port(source),
+                65 => Destination::Group(4000),
+                66 => Destination::Group(7),
                 _ => Destination::Drop,
             };
         }
     };
     let switch = Switch::named("vale4");
     switch.set_forward(Arc::new(by_length));
-    let sent: Vec<_> = (60..66).map(|len| frame(2, 1, len)).collect();
+    let sent: Vec<_> = (60..68).map(|len| frame(2, 1, len)).collect();
+    // A group has its source, and ports that are not there, as well.
+    switch.set_group(4000, &[0, 2, 1, 99]);
     ports[0].send(&sent);
     assert_eq!(
         (ports[0].receive().len(), ports[1].receive(), ports[2].receive()),
-        (0, sent[1..3].to_vec(), vec![sent[2].clone()])
+        (0, [&sent[1..3], &sent[5..6]].concat(), vec![sent[2].clone(), sent[5].clone()])
     );
+    switch.set_group(4000, &[]);
+    ports[0].send(&sent[5..]);
+    assert!(ports[1].receive().is_empty() && ports[2].receive().is_empty());
     switch.set_forward(Arc::new(linerate::netmap::Learning::new()) as Arc<dyn Forward>);
     ports[0].send(&sent[..1]);
     assert_eq!(ports[2].receive(), sent[..1]);

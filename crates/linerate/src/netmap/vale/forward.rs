@@ -11,6 +11,8 @@ pub const HEADER: usize = 14;
 pub enum Destination {
     /// To this port, unless it came from there.
     Port(u8),
+    /// To each port of a [group](super::Switch::set_group) but its source; to none if there is no such group.
+    Group(u16),
     /// To all ports but its source.
     Broadcast,
     /// To no port.

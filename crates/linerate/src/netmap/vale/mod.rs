@@ -14,6 +14,7 @@ mod forward;
 mod port;
 mod table;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
@@ -35,10 +36,14 @@ pub struct Switch {
     ports: Mutex<Arc<Ports>>,
     changes: AtomicU64,
     forward: RwLock<Arc<dyn Forward>>,
+    groups: Mutex<Arc<Groups>>,
 }
 
 /// By number.
 type Ports = Vec<Option<Plugged>>;
+
+/// The ports of each group.
+type Groups = HashMap<u16, Vec<u8>>;
 
 /// A port, as its switch has it.
 #[derive(Clone)]
@@ -63,6 +68,7 @@ impl Switch {
             ports: Mutex::default(),
             changes: AtomicU64::new(0),
             forward: RwLock::new(Arc::new(Learning::new())),
+            groups: Mutex::default(),
         });
         all.push(Arc::downgrade(&switch));
         switch
@@ -81,6 +87,19 @@ impl Switch {
         drop(before);
     }
 
+    /// Sets the ports of a group, such as a VLAN, for [`Destination::Group`]; without ports there is no such group. A port that was
+    /// removed stays in its groups, as the next one of its number.
+    pub fn set_group(&self, group: u16, ports: &[u8]) {
+        let mut all = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = Groups::clone(&all);
+        match ports.is_empty() {
+            true => drop(groups.remove(&group)),
+            false => drop(groups.insert(group, ports.to_vec())),
+        }
+        *all = Arc::new(groups);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
     /// Returns numbers and names of its ports.
     pub fn ports(&self) -> Vec<(u8, String)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +112,8 @@ impl Switch {
         let changes = self.changes.load(Ordering::Acquire);
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let forward = self.forward.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Snapshot { changes, ports, forward }
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Snapshot { changes, ports, forward, groups }
     }
 
     /// Gives a port the lowest number that is free.
@@ -147,6 +167,7 @@ struct Snapshot {
     changes: u64,
     ports: Arc<Ports>,
     forward: Arc<dyn Forward>,
+    groups: Arc<Groups>,
 }
 
 /// A port of a switch.

@@ -24,7 +24,7 @@ pub struct ValeTx {
     starts: Starts,
     /// Where each packet of a chunk goes, and the ports that get some.
     to: [Destination; CHUNK],
-    used: [u8; CHUNK],
+    used: [u8; MAX_PORTS],
     /// Destinations whose receivers sleep and have got packets.
     asleep: Vec<u8>,
     /// Chunks sent since the first of them.
@@ -47,7 +47,7 @@ impl ValeTx {
             wanted,
             starts: [0; CHUNK + 1],
             to: [Destination::Drop; CHUNK],
-            used: [0; CHUNK],
+            used: [0; MAX_PORTS],
             asleep: Vec::new(),
             chunks: 0,
         }
@@ -60,16 +60,23 @@ impl ValeTx {
         to.fill(Destination::Drop);
         self.snapshot.forward.forward(self.source, &frames, to);
         let (mut everywhere, mut ports, mut too_short) = (0u64, 0, 0);
+        let ValeTx { snapshot, wanted, used, source, .. } = self;
+        let mut want = |port: u8, bit: u64| {
+            if usize::from(port) < snapshot.ports.len() && port != *source {
+                let wanted = &mut wanted[usize::from(port)];
+                if *wanted == 0 {
+                    used[ports] = port;
+                    ports += 1;
+                }
+                *wanted |= bit;
+            }
+        };
         for (packet, to) in to.iter().enumerate() {
             let bit = 1 << packet;
             match to {
-                Destination::Port(port) if usize::from(*port) < self.snapshot.ports.len() && *port != self.source => {
-                    let wanted = &mut self.wanted[usize::from(*port)];
-                    if *wanted == 0 {
-                        self.used[ports] = *port;
-                        ports += 1;
-                    }
-                    *wanted |= bit;
+                Destination::Port(port) => want(*port, bit),
+                Destination::Group(group) => {
+                    snapshot.groups.get(group).into_iter().flatten().for_each(|port| want(*port, bit));
                 }
                 Destination::Broadcast => everywhere |= bit,
                 // A packet shorter than an Ethernet header has no destination.
