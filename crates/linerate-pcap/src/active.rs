@@ -221,6 +221,9 @@ impl Active {
             Err(error) => return Err(error),
         }
         let mut rx = port.rx(0)?;
+        // A program may give up its privileges, or the path to the server, before it sends its first frame. The transmit queue stays free
+        // for other programs until then.
+        let _ = port.prepare_tx();
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(|error| system("epoll_create1", error))?;
         add(&watch, ready.event.as_fd())?;
         let tick = watch_queue(&watch, &mut rx)?;

@@ -812,13 +812,13 @@ static const struct { const char *name; unsigned number; } calls[] = {
 	CALL(sendmsg), CALL(sendto), CALL(set_robust_list), CALL(setsockopt), CALL(socket), CALL(statx), CALL(write)
 };
 
-/* Opens a port when only the system calls of this list are allowed; others fail with EPERM. */
-static void filtered(const char *device, const char *allowed) {
+/* Lets the program make the system calls of this list only; others fail with EPERM. */
+static void forbid_all_but(const char *allowed) {
 	enum { MOST = 64 };
 	struct sock_filter code[3 + 2 * MOST] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
 	struct sock_fprog program = { 1, code };
-	/* Those by which a program prints and ends. */
-	static const unsigned own[] = { SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_restart_syscall };
+	/* Those by which a program filters once more, and ends. */
+	static const unsigned own[] = { SYS_seccomp, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_restart_syscall };
 	char list[2048], *rest = list;
 	snprintf(list, sizeof list, "%s", allowed);
 	unsigned numbers[MOST], most = 0;
@@ -837,19 +837,47 @@ static void filtered(const char *device, const char *allowed) {
 		code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	}
 	code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
+		die("seccomp", strerror(errno));
+	if (kill(getpid(), 0) != -1 || errno != EPERM)
+		die("seccomp", "kill(2) is allowed");
+}
+
+/* Opens a port when only the first system calls are allowed; then sends a frame and receives with the other ones. */
+static void filtered(const char *device, const char *to_activate, const char *to_send, const char *frames) {
 	pcap = pcap_create(device, text);
 	if (!pcap)
 		die("pcap_create", text);
 	pcap_set_promisc(pcap, 1), pcap_set_immediate_mode(pcap, 1);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
-		die("seccomp", strerror(errno));
-	if (kill(getpid(), 0) != -1 || errno != EPERM)
-		die("seccomp", "kill(2) is allowed");
-	struct pcap_stat stat;
-	if (pcap_activate(pcap) != 0 || pcap_inject(pcap, frame, 60) != 60)
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		die("prctl", strerror(errno));
+	forbid_all_but(to_activate);
+	if (pcap_activate(pcap) != 0)
 		die("pcap_activate", pcap_geterr(pcap));
+	forbid_all_but(to_send);
+	if (pcap_inject(pcap, frame, 60) != 60)
+		die("pcap_inject", pcap_geterr(pcap));
+	forbid_all_but(frames);
 	ready();
-	if (pcap_loop(pcap, 3, each, NULL) != 0 || pcap_stats(pcap, &stat) != 0)
+	struct pcap_stat stat;
+	if (pcap_loop(pcap, 3, each, NULL) != 0 || pcap_inject(pcap, frame, 60) != 60 || pcap_stats(pcap, &stat) != 0)
+		die("pcap_loop", pcap_geterr(pcap));
+	printf("%ld frames\n", count);
+	fflush(stdout);
+	_exit(0);
+}
+
+/* Gives up its privileges (`setuid`) or its file system (`chroot`) when the port is open, then sends. */
+static void restricted(const char *device, const char *how) {
+	pcap = opened(device);
+	if (!strcmp(how, "setuid") ? setgid(65534) || setuid(65534) : chroot("/var/empty") && (chroot("/proc/self/fdinfo") || chdir("/")))
+		die(how, strerror(errno));
+	for (int n = 0; n < 3; n++)
+		if (pcap_inject(pcap, frame, 60) != 60)
+			die("pcap_inject", pcap_geterr(pcap));
+	printf("sent\n");
+	fflush(stdout);
+	if (pcap_loop(pcap, 3, each, NULL) != 0)
 		die("pcap_loop", pcap_geterr(pcap));
 	printf("%ld frames\n", count);
 	pcap_close(pcap);
@@ -880,7 +908,9 @@ int main(int argc, char **argv) {
 	else if (!strcmp(what, "wakes"))
 		wakes(device, atol(third));
 	else if (!strcmp(what, "filtered"))
-		filtered(device, third);
+		filtered(device, third, argv[4], argv[5]);
+	else if (!strcmp(what, "restricted"))
+		restricted(device, third);
 	else if (!strcmp(what, "texts"))
 		printf("%s\n%s\n%s\n", pcap_lib_version(), pcap_strerror(2), pcap_statustostr(-1));
 	else if (!strcmp(what, "child"))

@@ -509,32 +509,67 @@ fn calls_of(rows: &[&str]) -> String {
     rows.iter().map(row).collect::<Vec<_>>().join(" ")
 }
 
-/// A program that forbids itself all system calls but the documented ones (seccomp(2)) opens a port, sends and receives.
+/// A program that forbids itself all system calls but the documented ones (seccomp(2)), before it opens a port, before it sends, and before
+/// it receives, does all three.
 #[test]
 fn programs_that_filter_their_system_calls_capture() {
     const ALL: &str = "`pcap_activate`, of each port";
     const FRAMES: &str = "frames, statistics, sending";
     let world = World::new();
-    let mut filtered = world.start(&["filtered", "sim:filtered?rate=1k", &calls_of(&[ALL, "and of `sim:`", FRAMES])]);
-    assert_eq!((filtered.line(), filtered.said()), ("ready".to_string(), "3 frames\n".to_string()));
-
-    let namespace = Namespace::new("filtered");
-    let start = |words: [&str; 3]| {
-        let mut command = namespace.command(&program().display().to_string(), true);
-        Running::new(command.args(words))
+    // The filters of one program are all in force.
+    let lists = |to_activate: &str, to_send: &[&str]| {
+        [&[&[ALL, to_activate], to_send, &[FRAMES]].concat()[..], &[to_send, &[FRAMES]].concat(), &[FRAMES]]
+            .map(calls_of)
     };
-    let mut filtered = start(["filtered", "packet:v0", &calls_of(&[ALL, "and of `packet:IF`", FRAMES])]);
-    assert_eq!(filtered.line(), "ready");
-    assert_eq!(start(["both", "packet:v1", "10"]).said(), "sent\n");
+    let started = |mut command: Command, device: &str, lists: [String; 3]| {
+        let mut filtered = Running::new(command.args(["filtered", device]).args(lists));
+        let said = filtered.line();
+        assert_eq!(said, "ready", "{device}: {}", filtered.end().2);
+        filtered
+    };
+    let own = || {
+        let mut command = Command::new(program());
+        command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path());
+        command
+    };
+    let filtered = started(own(), "sim:filtered?rate=1k", lists("and of `sim:`", &[]));
     assert_eq!(filtered.said(), "3 frames\n");
 
-    let calls = calls_of(&[ALL, "and of a served port", FRAMES]);
-    let mut filtered = world.start(&["filtered", "vale69:a", &calls]);
-    assert_eq!(filtered.line(), "ready");
+    let namespace = Namespace::new("filtered");
+    let inside = || namespace.command(&program().display().to_string(), true);
+    let filtered = started(inside(), "packet:v0", lists("and of `packet:IF`", &[]));
+    assert_eq!(Running::new(inside().args(["both", "packet:v1", "10"])).said(), "sent\n");
+    assert_eq!(filtered.said(), "3 frames\n");
+
+    let first = "the first frame that is sent at a served port";
+    let filtered = started(own(), "vale69:a", lists("and of a served port", &[first]));
     let mut other = port("vale69:b");
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 3);
     assert_eq!(filtered.said(), "3 frames\n");
+}
+
+/// A program that gives up its privileges or its file system when its port is open sends and receives.
+#[test]
+fn programs_that_restrict_themselves_send() {
+    let world = World::new();
+    let mut other = port("vale68:b");
+    let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
+    for how in ["setuid", "chroot"] {
+        // A capturing program leaves the transmit queue to another one until it sends.
+        for device in ["vale68:a", "faulty:vale68:a"] {
+            let mut restricted = world.start(&["restricted", device, how]);
+            let said = restricted.line();
+            assert_eq!(said, "sent", "{device}, {how}");
+            let (mut batch, deadline) = (Batch::new(), Deadline::begin());
+            while batch.len() < 3 {
+                deadline.check(|| format!("{} of 3 frames came, {:?}", batch.len(), other.statistics()));
+                rx.recv(&mut batch);
+            }
+            send(&other, &mut tx, 3);
+            assert_eq!(restricted.said(), "3 frames\n", "{device}, {how}");
+        }
+    }
 }
 
 /// Nothing is left to be opened for filters when a handle was created: a program may forbid that (seccomp(2)).

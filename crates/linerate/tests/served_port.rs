@@ -9,7 +9,7 @@ use std::time::Duration;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
 use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
-use linerate::{Batch, Options};
+use linerate::{Batch, ErrorKind, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wait::{Deadline, until};
 
@@ -302,6 +302,30 @@ fn rings_and_addresses_are_the_servers_choice() {
     // Its counts are still there.
     assert_eq!(b.statistics().unwrap().rx_packets, 3);
     assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
+}
+
+/// A prepared port sends when no path leads to its server any more. Until then its queue is free for others.
+#[test]
+fn a_prepared_port_needs_no_path_to_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let [mut first, mut second, mut receiver] =
+        ["vale8:a", "vale8:a", "vale8:b"].map(|name| open(folder.path(), named(name), |_| {}));
+    let mut rx = receiver.rx(0).unwrap();
+    first.prepare_tx().unwrap();
+    let taken = second.tx(0).unwrap();
+    std::fs::remove_file(folder.path().join("any")).unwrap();
+    // The connection stays for the next attempt.
+    assert_eq!(first.tx(0).map(drop).unwrap_err().kind(), ErrorKind::QueueTaken);
+    drop(taken);
+    let mut tx = first.tx(0).unwrap();
+    assert_eq!(send(&mut *tx, first.pool(), &[60; 5]), 0);
+    let mut lens = Vec::new();
+    until("five packets", || {
+        lens.extend(receive(&mut *rx));
+        lens.len() == 5
+    });
+    assert_eq!(second.tx(0).map(drop).unwrap_err().kind(), ErrorKind::NotServed);
 }
 
 #[test]

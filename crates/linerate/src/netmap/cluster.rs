@@ -356,6 +356,10 @@ impl Device for Cluster {
         self.inner.tx(queue)
     }
 
+    fn prepare_tx(&mut self) -> Result<()> {
+        self.inner.prepare_tx()
+    }
+
     fn info(&self) -> Info {
         let (info, consumers) = (self.inner.info(), self.shared.shares.len());
         let description = format!("{}, handed out to {consumers} by {}", info.description, self.shared.by.name());

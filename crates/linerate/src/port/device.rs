@@ -38,6 +38,14 @@ pub trait Device: Send {
     /// As [`Port::tx`](super::Port::tx).
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>>;
 
+    /// As [`Port::prepare_tx`](super::Port::prepare_tx).
+    ///
+    /// # Errors
+    /// As [`Port::prepare_tx`](super::Port::prepare_tx).
+    fn prepare_tx(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the port's driver, device and options.
     fn info(&self) -> Info {
         Info::default()

@@ -117,6 +117,15 @@ impl Port {
         Ok(TxQueue::new(self.device.tx(queue)?, &self.seen, queue))
     }
 
+    /// Prepares for one later call of [`tx`](Port::tx), which then needs no path and no privileges. It takes no queue. A port of a
+    /// server connects to the server; other ports need nothing.
+    ///
+    /// # Errors
+    /// [`Unusable`](crate::ErrorKind::Unusable), [`NotServed`](crate::ErrorKind::NotServed); `tx` connects itself then.
+    pub fn prepare_tx(&mut self) -> Result<()> {
+        self.device.prepare_tx()
+    }
+
     /// Returns the counters since the port was opened.
     ///
     /// # Errors

@@ -36,6 +36,14 @@ pub trait SoftwareDevice: Send {
     /// As [`Device::tx`].
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
 
+    /// As [`Device::prepare_tx`].
+    ///
+    /// # Errors
+    /// As [`Device::prepare_tx`].
+    fn prepare_tx(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Checks that the port still exists.
     ///
     /// # Errors
@@ -153,6 +161,10 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
         self.kind.check()?;
         let counters = self.counters.take_tx(&self.config, queue)?;
         self.kind.tx(&self.config, queue, counters)
+    }
+
+    fn prepare_tx(&mut self) -> Result<()> {
+        self.kind.prepare_tx()
     }
 
     /// The counts of a port that is gone stay.

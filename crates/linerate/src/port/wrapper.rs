@@ -167,6 +167,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
         Ok(Box::new(Queue { inner: self.inner.tx(queue)?, wrapper: self.wrapper.tx(queue, self.inner.pool()) }))
     }
 
+    fn prepare_tx(&mut self) -> Result<()> {
+        self.inner.prepare_tx()
+    }
+
     fn info(&self) -> Info {
         let info = self.inner.info();
         Info { description: self.wrapper.description(&info.description), ..info }

@@ -18,8 +18,24 @@ impl Client {
     /// That with which the server refuses it.
     #[doc(hidden)]
     pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
-        let port = opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)?;
-        Ok((self.connection.into_fd(), port))
+        let port = self.request(wanted, memory)?;
+        Ok((self.into_fd(), port))
+    }
+
+    /// Opens a port, whose descriptor is [`into_fd`](Client::into_fd). After an error the client may ask again.
+    ///
+    /// # Errors
+    /// As [`open`](Client::open).
+    pub(super) fn request(&self, wanted: OpenRequest, memory: MemoryChoice) -> Result<SharedPort> {
+        opened(self.ask(&Request::Open { wanted, memory }, &[])?, true)
+    }
+
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.connection.into_fd()
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        !self.connection.has_ended()
     }
 }
 

@@ -26,8 +26,12 @@ pub struct Remote {
     /// A pipe's or a monitor's whole port. For any other port only a description: each queue has a connection of its
     /// own.
     port: Arc<OpenedRings>,
-    open: Box<dyn Fn(RingSelection, bool) -> Result<OpenedRings> + Send>,
+    connect: Box<dyn Fn() -> Result<Client> + Send>,
+    /// What the port was opened with.
+    wanted: OpenRequest,
     is_whole: bool,
+    /// A connection for the next transmit queue.
+    prepared: Option<Client>,
 }
 
 /// Rings, and the connection that is their descriptor.
@@ -69,25 +73,35 @@ impl ServedPort {
         let which = if is_whole { RingSelection::All } else { RingSelection::None };
         let opened = OpenedRings::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
         let folder = folder.to_path_buf();
-        let open = move |which: RingSelection, receives: bool| {
-            let absent = || Error::no_server(&wanted.name, &folder);
-            let client = Client::find(&folder, &wanted.name)?.ok_or_else(absent)?;
-            let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..wanted.clone() };
-            client.open(wanted, MemoryChoice::default()).map(OpenedRings::new)
-        };
+        let name = wanted.name.clone();
+        let connect = move || Client::find(&folder, &name)?.ok_or_else(|| Error::no_server(&name, &folder));
         let rings = opened.port.rings();
         let options = Settings { tx_queues: rings.tx, rx_queues: rings.rx, ..config.options };
         let config = Config { options, ..config };
         let mac = opened.port.mac();
-        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port: Arc::new(opened), open: Box::new(open), is_whole })))
+        let (port, connect) = (Arc::new(opened), Box::new(connect));
+        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port, connect, wanted, is_whole, prepared: None })))
     }
 }
 
 impl Remote {
-    fn queue(&self, queue: u16, receives: bool) -> Result<Arc<OpenedRings>> {
-        match self.is_whole {
-            true => Ok(self.port.clone()),
-            false => Ok(Arc::new((self.open)(RingSelection::One(queue), receives)?)),
+    fn queue(&mut self, queue: u16, receives: bool) -> Result<Arc<OpenedRings>> {
+        if self.is_whole {
+            return Ok(self.port.clone());
+        }
+        let prepared = if receives { None } else { self.prepared.take() };
+        let client = prepared.filter(Client::is_connected).map_or_else(&self.connect, Ok)?;
+        let which = RingSelection::One(queue);
+        let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..self.wanted.clone() };
+        match client.request(wanted, MemoryChoice::default()) {
+            Ok(port) => Ok(Arc::new(OpenedRings { descriptor: client.into_fd(), port })),
+            Err(error) => {
+                if !receives {
+                    // Another program may have the queue now, and not later.
+                    self.prepared = Some(client);
+                }
+                Err(error)
+            }
         }
     }
 }
@@ -114,6 +128,13 @@ impl SoftwareDevice for Remote {
         }
         let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
+    }
+
+    fn prepare_tx(&mut self) -> Result<()> {
+        if !self.is_whole {
+            self.prepared = Some((self.connect)()?);
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<()> {
