@@ -11,7 +11,7 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{PortName, RxQueue};
 use linerate::{Batch, Error, ErrorKind, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::abi::*;
@@ -126,10 +126,6 @@ impl Ready {
         // In this order, so that `set` sees what it has to read.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         self.is_ready.store(true, Ordering::Release);
-    }
-
-    pub fn is_raised(&self) -> bool {
-        self.is_ready.load(Ordering::Relaxed)
     }
 
     pub fn set(&self, is_ready: bool) {
@@ -417,6 +413,12 @@ impl Active {
         if let Some(tick) = &self.tick {
             let _ = rustix::io::read(tick, &mut [0; 8]);
         }
+    }
+
+    /// Returns whether the program's descriptor is readable.
+    pub fn is_readable(&self) -> bool {
+        let mut events = [PollFd::new(&self.watch, PollFlags::IN)];
+        poll(&mut events, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
     /// Returns the descriptor that is readable while there are frames.

@@ -52,6 +52,8 @@ pub struct Handle {
     is_nonblocking: AtomicBool,
     /// The descriptor has been asked for: it is kept up to date from then on.
     is_selected: AtomicBool,
+    /// The descriptor is up to date because nothing was read since the activation.
+    is_unread: AtomicBool,
     /// The descriptor that programs wait for; -1 before activation.
     descriptor: AtomicI32,
     pub ready: Ready,
@@ -121,6 +123,7 @@ impl Handle {
             is_activated: AtomicBool::new(false),
             is_nonblocking: AtomicBool::new(false),
             is_selected: AtomicBool::new(false),
+            is_unread: AtomicBool::new(true),
             descriptor: AtomicI32::new(-1),
             ready: Ready::new()?,
             link_type: AtomicI32::new(DLT_EN10MB),
@@ -152,7 +155,8 @@ impl Handle {
             return self.in_use();
         };
         match Active::open(&self.name, &self.settings, &self.ready) {
-            Ok((active, of_port)) => {
+            Ok((mut active, of_port)) => {
+                active.keep_watch(&self.waiting, &self.ready);
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
                 table::set_word(active.descriptor(), table::HANDLE);
                 // The kernel's interfaces and files are opened as often as the program likes.
@@ -231,9 +235,7 @@ impl Handle {
                 // It has another port than its name says.
                 alone().retain(|other| !std::ptr::eq(other.0, self));
                 self.passed.store(0, Ordering::Relaxed);
-                if self.is_selected() {
-                    self.ready.raise();
-                }
+                active.keep_watch(&self.waiting, &self.ready);
             }
             Err(error) => {
                 self.fail(&described(&error));
@@ -311,15 +313,27 @@ impl Handle {
 
     /// Returns the descriptor that is readable while frames wait; -1 before activation.
     pub fn selectable(&self) -> RawFd {
-        if self.is_activated() && !self.is_selected.swap(true, Ordering::Relaxed) {
+        if self.is_activated()
+            && !self.is_selected.swap(true, Ordering::SeqCst)
+            && !self.is_unread.load(Ordering::SeqCst)
+        {
             // There may be frames. The next call that receives sets it right.
             self.ready.raise();
         }
         self.descriptor.load(Ordering::Relaxed)
     }
 
+    /// Notes that frames are read: from now on the descriptor is kept up to date only if the program has it.
+    #[inline]
+    pub fn begin_reading(&self) {
+        if self.is_unread.load(Ordering::Relaxed) {
+            // Either this thread sees that the descriptor was asked for, or the thread that asks sees this.
+            self.is_unread.store(false, Ordering::SeqCst);
+        }
+    }
+
     pub fn is_selected(&self) -> bool {
-        self.is_selected.load(Ordering::Relaxed)
+        self.is_selected.load(Ordering::SeqCst)
     }
 
     /// Notes that a signal handler has interrupted a call that excludes this one.
@@ -499,11 +513,9 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     *receiving = Some(of_queue(port.rx(0)?)?);
     *side = Some(of_port(port));
     drop((receiving, side));
-    // A thread that waits for the frames of the port itself waits for those of the link.
+    // A thread that waits for the frames of the port itself waits for those of the link. The handle's descriptor is readable while its end
+    // of the link is.
     let _ = rustix::io::write(&handle.waker, &1u64.to_ne_bytes());
-    if handle.is_selected() {
-        handle.ready.raise();
-    }
     Ok(Some(link))
 }
 

@@ -53,7 +53,8 @@ fn next(handle: &Handle, waits: bool) -> Next {
 
 fn look(handle: &Handle, waits: bool) -> Next {
     cancel::test();
-    let mut has_received = false;
+    handle.begin_reading();
+    let mut was_woken = None;
     loop {
         if handle.has_requests() {
             if handle.takes_break() {
@@ -67,7 +68,7 @@ fn look(handle: &Handle, waits: bool) -> Next {
         if let Some(frame) = take(handle) {
             return Next::Frame(frame);
         }
-        let mut step = receiving(handle, |active| receive(handle, active, waits, &mut has_received));
+        let mut step = receiving(handle, |active| receive(handle, active, waits, &mut was_woken));
         if let Step::Sleep(sleep) = step {
             // A signal handler may use the handle meanwhile, and the thread may be cancelled.
             sleep.sleep();
@@ -103,24 +104,23 @@ fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Err
     })
 }
 
-/// Receives frames; without, returns what to wait for or why there are none.
-fn receive(handle: &Handle, active: &mut Active, waits: bool, has_received: &mut bool) -> Result<Step, Error> {
+/// Receives frames; without, returns what to wait for or why there are none. `was_woken`: the program's descriptor was readable when the
+/// call began.
+fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Option<bool>) -> Result<Step, Error> {
+    let waits = waits && !handle.is_nonblocking();
+    let was_woken = *was_woken.get_or_insert_with(|| waits && handle.is_selected() && active.is_readable());
     // An armed queue stays so until a frame comes: the thread sleeps after one more look.
     if active.receive(&handle.waiting) {
         active.disarm();
-        *has_received = true;
         return Ok(Step::Look);
     }
     if active.is_exhausted(&handle.side)? {
         return Ok(Step::Return(Next::End));
     }
-    // A program that was woken by frames that its filter refuses goes back to its other descriptors.
-    let was_woken = handle.is_selected() && (*has_received || handle.ready.is_raised());
-    if waits && !handle.is_nonblocking() && !was_woken {
+    // A program that was woken by frames that its filter refuses goes back to its other descriptors. One that does not wait for the
+    // descriptor gets a frame.
+    if waits && !was_woken {
         return Ok(active.sleep(handle.waker()).map_or(Step::Look, Step::Sleep));
-    }
-    if was_woken {
-        handle.ready.set(false);
     }
     active.check_link(&handle.side, &handle.waiting)?;
     Ok(if handle.waiting.is_empty() { Step::Return(Next::Nothing) } else { Step::Look })

@@ -283,6 +283,49 @@ static void wait_for(const char *device, const char *how, long frames) {
 	report_rest();
 }
 
+/* Whether the descriptor is readable now, or within this time. */
+static int is_readable(pcap_t *handle, int milliseconds) {
+	return poll(&(struct pollfd){ pcap_get_selectable_fd(handle), POLLIN, 0 }, 1, milliseconds);
+}
+
+/* Prints whether descriptors are readable: of a new handle, when another one shares its port, and for a frame that came before. */
+static void quiet(const char *device) {
+	pcap = opened(device);
+	SHOW(is_readable(pcap, 0));
+	pcap_t *other = opened(device);
+	SHOW(is_readable(pcap, 0));
+	SHOW(is_readable(other, 0));
+	SHOW(pcap_setdirection(other, 1));
+	SHOW(is_readable(other, 0));
+	pcap_close(other);
+	pcap_close(pcap);
+	pcap = opened(device);
+	ready();
+	getchar();
+	SHOW(is_readable(pcap, 20000));
+	SHOW(pcap_dispatch(pcap, -1, each, NULL));
+	pcap_close(pcap);
+}
+
+/* Waits for a frame of UDP by a call that blocks (`next`); or by poll(2) and calls that block, of which it prints the results. */
+static void refuse_others(const char *device, const char *how) {
+	struct pcap_pkthdr *header;
+	const unsigned char *bytes;
+	pcap = opened(device);
+	filter("udp");
+	int answer, is_next = !strcmp(how, "next");
+	SHOW(is_readable(pcap, 0));
+	ready();
+	do {
+		if (!is_next && is_readable(pcap, 20000) != 1)
+			die("poll", "no frame came");
+		answer = pcap_next_ex(pcap, &header, &bytes);
+		printf("pcap_next_ex: %d\n", answer);
+		fflush(stdout);
+	} while (answer == 0);
+	pcap_close(pcap);
+}
+
 static void show_time(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
 	each(user, header, bytes);
 	printf("%ld%09ld\n", (long)header->ts.tv_sec, (long)header->ts.tv_usec);
@@ -893,6 +936,10 @@ int main(int argc, char **argv) {
 		again(device);
 	else if (!strcmp(what, "select") || !strcmp(what, "poll") || !strcmp(what, "next"))
 		wait_for(device, what, atol(third));
+	else if (!strcmp(what, "quiet"))
+		quiet(device);
+	else if (!strcmp(what, "refuse"))
+		refuse_others(device, third);
 	else if (!strcmp(what, "narrow"))
 		narrow(device, third);
 	else if (!strcmp(what, "times"))

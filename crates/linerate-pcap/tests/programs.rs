@@ -1,7 +1,7 @@
 //! libpcap's programs on ports: tcpdump, and one of our own with all calls, beside the system's libpcap.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use linerate::Batch;
@@ -245,6 +245,54 @@ fn programs_wait_for_the_descriptor() {
             send(&other, &mut tx, count);
         }
         assert_eq!(waits.said(), "500 frames, 500 received, 0 dropped, 0 times not in order\n", "{how}");
+    }
+}
+
+/// A descriptor is readable only if there are frames: not for a new handle, and not when another handle begins to share the port. It is
+/// for a frame that came before the program has asked for the descriptor.
+#[test]
+fn a_descriptor_without_frames_is_not_readable() {
+    let world = World::new();
+    let mut command = Command::new(program());
+    command.args(["quiet", "vale65:a"]).env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path());
+    let mut quiet = Running::with_input(&mut command, Stdio::piped());
+    let said: Vec<String> = (0..6).map(|_| quiet.line()).collect();
+    let nothing = ["is_readable(pcap, 0): 0", "is_readable(pcap, 0): 0", "is_readable(other, 0): 0"];
+    assert_eq!(said[..3], nothing);
+    assert_eq!(said[3..], ["pcap_setdirection(other, 1): 0", nothing[2], "ready"]);
+    let mut other = port("vale65:b");
+    let mut tx = other.tx(0).unwrap();
+    send(&other, &mut tx, 1);
+    drop(quiet.child.stdin.take());
+    assert_eq!(quiet.said(), "is_readable(pcap, 20000): 1\npcap_dispatch(pcap, -1, each, NULL): 1\n");
+}
+
+/// A call that blocks waits for a frame that passes the filter, also if the program has the descriptor. A program that waits for the
+/// descriptor and is woken by other frames does not wait in the call.
+#[test]
+fn calls_wait_for_frames_that_pass_the_filter() {
+    let world = World::new();
+    let mut other = port("vale66:b");
+    let mut tx = other.tx(0).unwrap();
+    let (pool, mut batch) = (other.pool().clone(), Batch::new());
+    for how in ["next", "poll"] {
+        let mut waits = world.start(&["refuse", "vale66:a", how]);
+        assert_eq!([waits.line(), waits.line()], ["is_readable(pcap, 0): 0", "ready"], "{how}");
+        for _ in 0..20 {
+            waits.wait_for_sleep();
+            assert!(batch.push(&pool, &[&[255; 6][..], &[2; 54]].concat()));
+            let deadline = Deadline::begin();
+            while !batch.is_empty() || tx.unsent() > 0 {
+                deadline.check(|| "a frame was not sent".to_string());
+                tx.send(&mut batch);
+            }
+            if how == "poll" {
+                assert_eq!(waits.line(), "pcap_next_ex: 0");
+            }
+        }
+        waits.wait_for_sleep();
+        send(&other, &mut tx, 1);
+        assert_eq!(waits.said(), "pcap_next_ex: 1\n", "{how}");
     }
 }
 

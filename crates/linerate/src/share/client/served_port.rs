@@ -27,7 +27,7 @@ pub struct Remote {
     /// own.
     port: Arc<OpenedRings>,
     connect: Box<dyn Fn() -> Result<Client> + Send>,
-    /// What the port was opened with.
+    /// The request that has opened the port.
     wanted: OpenRequest,
     is_whole: bool,
     /// A connection for the next transmit queue.
