@@ -39,13 +39,9 @@ fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
     0
 }
 
-/// Returns a value that a handle has once it is activated.
-fn activated<T: From<i8>>(handle: &Handle, value: T) -> T {
-    if handle.is_activated() {
-        return value;
-    }
-    handle.not_activated();
-    T::from(PCAP_ERROR_NOT_ACTIVATED as i8)
+/// Returns a value that a handle has once it is activated. As in the system's library, the error has no text.
+fn activated(handle: &Handle, value: c_int) -> c_int {
+    if handle.is_activated() { value } else { PCAP_ERROR_NOT_ACTIVATED }
 }
 
 of_handle! {
@@ -102,12 +98,27 @@ of_handle! {
     fn pcap_stats(handle, stat: *mut Stat) -> c_int | PCAP_ERROR => statistics(handle, stat);
 
     fn pcap_compile(handle, program: *mut c_void, text: *const c_char, optimize: c_int, netmask: c_uint)
-        -> c_int | PCAP_ERROR => on_dead(handle, PCAP_ERROR, |dead| real!(pcap_compile(
+        -> c_int | PCAP_ERROR => match handle.is_activated() {
+        true => on_dead(handle, PCAP_ERROR, |dead| real!(pcap_compile(
             dead => *mut c_void, program => *mut c_void, text => *const c_char, optimize => c_int, netmask => c_uint
-        ) -> c_int | PCAP_ERROR));
-    fn pcap_dump_open(handle, path: *const c_char) -> *mut c_void | null_mut() => on_dead(handle, null_mut(), |dead| {
-        real!(pcap_dump_open(dead => *mut c_void, path => *const c_char) -> *mut c_void | null_mut())
-    });
+        ) -> c_int | PCAP_ERROR)),
+        false => {
+            handle.fail("not-yet-activated pcap_t passed to pcap_compile");
+            PCAP_ERROR
+        }
+    };
+    fn pcap_dump_open(handle, path: *const c_char) -> *mut c_void | null_mut() => match handle.is_activated() {
+        true => on_dead(handle, null_mut(), |dead| {
+            real!(pcap_dump_open(dead => *mut c_void, path => *const c_char) -> *mut c_void | null_mut())
+        }),
+        false => {
+            // SAFETY: the program's text, which ends with a zero.
+            let path = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_string_lossy());
+            let path = path.as_deref().unwrap_or("(null)");
+            handle.fail(&format!("{path}: not-yet-activated pcap_t passed to pcap_dump_open"));
+            null_mut()
+        }
+    };
     fn pcap_dump_open_append(handle, path: *const c_char) -> *mut c_void | null_mut() => {
         on_dead(handle, null_mut(), |dead| {
             real!(pcap_dump_open_append(dead => *mut c_void, path => *const c_char) -> *mut c_void | null_mut())
@@ -295,16 +306,14 @@ const LINK_TYPES: [c_int; 2] = [DLT_EN10MB, DLT_DOCSIS];
 
 fn list_link_types(handle: &Handle, list: *mut *mut c_int) -> c_int {
     if !handle.is_activated() {
-        return handle.not_activated();
+        return PCAP_ERROR_NOT_ACTIVATED;
     }
     put_list(handle, list, &LINK_TYPES)
 }
 
 fn set_link_type(handle: &Handle, kind: c_int) -> c_int {
-    if !handle.is_activated() {
-        return handle.not_activated();
-    }
-    if !LINK_TYPES.contains(&kind) {
+    // Before its activation a handle has no link type.
+    if !handle.is_activated() || !LINK_TYPES.contains(&kind) {
         let name = real!(pcap_datalink_val_to_name(kind => c_int) -> *const c_char | null());
         let name = match name.is_null() {
             true => format!("DLT {kind}"),
@@ -340,7 +349,7 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
     match unsafe { copied(&*program) } {
         Some(filter) => handle.set_filter(filter),
         None => {
-            handle.fail("setfilter: the filter is not a valid program");
+            handle.fail("BPF program is not valid");
             PCAP_ERROR
         }
     }

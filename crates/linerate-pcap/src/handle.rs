@@ -212,6 +212,8 @@ impl Handle {
                 let mut why = "this port captures what it receives".to_string();
                 if PortName::parse(&self.name).is_ok_and(|name| name.may_be_served()) {
                     why += &format!("; what it sends has the name {name}+t");
+                } else if let Some(interface) = name.strip_prefix("packet:") {
+                    why += &format!("; what the interface sends: capture from {interface}");
                 }
                 self.fail(&why);
                 return PCAP_ERROR;

@@ -103,8 +103,42 @@ static void filter(const char *expression) {
 
 #define SHOW(call) printf("%s: %ld\n", #call, (long)(call))
 
+/* Prints also the text of the error, which a call leaves as it is if it has none. */
+#define EXPLAIN(handle, call) (SHOW(call), printf("%s\n", pcap_geterr(handle)))
+
+/* Prints what calls return for a handle that is not activated, each for a new one. */
+static void api_before(const char *device) {
+	struct bpf_program program = { 0, NULL };
+	struct pcap_stat stat;
+	int *list;
+	pcap_t *a;
+	struct pcap_pkthdr *header;
+	const unsigned char *bytes;
+#define NEW(call) (a = pcap_create(device, text), EXPLAIN(a, call), pcap_close(a))
+	NEW(pcap_compile(a, &program, "udp", 1, 0));
+	NEW(pcap_setfilter(a, &program));
+	NEW(pcap_fileno(a));
+	NEW(pcap_get_selectable_fd(a));
+	NEW(pcap_setdirection(a, 1));
+	NEW(pcap_setdirection(a, 7));
+	NEW(pcap_inject(a, frame, 60));
+	NEW(pcap_next_ex(a, &header, &bytes));
+	NEW(pcap_loop(a, 1, each, NULL));
+	NEW(pcap_stats(a, &stat));
+	NEW(pcap_datalink(a));
+	NEW(pcap_snapshot(a));
+	NEW(pcap_set_datalink(a, 1));
+	NEW(pcap_list_datalinks(a, &list));
+	NEW(pcap_getnonblock(a, text));
+	NEW(pcap_setnonblock(a, 1, text));
+	NEW(pcap_dump_open(a, "/dev/null") != NULL);
+	NEW(pcap_set_tstamp_type(a, 99));
+	NEW(pcap_set_tstamp_precision(a, 7));
+}
+
 /* Prints what calls return, in all states of a handle. */
 static void api(const char *device) {
+	api_before(device);
 	int *list = NULL;
 	pcap_t *a = pcap_create(device, text);
 	struct bpf_program program;
@@ -178,7 +212,12 @@ static void api(const char *device) {
 	printf("%u instructions\n", program.len);
 	SHOW(pcap_setfilter(a, &program));
 	pcap_freecode(&program);
-	SHOW(pcap_compile(a, &program, "udp and prot", 1, 0));
+	EXPLAIN(a, pcap_setfilter(a, &program));
+	EXPLAIN(a, pcap_setfilter(a, NULL));
+	EXPLAIN(a, pcap_setfilter(a, &(struct bpf_program){ 1, frame }));
+	EXPLAIN(a, pcap_compile(a, &program, "udp and prot", 1, 0));
+	EXPLAIN(a, pcap_compile(a, &program, "", 1, 0));
+	pcap_freecode(&program);
 	SHOW(pcap_stats(a, &stat));
 	printf("%u %u %u\n", stat.recv, stat.drop, stat.ifdrop);
 	SHOW(pcap_get_selectable_fd(a) >= 0);
@@ -930,7 +969,11 @@ int main(int argc, char **argv) {
 	const char *what = argv[1], *device = argc > 2 ? argv[2] : "", *third = argc > 3 ? argv[3] : "0";
 	if (!strcmp(what, "api"))
 		api(device);
-	else if (!strcmp(what, "loop"))
+	else if (!strcmp(what, "outgoing")) {
+		pcap = opened(device);
+		int answer = pcap_setdirection(pcap, 2);
+		printf("%d %s\n", answer, pcap_geterr(pcap));
+	} else if (!strcmp(what, "loop"))
 		loop(device, argc > 4 ? argv[4] : "", atoi(third));
 	else if (!strcmp(what, "again"))
 		again(device);

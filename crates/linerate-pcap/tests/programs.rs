@@ -71,6 +71,21 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     assert!(theirs.lines().count() > 50, "{theirs}");
 }
 
+/// A port that captures one direction only names where the other one is.
+#[test]
+fn a_refused_direction_has_an_alternative() {
+    let said = World::new().start(&["outgoing", "vale64:a"]).said();
+    assert_eq!(said, "-1 this port captures what it receives; what it sends has the name vale64:a+t\n");
+    let namespace = Namespace::new("direction");
+    let outgoing = |device: &str, is_ours| {
+        let mut command = namespace.command(&program().display().to_string(), is_ours);
+        Running::new(command.args(["outgoing", device])).said()
+    };
+    let said = outgoing("packet:v0?ring=64", true);
+    assert_eq!(said, "-1 this port captures what it receives; what the interface sends: capture from v0\n");
+    assert_eq!(outgoing("v0", true), "0 \n");
+}
+
 /// An interface with a large MTU has all its frames on our port.
 #[test]
 fn frames_of_a_larger_mtu_are_captured() {
