@@ -38,9 +38,9 @@ static void die(const char *what) {
 	exit(1);
 }
 
-/* The index is the only value that differs between an interface and a port. */
-#define SHOW(call) do { long answer = (long)(call); printf("%s: %ld", #call, answer); \
-	printf(answer < 0 ? " %s\n" : "\n", strerror(errno)); } while (0)
+/* The index is the only value that differs between an interface and a port. A call that succeeds leaves errno(3) as it was. */
+#define SHOW(call) do { errno = 0; long answer = (long)(call); int error = errno; printf("%s: %ld", #call, answer); \
+	printf(answer < 0 || error ? " %s\n" : "\n", strerror(error)); } while (0)
 
 static void ready(void) {
 	printf("ready\n");
@@ -561,7 +561,8 @@ static void hostile(void) {
 	int many[64], count = 0, errors = 0;
 	while ((many[count] = socket(AF_PACKET, SOCK_RAW, 0)) >= 0)
 		count++;
-	SHOW(errno == EMFILE);
+	int why = errno;
+	SHOW(why == EMFILE);
 	for (int n = 0; n < count; n++) {
 		if (bind(many[n], (struct sockaddr *)&address, sizeof address) < 0)
 			errors += errno == EMFILE;

@@ -340,7 +340,7 @@ fn sockets_survive_hostile_programs() {
         "setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &filter, sizeof filter): 0",
         "bind(fd, (struct sockaddr *)&address, sizeof address): 0",
         "setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter): -1 Invalid argument",
-        "errno == EMFILE: 1",
+        "why == EMFILE: 1",
         "errors of bind",
         "send(fd, frame, 60, 0): 60",
         "close(fd): 0",

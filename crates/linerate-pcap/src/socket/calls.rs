@@ -16,7 +16,7 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, ti
 use super::member::Settings;
 use super::memory::{self, PARTS};
 use super::messages::{self, refuse};
-use super::system::{call, errno, fail, next, opens, option};
+use super::system::{answered, call, errno, fail, next, opens, option};
 use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK};
 use super::{control, link, names, netlink, system};
 use crate::cancel::{deferred, guarded};
@@ -96,8 +96,9 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || opens() {
         return next!(socket(domain, kind, protocol));
     }
+    let before = errno();
     let opened = next!(socket(domain, kind, protocol));
-    deferred(|| {
+    let fd = deferred(|| {
         guarded(-1, || {
             let is_placeholder = opened < 0 && errno() == libc::EPERM;
             let fd = match is_placeholder {
@@ -110,7 +111,8 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
             }
             fd
         })
-    })
+    });
+    answered(before, fd)
 }
 
 /// Returns the program's address; `None` if it is not a packet socket's.
@@ -128,8 +130,9 @@ extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     if table::word(fd) == 0 {
         return next!(bind(fd, address, len));
     }
+    let before = errno();
     let answer = deferred(|| guarded(Some(-1), || bound(fd, packet_address(address, len))));
-    answer.unwrap_or_else(|| next!(bind(fd, address, len)))
+    answered(before, answer.unwrap_or_else(|| next!(bind(fd, address, len))))
 }
 
 /// Binds a packet socket; `None` if the kernel does.
@@ -178,8 +181,9 @@ extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
     if table::word(fd) == 0 {
         return next!(getsockname(fd, address, len));
     }
+    let before = errno();
     let answer = deferred(|| guarded(Some(-1), || control::own_address(fd).map(|own| put_address(&own, address, len))));
-    answer.unwrap_or_else(|| next!(getsockname(fd, address, len)))
+    answered(before, answer.unwrap_or_else(|| next!(getsockname(fd, address, len))))
 }
 
 /// Gives the program the address of its socket.
@@ -231,7 +235,8 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::word(fd) == 0 {
         return next!(close(fd));
     }
-    deferred(|| {
+    let before = errno();
+    let result = deferred(|| {
         guarded(-1, || {
             match table::word(fd) {
                 NETLINK => netlink::closed(fd),
@@ -247,7 +252,8 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
             }
             if result < 0 { fail(errno) } else { result }
         })
-    })
+    });
+    answered(before, result)
 }
 
 fn duplicated(from: c_int, to: c_int) -> c_int {
@@ -556,12 +562,12 @@ extern "C-unwind" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-    if table::word(fd) != 0
-        && let Some(answer) = deferred(|| guarded(Some(-1), || control::set(fd, level, name, value, len)))
-    {
-        return answer;
+    if table::word(fd) == 0 {
+        return next!(setsockopt(fd, level, name, value, len));
     }
-    next!(setsockopt(fd, level, name, value, len))
+    let before = errno();
+    let answer = deferred(|| guarded(Some(-1), || control::set(fd, level, name, value, len)));
+    answered(before, answer.unwrap_or_else(|| next!(setsockopt(fd, level, name, value, len))))
 }
 
 #[unsafe(no_mangle)]
@@ -572,21 +578,22 @@ extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if table::word(fd) != 0
-        && let Some(answer) = deferred(|| guarded(Some(-1), || control::get(fd, level, name, value, len)))
-    {
-        return answer;
+    if table::word(fd) == 0 {
+        return next!(getsockopt(fd, level, name, value, len));
     }
-    next!(getsockopt(fd, level, name, value, len))
+    let before = errno();
+    let answer = deferred(|| guarded(Some(-1), || control::get(fd, level, name, value, len)));
+    answered(before, answer.unwrap_or_else(|| next!(getsockopt(fd, level, name, value, len))))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let before = errno();
     if request as u32 as c_ulong == libc::FIONREAD
         && table::word(fd) & BOUND != 0
         && let Some(answer) = deferred(|| guarded(None, || control::next_len(fd, argument)))
     {
-        return answer;
+        return answered(before, answer);
     }
     // On Linux a handle's descriptor is a socket, which accepts requests about interfaces.
     let is_of_handle = table::word(fd) & HANDLE != 0 && control::is_of_sockets(request);
@@ -597,9 +604,9 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.
     let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);
     if !is_refused || argument.is_null() || !control::is_about_interfaces(request) {
-        return answer;
+        return answered(before, answer);
     }
-    let before = errno();
+    let refused = errno();
     let ours = deferred(|| {
         guarded(Some(-1), || match is_of_handle || option(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_some() {
             // SAFETY: the program's structure.
@@ -607,5 +614,5 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
             false => None,
         })
     });
-    ours.unwrap_or_else(|| fail(before))
+    answered(before, ours.unwrap_or_else(|| fail(refused)))
 }

@@ -7,25 +7,22 @@ use std::ptr::null_mut;
 use libc::{ifaddrs, sockaddr_ll};
 
 use super::control::{FLAGS, put_name};
-use super::system::{errno, fail, next};
+use super::system::{answered, errno, fail, next};
 use super::{frame, names};
 use crate::cancel::{deferred, guarded};
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
+    let before = errno();
     let index = next!(if_nametoindex(name) | 0);
     if index != 0 {
         return index;
     }
-    let before = errno();
+    let refused = errno();
     // SAFETY: the program's name.
-    match deferred(|| guarded(None, || unsafe { names::of_pointer(name) }.map(|name| name.index))) {
-        Some(index) => index,
-        None => {
-            fail::<c_int>(before);
-            0
-        }
-    }
+    let index = deferred(|| guarded(None, || unsafe { names::of_pointer(name) }.map(|name| name.index)));
+    fail::<c_int>(if index.is_some() { before } else { refused });
+    index.unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
@@ -55,11 +52,12 @@ struct Listed {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
+    let before = errno();
     let answer = next!(getifaddrs(list));
     if answer == 0 {
         deferred(|| guarded((), || append(list)));
     }
-    answer
+    answered(before, answer)
 }
 
 /// Appends ports.

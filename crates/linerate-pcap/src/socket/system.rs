@@ -125,6 +125,14 @@ pub fn fail<T: From<i8>>(errno: c_int) -> T {
     T::from(-1)
 }
 
+/// Returns a call's answer, which is negative if it has failed. Otherwise errno(3) is as it was `before` the call.
+pub fn answered(before: c_int, answer: c_int) -> c_int {
+    if answer >= 0 {
+        fail::<c_int>(before);
+    }
+    answer
+}
+
 /// Returns errno(3).
 pub fn errno() -> c_int {
     // SAFETY: as above.
