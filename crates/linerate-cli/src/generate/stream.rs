@@ -205,7 +205,7 @@ impl Stream {
                 let last = 1023u16.checked_add(self.flows.unwrap_or(1)).unwrap_or_else(|| {
                     usage(&format!("{place}frames of several sizes have at most 64512 flows: a source port for each"))
                 });
-                template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|why| usage(&why))
+                template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|error| usage(error.why()))
             }
             (Some(template), _) => template.clone(),
         };
@@ -231,7 +231,7 @@ impl Stream {
 }
 
 /// Reads the words for frames.
-fn template(text: &str) -> Result<Template, String> {
+fn template(text: &str) -> Result<Template, Error> {
     text.parse()
 }
 
@@ -279,7 +279,9 @@ impl Visitor<'_> for PlainVisitor {
     }
 }
 
-fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = String>>(from: D) -> Result<Option<T>, D::Error> {
+fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = Error>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     Plain::deserialize(from)?.0.parse().map(Some).map_err(D::Error::custom)
 }
 

@@ -104,7 +104,7 @@ impl CapturePort {
         let is_written = name.switch("write", false)?;
         let passes = name.number("loop", 1, 0..=usize::MAX)?;
         let speed = name.option("speed").map(str::parse::<Speed>).transpose();
-        let speed = speed.map_err(|why| name.bad_option("speed", &why))?;
+        let speed = speed.map_err(|error: crate::Error| name.bad_option("speed", error.why()))?;
         if is_written && (speed.is_some() || name.option("loop").is_some()) {
             return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
         }

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::error::Error;
+
 /// A factor by which a capture's times pass: `1x` or `1` keeps them, `2x` is twice as fast.
 ///
 /// ```
@@ -29,12 +31,16 @@ impl Default for Speed {
 }
 
 impl FromStr for Speed {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Speed, String> {
-        match text.strip_suffix('x').unwrap_or(text).parse::<f64>() {
-            Ok(speed) if speed > 0.0 && speed.is_finite() => Ok(Speed(speed)),
-            _ => Err("it must be a factor such as 1x or 0.5x".to_string()),
-        }
+    fn from_str(text: &str) -> std::result::Result<Speed, Error> {
+        parse(text).map_err(Error::bad_value)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<Speed, String> {
+    match text.strip_suffix('x').unwrap_or(text).parse::<f64>() {
+        Ok(speed) if speed > 0.0 && speed.is_finite() => Ok(Speed(speed)),
+        _ => Err("it must be a factor such as 1x or 0.5x".to_string()),
     }
 }

@@ -12,6 +12,11 @@ impl Error {
         Error::new(ErrorKind::BadName, name, format!("no port has this name: {why}")).with_remedy(remedy)
     }
 
+    /// Text that is no value of what it is parsed as.
+    pub(crate) fn bad_value(why: String) -> Error {
+        Error::new(ErrorKind::BadOption, "", why)
+    }
+
     /// The error of an option of a port's name with a value that is not possible.
     pub fn bad_option(
         port: impl Into<String>,

@@ -1,5 +1,6 @@
 //! The kinds of cards: the 82599 and its successors.
 
+use crate::error::Error;
 use crate::spec::x82599::*;
 
 /// The kind of card: its device number and how its link is made.
@@ -64,12 +65,16 @@ const KINDS: [(&str, Kind); 4] =
     [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
 
 impl std::str::FromStr for Kind {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Kind, String> {
-        let known = KINDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
-        known.ok_or_else(|| format!("it must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
+    fn from_str(text: &str) -> std::result::Result<Kind, Error> {
+        parse(text).map_err(Error::bad_value)
     }
+}
+
+fn parse(text: &str) -> std::result::Result<Kind, String> {
+    let known = KINDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+    known.ok_or_else(|| format!("it must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
 }
 
 impl std::fmt::Display for Kind {

@@ -54,7 +54,7 @@ impl Models {
 
     fn make(&mut self, port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
         let kind = match port.option("device") {
-            Some(text) => text.parse().map_err(|why: String| port.bad_option("device", &why))?,
+            Some(text) => text.parse().map_err(|error: crate::Error| port.bad_option("device", error.why()))?,
             None => Kind::default(),
         };
         let runner = match self.runner.upgrade().filter(|runner| runner.is_of_this_process()) {
@@ -113,7 +113,7 @@ fn traffic(port: &PortName) -> Result<Traffic> {
         None => None,
     };
     let rate = match port.option("rate") {
-        Some(text) => Some(text.parse::<Rate>().map_err(|why| port.bad_option("rate", &why))?),
+        Some(text) => Some(text.parse::<Rate>().map_err(|error| port.bad_option("rate", error.why()))?),
         None => None,
     };
     // A rate above that of the line is as fast as it goes: frames wait.

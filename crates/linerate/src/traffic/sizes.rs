@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::error::Error;
+
 /// The sizes of frames in bytes, CRC included, and the order in which they come.
 ///
 /// Read from `64`; `64-1518` (each, one after the other); `64:7,594:4,1518:1` (seven frames of 64 bytes to four of 594 and one
@@ -64,40 +66,43 @@ impl Sizes {
 }
 
 impl FromStr for Sizes {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Sizes, String> {
-        if text == "imix" {
-            return IMIX.parse();
+    fn from_str(text: &str) -> std::result::Result<Sizes, Error> {
+        parse(text).map_err(Error::bad_value)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<Sizes, String> {
+    if text == "imix" {
+        return parse(IMIX);
+    }
+    if let Some((first, last)) = text.split_once('-').filter(|_| !text.contains(':')) {
+        if let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>())
+            && first > last
+        {
+            return Err(format!("'{text}' ends before it begins"));
         }
-        if let Some((first, last)) = text.split_once('-').filter(|_| !text.contains(':')) {
-            if let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>())
-                && first > last
-            {
-                return Err(format!("'{text}' ends before it begins"));
-            }
-            let (first, last) = (size(first)?, size(last)?);
-            return Ok(Sizes { mix: (first..=last).map(|size| (size, 1)).collect() });
+        let (first, last) = (size(first)?, size(last)?);
+        return Ok(Sizes { mix: (first..=last).map(|size| (size, 1)).collect() });
+    }
+    if !text.contains(':') && !text.contains(',') {
+        return Ok(Sizes { mix: vec![(size(text)?, 1)] });
+    }
+    let mut mix: Vec<(u16, u32)> = Vec::new();
+    for part in text.split(',') {
+        let (text, weight) = part.split_once(':').unwrap_or((part, "1"));
+        let weight = weight.parse::<u32>().ok().filter(|weight| (1..=Sizes::ROUND).contains(&u64::from(*weight)));
+        let weight = weight.ok_or_else(|| format!("'{part}' is not a size and a number of frames, such as 64:7"))?;
+        let size = size(text)?;
+        match mix.iter_mut().find(|(known, _)| *known == size) {
+            Some((_, known)) => *known = known.saturating_add(weight),
+            None => mix.push((size, weight)),
         }
-        if !text.contains(':') && !text.contains(',') {
-            return Ok(Sizes { mix: vec![(size(text)?, 1)] });
-        }
-        let mut mix: Vec<(u16, u32)> = Vec::new();
-        for part in text.split(',') {
-            let (text, weight) = part.split_once(':').unwrap_or((part, "1"));
-            let weight = weight.parse::<u32>().ok().filter(|weight| (1..=Sizes::ROUND).contains(&u64::from(*weight)));
-            let weight =
-                weight.ok_or_else(|| format!("'{part}' is not a size and a number of frames, such as 64:7"))?;
-            let size = size(text)?;
-            match mix.iter_mut().find(|(known, _)| *known == size) {
-                Some((_, known)) => *known = known.saturating_add(weight),
-                None => mix.push((size, weight)),
-            }
-        }
-        match mix.iter().map(|(_, weight)| u64::from(*weight)).sum() {
-            0..=Sizes::ROUND => Ok(Sizes { mix }),
-            sum => Err(format!("a round of this mix has {sum} frames: at most {}", Sizes::ROUND)),
-        }
+    }
+    match mix.iter().map(|(_, weight)| u64::from(*weight)).sum() {
+        0..=Sizes::ROUND => Ok(Sizes { mix }),
+        sum => Err(format!("a round of this mix has {sum} frames: at most {}", Sizes::ROUND)),
     }
 }
 
@@ -153,7 +158,7 @@ mod tests {
             ("1m", "no size"),
         ] {
             let said = text.parse::<Sizes>().unwrap_err();
-            assert!(said.contains(why), "{text}: {said}");
+            assert!(said.why().contains(why), "{text}: {said}");
         }
     }
 }

@@ -13,6 +13,8 @@ mod values;
 
 use std::str::FromStr;
 
+use crate::error::Error;
+
 use grammar::Layer;
 use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant};
 use protocol::Protocol;
@@ -78,15 +80,19 @@ pub struct Template {
 }
 
 impl FromStr for Template {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Template, String> {
-        let layers = grammar::layers(text)?;
-        let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
-        // Of layers that have no frame, too, it is said here.
-        template.frames()?;
-        Ok(template)
+    fn from_str(text: &str) -> std::result::Result<Template, Error> {
+        parse(text).map_err(Error::bad_value)
     }
+}
+
+fn parse(text: &str) -> std::result::Result<Template, String> {
+    let layers = grammar::layers(text)?;
+    let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
+    // Of layers that have no frame, too, it is said here.
+    template.frames()?;
+    Ok(template)
 }
 
 impl Template {

@@ -155,7 +155,7 @@ fn bad_templates_say_why() {
         ("eth/hex(00)/udp", "the checksum of udp covers addresses, and no ip or ip6 is in front"),
     ] {
         let said = text.parse::<Template>().err().unwrap_or_else(|| panic!("{text} is a template"));
-        assert!(said.contains(why), "{text}: {said}");
+        assert!(said.why().contains(why), "{text}: {said}");
     }
     for (text, sizes, why) in [
         ("eth/ip/udp/vxlan/eth/ip/tcp", "64", "has no room for these headers; the smallest has 108"),
