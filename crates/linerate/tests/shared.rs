@@ -216,6 +216,66 @@ fn a_pipes_memory_is_separate() {
 }
 
 /// A server, or the process that holds the folder's lock, may be stopped: every wait for it has a bound.
+/// The first buffer of the chain outside all rings (`ni_bufs_head`), in a description (`struct netmap_if`).
+const BUFS_HEAD: usize = 32;
+
+/// Reads the chain of buffers outside all rings of a port.
+fn chain(port: &SharedPort) -> Vec<u32> {
+    let memory = port.memory();
+    let word = |at: usize| words(&memory.mapping, at, 1)[0].load(Relaxed) as u32;
+    let mut next = word(port.placed().at + BUFS_HEAD);
+    let mut chain = Vec::new();
+    while let Some(at) = memory.buffer(next) {
+        assert!(chain.len() < 1 << 20, "the chain has no end");
+        chain.push(next);
+        next = word(at);
+    }
+    assert_eq!(next, 0, "the end of the chain");
+    chain
+}
+
+/// Chains these buffers instead.
+fn chain_anew(port: &SharedPort, buffers: &[u32]) {
+    let memory = port.memory();
+    let places = buffers.iter().map(|buffer| memory.buffer(*buffer).expect("it was in the chain"));
+    let places: Vec<usize> = std::iter::once(port.placed().at + BUFS_HEAD).chain(places).collect();
+    for (place, next) in places.into_iter().zip(buffers.iter().copied().chain([0])) {
+        let word = &words(&memory.mapping, place, 1)[0];
+        word.store(word.load(Relaxed) & !0xFFFF_FFFF | u64::from(next), Relaxed);
+    }
+}
+
+/// netmap frees the list of extra buffers at close, in whatever order it is.
+#[test]
+fn extra_buffers_of_a_closed_port_are_usable_again() {
+    const EXTRA: u32 = 60_000;
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let open = |name: &str, extra: u32| {
+        let wanted = OpenRequest { name: name.to_string(), which: RingSelection::All, ..OpenRequest::default() };
+        let memory = MemoryChoice { number: 1, extra, ..MemoryChoice::default() };
+        Client::find(folder.path(), name).unwrap().expect("it is served").open(wanted, memory).unwrap()
+    };
+    // The memory is the process's while one of its ports is open.
+    let _keeper = open("valeX:keeper", 0);
+    for round in 0..6 {
+        // The next port of the same name waits until the last one is closed.
+        for name in ["valeX:a", "extra{1"] {
+            let (_descriptor, port) = open(name, EXTRA);
+            assert_eq!(port.extra_buffers(), EXTRA, "{name} in round {round}");
+            let mut list = chain(&port);
+            assert_eq!(list.len(), EXTRA as usize, "{name} in round {round}");
+            // As it was, reversed, and with every second buffer at the end.
+            match round % 3 {
+                0 => continue,
+                1 => list.reverse(),
+                _ => list.sort_by_key(|buffer| (buffer % 2, *buffer)),
+            }
+            chain_anew(&port, &list);
+        }
+    }
+}
+
 #[test]
 fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     use std::os::fd::AsRawFd;

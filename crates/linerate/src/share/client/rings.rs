@@ -317,7 +317,7 @@ mod tests {
         );
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
         // The receiver keeps a buffer, and replaces it by another.
-        let spare = bench.memory.take_extra(1)[0].0;
+        let spare = bench.memory.take_extra(1)[0];
         far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
         far.set_offset(1, 9);
         bench.release(2);
@@ -347,7 +347,7 @@ mod tests {
     fn at_the_end_of_a_pipe_each_buffer_is_in_one_slot() {
         let bench = Bench::new(Offsets::default());
         let (near, far) = bench.rings();
-        let spare = bench.memory.take_extra(1)[0].0;
+        let spare = bench.memory.take_extra(1)[0];
         bench.send(&[(60, 0), (61, 0), (62, NS_MOREFRAG)]);
         bench.tail();
         let mut all = buffers(&near);

@@ -16,7 +16,7 @@ use crate::share::client::indirect;
 use crate::share::client::requests::shadow_of;
 use crate::share::client::rings::{ClientRings, ClientRx, ClientTx, PipeLink, stamp};
 use crate::share::protocol::connection::Connection;
-use crate::share::protocol::layout::{DESCRIPTION, NI_BUFS_HEAD, PortLayout, RingCounts};
+use crate::share::protocol::layout::{DESCRIPTION, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Segments, SharedMapping};
 use crate::share::protocol::message::{OpenRequest, Opened, RingSelection};
@@ -40,9 +40,6 @@ impl SharedPort {
         let end = opened.placed.at.checked_add(DESCRIPTION);
         if end.is_none_or(|end| end > memory.mapping.len()) {
             return Err(Error::bad_peer("its description is outside its memory"));
-        }
-        if begins {
-            chain_extra(&memory, opened.placed.at, &opened.extra);
         }
         Ok(SharedPort { opened, memory, client_rings })
     }
@@ -86,7 +83,7 @@ impl SharedPort {
 
     /// Returns the number of buffers outside all rings; the first of their chain is in the port's description.
     pub fn extra_buffers(&self) -> u32 {
-        self.opened.extra.iter().map(|(_, len)| len).sum()
+        self.opened.extra
     }
 
     /// Hands over the slots that the program has released on transmit rings, and shows it the free ones (`NIOCTXSYNC`).
@@ -335,21 +332,6 @@ impl SharedPort {
     }
 }
 
-/// Chains buffers outside all rings through their first words; the first is in the description of the port at `at`.
-/// Returns their number.
-pub fn chain_extra(memory: &SharedMapping, at: usize, runs: &[(u32, u32)]) -> u32 {
-    let (mut head, mut chained) = (0u32, 0);
-    for &(first, len) in runs.iter().rev() {
-        for buffer in (first..first.saturating_add(len)).rev() {
-            let Some(at) = memory.buffer(buffer) else { continue };
-            memory.mapping.write(at, &head.to_ne_bytes());
-            (head, chained) = (buffer, chained + 1);
-        }
-    }
-    memory.mapping.write(at + NI_BUFS_HEAD, &head.to_ne_bytes());
-    chained
-}
-
 /// Copies a packet into the slots from `slot` on, which must be enough. Returns the slot behind it.
 #[inline(always)]
 fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
@@ -423,7 +405,7 @@ mod tests {
                 buffers: memory.shared.buffers,
                 placed,
                 other: None,
-                extra: Vec::new(),
+                extra: 0,
             };
             let port = SharedPort::new(opened, memory.shared.clone(), true).unwrap();
             let [descriptor, server] = Connection::pair().unwrap();

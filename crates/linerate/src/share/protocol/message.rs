@@ -126,8 +126,8 @@ pub struct Opened {
     pub placed: PortLayout,
     /// Where the rings of a pipe's other end are.
     pub other: Option<PortLayout>,
-    /// Buffers outside all rings, as runs: the first buffer, and their number.
-    pub extra: Vec<(u32, u32)>,
+    /// The number of buffers outside all rings; the first of their chain is in the port's description.
+    pub extra: u32,
 }
 
 impl OpenRequest {

@@ -11,15 +11,12 @@ use crate::share::protocol::layout::{
 };
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Buffers, FIRST_BUFFER, SharedMapping};
-use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened};
+use crate::share::protocol::message::{OpenRequest, Opened};
 use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
 use crate::share::server::served::MOST_EXTRA;
-
-/// The most runs of buffers outside all rings.
-const MOST_RUNS: usize = 1024;
 
 /// Memory for ports, with lists of its free parts.
 pub struct NetmapMemory {
@@ -92,10 +89,38 @@ pub struct Lease {
     pub rings: Vec<PortLayout>,
     /// Offset of a port's description.
     pub description: Option<usize>,
+    /// Buffers outside all rings that are not chained yet.
+    pub extra: Vec<u32>,
+}
+
+impl Lease {
+    /// A description of a port, and buffers outside all rings that are to be chained in it.
+    pub fn of_description(memory: &Arc<NetmapMemory>, at: usize, extra: Vec<u32>) -> Lease {
+        Lease { memory: memory.clone(), rings: Vec::new(), description: Some(at), extra }
+    }
+
+    /// Rings without a description.
+    pub fn of_rings(memory: &Arc<NetmapMemory>, rings: Vec<PortLayout>) -> Lease {
+        Lease { memory: memory.clone(), rings, description: None, extra: Vec::new() }
+    }
+
+    /// Chains the buffers outside all rings through their first words; the first is in the description. From then on
+    /// the program may take buffers out of the chain and put others into it.
+    pub fn chain_extra(&mut self) {
+        let (mapping, extra) = (&self.memory.shared.mapping, std::mem::take(&mut self.extra));
+        let Some(description) = self.description else { return };
+        let mut head = 0u32;
+        for (buffer, at) in extra.into_iter().rev().filter_map(|n| Some((n, self.memory.shared.buffer(n)?))) {
+            mapping.write(at, &head.to_ne_bytes());
+            head = buffer;
+        }
+        mapping.write(description + NI_BUFS_HEAD, &head.to_ne_bytes());
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.memory.give(&self.extra);
         self.rings.iter().for_each(|placed| self.memory.remove_rings(placed));
         self.description.iter().for_each(|at| self.memory.remove_description(*at));
     }
@@ -301,58 +326,58 @@ impl NetmapMemory {
         lock(&self.free).available()
     }
 
-    /// Describes a port with these rings, which has taken its extra buffers, to its client.
+    /// Describes a port with these rings, and as many extra buffers, to its client.
     pub fn opened(
         &self,
         wanted: &OpenRequest,
-        choice: &MemoryChoice,
         rings: RingCounts,
         number: u16,
         placed: PortLayout,
+        extra: usize,
     ) -> Opened {
-        let extra = self.take_extra(choice.extra.min(MOST_EXTRA));
         let (wanted, len, buffers) = (wanted.clone(), self.plan.len(), self.shared.buffers);
+        let extra = u32::try_from(extra).unwrap_or(u32::MAX);
         Opened { wanted, rings, mac: [0; 6], number, len, buffers, placed, other: None, extra }
     }
 
-    /// Takes up to `count` buffers for use outside all rings, as runs: the first buffer, and their number. The client
-    /// chains them.
-    pub fn take_extra(&self, count: u32) -> Vec<(u32, u32)> {
+    /// Takes up to `count` buffers for use outside all rings.
+    pub fn take_extra(&self, count: u32) -> Vec<u32> {
         let mut free = lock(&self.free);
-        let mut runs: Vec<(u32, u32)> = Vec::new();
-        for _ in 0..count {
-            let Some(buffer) = free.take() else { break };
-            let count = runs.len();
-            match runs.last_mut() {
-                Some((first, len)) if *first + *len == buffer => *len += 1,
-                _ if count < MOST_RUNS => runs.push((buffer, 1)),
-                _ => {
-                    free.give(buffer);
-                    break;
-                }
+        std::iter::from_fn(|| free.take()).take(count.min(MOST_EXTRA) as usize).collect()
+    }
+
+    fn give(&self, buffers: &[u32]) {
+        if !buffers.is_empty() {
+            let free = &mut *lock(&self.free);
+            for buffer in buffers {
+                free.give(*buffer);
             }
         }
-        runs
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::client::shared_port::chain_extra;
     use crate::share::protocol::layout::Objects;
     use crate::share::protocol::ring::TS;
 
-    fn memory(ports: Objects, rings: Objects, buffers: usize) -> NetmapMemory {
-        NetmapMemory::new(Plan { ports, rings, buffers: Objects { count: buffers, size: 2048 }, zones: 0 }).unwrap()
+    fn memory(ports: Objects, rings: Objects, buffers: usize) -> Arc<NetmapMemory> {
+        let buffers = Objects { count: buffers, size: 2048 };
+        Arc::new(NetmapMemory::new(Plan { ports, rings, buffers, zones: 0 }).unwrap())
     }
 
     fn place(memory: &NetmapMemory, rings: &RingCounts) -> Result<PortLayout> {
         memory.place("a", rings, |_| true, |_| true, Offsets::default())
     }
 
-    fn extra(memory: &NetmapMemory, placed: &PortLayout, count: u32) -> u32 {
-        chain_extra(&memory.shared, placed.at, &memory.take_extra(count))
+    /// Chains extra buffers for a port, as for a program that has it open until the test removes it.
+    fn extra(memory: &Arc<NetmapMemory>, placed: &PortLayout, count: u32) -> usize {
+        let mut lease = Lease::of_description(memory, placed.at, memory.take_extra(count));
+        let taken = lease.extra.len();
+        lease.chain_extra();
+        lease.description = None;
+        taken
     }
 
     #[test]
@@ -362,7 +387,7 @@ mod tests {
         let buffers = 2 * (3 * 64 + 2 * 16) + 5;
         assert_eq!((plan.ports.count, plan.rings.count), (2, 2 * 5));
         assert_eq!(plan.buffers.count, buffers + FIRST_BUFFER as usize);
-        let memory = NetmapMemory::new(plan).unwrap();
+        let memory = Arc::new(NetmapMemory::new(plan).unwrap());
         let ends = [place(&memory, &rings).unwrap(), place(&memory, &rings).unwrap()];
         assert_eq!((extra(&memory, &ends[0], 100), memory.free_buffers()), (5, 0));
         assert!(place(&memory, &RingCounts { tx: 1, ..RingCounts::default() }).is_err());
@@ -528,7 +553,7 @@ mod tests {
 
         // A circular chain.
         let placed = place(&memory, &rings).unwrap();
-        let [(own, 1)] = memory.take_extra(1)[..] else { panic!("one is free") };
+        let [own] = memory.take_extra(1)[..] else { panic!("one is free") };
         memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
         memory.shared.mapping.write(memory.shared.buffer(own).unwrap(), &own.to_ne_bytes());
         memory.remove(&placed);

@@ -116,7 +116,7 @@ impl RequestHandler {
                 _ => self.choose(choice)?,
             };
             let ends = memory.place_pipe(&rings, choice.offsets)?;
-            let lease = Lease { memory, rings: ends.into(), description: None };
+            let lease = Lease::of_rings(&memory, ends.into());
             let remote = RemotePipe::new([name.clone(), name.replace('{', "}")]);
             let sessions = [Vec::new(), Vec::new()];
             let pipe = Pipe { rings, user: self.user, lease, number, sessions, remote, shadow: Weak::new() };
@@ -157,20 +157,22 @@ impl RequestHandler {
         for session in pipe.sessions[side].iter().filter_map(Weak::upgrade) {
             if wanted.shares && !wanted.exclusive && session.is_like(wanted, self.user) {
                 let placed = describe(&session.opened.placed)?;
-                return Ok(Begun::Joined { session, placed });
+                let description = Lease::of_description(memory, placed.at, Vec::new());
+                return Ok(Begun::Joined { session, placed, description });
             }
             if overlap(&session.opened.placed, &mine) {
                 return Err(Error::port_in_use(wanted.name.clone()));
             }
         }
         let placed = describe(&mine)?;
-        let opened = memory.opened(wanted, choice, rings, pipe.number, placed.clone());
+        let description = Lease::of_description(memory, placed.at, memory.take_extra(choice.extra));
+        let opened = memory.opened(wanted, rings, pipe.number, placed.clone(), description.extra.len());
         let opened = Opened { other: Some(ends[1 - side].clone()), ..opened };
         let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
         pipe.tell_ends();
         let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
-        Ok(Begun::New { running: Box::new(running), placed })
+        Ok(Begun::New { running: Box::new(running), placed, description })
     }
 }
 

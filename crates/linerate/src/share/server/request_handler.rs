@@ -47,9 +47,9 @@ pub struct RequestHandler {
 /// A port that was opened, with its description for this connection.
 pub enum Begun {
     /// A new session.
-    New { running: Box<Running>, placed: PortLayout },
+    New { running: Box<Running>, placed: PortLayout, description: Lease },
     /// An existing session.
-    Joined { session: Arc<Session>, placed: PortLayout },
+    Joined { session: Arc<Session>, placed: PortLayout, description: Lease },
 }
 
 /// A reply, and its descriptors.
@@ -92,15 +92,18 @@ impl RequestHandler {
     pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
         // The session that it would join may end at this moment.
         for _ in 0..16 {
-            let (session, running, placed) = match self.open(wanted, choice)? {
-                Begun::New { running, placed } => (running.session.clone(), Some(*running), placed),
-                Begun::Joined { session, placed } => (session, None, placed),
+            let (session, running, placed, mut description) = match self.open(wanted, choice)? {
+                Begun::New { running, placed, description } => {
+                    (running.session.clone(), Some(*running), placed, description)
+                }
+                Begun::Joined { session, placed, description } => (session, None, placed, description),
             };
-            let description = Lease { memory: session.memory.clone(), rings: Vec::new(), description: Some(placed.at) };
+            // Here and not when they are taken: many take long, and there are locks then.
+            description.chain_extra();
             if !session.join(self.number, &self.connection, description) {
                 continue;
             }
-            let extra = if running.is_some() { session.opened.extra.clone() } else { Vec::new() };
+            let extra = if running.is_some() { session.opened.extra } else { 0 };
             let number = self.state.number_in(self.user, self.process(choice.process), session.opened.number);
             let opened = Opened { placed, extra, number, ..session.opened.clone() };
             // The session notices if the client is gone.
@@ -342,7 +345,8 @@ impl RequestHandler {
             wanted.check_header(&served)?;
         }
         let placed = session.memory.describe(&wanted.full_name(), rings, placed)?;
-        Ok(Some(Begun::Joined { session, placed }))
+        let description = Lease::of_description(&session.memory, placed.at, Vec::new());
+        Ok(Some(Begun::Joined { session, placed, description }))
     }
 
     /// Opens a monitor in the memory of the port whose buffers it gets.
@@ -366,14 +370,14 @@ impl RequestHandler {
             RingCounts { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
         let (number, memory) = (port.opened.number, port.memory.clone());
         self.check_memory(&wanted.name, choice, number)?;
-        let Begun::New { mut running, placed } =
+        let Begun::New { mut running, placed, description } =
             self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
         else {
             return Err(Error::bad_peer("a monitor has a session of its own"));
         };
         port.add_monitor(&running.session)?;
         running.monitors = Some(port);
-        Ok(Begun::New { running, placed })
+        Ok(Begun::New { running, placed, description })
     }
 
     fn open_port(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
@@ -442,9 +446,11 @@ impl RequestHandler {
         let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
         let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
-        let lease = Lease { memory: memory.clone(), rings: vec![places.clone()], description: None };
+        let lease = Lease::of_rings(&memory, vec![places.clone()]);
         let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
-        let opened = Opened { mac, ..memory.opened(wanted, choice, rings, number, placed.clone()) };
+        let description = Lease::of_description(&memory, placed.at, memory.take_extra(choice.extra));
+        let extra = description.extra.len();
+        let opened = Opened { mac, ..memory.opened(wanted, rings, number, placed.clone(), extra) };
         let session = Session::new(opened, self.user, memory)?;
         let pump = match served {
             Some(served) => Some(self.pump(served, &session)?),
@@ -452,7 +458,7 @@ impl RequestHandler {
         };
         let (served, lease) = (served.cloned(), Some(lease));
         let running = Running { pump, served, shadow, lease, ..Running::new(&self.state, session) };
-        Ok(Begun::New { running: Box::new(running), placed })
+        Ok(Begun::New { running: Box::new(running), placed, description })
     }
 
     fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {

@@ -270,11 +270,7 @@ fn a_session_lasts_as_long_as_one_of_its_descriptors() {
 }
 
 fn lease(running: &Running) -> crate::share::server::netmap_memory::Lease {
-    crate::share::server::netmap_memory::Lease {
-        memory: running.session.memory.clone(),
-        rings: Vec::new(),
-        description: None,
-    }
+    crate::share::server::netmap_memory::Lease::of_rings(&running.session.memory, Vec::new())
 }
 
 /// A descriptor's owner has the port, and no other process.
@@ -460,6 +456,20 @@ fn memory_by_number_is_only_for_its_user() {
     assert!(pools(STRANGER, 5, number).is_ok());
     other.close();
     assert_eq!(pools(STRANGER, 5, number), Err(libc::EINVAL));
+}
+
+/// A request that is refused after it has taken its buffers, since another client has the queues.
+#[test]
+fn a_refused_port_gives_its_extra_buffers_back() {
+    let server = crate::server();
+    let memory = |extra: u32| MemoryChoice { number: 1, extra, ..MemoryChoice::default() };
+    let request = |extra: u32| Request::Open { wanted: wanted("vale74:a"), memory: memory(extra) };
+    let mut user = session(&server, own(), None);
+    ask(&mut user, request(0)).unwrap();
+    let free = || user.running.as_ref().unwrap().session.memory.free_buffers();
+    let before = free();
+    assert_eq!(ask(&mut session(&server, own(), None), request(100)).map(drop), Err(libc::EBUSY));
+    assert_eq!(free(), before);
 }
 
 #[test]
