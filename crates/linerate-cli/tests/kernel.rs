@@ -478,3 +478,23 @@ fn a_frame_beyond_the_mtu_holds_nothing_up() {
         assert_eq!(statistic("tx_dropped").unwrap(), before, "{port}");
     }
 }
+
+/// The server says that it is detached, and the next interface of the name can be attached.
+#[test]
+fn a_deleted_interface_is_detached_with_a_message() {
+    let namespace = Namespace::new("kd");
+    let folder = Folder::new("kd");
+    let command = |words: &str| {
+        let mut command = inside(&namespace, words);
+        command.env("LINERATE_PORTS", &folder.0);
+        command
+    };
+    let mut server = Process::start(&mut command("serve"));
+    server.await_output("any");
+    for _ in 0..2 {
+        namespace.run("ip link add k0 type veth peer name k1");
+        expect(0, &mut command("switch attach valeK:k0"));
+        namespace.run("ip link delete k0");
+        server.await_error("k0 is gone: it is detached from valeK");
+    }
+}

@@ -170,6 +170,36 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     assert!(outside.runs(PING));
 }
 
+/// Nothing of it stays, and the next interface of the name joins the switch at once, also before its end was noticed.
+#[test]
+fn a_deleted_interface_leaves_its_switch() {
+    let namespace = Namespace::new("nl0");
+    let make = || {
+        namespace.run("ip link add n0 type veth peer name n1");
+        namespace.run("ip link set n0 up");
+        namespace.run("ip link set n1 up");
+    };
+    make();
+    let world = namespace.world();
+    let client = || Client::find(world.folder.path(), "valeL").unwrap().unwrap();
+    let attach = |host: bool| client().attach("valeL", "n0", host, RingCounts::default());
+    let names = || client().list().unwrap().into_iter().map(|port| port.name).collect::<Vec<_>>();
+    let _other = world.start("open valeL:p");
+    attach(true).unwrap();
+    assert_eq!(names(), ["netmap:n0", "netmap:n0^", "valeL:p", "valeL:n0", "valeL:n0^"]);
+    namespace.run("ip link delete n0");
+    until("the deleted interface to leave the switch", || names() == ["valeL:p"]);
+    for host in [false, true] {
+        make();
+        attach(host).unwrap();
+        namespace.run("ip link delete n0");
+    }
+    make();
+    attach(false).unwrap();
+    client().detach("valeL", "n0").unwrap();
+    assert_eq!(names(), ["valeL:p"]);
+}
+
 /// A server that is unused for a while would keep the namespace, and its interfaces, after `ip netns delete`. A busy machine may
 /// delay its end, so that several are tried; one that waits for other programs takes 3 s each time.
 #[test]

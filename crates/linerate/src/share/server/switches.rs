@@ -1,8 +1,11 @@
 //! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::State;
 use super::served::{Served, state_of, usual};
@@ -14,6 +17,9 @@ use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
 use crate::share::protocol::name::base;
+
+/// The time between two looks at an attached port.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A port of this machine that is attached to a switch.
 pub(super) struct Attached {
@@ -58,7 +64,7 @@ fn is_plain(name: &str) -> bool {
 
 impl State {
     /// Attaches a port; `switch` is a switch, or the name of the new port on one.
-    pub(super) fn attach(&self, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
+    pub(super) fn attach(self: &Arc<Self>, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
         let bad = |name: &str, why: &str| Err(Error::bad_name(name.to_string(), why.to_string()));
         let (switch, chosen) = switch.split_once(':').map_or((switch, None), |(switch, name)| (switch, Some(name)));
         if let Some(name) = chosen.filter(|name| !is_plain(name)) {
@@ -79,6 +85,8 @@ impl State {
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
+        // The next interface of a deleted one's name, which was not noticed yet.
+        self.end_gone(|_| true);
         if lock(&self.attached).iter().any(|there| address(&there.port) == address(port)) {
             return Err(Error::port_in_use(port.to_string()));
         }
@@ -106,8 +114,29 @@ impl State {
             attached.end();
             return Err(error);
         }
-        lock(&self.attached).push(attached);
+        let mut all = lock(&self.attached);
+        if let Err(error) = attached.watch(self) {
+            drop(all);
+            attached.end();
+            return Err(error);
+        }
+        all.push(attached);
         Ok(number_of(switch, &name))
+    }
+
+    /// Ends those of the chosen attached ports that are gone, as an interface that was deleted, with a message each.
+    fn end_gone(&self, is_chosen: impl Fn(&Attached) -> bool) {
+        let mut gone = Vec::new();
+        let mut all = lock(&self.attached);
+        while let Some(at) = all.iter().position(|attached| is_chosen(attached) && attached.is_gone()) {
+            gone.push(all.swap_remove(at));
+        }
+        drop(all);
+        for attached in gone {
+            let switch = &attached.switch;
+            tracing::warn!(port = attached.port, "{} is gone: it is detached from {switch}", attached.port);
+            attached.end();
+        }
     }
 
     pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
@@ -245,10 +274,37 @@ impl Attached {
         Ok(())
     }
 
+    /// Starts the thread that looks whether the port is gone.
+    fn watch(&mut self, state: &Arc<State>) -> Result<()> {
+        let (state, stop, waker) = (Arc::downgrade(state), self.stop.clone(), self.waker.clone());
+        let longest = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as _ };
+        let watch = move || {
+            loop {
+                let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&longest));
+                // Others end their own: two threads must not wait for each other.
+                match Weak::upgrade(&state).filter(|_| !stop.load(Ordering::Relaxed)) {
+                    Some(state) => state.end_gone(|attached| Arc::ptr_eq(&attached.stop, &stop)),
+                    None => return,
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("linerate-watch".to_string()).spawn(watch);
+        self.threads.push(thread.map_err(Error::thread)?);
+        Ok(())
+    }
+
+    /// Returns whether the port, or the host's stack behind it, does not exist any more.
+    fn is_gone(&self) -> bool {
+        let gone = |port: &Port| port.link().is_err_and(|error| error.kind() == ErrorKind::Gone);
+        self.devices.iter().any(|(port, _)| gone(port))
+    }
+
     pub(super) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
-        for thread in self.threads {
+        // The thread that has found the port gone ends after this.
+        let here = std::thread::current().id();
+        for thread in self.threads.into_iter().filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
         }
     }
@@ -278,7 +334,11 @@ mod tests {
         let server = crate::server();
         let rings = RingCounts { tx: u16::MAX, rx: u16::MAX, ..RingCounts::default() };
         server.state.attach("vale99", "pipe99{1", false, &rings).unwrap();
-        assert_eq!(lock(&server.state.attached)[0].threads.len(), usize::from(MOST_RINGS));
+        assert_eq!(
+            lock(&server.state.attached)[0].threads.len(),
+            usize::from(MOST_RINGS) + 1,
+            "with the one that looks"
+        );
         server.state.detach("vale99", "pipe99{1").unwrap();
     }
 }
