@@ -133,6 +133,22 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(outside.runs(PING));
 }
 
+/// A copy monitor of the host's rings gets what Linux sends; one of all rings also what the card receives.
+#[test]
+fn the_hosts_rings_have_copy_monitors() {
+    let [outside, host] = pair("nx");
+    let world = host.world();
+    assert!(world.refused("open n1^/r").contains("not open"));
+    let _both = world.start_soon("pass n1*");
+    assert!(outside.runs(PING));
+    let [mut sent, mut received] = ["n1^/r", "n1*/rt"].map(|name| world.start(&format!("hear {name}")));
+    // Requests for addresses that no host has are broadcast.
+    assert!(!host.runs("ping -q -c 1 -W 1 10.88.0.77"));
+    assert_eq!(sent.line(), "0806");
+    assert!(!outside.runs("ping -q -c 1 -W 1 10.88.0.78"));
+    assert_eq!(received.line(), "0806");
+}
+
 /// `NS_FORWARD`: marked packets pass, and no others.
 #[test]
 fn marked_packets_pass_between_card_and_host() {

@@ -2,13 +2,15 @@
 
 mod wait;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Config, Device, Link, Receive, Transmit};
-use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
+use linerate::share::netmap_object::{MemoryChoice, SharedPort};
+use linerate::share::{Client, ClusterRequest, OpenRequest, RingSelection, ServedPort, Server};
 use linerate::{Batch, ErrorKind, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wait::{Deadline, until};
@@ -354,6 +356,43 @@ fn a_monitor_receives_and_does_not_send() {
         packets.extend(receive(&mut *heard));
     }
     assert_eq!(packets, [(0, 60), (1, 5000)]);
+}
+
+/// Of a port of a switch, and of a pipe.
+#[test]
+fn a_monitor_of_one_ring_hears_that_ring() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = serve(folder.path());
+    let queues = |options: &mut Options| (options.rx_queues, options.tx_queues) = (3, 3);
+    for [near, far] in [["vale9:near", "vale9:far"], ["ring{1", "ring}1"]] {
+        let mut sender = open(folder.path(), named(near), queues);
+        let mut receiver = open(folder.path(), named(far), queues);
+        let monitor = |wanted: OpenRequest| {
+            let client = Client::find(folder.path(), &wanted.name).unwrap().expect("it is served");
+            client.open(wanted, MemoryChoice::default()).unwrap()
+        };
+        let one = |n: u16| monitor(OpenRequest { monitor_tx: true, which: RingSelection::One(n), ..named(near) });
+        let monitors = [one(0), one(2), monitor(OpenRequest { monitor_rx: true, ..named(far) })];
+        let _rx: Vec<_> = (0..3).map(|n| receiver.rx(n).unwrap()).collect();
+        // Each ring sends another number of frames, which stay in the monitors' rings.
+        let mut tx: Vec<_> = (0..3).map(|n| sender.tx(n).unwrap()).collect();
+        for (n, tx) in tx.iter_mut().enumerate() {
+            assert_eq!(send(&mut **tx, sender.pool(), &[60, 60, 60][..=n]), 0, "{near}");
+        }
+        let heard = || {
+            let frames = |(descriptor, port): &(OwnedFd, SharedPort)| {
+                port.sync_rx(descriptor.as_fd()).unwrap();
+                let has = |n: &usize| port.placed().rx[*n].is_some();
+                (0..3).filter(has).map(|n| port.indices(true, n).1).collect::<Vec<_>>()
+            };
+            monitors.each_ref().map(frames)
+        };
+        let deadline = Deadline::begin();
+        while heard().iter().flatten().sum::<u32>() < 1 + 3 + 6 {
+            deadline.check(|| format!("{near}: the monitors have heard {:?}", heard()));
+        }
+        assert_eq!(heard(), [vec![1], vec![3], vec![1, 2, 3]], "{near}");
+    }
 }
 
 #[test]

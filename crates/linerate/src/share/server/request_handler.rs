@@ -254,6 +254,30 @@ impl RequestHandler {
         RingCounts { tx: count(asked.tx), rx: count(asked.rx), rx_slots, ..*asked }
     }
 
+    /// Returns the rings of a copy monitor, as netmap's: one for each of the port's, by number, with as many slots unless
+    /// another number is asked for; and a transmit ring that sends nothing. With the host stack's where they are asked for.
+    /// A program that asks for all rings, and for fewer than there are, has packets of several in each.
+    fn rings_of_monitor(&self, name: &str, wanted: &OpenRequest) -> RingCounts {
+        let unasked = || usual(&self.rings(name, &RingCounts::default())).of_card();
+        let there = match is_pipe(name) {
+            true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.rings(pipe_of(name).1)),
+            false => self.state.served(name).map(|served| served.rings).or_else(|| self.state.attached_rings(name)),
+        };
+        let (there, asked) = (there.unwrap_or_else(unasked), &wanted.rings);
+        let slots = |asked: u32, there: u32| if asked == 0 { there } else { asked };
+        let host = if wanted.which.has_host() { there.host_tx.max(there.host_rx) } else { 0 };
+        let all = there.tx.max(there.rx);
+        let is_folded = wanted.which == RingSelection::All && (1..all).contains(&asked.rx);
+        RingCounts {
+            tx: 1,
+            rx: if is_folded { asked.rx } else { all },
+            host_tx: host.min(1),
+            host_rx: host,
+            tx_slots: slots(asked.tx_slots, there.tx_slots),
+            rx_slots: slots(asked.rx_slots, there.rx_slots),
+        }
+    }
+
     /// Returns the number that identifies the memory of the client's process.
     fn process(&self, number: u64) -> u64 {
         if number == 0 { self.process.into() } else { number }
@@ -284,11 +308,15 @@ impl RequestHandler {
         }
         self.check(&wanted.name)?;
         let name = self.state.resolved(&wanted.name);
-        // A zero-copy monitor's rings are as long as its port's, which is not known yet.
-        let rings = if wanted.zero_copy { wanted.rings } else { self.rings(&name, &wanted.rings) };
+        let is_monitor = wanted.is_monitor();
+        let rings = match (wanted.zero_copy, is_monitor) {
+            // A zero-copy monitor's rings are as long as its port's, which is not known yet.
+            (true, _) => wanted.rings,
+            (false, true) => self.rings_of_monitor(&name, wanted),
+            (false, false) => self.rings(&name, &wanted.rings),
+        };
         let wanted = &OpenRequest { rings, name, ..wanted.clone() };
         wanted.check_own_cluster()?;
-        let is_monitor = wanted.is_monitor();
         if is_pipe(&wanted.name) && !is_monitor {
             return self.state.take_after_others(|| self.open_pipe(wanted, choice));
         }
@@ -386,12 +414,13 @@ impl RequestHandler {
         let served = match is_monitor {
             // Each monitor is a port of its own.
             true => {
-                let rings = usual(&wanted.rings);
+                let RingCounts { host_tx, host_rx, .. } = wanted.rings;
+                let rings = RingCounts { host_tx, host_rx, ..usual(&wanted.rings) };
                 let device = (self.state.open)(&name, &rings)?;
                 if is_pipe(&wanted.name) {
                     shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
                 }
-                Served::new(&name, device, rings.of_card(), None, self.user)
+                Served::new(&name, device, rings, None, self.user)
             }
             false => self.state.port(wanted, self.user)?,
         };
@@ -401,7 +430,8 @@ impl RequestHandler {
             let mut host = lock(&served.host);
             if host.is_none() {
                 let rings = served.rings.of_host();
-                *host = Some((self.state.open)(&format!("{}^", served.name), &rings)?);
+                let of_host = OpenRequest { name: format!("{}^", wanted.name), ..wanted.clone() };
+                *host = Some((self.state.open)(&of_host.full_name(), &rings)?);
             }
         }
         let (mac, rings) = (lock(&served.device).mac().0, served.rings_of_client());
@@ -443,7 +473,8 @@ impl RequestHandler {
         shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
     ) -> Result<Begun> {
         let (which, is_monitor) = (wanted.which, wanted.is_monitor());
-        let has_tx = |n| which.has(n, rings.tx) && !wanted.receive_only && !is_monitor;
+        // A program that looks at all rings finds those of a monitor empty: nothing frees their slots.
+        let has_tx = |n| is_monitor || which.has(n, rings.tx) && !wanted.receive_only;
         let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
         let lease = Lease::of_rings(&memory, vec![places.clone()]);
@@ -473,7 +504,8 @@ impl RequestHandler {
         let offset_mask = placed.offset_mask;
         let times = || wanted.timestamps.then(Times::default);
         let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
-        for (n, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+        let sending = placed.tx.iter().enumerate().filter(|_| !wanted.is_monitor());
+        for (n, place) in sending.filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
             let queue = match is_handed_out {
                 true => served.free_queue(served.rings.tx, |number| device.tx(number))?.1,
                 false => served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?,

@@ -208,6 +208,14 @@ impl State {
         devices.filter(|(device, _)| base(device.name()) == switch).count()
     }
 
+    /// Returns the rings of an attached port on its switch.
+    pub(super) fn attached_rings(&self, name: &str) -> Option<RingCounts> {
+        let attached = lock(&self.attached);
+        let (device, _) = attached.iter().flat_map(|attached| &attached.devices).find(|(it, _)| it.name() == name)?;
+        let info = device.info();
+        Some(RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..usual(&RingCounts::default()).of_card() })
+    }
+
     /// Lists all ports, with their numbers on their switches.
     pub(super) fn list(&self, only: Option<&str>) -> Vec<PortState> {
         let mut list: Vec<PortState> = Vec::new();

@@ -484,7 +484,10 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     let free = || user.running.as_ref().unwrap().session.memory.free_buffers();
     let before = free();
     ask(&mut first, monitor()).unwrap();
-    assert_eq!((first.opened().number, free()), (user.opened().number, before - SWITCH_SLOTS as usize));
+    assert_eq!(
+        (first.opened().number, free()),
+        (user.opened().number, before - (SWITCH_SLOTS + served::SLOTS) as usize)
+    );
     assert_eq!(ask(&mut session(&server, own(), None), monitor()).unwrap_err(), libc::EBUSY);
     assert_eq!(ask(&mut session(&server, STRANGER, None), monitor()).unwrap_err(), libc::EPERM);
     let ring = |user: &Client| user.running.as_ref().unwrap().session.receiving().next().unwrap().1;
@@ -500,6 +503,45 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
         until("the end of the connection", || first.theirs.has_ended());
         first.theirs.end();
     });
+}
+
+/// As netmap's, of ports of switches, attached ones, and pipes.
+#[test]
+fn a_copy_monitor_has_the_rings_of_its_port() {
+    let server = crate::server();
+    let rings = RingCounts { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..RingCounts::default() };
+    let mut parents = Vec::new();
+    for name in ["vale68:x", "pipe68{1"] {
+        let mut parent = session(&server, own(), None);
+        ask(&mut parent, open_request(OpenRequest { rings, ..wanted(name) })).unwrap();
+        parents.push(parent);
+    }
+    let both = RingCounts { tx: 3, ..rings };
+    let request =
+        Request::Attach { switch: "vale68".to_string(), port: "pipe68{2".to_string(), host: false, rings: both };
+    ask(&mut session(&server, own(), None), request).unwrap();
+    let monitor = |name: &str, which: RingSelection, rings: RingCounts| {
+        let mut monitor = session(&server, own(), None);
+        let request = open_request(OpenRequest { monitor_rx: true, monitor_tx: true, which, rings, ..wanted(name) });
+        ask(&mut monitor, request).map(|_| monitor.opened())
+    };
+    let is_there = |places: &[Option<crate::share::protocol::ring::RingAt>]| {
+        places.iter().map(Option::is_some).collect::<Vec<_>>()
+    };
+    let unasked = RingCounts::default();
+    for (name, slots) in [("vale68:x", 128), ("pipe68{1", 128), ("vale68:pipe68_2", 1024)] {
+        let opened = monitor(name, RingSelection::All, unasked).expect(name);
+        assert_eq!((opened.rings.tx, opened.rings.rx, opened.rings.rx_slots), (1, 3, slots), "{name}");
+        assert_eq!((is_there(&opened.placed.tx), is_there(&opened.placed.rx)), (vec![true], vec![true; 3]), "{name}");
+        let opened = monitor(name, RingSelection::One(2), RingCounts { rx_slots: 32, ..unasked }).unwrap();
+        assert_eq!((opened.rings.rx, opened.rings.rx_slots), (3, 32), "{name}");
+        let rx = is_there(&opened.placed.rx);
+        assert_eq!((is_there(&opened.placed.tx), rx), (vec![true], vec![false, false, true]), "{name}");
+        assert_eq!(monitor(name, RingSelection::One(3), unasked).map(drop), Err(libc::EINVAL), "{name}");
+        assert_eq!(monitor(name, RingSelection::Host, unasked).map(drop), Err(libc::EINVAL), "{name}");
+        let folded = monitor(name, RingSelection::All, RingCounts { rx: 1, ..unasked }).unwrap();
+        assert_eq!(folded.rings.rx, 1, "{name}");
+    }
 }
 
 /// Whatever lengths the port and the monitor ask for; also of a monitor that was refused before the port was open.
