@@ -51,6 +51,7 @@ use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use connections::{Connected, Spare};
 use memory_numbers::MemoryNumbers;
 use pipes::Pipe;
+use quota::ExtraQuota;
 use served::Served;
 use session::Session;
 use switches::{Attached, PersistentPort};
@@ -77,6 +78,7 @@ pub(super) struct State {
     ports: Mutex<HashMap<String, Weak<Served>>>,
     pipes: Mutex<HashMap<String, Pipe>>,
     memory_numbers: Mutex<MemoryNumbers>,
+    extra: ExtraQuota,
     sessions: Mutex<Vec<Weak<Session>>>,
     /// Proofs that were sent, and where they have arrived.
     proofs: Mutex<HashMap<[u8; 16], Proved>>,
@@ -106,6 +108,7 @@ impl Server {
             ports: Mutex::default(),
             pipes: Mutex::default(),
             memory_numbers: Mutex::default(),
+            extra: ExtraQuota::default(),
             sessions: Mutex::default(),
             proofs: Mutex::default(),
             proved: Condvar::new(),

@@ -16,6 +16,7 @@ use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
+use crate::share::server::quota::ExtraGrant;
 use crate::share::server::served::MOST_EXTRA;
 
 /// Memory for ports, with lists of its free parts.
@@ -91,17 +92,19 @@ pub struct Lease {
     pub description: Option<usize>,
     /// Buffers outside all rings that are not chained yet.
     pub extra: Vec<u32>,
+    /// That the user may have them.
+    pub grant: Option<ExtraGrant>,
 }
 
 impl Lease {
     /// A description of a port, and buffers outside all rings that are to be chained in it.
     pub fn of_description(memory: &Arc<NetmapMemory>, at: usize, extra: Vec<u32>) -> Lease {
-        Lease { memory: memory.clone(), rings: Vec::new(), description: Some(at), extra }
+        Lease { memory: memory.clone(), rings: Vec::new(), description: Some(at), extra, grant: None }
     }
 
     /// Rings without a description.
     pub fn of_rings(memory: &Arc<NetmapMemory>, rings: Vec<PortLayout>) -> Lease {
-        Lease { memory: memory.clone(), rings, description: None, extra: Vec::new() }
+        Lease { memory: memory.clone(), rings, description: None, extra: Vec::new(), grant: None }
     }
 
     /// Chains the buffers outside all rings through their first words; the first is in the description. From then on

@@ -1,5 +1,53 @@
 //! The part of the server that one user may have.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::served::MOST_EXTRA;
+use crate::share::protocol::lock;
+
+/// The most buffers outside all rings that one user's ports have together, except managers': 64 MiB of 2 KiB each. They are
+/// chained when a port is opened, so that the memory is used at once.
+pub(super) const MOST_EXTRA_OF_USER: u32 = 1 << 15;
+
+/// Counts each user's buffers outside all rings.
+#[derive(Default)]
+pub(super) struct ExtraQuota(Arc<Mutex<HashMap<u32, u32>>>);
+
+/// Buffers outside all rings that a port may take. They are the user's until this is dropped.
+pub struct ExtraGrant {
+    users: Arc<Mutex<HashMap<u32, u32>>>,
+    user: u32,
+    pub(super) count: u32,
+}
+
+impl ExtraQuota {
+    /// Grants as many buffers as the user may have beside those of its other ports, as netmap does where there are fewer than
+    /// were asked for.
+    pub(super) fn grant(&self, user: u32, asked: u32, is_manager: bool) -> ExtraGrant {
+        let mut users = lock(&self.0);
+        let has = users.get(&user).copied().unwrap_or_default();
+        let most = if is_manager { MOST_EXTRA } else { MOST_EXTRA_OF_USER.saturating_sub(has) };
+        let count = asked.min(most);
+        if count > 0 {
+            users.insert(user, has.saturating_add(count));
+        }
+        ExtraGrant { users: self.0.clone(), user, count }
+    }
+}
+
+impl Drop for ExtraGrant {
+    fn drop(&mut self) {
+        let mut users = lock(&self.users);
+        if let Some(has) = users.get_mut(&self.user) {
+            *has = has.saturating_sub(self.count);
+            if *has == 0 {
+                users.remove(&self.user);
+            }
+        }
+    }
+}
+
 /// Returns whether a user may have `more` connections, or ports of a switch, beside `count` of at most `most`, of which
 /// `of_user` are the user's. One user leaves room for others, and all users together leave room for managers.
 pub(super) fn has_room(most: usize, more: usize, count: usize, of_user: usize, is_manager: bool) -> bool {

@@ -91,6 +91,9 @@ impl RequestHandler {
     /// Opens a port and makes the connection its descriptor. Returns a new session, which the caller must run.
     pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
         // The session that it would join may end at this moment.
+        let grant = self.state.extra.grant(self.user, choice.extra, is_trusted(self.user));
+        let choice = &MemoryChoice { extra: grant.count, ..choice.clone() };
+        let mut grant = Some(grant);
         for _ in 0..16 {
             let (session, running, placed, mut description) = match self.open(wanted, choice)? {
                 Begun::New { running, placed, description } => {
@@ -100,6 +103,7 @@ impl RequestHandler {
             };
             // Here and not when they are taken: many take long, and there are locks then.
             description.chain_extra();
+            description.grant = grant.take_if(|_| running.is_some());
             if !session.join(self.number, &self.connection, description) {
                 continue;
             }

@@ -458,6 +458,30 @@ fn memory_by_number_is_only_for_its_user() {
     assert_eq!(pools(STRANGER, 5, number), Err(libc::EINVAL));
 }
 
+/// They are resident at once: of a user's ports together, and fewer are granted, as in netmap.
+#[test]
+fn one_user_s_extra_buffers_are_bounded() {
+    const MOST: u32 = quota::MOST_EXTRA_OF_USER;
+    let server = crate::server();
+    let opens = |user: u32, name: &str, extra: u32| {
+        let mut client = session(&server, user, None);
+        let memory = MemoryChoice { extra, ..MemoryChoice::default() };
+        ask(&mut client, Request::Open { wanted: wanted(name), memory }).unwrap();
+        (client.opened().extra, client)
+    };
+    let first = opens(STRANGER, "vale67:a", MOST - 10);
+    let second = opens(STRANGER, "extra67{1", u32::MAX);
+    assert_eq!((first.0, second.0, opens(STRANGER, "vale67:b", 1).0), (MOST - 10, 10, 0));
+    assert_eq!(opens(STRANGER + 1, "vale67:c", u32::MAX).0, MOST, "another user has a part, too");
+    assert_eq!(opens(own(), "vale67:d", MOST + 1).0, MOST + 1, "managers have more");
+    // They are chained when the first connection joins, and free when the last has gone.
+    let (_, client) = first;
+    let running = client.running.as_ref().unwrap().session.clone();
+    client.theirs.end();
+    assert!(running.listen(&server.state).is_over);
+    assert_eq!(opens(STRANGER, "vale67:e", MOST).0, MOST - 10);
+}
+
 /// A request that is refused after it has taken its buffers, since another client has the queues.
 #[test]
 fn a_refused_port_gives_its_extra_buffers_back() {
