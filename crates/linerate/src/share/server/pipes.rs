@@ -99,6 +99,7 @@ impl RequestHandler {
         let (name, side) = pipe_of(&wanted.name);
         let mut pipes = lock(&self.state.pipes);
         if !pipes.contains_key(&name) {
+            self.check_parent(&name)?;
             let mut rings = [usual(&wanted.rings).of_card(); 2];
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
@@ -127,6 +128,22 @@ impl RequestHandler {
             pipes.remove(&name);
         }
         result
+    }
+
+    /// Refuses a new pipe around another user's port, except to managers: its user would be refused at both ends.
+    fn check_parent(&self, pipe: &str) -> Result<()> {
+        let parent = pipe.split('{').next().unwrap_or(pipe);
+        let own = rustix::process::geteuid().as_raw();
+        let owner = match self.state.served(parent) {
+            Some(served) => Some(served.user),
+            // A manager has attached it.
+            None => self.state.attached_rings(parent).map(|_| own),
+        };
+        if owner.is_none_or(|owner| self.state.may_use(owner, self.user)) {
+            return Ok(());
+        }
+        let why = format!("{parent} is open, and not a port of user {}", self.user);
+        Err(Error::new(ErrorKind::Denied, pipe, why).with_remedy(Remedy::JoinUsers))
     }
 
     fn join_pipe(

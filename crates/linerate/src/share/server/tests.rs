@@ -880,6 +880,29 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
     }
 }
 
+/// Another user that made it first would keep the port's user from both ends.
+#[test]
+fn a_pipe_of_a_port_is_its_user_s() {
+    let server = crate::server();
+    let opens = |user: u32, name: &str| {
+        let mut client = session(&server, user, None);
+        open(&mut client, name).map(|_| client)
+    };
+    for (owner, port) in [(STRANGER, "vale66:a"), (own(), "vale66:b")] {
+        let _port = opens(owner, port).ok().unwrap();
+        for end in ['{', '}'] {
+            assert_eq!(opens(STRANGER + 1, &format!("{port}{end}5")).map(drop), Err(libc::EPERM), "{port}{end}5");
+        }
+        assert!(opens(owner, &format!("{port}{{5")).is_ok() && opens(own(), &format!("{port}}}6")).is_ok(), "{port}");
+    }
+    ask(&mut session(&server, own(), None), attach("vale66", "pipe66{1")).unwrap();
+    assert_eq!(opens(STRANGER, "vale66:pipe66_1{1").map(drop), Err(libc::EPERM), "a manager has attached it");
+    assert!(opens(STRANGER, "vale66:none{1").is_ok(), "there is no such port");
+    let _port = opens(own(), "vale66:c").ok().unwrap();
+    server.join_users();
+    assert!(opens(STRANGER, "vale66:c{1").is_ok());
+}
+
 #[test]
 fn packets_begin_at_the_client_s_offsets() {
     let server = crate::server();
