@@ -93,7 +93,7 @@ impl Bound {
 /// Returns the error of a port that its server has ended: a monitor ends with its port, an interface's port with that, all others with
 /// their server.
 pub fn gone() -> Error {
-    let why = "the interface is deleted, the port of a monitor is closed, or the process that served the port is gone; open it again";
+    let why = "the interface is deleted or renamed, the port of a monitor is closed, or the process that served the port is gone; open it again";
     Error::new(ErrorKind::Gone, "", why)
 }
 

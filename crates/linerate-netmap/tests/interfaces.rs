@@ -212,6 +212,12 @@ fn a_deleted_interface_leaves_its_switch() {
     }
     make();
     attach(false).unwrap();
+    // A renamed one leaves it, too.
+    namespace.run("ip link set n0 down");
+    namespace.run("ip link set n0 name n9");
+    until("the renamed interface to leave the switch", || names() == ["valeL:p"]);
+    namespace.run("ip link set n9 name n0");
+    attach(false).unwrap();
     client().detach("valeL", "n0").unwrap();
     assert_eq!(names(), ["valeL:p"]);
 }

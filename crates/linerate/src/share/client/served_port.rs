@@ -153,7 +153,7 @@ impl SoftwareDevice for Remote {
                 let why = match wanted.is_monitor() {
                     true => "the port of the monitor is closed, or the process that served both is gone",
                     false if is_vale(name) || is_pipe(name) => "the process that served it is gone",
-                    false => "the interface is deleted, or the process that served it is gone",
+                    false => "the interface is deleted or renamed, or the process that served it is gone",
                 };
                 Err(Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Do("open it again".into())))
             }
