@@ -1,4 +1,4 @@
-//! Errors: what failed, why, and what mends it.
+//! Errors: their subject, reason and remedy.
 
 mod causes;
 mod remedy;
@@ -54,7 +54,7 @@ mod errno {
     }
 }
 
-/// What sort of error it is, as far as a program may want to act on it.
+/// The sort of an error, as far as a program may want to act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "netmap", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! What mends the cause of an error: data, that each program displays in its own words.
+//! The remedy of an error: data, which each program displays in its own words.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -248,7 +248,7 @@ impl MonitorSink for Delivery {
         if let Some(lane) = self.lane(queue) {
             let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut entry.recipient {
-                // Nobody monitors this queue, so that nothing is missing.
+                // The queue has no monitor, so that nothing is missing.
                 _ if !entry.open => return copies.clear(),
                 Some(recipient) => {
                     self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
