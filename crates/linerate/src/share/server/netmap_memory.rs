@@ -16,8 +16,7 @@ use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
-use crate::share::server::quota::ExtraGrant;
-use crate::share::server::served::MOST_EXTRA;
+use crate::share::server::quota::{ExtraGrant, MOST_EXTRA};
 
 /// Memory for ports, with lists of its free parts.
 pub struct NetmapMemory {

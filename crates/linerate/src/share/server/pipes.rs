@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::State;
+use super::quota::MOST_EXTRA;
 use super::request_handler::{Begun, RequestHandler};
-use super::served::{MOST_EXTRA, usual};
+use super::served::usual;
 use super::session::{Running, Session};
 use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::Pool;

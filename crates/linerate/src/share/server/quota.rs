@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::served::MOST_EXTRA;
 use crate::share::protocol::lock;
 
+/// The most buffers of a port outside its rings.
+pub(super) const MOST_EXTRA: u32 = 1 << 19;
 /// The most buffers outside all rings that one user's ports have together, except managers': 64 MiB of 2 KiB each. They are
 /// chained when a port is opened, so that the memory is used at once.
 pub(super) const MOST_EXTRA_OF_USER: u32 = 1 << 15;

@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::served::{MOST_EXTRA, MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
+use super::quota::MOST_EXTRA;
+use super::served::{MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::netmap::{RxMirror, delivery_of};

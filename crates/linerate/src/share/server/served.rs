@@ -23,8 +23,6 @@ pub(super) const MOST_SLOTS: u32 = 8192;
 pub(super) const SLOTS: u32 = 1024;
 /// The slots of a receive ring at a switch, which drops packets while a receiver has no processor.
 pub(super) const SWITCH_SLOTS: u32 = 2048;
-/// The most buffers of a port outside its rings.
-pub(super) const MOST_EXTRA: u32 = 1 << 19;
 /// A port that one or more clients have open.
 pub(super) struct Served {
     pub(super) name: String,
@@ -106,7 +104,7 @@ impl State {
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
         if let Some(port) = ports.get(name).and_then(Weak::upgrade).filter(|port| !port.is_deleted()) {
-            // Who may use an interface is a matter of its socket, and a persistent port is for all clients.
+            // The access to an interface is a matter of its socket, and a persistent port is for all clients.
             if is_vale(name) && !is_persistent {
                 self.check_user(&port, user)?;
             }
