@@ -33,10 +33,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Placement, Pool};
 use crate::pci::Interrupt;
 use crate::port::span_of;
-use crate::unix_socket::{ControlThread, FirstMessage, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, PATIENCE, Peers};
 
-/// The time until `CONNECTED`.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
 const LAST: Duration = Duration::from_millis(100);
 /// The time in which a server closes a connection whose port is closed.

@@ -3,16 +3,14 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::MessageHeader;
+use super::{MessageHeader, PATIENCE};
 
-/// The time for a connection's first message.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The most connections that wait here, and that are accepted at once; the oldest makes room for the next.
 const MOST: usize = 64;
 /// How often a client looks for its server, and how soon descriptors are looked for again when there are none.

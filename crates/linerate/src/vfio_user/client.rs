@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use vfio_bindings::bindings::vfio::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,9 +15,7 @@ use super::message::*;
 use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::pci::{Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
-
-/// The time limit of a reply.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::unix_socket::PATIENCE;
 
 /// A device served at a socket. The server can access the memory mapped for it, and nothing else.
 pub struct VfioUser {

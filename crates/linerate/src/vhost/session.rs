@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,13 +22,10 @@ use crate::error::Result;
 use crate::pci::Interrupt;
 use crate::port::{FRAME_HEADERS, span_of};
 use crate::spec::virtio::feature;
-use crate::unix_socket::{ControlThread, FirstMessage, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, PATIENCE, Peers};
 
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
-
-/// The time in which a front end says its first word, and ends a message that it has begun.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that the control thread and the port share.
 pub struct Shared {

@@ -9,13 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Forms;
-use super::link::{Link, PATIENCE};
+use super::link::Link;
 use crate::error::{Error, Result};
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::nic::virtio::{Notify, QueueAddresses, Transport};
 use crate::pci::{Bus, Interrupt};
 use crate::port::span_of;
 use crate::spec::virtio::{feature, status};
+use crate::unix_socket::PATIENCE;
 use crate::vhost::message::{
     ByteValued, MemoryRegion, MemoryTable, PROTOCOL_FEATURES, Protocol, Request, VringAddr, VringState,
 };

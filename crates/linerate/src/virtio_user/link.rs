@@ -12,9 +12,6 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use crate::vhost::message::{Connection, Header, Message, Request, flag};
 
-/// The time limit of a reply, and of replies that are waited for one after the other, as while a port is opened.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-
 /// The time of waiting for a reply after which a message says so.
 const NOTICED: Duration = Duration::from_secs(1);
 

@@ -20,7 +20,7 @@ use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put
 /// Packets that are moved before it is the other direction's turn.
 const TURN: usize = 64;
 /// How long the thread polls before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(20);
+const POLLED: Duration = Duration::from_micros(20);
 /// Turns with packets after which the connections are read.
 const TURNS: u32 = 128;
 
@@ -237,7 +237,7 @@ impl Pump {
 
     /// Moves packets until no client is left.
     pub fn run(&mut self, clients: &impl Clients) {
-        let (mut patience, mut turns, mut has_moved) = (Patience::new(PATIENCE), 0, false);
+        let (mut patience, mut turns, mut has_moved) = (Patience::new(POLLED), 0, false);
         loop {
             if self.turn(clients) > 0 {
                 patience.reset();
