@@ -496,7 +496,7 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
         // A thread with these locks may wait for the list's. A call with the handle of this thread does not return.
         drop(list);
         if handle.active.is_this_thread_s() || since.elapsed() > LONGEST_CALL {
-            return Err(Error::queue_taken(name.to_string(), "receive", 0));
+            return Err(Error::queue_taken(name, "receive", 0));
         }
         std::thread::yield_now();
     };

@@ -279,9 +279,7 @@ impl Visitor<'_> for PlainVisitor {
     }
 }
 
-fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = Error>>(
-    from: D,
-) -> Result<Option<T>, D::Error> {
+fn from_text<'de, D: Deserializer<'de>, T: std::str::FromStr<Err = Error>>(from: D) -> Result<Option<T>, D::Error> {
     Plain::deserialize(from)?.0.parse().map(Some).map_err(D::Error::custom)
 }
 

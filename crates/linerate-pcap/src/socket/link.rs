@@ -272,7 +272,7 @@ pub fn join(
         // Earlier drops of the port are not this member's.
         let link = running.link.clone();
         if receives && link.is_only_sending && !link.state().is_closed {
-            return Err(Error::queue_taken(name.text.clone(), "receive", 0));
+            return Err(Error::queue_taken(&name.text, "receive", 0));
         }
         let (end, member) = pair(settings)?;
         if link.add(&member) {

@@ -84,7 +84,7 @@ impl Device for Shared {
         if self.link.0.about.can_send {
             return Ok(Box::new(self.queue()));
         }
-        Err(Error::unsupported(self.name.clone(), "transmit queue", "it only receives"))
+        Err(Error::unsupported(&self.name, "transmit queue", "it only receives"))
     }
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.member.settings.is_promiscuous.store(on, Relaxed);

@@ -56,7 +56,7 @@ impl Output {
     /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written, or is being written or read.
     pub fn create(path: &Path) -> Result<Output> {
         let name = path.display().to_string();
-        let failed = |why: String| Error::file(name.clone(), why);
+        let failed = |why: String| Error::file(&name, why);
         // A pipe without a reader would otherwise keep the program waiting here.
         let mut options = OpenOptions::new();
         // Where another program cuts the file, the next bytes follow what is left, and its length shows it.
@@ -145,7 +145,7 @@ impl Output {
     /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.
     pub fn error(&self, error: &std::io::Error, frames: impl std::fmt::Display) -> Error {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");
-        Error::file(self.name.clone(), why)
+        Error::file(&self.name, why)
     }
 }
 

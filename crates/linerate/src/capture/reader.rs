@@ -56,7 +56,7 @@ impl Reader {
     /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read, or is no capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display().to_string();
-        let cannot = |error: std::io::Error| Error::file(name.clone(), format!("cannot read it: {error}"));
+        let cannot = |error: std::io::Error| Error::file(&name, format!("cannot read it: {error}"));
         let file = File::open(path).map_err(cannot)?;
         // No recording may empty it meanwhile.
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {

@@ -85,7 +85,7 @@ impl Source {
     }
 
     pub fn error(&self, why: String) -> Error {
-        Error::file(self.name.clone(), why)
+        Error::file(&self.name, why)
     }
 }
 

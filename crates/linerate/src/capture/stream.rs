@@ -50,7 +50,7 @@ impl Stream {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| {
             let why = format!("cannot read it: {error}");
-            Error::file(name.clone(), why)
+            Error::file(&name, why)
         })?;
         let (sender, frames) = sync_channel(AHEAD);
         let stop = Arc::<AtomicBool>::default();

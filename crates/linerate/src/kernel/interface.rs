@@ -143,7 +143,7 @@ impl Interface {
     pub fn check(&self) -> Result<()> {
         match netdevice::name_to_index(&self.socket, &self.name) {
             Ok(index) if index == self.index => Ok(()),
-            _ => Err(Error::interface_gone(self.name.clone())),
+            _ => Err(Error::interface_gone(&self.name)),
         }
     }
 
@@ -157,7 +157,7 @@ impl Interface {
         match unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
             kind => Err(Error::interface(
-                self.name.clone(),
+                &self.name,
                 format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
                 "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
             )),
@@ -265,7 +265,7 @@ impl Interface {
 
     /// Returns the error for an interface that is gone.
     pub fn gone(&self) -> Error {
-        Error::interface_gone(self.name.clone())
+        Error::interface_gone(&self.name)
     }
 
     /// Returns the error for an operation that the kernel refused.
@@ -277,7 +277,7 @@ impl Interface {
             io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set dev {} up", self.name),
             _ => format!("see: ip -d link show {}; dmesg", self.name),
         };
-        Error::interface(self.name.clone(), format!("cannot {what}: {error}"), mend)
+        Error::interface(&self.name, format!("cannot {what}: {error}"), mend)
     }
 }
 

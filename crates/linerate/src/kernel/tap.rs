@@ -175,7 +175,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
             "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),
     };
-    Error::interface(name.to_string(), format!("cannot open it as a TAP interface: {error}"), mend)
+    Error::interface(name, format!("cannot open it as a TAP interface: {error}"), mend)
 }
 
 /// Receives the packets that Linux sends.

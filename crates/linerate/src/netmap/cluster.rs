@@ -417,7 +417,7 @@ impl Device for Cluster {
         let queues = self.shared.distributor().lanes.iter().filter(|lane| lane.is_open).count();
         match queues {
             0 => self.inner.reset(),
-            _ => Err(Error::queues_in_use(self.name.clone(), queues)),
+            _ => Err(Error::queues_in_use(&self.name, queues)),
         }
     }
 }

@@ -360,7 +360,7 @@ impl DeliveryRx {
         let lane = &delivery.lanes[usize::from(queue)];
         let receiver = lane.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receiver) = receiver else {
-            return Err(Error::queue_taken(config.name.clone(), "receive", queue));
+            return Err(Error::queue_taken(&config.name, "receive", queue));
         };
         lane.wake.want(config.options.interrupts.is_some());
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);

@@ -33,7 +33,7 @@ impl Monitor {
     /// [`ErrorKind::NotServed`], [`ErrorKind::BadOption`].
     pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
         config.check_ring()?;
-        let port = Monitored::find(name).ok_or_else(|| Error::not_open(name.to_string()))?;
+        let port = Monitored::find(name).ok_or_else(|| Error::not_open(name))?;
         let delivery = Arc::new(Delivery::new(&config)?);
         let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
         port.add(one.clone());
@@ -66,7 +66,7 @@ impl SoftwareDevice for Monitoring {
 
     fn tx(&mut self, config: &Config, _: u16, _: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let why = "a monitor only receives; send on the port itself";
-        Err(Error::unsupported(config.name.clone(), "sending", why))
+        Err(Error::unsupported(&config.name, "sending", why))
     }
 
     /// Returns that the link is up, as long as the port is open. Another port of its name is not the monitor's.

@@ -138,7 +138,7 @@ impl SoftwareDevice for PipeEnd {
     }
 
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        let taken = || Error::queue_taken(config.name.clone(), "receive", queue);
+        let taken = || Error::queue_taken(&config.name, "receive", queue);
         let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[self.side as usize][usize::from(queue)].clone());
         let receiver = Some(take(&lane.receiver).ok_or_else(taken)?);
         lane.wake.want(config.options.interrupts.is_some());
@@ -146,7 +146,7 @@ impl SoftwareDevice for PipeEnd {
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let taken = || Error::queue_taken(config.name.clone(), "transmit", queue);
+        let taken = || Error::queue_taken(&config.name, "transmit", queue);
         let (pipe, lane) = (self.pipe.clone(), self.pipe.lanes[1 - self.side as usize][usize::from(queue)].clone());
         let sender = Some(take(&lane.sender).ok_or_else(taken)?);
         let longest = config.options.max_frame;

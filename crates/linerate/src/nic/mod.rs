@@ -131,6 +131,6 @@ fn check_bus(
 /// [`ErrorKind::Unusable`] if no driver supports it.
 pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
     recognise(vendor, device).ok_or_else(|| {
-        Error::card(card.to_string(), format!("there is no driver for {vendor:04x}:{device:04x}"), Remedy::ChooseCard)
+        Error::card(card, format!("there is no driver for {vendor:04x}:{device:04x}"), Remedy::ChooseCard)
     })
 }

@@ -122,6 +122,6 @@ pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config
 }
 
 fn drive(card: &Arc<Card>, bar: Option<CardBar>, config: Config) -> Result<Ixgbe<CardBar>> {
-    let bar = bar.ok_or_else(|| Error::port_in_use(config.name.clone()))?;
+    let bar = bar.ok_or_else(|| Error::port_in_use(&config.name))?;
     Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), behind: Behind::Model, ..config })
 }

@@ -28,7 +28,7 @@ impl Interrupt {
     pub(crate) fn several(wanted: u16, there: u32, card: &str) -> Result<Vec<Interrupt>> {
         if there < wanted.into() {
             return Err(Error::card(
-                card.to_string(),
+                card,
                 format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
                 Remedy::Poll("use fewer queues".into()),
             ));

@@ -62,7 +62,7 @@ impl NetworkCard {
 
     /// Returns an error about this card.
     pub(super) fn error(&self, why: impl Into<String>, mend: impl Into<Remedy>) -> Error {
-        Error::card(self.address.clone(), why.into(), mend.into())
+        Error::card(&self.address, why.into(), mend.into())
     }
 
     /// Returns a step, or taking the card over uio.

@@ -32,7 +32,7 @@ impl Counters {
         let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
         match queues {
             0 => Ok(()),
-            _ => Err(Error::queues_in_use(config.name.clone(), queues)),
+            _ => Err(Error::queues_in_use(&config.name, queues)),
         }
     }
 

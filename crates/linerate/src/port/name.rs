@@ -91,7 +91,7 @@ impl PortName {
 
     /// Parses a name without options.
     fn parse_address(address: &str, kinds: &[&'static Description]) -> Result<PortName> {
-        let bad = |why: String| Err(Error::bad_name(address.to_string(), why));
+        let bad = |why: String| Err(Error::bad_name(address, why));
         let named = |kind, rest: &str, inner| {
             let (text, rest) = (address.to_string(), rest.to_string());
             PortName { text, kind, rest, inner, options: Vec::new(), monitored: None }

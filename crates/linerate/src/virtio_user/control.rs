@@ -152,7 +152,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
         "linerate fwd vhost:{0} null:, or start another back end there; 'virtio-user:{0}?server=on' waits for one",
         shared.path
     );
-    Error::card(shared.config.name.clone(), format!("no back end can be reached there: {error}"), mend)
+    Error::card(&shared.config.name, format!("no back end can be reached there: {error}"), mend)
 }
 
 /// Attaches to one back end after the other.

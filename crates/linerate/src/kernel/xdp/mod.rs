@@ -208,7 +208,7 @@ impl Xdp {
     /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`], [`ErrorKind::Exhausted`] and others: the obstacle.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
         let name = interface.name().to_string();
-        let cannot = |why: String, mend: String| Error::interface(name.clone(), why, mend);
+        let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
         let size = config.pool.region().buffer_size();
         if !(2048..=4096).contains(&size) {
             let why = format!("AF_XDP needs buffers of 2048 or 4096 bytes, and the region's have {size}");
@@ -305,7 +305,7 @@ impl XdpSockets {
         let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
         let name = interface.name();
         Err(Error::interface(
-            name.to_string(),
+            name,
             format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
             format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
         ))
@@ -417,7 +417,7 @@ impl Sockets for XdpSockets {
         let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
             // Another queue of the port sends on the interface's only queue.
-            return Err(Error::queue_taken(on.config.name.clone(), "transmit", queue));
+            return Err(Error::queue_taken(&on.config.name, "transmit", queue));
         };
         Ok(Box::new(Tx::new(XdpTx {
             socket,

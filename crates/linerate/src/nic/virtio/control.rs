@@ -52,7 +52,7 @@ impl Control {
         self.memory.read(self.offset + ANSWER, &mut answer);
         match answer[0] {
             control::OK => Ok(()),
-            _ => Err(Error::unsupported(self.port.clone(), what, "the device rejected the command")),
+            _ => Err(Error::unsupported(&self.port, what, "the device rejected the command")),
         }
     }
 }

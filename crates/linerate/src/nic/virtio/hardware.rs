@@ -287,7 +287,7 @@ impl Hardware {
                 let outcome = control.command(number, data, what);
                 outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
             }
-            None => Err(Error::unsupported(self.config.name.clone(), what, "the device has no control queue")),
+            None => Err(Error::unsupported(&self.config.name, what, "the device has no control queue")),
         }
     }
 
@@ -305,7 +305,7 @@ impl Hardware {
             self.command(command::RX_ALLMULTI, &mode, "all multicast")?;
         } else if !on {
             let why = "the device has no command for it, and is always promiscuous";
-            return Err(Error::unsupported(self.config.name.clone(), "promiscuous mode", why));
+            return Err(Error::unsupported(&self.config.name, "promiscuous mode", why));
         }
         Ok(())
     }

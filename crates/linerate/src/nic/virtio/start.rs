@@ -137,7 +137,7 @@ impl Hardware {
         self.check_alive()?;
         let mut state = self.state();
         if state.taken.contains(&memory.number) {
-            return Err(Error::queue_taken(self.config.name.clone(), direction, queue));
+            return Err(Error::queue_taken(&self.config.name, direction, queue));
         }
         state.taken.push(memory.number);
         state.held += 1;

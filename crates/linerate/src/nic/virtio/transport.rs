@@ -369,7 +369,7 @@ pub(super) fn wait_until(
     let mut waited = Duration::ZERO;
     while !done()? {
         if waited >= BOUND {
-            return Err(Error::timeout(port.to_string(), register.to_string(), section, waited));
+            return Err(Error::timeout(port, register.to_string(), section, waited));
         }
         std::thread::sleep(STEP);
         waited += STEP;

@@ -124,7 +124,7 @@ impl SoftwareDevice for Remote {
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         if self.port.port.wanted().is_monitor() {
             let why = "a monitor only receives; send on the port itself";
-            return Err(Error::unsupported(config.name.clone(), "sending", why));
+            return Err(Error::unsupported(&config.name, "sending", why));
         }
         let (opened, longest) = (self.queue(queue, false)?, config.options.max_frame);
         Ok(Box::new(ServedTx { opened, queue: queue.into(), counters, longest }))
@@ -162,7 +162,7 @@ impl SoftwareDevice for Remote {
 
     fn set_mac(&mut self, config: &Config, _: MacAddress) -> Result<()> {
         let why = "its server chooses the address";
-        Err(Error::unsupported(config.name.clone(), "address to be set", why))
+        Err(Error::unsupported(&config.name, "address to be set", why))
     }
 }
 

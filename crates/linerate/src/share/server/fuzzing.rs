@@ -52,7 +52,7 @@ struct Program {
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &RingCounts| {
         if !is_vale(name) && !is_pipe(name) {
-            return Err(Error::not_open(name.to_string()));
+            return Err(Error::not_open(name));
         }
         open(name, rings)
     };

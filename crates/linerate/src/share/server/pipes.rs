@@ -155,7 +155,7 @@ impl RequestHandler {
         wanted: &OpenRequest,
         choice: &MemoryChoice,
     ) -> Result<Begun> {
-        let pipe = pipes.get_mut(name).ok_or_else(|| Error::not_open(name.to_string()))?;
+        let pipe = pipes.get_mut(name).ok_or_else(|| Error::not_open(name))?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
             let why = format!("the other end is user {}'s, and both ends share memory", pipe.user);
             return Err(Error::new(ErrorKind::Denied, &wanted.name, why).with_remedy(Remedy::JoinUsers));
@@ -179,7 +179,7 @@ impl RequestHandler {
                 return Ok(Begun::Joined { session, placed, description });
             }
             if overlap(&session.opened.placed, &mine) {
-                return Err(Error::port_in_use(wanted.name.clone()));
+                return Err(Error::port_in_use(&wanted.name));
             }
         }
         let placed = describe(&mine)?;
@@ -242,7 +242,7 @@ impl State {
     pub(super) fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(&pipe_of(name).0) else {
-            return Err(Error::not_open(name.to_string()));
+            return Err(Error::not_open(name));
         };
         if let Some(shadow) = pipe.shadow.upgrade() {
             return Ok(shadow);

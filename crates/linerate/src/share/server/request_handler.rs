@@ -118,7 +118,7 @@ impl RequestHandler {
             }
             return Ok(running);
         }
-        Err(Error::port_in_use(wanted.name.clone()))
+        Err(Error::port_in_use(&wanted.name))
     }
 
     pub fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> Result<Answer> {
@@ -166,17 +166,15 @@ impl RequestHandler {
     fn check(&self, name: &str) -> Result<()> {
         if name.contains(':') && !is_vale(name) {
             let why = "only ports of switches have a ':' in their names";
-            return Err(Error::not_served(name.to_string(), why));
+            return Err(Error::not_served(name, why));
         }
         // Options would apply to the server's own port, and exceed a client's limits.
         if name.contains('?') {
             let why = "a name has no options here: the request has fields for rings and slots";
-            return Err(Error::not_served(name.to_string(), why));
+            return Err(Error::not_served(name, why));
         }
         match &self.only {
-            Some(only) if only != base(name) => {
-                Err(Error::not_served(name.to_string(), "this socket is for another name"))
-            }
+            Some(only) if only != base(name) => Err(Error::not_served(name, "this socket is for another name")),
             _ => Ok(()),
         }
     }
@@ -579,11 +577,11 @@ impl RequestHandler {
         if set.is_none() && lock(&self.state.pipes).contains_key(&pipe_of(name).0) {
             return Ok(0);
         }
-        let served = self.state.served(name).ok_or(Error::not_served(name.to_string(), "no client has it open"))?;
+        let served = self.state.served(name).ok_or(Error::not_served(name, "no client has it open"))?;
         if let Some(len) = set {
             if !is_vale(name) {
                 let why = "only ports of switches have a header in front of packets";
-                return Err(Error::unsupported(name.to_string(), "header", why));
+                return Err(Error::unsupported(name, "header", why));
             }
             if ![0, 10, 12].contains(&len) {
                 let why = format!("a virtio-net header has 10 or 12 bytes, not {len} (VIRTIO 1.2, 5.1.6)");

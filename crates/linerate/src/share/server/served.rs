@@ -97,7 +97,7 @@ impl State {
         let OpenRequest { name, rings, cluster, .. } = wanted;
         let persistent = lock(&self.persistent);
         if persistent.contains_key(name) {
-            return Err(Error::not_served(name.clone(), "it is attached to no switch"));
+            return Err(Error::not_served(name, "it is attached to no switch"));
         }
         let is_persistent = persistent.values().flat_map(|port| &port.attached).any(|(_, there)| there.name == *name);
         drop(persistent);
@@ -284,7 +284,7 @@ impl Served {
 
     /// Takes the first free of a port's queues, for a client that gets any of them; returns its number, too.
     pub(super) fn free_queue<Q>(&self, queues: u16, mut take: impl FnMut(u16) -> Result<Q>) -> Result<(u16, Q)> {
-        let mut taken = Error::port_in_use(self.name.clone());
+        let mut taken = Error::port_in_use(&self.name);
         for number in 0..queues {
             match take(number) {
                 Err(error) if error.kind() == ErrorKind::QueueTaken => taken = error,

@@ -65,7 +65,7 @@ fn is_plain(name: &str) -> bool {
 impl State {
     /// Attaches a port; `switch` is a switch, or the name of the new port on one.
     pub(super) fn attach(self: &Arc<Self>, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
-        let bad = |name: &str, why: &str| Err(Error::bad_name(name.to_string(), why.to_string()));
+        let bad = |name: &str, why: &str| Err(Error::bad_name(name, why.to_string()));
         let (switch, chosen) = switch.split_once(':').map_or((switch, None), |(switch, name)| (switch, Some(name)));
         if let Some(name) = chosen.filter(|name| !is_plain(name)) {
             return bad(name, "a port of a switch has at most 15 letters, digits and '_'");
@@ -88,7 +88,7 @@ impl State {
         // The next interface of a deleted one's name, which was not noticed yet.
         self.end_gone(|_| true);
         if lock(&self.attached).iter().any(|there| address(&there.port) == address(port)) {
-            return Err(Error::port_in_use(port.to_string()));
+            return Err(Error::port_in_use(port));
         }
         let mut attached = Attached {
             switch: switch.to_string(),
@@ -144,7 +144,7 @@ impl State {
         let number = number_of(switch, &name);
         // A path is named as it was given: the same last part may be attached from another folder.
         let given = if port.contains(['/', ':']) { format!("{switch}:{port}") } else { name.clone() };
-        let absent = || Error::not_served(given.clone(), "it is not attached");
+        let absent = || Error::not_served(&given, "it is not attached");
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             let at = persistent.attached.iter().position(|(there, _)| there == switch).ok_or_else(absent)?;
             if persistent.attached[at].1.is_used() {
@@ -168,7 +168,7 @@ impl State {
     }
 
     pub(super) fn create(&self, name: &str, rings: &RingCounts) -> Result<()> {
-        let bad = |why: &str| Error::bad_name(name.to_string(), why.to_string());
+        let bad = |why: &str| Error::bad_name(name, why.to_string());
         if !is_plain(name) || is_vale(name) {
             return Err(bad(
                 "a persistent port is named like an interface: at most 15 letters, digits and '_', and not 'vale'",
@@ -188,7 +188,7 @@ impl State {
     pub(super) fn destroy(&self, name: &str) -> Result<()> {
         let mut persistent = lock(&self.persistent);
         match persistent.get(name) {
-            None => Err(Error::not_served(name.to_string(), "there is no such persistent port")),
+            None => Err(Error::not_served(name, "there is no such persistent port")),
             Some(port) => {
                 if let Some((switch, _)) = port.attached.first() {
                     let remedy = format!("detach it first: linerate switch detach {switch}:{name}");
