@@ -208,12 +208,13 @@ impl Handle {
         }
         let name = match (monitor(&self.name), direction) {
             (None, PCAP_D_OUT) => {
-                let name = self.name.split('?').next().unwrap_or_default();
                 let mut why = "this port captures what it receives".to_string();
-                if PortName::parse(&self.name).is_ok_and(|name| name.may_be_served()) {
-                    why += &format!("; what it sends has the name {name}+t");
-                } else if let Some(interface) = name.strip_prefix("packet:") {
-                    why += &format!("; what the interface sends: capture from {interface}");
+                if let Ok(name) = PortName::parse(&self.name) {
+                    if name.may_be_served() {
+                        why += &format!("; what it sends has the name {}+t", name.short());
+                    } else if let Some(interface) = name.interface() {
+                        why += &format!("; what the interface sends: capture from {interface}");
+                    }
                 }
                 self.fail(&why);
                 return PCAP_ERROR;

@@ -4,11 +4,11 @@
 mod wait;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
-use linerate::port::{Device, Info, PortKind, Receive, Transmit};
+use linerate::port::{Address, Description, Device, Info, PortKind, Receive, Transmit};
 use linerate::{Batch, Options, sim82599};
 use wait::Deadline;
 
@@ -181,6 +181,17 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
 }
 
 /// A program's own port, whose queues put packets of other regions into the batch that they are lent.
+static FOREIGN: PortKind = PortKind {
+    about: Description::new("foreign", Address::Text),
+    open: &|opening| {
+        let (others, replaces) = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).take().expect("a test sets it");
+        Ok(Box::new(Foreign { pool: opening.config.pool().clone(), others, replaces }))
+    },
+};
+
+/// The regions of the next port's packets, and whether its queue replaces its batch.
+static OTHERS: Mutex<Option<(Vec<Arc<Pool>>, bool)>> = Mutex::new(None);
+
 struct Foreign {
     pool: Arc<Pool>,
     /// The regions of its packets, in turn.
@@ -239,11 +250,9 @@ fn a_cluster_takes_no_slot_of_another_region() {
             let (ours, large) = (pool(512), pool(LARGE));
             let mut hold = Batch::with_capacity(LARGE);
             hold.alloc(&large, LARGE / 2, 60);
-            let others = vec![ours.clone(), large.clone()];
+            *OTHERS.lock().unwrap() = Some((vec![ours.clone(), large.clone()], replaces));
             let options = Options { pool: Some(ours.clone()), ring: Some(64), local: true, ..Options::default() }
-                .with_port_kind(PortKind::leak("foreign", move |opening| {
-                    Ok(Box::new(Foreign { pool: opening.config.pool().clone(), others: others.clone(), replaces }))
-                }));
+                .with_port_kind(&FOREIGN);
             let [mut port] = options.open([&format!("foreign:x?cluster=2&by={by}")]).unwrap();
             let mut queues = [port.rx(0).unwrap(), port.rx(1).unwrap()];
             let (mut batch, mut received) = (Batch::new(), 0);

@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An error of this library: what it is about, why it failed, and what mends it.
 ///
 /// ```
-/// let error = linerate::open(["eth9"]).unwrap_err();
+/// let Err(error) = linerate::open(["eth9"]) else { panic!("no port has this name") };
 /// assert_eq!(error.kind(), linerate::ErrorKind::BadName);
 /// assert_eq!(error.to_string(), "eth9: no port has this name: it has no kind in front, as in kind:name");
 /// assert!(error.remedy().unwrap().to_string().starts_with("did you mean xdp:eth9"));

@@ -59,29 +59,27 @@ impl ValeTx {
         let to = &mut self.to[..frames.len()];
         to.fill(Destination::Drop);
         self.snapshot.forward.forward(self.source, &frames, to);
-        let (mut everywhere, mut ports, mut too_short) = (0u64, 0, 0);
-        let ValeTx { snapshot, wanted, used, source, .. } = self;
-        let mut want = |port: u8, bit: u64| {
-            if usize::from(port) < snapshot.ports.len() && port != *source {
-                let wanted = &mut wanted[usize::from(port)];
-                if *wanted == 0 {
-                    used[ports] = port;
-                    ports += 1;
-                }
-                *wanted |= bit;
-            }
-        };
+        let (mut everywhere, mut grouped, mut ports, mut too_short) = (0u64, false, 0, 0);
         for (packet, to) in to.iter().enumerate() {
             let bit = 1 << packet;
             match to {
-                Destination::Port(port) => want(*port, bit),
-                Destination::Group(group) => {
-                    snapshot.groups.get(group).into_iter().flatten().for_each(|port| want(*port, bit));
+                Destination::Port(port) if usize::from(*port) < self.snapshot.ports.len() && *port != self.source => {
+                    let wanted = &mut self.wanted[usize::from(*port)];
+                    if *wanted == 0 {
+                        self.used[ports] = *port;
+                        ports += 1;
+                    }
+                    *wanted |= bit;
                 }
                 Destination::Broadcast => everywhere |= bit,
+                Destination::Group(_) => grouped = true,
                 // A packet shorter than an Ethernet header has no destination.
                 _ => too_short += u64::from(frames.get(packet).len() < HEADER),
             }
+        }
+        if grouped {
+            let ValeTx { snapshot, wanted, used, source, .. } = self;
+            ports = want_groups(to, snapshot, *source, wanted, used, ports);
         }
         if too_short > 0
             && let Some(source) = &self.snapshot.ports[usize::from(self.source)]
@@ -130,6 +128,33 @@ impl ValeTx {
             }
         }
     }
+}
+
+/// Notes the packets for groups at each of their ports, beside the first `ports` of `used` that get some; returns the number of
+/// ports that get some now.
+#[cold]
+fn want_groups(
+    to: &[Destination],
+    snapshot: &Snapshot,
+    source: u8,
+    wanted: &mut [u64; MAX_PORTS],
+    used: &mut [u8; MAX_PORTS],
+    mut ports: usize,
+) -> usize {
+    for (packet, to) in to.iter().enumerate() {
+        let Destination::Group(group) = to else { continue };
+        for &port in snapshot.groups.get(group).into_iter().flatten() {
+            if usize::from(port) < snapshot.ports.len() && port != source {
+                let wanted = &mut wanted[usize::from(port)];
+                if *wanted == 0 {
+                    used[ports] = port;
+                    ports += 1;
+                }
+                *wanted |= 1 << packet;
+            }
+        }
+    }
+    ports
 }
 
 impl Transmit for ValeTx {

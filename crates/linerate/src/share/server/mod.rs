@@ -240,6 +240,8 @@ impl Drop for Server {
             connection.end();
             let _ = thread.join();
         }
-        lock(&self.state.attached).drain(..).for_each(Attached::end);
+        // Their threads take the lock.
+        let attached = std::mem::take(&mut *lock(&self.state.attached));
+        attached.into_iter().for_each(Attached::end);
     }
 }

@@ -261,7 +261,8 @@ impl RequestHandler {
     /// another number is asked for; and a transmit ring that sends nothing. With the host stack's where they are asked for.
     /// A program that asks for all rings, and for fewer than there are, has packets of several in each.
     fn rings_of_monitor(&self, name: &str, wanted: &OpenRequest) -> RingCounts {
-        let unasked = || usual(&self.rings(name, &RingCounts::default())).of_card();
+        // A port that is not open is refused as that, and not for its rings.
+        let unasked = || usual(&self.rings(name, &RingCounts::default()));
         let there = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.rings(pipe_of(name).1)),
             false => self.state.served(name).map(|served| served.rings).or_else(|| self.state.attached_rings(name)),

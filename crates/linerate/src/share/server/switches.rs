@@ -334,6 +334,30 @@ fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch, refused: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The threads that look for ports that are gone may look at that moment.
+    #[test]
+    fn a_server_with_attached_ports_ends() {
+        let server = crate::server();
+        for n in 0..8 {
+            server.state.attach("vale98", &format!("pipe98_{n}{{1"), false, &RingCounts::default()).unwrap();
+        }
+        let looks = std::thread::spawn({
+            let state = Arc::downgrade(&server.state);
+            move || {
+                while let Some(state) = Weak::upgrade(&state) {
+                    state.end_gone(|_| true);
+                }
+            }
+        });
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(server);
+            let _ = ended.send(());
+        });
+        end.recv_timeout(Duration::from_secs(60)).expect("the server ends within a minute");
+        looks.join().unwrap();
+    }
     use crate::share::server::served::MOST_RINGS;
 
     /// Found by the fuzz target `netmap`: each pair of rings has a thread.
