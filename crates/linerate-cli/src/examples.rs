@@ -80,7 +80,7 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
     ("extcap", &["linerate extcap --install"]),
 ];
 
-/// Examples of names beside those of [`KINDS`], and what they are.
+/// More examples of names than [`KINDS`] has, with descriptions.
 pub const NAMES: [(&str, &str); 2] = [
     ("sim:0?wire=tap:t0", "a model with another port as its wire"),
     ("sim:0?cluster=2&by=flow", "any port, shared by several consumers"),

@@ -31,7 +31,7 @@ impl World {
         text(&expect(1, &mut self.command(words)).stderr)
     }
 
-    /// Returns what is said of a name that none can have.
+    /// Returns the error text of a command that is refused for its usage.
     fn is_usage(&self, words: &str) -> String {
         text(&expect(2, &mut self.command(words)).stderr)
     }

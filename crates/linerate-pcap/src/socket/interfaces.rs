@@ -19,7 +19,7 @@ extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
         return index;
     }
     let refused = errno();
-    // SAFETY: the program's name.
+    // SAFETY: the program's name, which ends with a zero (if_nametoindex(3)).
     let index = deferred(|| guarded(None, || unsafe { names::of_pointer(name) }.map(|name| name.index)));
     fail::<c_int>(if index.is_some() { before } else { refused });
     index.unwrap_or(0)

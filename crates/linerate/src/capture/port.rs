@@ -93,7 +93,8 @@ impl CapturePort {
     /// Opens the file of a port's name.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read, [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be written, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for more than one.
+    /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read or written, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), also for more
+    /// than one queue.
     pub fn open(name: &PortName, config: Config) -> Result<CapturePort> {
         for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
             if queues > 1 {

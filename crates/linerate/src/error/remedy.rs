@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// A step that mends the cause of an error. [`Display`](fmt::Display) names functions of the library, [`command`](Remedy::command)
-/// commands of `linerate`; a program may have words of its own for each.
+/// commands of `linerate`; a program may display its own text for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "netmap", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -71,8 +71,8 @@ pub struct Wanted {
 /// Starts the control thread: it listens at `path`, or connects there for ever.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if a server's socket is there and not for this user,
-/// [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used, or if a
+/// server's socket is there and not for this user, [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
 pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,

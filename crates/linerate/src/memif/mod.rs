@@ -108,8 +108,8 @@ impl Memif {
     /// Listens at the socket of the name, or, as a client, connects there whenever it can. Peers may come and go.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`], [`ErrorKind::BadOption`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`] if the path cannot be used,
-    /// [`ErrorKind::Unusable`] if a server's socket is not for this user, [`ErrorKind::System`].
+    /// [`ErrorKind::BadOption`]; [`BadName`](ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`] if it cannot
+    /// be used, or if a server's socket is not for this user; [`ErrorKind::Exhausted`], [`ErrorKind::System`].
     pub fn open(name: &PortName, config: Config) -> Result<Memif> {
         let role = match name.option("role") {
             None | Some("client") => Role::Client,

@@ -65,8 +65,8 @@ impl Pipe {
     /// other end's as well.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) if this end is open, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for more queues than the
-    /// other end has.
+    /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) if this end is open, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a ring
+    /// that is not possible, and for more queues than the other end has.
     pub fn open(name: &str, side: Side, config: Config) -> Result<Pipe> {
         config.check_ring()?;
         let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -123,7 +123,8 @@ impl PortName {
     /// Parses a name of the library's kinds.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
     pub fn parse(text: &str) -> Result<PortName> {
         Options::default().parse(text)
     }

@@ -67,7 +67,8 @@ impl PortName {
     /// Parses a name of one of these kinds: the first that it fits.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
     pub fn parse_among(text: &str, kinds: &[&'static Description]) -> Result<PortName> {
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let mut name = PortName::parse_address(address, kinds)?;

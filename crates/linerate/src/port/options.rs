@@ -114,7 +114,8 @@ impl Options {
     /// closer ones.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a count of queues that is not from 1 to [`MAX_QUEUES`], or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a count of queues that is not from 1 to [`MAX_QUEUES`],
+    /// or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
     pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Result<Config> {
         let bad = |option: &str, value: String, why: String| {
             Err(Error::bad_option(name.to_string(), option.to_string(), value, why))

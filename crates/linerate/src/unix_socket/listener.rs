@@ -18,7 +18,7 @@ const WAITING: i32 = 128;
 /// Creates a socket at `path`, replacing one without a server.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     listen_as(SocketType::STREAM, path)
 }

@@ -104,7 +104,8 @@ impl Server {
     /// Serves `function` at a socket `path`, which is created.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used: a server listens there already, or a socket cannot be created.
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if a server listens there
+    /// already, or a socket cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
         Interrupt::prepare_for_peers();

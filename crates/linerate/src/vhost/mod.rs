@@ -60,7 +60,8 @@ impl Vhost {
     /// virtqueues are offered if `has_packed`; a file beside the socket, `PATH.rings`, keeps their places.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System).
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used,
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<Vhost> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {

@@ -57,8 +57,8 @@ impl Shared {
 /// Starts the control thread: it listens at `path`, or connects there for ever.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if a front end's socket is
-/// there and not for this user, [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used, or if a
+/// front end's socket is there and not for this user, [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::at(port, path)?,

@@ -62,8 +62,8 @@ impl VirtioUser {
     /// for back ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if no back end listens there, or it cannot be used; [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used,
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), and errors of the driver.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if no back end listens there, or if it or the path cannot be used,
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), and errors of the driver.
     pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<VirtioUser> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);

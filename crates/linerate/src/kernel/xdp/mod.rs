@@ -89,7 +89,7 @@ pub static XDP: PortKind = PortKind {
                 name: "steer",
                 value: Value::Word(&["auto", "on", "off"]),
                 default: "auto",
-                help: "let the card steer the flow to a queue of its own",
+                help: "let the card steer the flow to a separate queue",
             },
             PortOption::switch("alone", "take the interface from Linux as long as the port is open"),
         ],
@@ -205,7 +205,7 @@ impl Xdp {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`], [`ErrorKind::Exhausted`] and others: the obstacle.
+    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others: the obstacle.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
