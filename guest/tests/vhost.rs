@@ -240,14 +240,22 @@ fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
         "echo 0 >/proc/sys/net/ipv6/conf/{near}/accept_dad && ip addr add fd0{n}::1/64 dev {near} && \
          {there} sh -c 'echo 0 >/proc/sys/net/ipv6/conf/{far}/accept_dad' && \
          {there} ip addr add fd0{n}::2/64 dev {far} && \
-         {there} sh -c 'echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; echo 0 >/proc/sys/net/ipv6/icmp/ratelimit' && \
-         for queue in /sys/class/net/{near}/queues/tx-*; do echo 0 >$queue/xps_cpus || true; done"
+         {there} sh -c 'echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; echo 0 >/proc/sys/net/ipv6/icmp/ratelimit'"
     ));
     for (program, address) in [("traceroute", format!("10.9{n}.0.2")), ("traceroute6", format!("fd0{n}::2"))] {
         let seen = guest.start(&format!("{there} tcpdump -Z root -i {far} -n -vv -c {COUNT} dst {address} and udp"));
         guest.wait_for(&seen, "listening on");
-        // Each to another port, and so by another queue.
-        guest.run(&format!("{program} -n -m 1 -q {COUNT} -w 1 {address} 500"));
+        for queue in 0..pair.queues {
+            // All processors send by this queue: Linux chooses one queue for a whole traceroute, which may be the same each time.
+            if pair.queues > 1 {
+                let all = format!("/sys/class/net/{near}/queues/tx-");
+                guest.run(&format!(
+                    "for other in {all}*; do echo 0 >$other/xps_cpus; done && echo 3 >{all}{queue}/xps_cpus"
+                ));
+            }
+            let count = COUNT / usize::from(pair.queues);
+            guest.run(&format!("{program} -n -m 1 -q {count} -w 1 {address} 500"));
+        }
         let said = guest.wait(seen).output;
         let valid = said.matches("udp sum ok").count();
         assert!(valid == COUNT || pair.takes_unfinished(), "{}, {address}: {valid}: {said}", pair.options);
