@@ -41,7 +41,7 @@
 //! each other:
 //!
 //! ```text
-//! slot  packet  batch  memory  offload  error
+//! slot  packet  batch  memory  offload  error  event
 //! port
 //! spec  traffic  filter  capture
 //! pci
@@ -81,6 +81,10 @@ mod batch;
 #[cfg(feature = "capture")]
 pub mod capture;
 mod error;
+#[cfg(loom)]
+pub mod event;
+#[cfg(not(loom))]
+mod event;
 pub mod filter;
 #[cfg(feature = "kernel")]
 pub mod kernel;

@@ -1,4 +1,4 @@
-//! The magazine exchange under all interleavings that loom finds:
+//! What threads share without a lock, under all interleavings that loom finds:
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate --no-default-features --features netmap --test loom --release`
 #![cfg(loom)]
 
@@ -94,5 +94,47 @@ fn a_channel_keeps_order() {
             received.push(words[0]);
         }
         assert_eq!(received, [1, 2, 3][..sent]);
+    });
+}
+
+/// A queue polls while the control thread takes a value away: once its wait is over, no poll works with the old one, and the
+/// queue finds the new one.
+#[test]
+fn no_poll_works_with_a_value_that_was_taken_away() {
+    use linerate::event::{Handover, Seen};
+    use loom::sync::atomic::{AtomicBool, Ordering};
+
+    /// A value whose end is seen.
+    struct Value {
+        number: u32,
+        is_gone: AtomicBool,
+    }
+    let value = |number| Arc::new(Value { number, is_gone: AtomicBool::new(false) });
+    check(move || {
+        let handover = Arc::new(Handover::new(value(1)));
+        let shared = handover.clone();
+        let queue = thread::spawn(move || {
+            let (mut seen, mut taken) = (Seen::NOTHING, None::<Arc<Value>>);
+            for _ in 0..2 {
+                if shared.enter(seen) {
+                    taken = Some(shared.take(&mut seen, |value| value.clone()));
+                }
+                assert!(!taken.as_ref().unwrap().is_gone.load(Ordering::Relaxed), "a poll with an old value");
+                shared.leave();
+            }
+            (seen, taken)
+        });
+        let old = handover.change(|current| std::mem::replace(current, value(2)));
+        assert!(handover.wait_until_left(|| {
+            thread::yield_now();
+            true
+        }));
+        old.is_gone.store(true, Ordering::Relaxed);
+        let (mut seen, taken) = queue.join().unwrap();
+        let last = match handover.is_changed(seen) {
+            true => handover.take(&mut seen, |value| value.clone()),
+            false => taken.unwrap(),
+        };
+        assert_eq!(last.number, 2);
     });
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The server acknowledges each message before `CONNECT`. Peers are untrusted: a message that breaks the protocol, or a
-//! peer that does not finish within [`PATIENCE`], ends the connection.
+//! peer that does not finish within [`PEER_TIMEOUT`], ends the connection.
 
 use std::fmt;
 use std::io;
@@ -30,10 +30,10 @@ use super::message::*;
 use super::regions::{MOST_REGIONS, Regions};
 use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, Ring, STRIDE, bytes_of};
 use crate::error::{Error, Result};
+use crate::event::{Interrupt, PEER_TIMEOUT};
 use crate::memory::{Placement, Pool};
-use crate::pci::Interrupt;
 use crate::port::span_of;
-use crate::unix_socket::{ControlThread, FirstMessage, PATIENCE, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, Peers};
 
 /// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
 const LAST: Duration = Duration::from_millis(100);
@@ -150,7 +150,7 @@ enum End {
     Secret(String),
     /// The peer breaks the protocol, or asks for what cannot be.
     Refused(&'static str),
-    /// The peer runs into [`PATIENCE`].
+    /// The peer runs into [`PEER_TIMEOUT`].
     Late,
     /// This side has no memory.
     Failed(Error),
@@ -176,7 +176,7 @@ impl fmt::Display for End {
             End::Gone => f.write_str("the peer has closed the connection"),
             End::Disconnected(why) | End::Secret(why) => write!(f, "the peer ends the connection: {why}"),
             End::Refused(why) => write!(f, "the peer is refused: {why}"),
-            End::Late => write!(f, "the peer did not connect within {} s", PATIENCE.as_secs()),
+            End::Late => write!(f, "the peer did not connect within {} s", PEER_TIMEOUT.as_secs()),
             End::Failed(error) => error.fmt(f),
         }
     }
@@ -226,7 +226,7 @@ impl Session<'_> {
 
     /// The server's side, from the client's answer to the greeting up to `CONNECTED`.
     fn accept(&mut self) -> std::result::Result<(), End> {
-        let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
+        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
         let (init, _) = self.hear(deadline, kind::INIT)?;
         let init: Init = init.body();
         self.check(&init)?;
@@ -282,7 +282,7 @@ impl Session<'_> {
 
     /// The client's side, up to `CONNECTED`.
     fn connect(&mut self) -> std::result::Result<(), End> {
-        let (deadline, wanted) = (Instant::now() + PATIENCE, self.wanted);
+        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
         let most = std::mem::replace(&mut self.most, MOST);
         let (hello, _) = self.hear(deadline, kind::HELLO)?;
         let hello: Hello = hello.body();

@@ -13,7 +13,7 @@ use super::lent::Lent;
 use super::regions::Regions;
 use super::ring::{At, Buffers, Direction, Ring};
 use crate::error::Result;
-use crate::pci::Interrupt;
+use crate::event::Interrupt;
 
 /// The rings of one connection.
 pub struct Connected {

@@ -9,12 +9,14 @@
 /// the time: 15 cycles instead of 59 on an EPYC 9005. Linux's `smp_mb` and DPDK's `rte_smp_mb` do the same.
 #[inline(always)]
 pub(crate) fn full_fence() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(loom)]
+    loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
     // SAFETY: it does not change the stack's contents, also not below the stack pointer.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
     }
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    #[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 

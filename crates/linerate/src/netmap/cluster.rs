@@ -23,9 +23,9 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
-use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::event::ArmedEvent;
 use crate::filter::FlowKey;
 use crate::memory::Pool;
 use crate::port::{
@@ -99,7 +99,7 @@ struct Shared {
 struct Share {
     /// The ring's end, while no queue has it.
     receiver: Mutex<Option<SlotReceiver>>,
-    wake: Wake,
+    wake: ArmedEvent,
     /// The consumer writes what was received, and the distributor what was dropped.
     counters: QueueCounters,
 }
@@ -171,7 +171,7 @@ impl Cluster {
         for _ in 0..consumers {
             let (sender, receiver) = slot_channel(&pool, ring);
             let counters = QueueCounters::default();
-            shares.push(Share { receiver: Mutex::new(Some(receiver)), wake: Wake::new()?, counters });
+            shares.push(Share { receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()?, counters });
             lanes.push(Lane { sender, packets: batch(), is_open: false });
         }
         let distributor =

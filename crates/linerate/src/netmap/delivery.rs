@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frames::{CHUNK, Frames};
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
-use super::wake::Wake;
 use crate::batch::{Batch, Copied};
 use crate::error::{Error, Result};
+use crate::event::ArmedEvent;
 use crate::memory::{Pool, View};
 use crate::packet::{Times, timestamp};
 use crate::port::{Config, Drops, MonitorSink, QueueCounters, RegionRx, Rx, RxQueue};
@@ -38,7 +38,7 @@ pub struct Delivery {
 struct Lane {
     entry: Mutex<Entry>,
     receiver: Mutex<Option<SlotReceiver>>,
-    wake: Wake,
+    wake: ArmedEvent,
 }
 
 /// A receiver with its own way to take packets, on their sender's thread.
@@ -103,7 +103,7 @@ impl Delivery {
                 open: false,
                 counters: Arc::default(),
             };
-            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: Wake::new()? })
+            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()? })
         };
         Ok(Delivery {
             pool: config.pool.clone(),

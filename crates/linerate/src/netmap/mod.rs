@@ -8,7 +8,7 @@
 //! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
 //! - `slot_channel`: packets into and out of a channel
-//! - `channel`: slots on their way between two threads; `wake`: wakes a receiver that sleeps
+//! - `channel`: slots on their way between two threads
 //!
 //! This room knows memory and ports, and neither cards nor the kernel's interfaces. As ports, those can be attached to
 //! a switch.
@@ -23,7 +23,6 @@ mod pipe;
 mod ring;
 mod slot_channel;
 mod vale;
-mod wake;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};

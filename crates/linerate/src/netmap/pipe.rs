@@ -5,9 +5,9 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
-use super::wake::Wake;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::event::ArmedEvent;
 use crate::memory::Pool;
 use crate::port::{
     Behind, Config, Link, QueueCounters, Receive, RegionRx, RegionTx, Rx, Settings, SoftwareDevice, SoftwarePort,
@@ -46,7 +46,7 @@ struct PipeState {
 struct Lane {
     sender: Mutex<Option<SlotSender>>,
     receiver: Mutex<Option<SlotReceiver>>,
-    wake: Wake,
+    wake: ArmedEvent,
 }
 
 /// The pipes of this process, by name.
@@ -103,7 +103,7 @@ impl PipeState {
                 .map(|_| {
                     let (sender, receiver) = slot_channel(&config.pool, config.ring());
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
-                    Ok(Arc::new(Lane { sender, receiver, wake: Wake::new()? }))
+                    Ok(Arc::new(Lane { sender, receiver, wake: ArmedEvent::new()? }))
                 })
                 .collect()
         };

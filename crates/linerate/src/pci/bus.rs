@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Fault, Interrupt, IoPorts, MappedBar};
-use crate::error::Result;
+use crate::error::{Error, Remedy, Result};
 use crate::memory::DmaSpace;
 
 /// A card's environment, apart from its registers: its view of memory, its interrupts, and its removal.
@@ -18,7 +18,7 @@ pub trait Bus: DmaSpace {
     /// Enables bus mastering. A driver calls this after it has reset the card: a card left running still has the
     /// addresses of its previous driver.
     ///
-    /// The kernel refuses, or the card is gone.
+    /// # Errors
     /// The kernel refuses, or the card is gone.
     ///
     /// # Safety
@@ -39,6 +39,21 @@ pub trait Bus: DmaSpace {
     fn when_gone(&self) -> &'static str {
         "it was unplugged, lost its power, or its bus was reset; open it again when it is back"
     }
+}
+
+/// Creates `count` interrupts for a card that has `there`.
+///
+/// # Errors
+/// The card has fewer, or the process has no descriptors left.
+pub(crate) fn interrupts(card: &str, count: u16, there: u32) -> Result<Vec<Interrupt>> {
+    if there < count.into() {
+        return Err(Error::card(
+            card,
+            format!("it has {there} interrupts (MSI-X), but {count} are needed, one for each queue"),
+            Remedy::Poll("use fewer queues".into()),
+        ));
+    }
+    (0..count).map(|_| Interrupt::new()).collect()
 }
 
 /// A PCI device of this machine, held open through uio or vfio.

@@ -4,13 +4,15 @@
 #![allow(unsafe_code)]
 
 use super::PciDevice;
-use super::interrupt::COMMAND;
 use crate::error::Result;
 
-// Bits of the command register.
+/// The command register.
+pub(super) const COMMAND: u16 = 0x04;
+/// Its bits; the last one disables the interrupt line.
 const COMMAND_IO: u16 = 1 << 0;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
+pub(super) const COMMAND_NO_LINE: u16 = 1 << 10;
 const STATUS: u16 = 0x06;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// The offset of the pointer to the first capability.
@@ -100,7 +102,6 @@ mod tests {
 
     use super::*;
     use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
-    use crate::pci::interrupt::COMMAND_NO_LINE;
     use crate::pci::{Bus, Interrupt, IoPorts, MappedBar};
 
     /// A card with only a command register.

@@ -5,7 +5,7 @@
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
 //! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
 //! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `interrupt`: [`Interrupt`]; `shared_event`: raising what other processes hold; `fault`: accesses that the IOMMU stopped
+//! - `config`: configuration space; `fault`: accesses that the IOMMU stopped
 //! - `uio`, `vfio`: the kernel's two interfaces to a card
 //!
 //! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
@@ -16,9 +16,7 @@ mod bind;
 mod bus;
 pub mod config;
 mod fault;
-mod interrupt;
 mod port_io;
-mod shared_event;
 mod sysfs;
 mod uio;
 mod vfio;
@@ -27,13 +25,14 @@ use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
 pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
+pub(crate) use bus::interrupts;
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
-pub use interrupt::Interrupt;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
 use crate::error::Result;
+pub use crate::event::Interrupt;
 use crate::port::Take;
 
 /// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from

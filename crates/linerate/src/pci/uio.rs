@@ -96,6 +96,16 @@ impl DmaSpace for Uio {
     unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
+/// Enables the card's interrupt line again, which uio disables each time it is raised.
+fn enable_line(config: &File) {
+    let mut bytes = [0; 2];
+    // A card that is gone raises no interrupts.
+    if config.read_exact_at(&mut bytes, config::COMMAND.into()).is_ok() {
+        let command = u16::from_le_bytes(bytes) & !config::COMMAND_NO_LINE;
+        let _ = config.write_all_at(&command.to_le_bytes(), config::COMMAND.into());
+    }
+}
+
 impl Bus for Uio {
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
         let folder = fs::read_dir(self.card.folder().join("uio")).into_iter().flatten().flatten().next();
@@ -115,7 +125,7 @@ impl Bus for Uio {
             .open(&path)
             .map_err(|error| self.card.error(format!("{}: {error}", path.display()), "run as root"))?;
         let config = self.config.try_clone().map_err(|error| Error::system("dup", error))?;
-        Ok(vec![Interrupt::from_line(event.into(), config)])
+        Ok(vec![Interrupt::from_line(event.into(), move || enable_line(&config))])
     }
 
     unsafe fn allow_dma(&self) -> Result<()> {

@@ -71,7 +71,7 @@ struct Rates {
 }
 
 /// How long a packet waits for one that overtakes it.
-const PATIENCE: Duration = Duration::from_millis(10);
+const OVERTAKEN_WITHIN: Duration = Duration::from_millis(10);
 
 /// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, at most half of them, since
 /// the overtaking one is not held back itself.
@@ -294,9 +294,9 @@ impl Injector {
         }
     }
 
-    /// Makes a packet ready that nothing has overtaken for [`PATIENCE`].
+    /// Makes a packet ready that nothing has overtaken for [`OVERTAKEN_WITHIN`].
     fn release_late(&mut self) {
-        let is_late = |since: Instant| self.is_armed || since.elapsed() >= PATIENCE;
+        let is_late = |since: Instant| self.is_armed || since.elapsed() >= OVERTAKEN_WITHIN;
         if !self.overtaken.is_empty() && self.waits_since.is_none_or(is_late) {
             self.release();
         }

@@ -17,12 +17,10 @@ mod options;
 mod queue;
 mod random;
 mod regions;
-mod scheduling;
 mod software;
 mod statistics;
 mod trace;
 mod wait;
-mod waker;
 mod wrapper;
 
 use std::fmt;
@@ -48,15 +46,14 @@ pub use options::Options;
 pub use queue::{RxQueue, TxQueue};
 pub(crate) use random::Random;
 pub(crate) use regions::{RegionRx, RegionTx, Rx, Tx};
-pub use scheduling::Patience;
 pub use software::{SoftwareDevice, SoftwarePort};
 pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
 pub(crate) use trace::span_of;
 pub use wait::{Wait, Waiter};
-pub use waker::Waker;
 pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
 
 use crate::error::{Error, Result};
+pub use crate::event::{Patience, Waker};
 use crate::memory::Pool;
 
 /// A port that is open: its control side.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::scheduling::run_soon_when_woken;
 use super::{RxQueue, Waker};
+use crate::event::run_soon_when_woken;
 
 /// The behaviour of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

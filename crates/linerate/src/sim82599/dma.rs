@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use super::receivers::Receivers;
 use crate::error::Result;
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
-use crate::pci::{Bus, Interrupt};
+use crate::pci::{self, Bus, Interrupt};
 
 /// The card's address space, and the receivers of its interrupts.
 ///
@@ -236,7 +236,7 @@ impl Bus for Dma {
     }
 
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
-        let ours = Interrupt::several(count, VECTORS.into(), "the model")?;
+        let ours = pci::interrupts("the model", count, VECTORS.into())?;
         let theirs = ours.iter().map(Interrupt::try_clone).collect::<Result<Vec<_>>>()?;
         let mut receivers = self.receivers();
         for (vector, interrupt) in ours.into_iter().enumerate() {

@@ -9,8 +9,8 @@ use super::map;
 use super::receivers::Receivers;
 use super::{Card, Kind, queues};
 use crate::error::{Error, Result};
+use crate::event::Interrupt;
 use crate::memory::Mapping;
-use crate::pci::Interrupt;
 use crate::spec::virtual_function as spec;
 use crate::vfio_user::{self, Kind as InterruptKind};
 

@@ -276,7 +276,7 @@ impl Client<'_> {
                 let (flags, index, start, count) = (input.u8().into(), input.u8().into(), input.u32(), input.u32());
                 let set = SetInterrupts { argsz: 20, flags, index, start, count };
                 let event = || {
-                    crate::pci::Interrupt::new()
+                    crate::event::Interrupt::new()
                         .and_then(|event| {
                             event.as_fd().try_clone_to_owned().map_err(|e| crate::Error::system("dup", e))
                         })

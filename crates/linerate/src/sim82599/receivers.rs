@@ -1,6 +1,6 @@
 //! The receivers of the card's interrupts.
 
-use crate::pci::Interrupt;
+use crate::event::Interrupt;
 
 /// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// Frames that a card moves each way before the next card's turn.
 const BUDGET: usize = 64;
 /// Idle turns before the thread yields the processor.
-const PATIENCE: usize = 200;
+const IDLE_TURNS: usize = 200;
 /// How long the thread then sleeps, if only wires can bring work: served cards handle their doorbells when they are
 /// rung.
 const NAP: Duration = Duration::from_micros(50);
@@ -93,9 +93,9 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
             card.is_some()
         });
         idle = if moved > 0 { 0 } else { idle + 1 };
-        if idle > PATIENCE && all_served {
+        if idle > IDLE_TURNS && all_served {
             std::thread::sleep(NAP);
-        } else if idle > PATIENCE {
+        } else if idle > IDLE_TURNS {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();

@@ -4,7 +4,7 @@ use std::thread::JoinHandle;
 
 use super::Peers;
 use crate::error::{Error, Result};
-use crate::pci::Interrupt;
+use crate::event::Interrupt;
 
 /// A control thread, until this value is dropped.
 pub struct ControlThread {

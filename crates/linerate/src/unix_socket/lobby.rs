@@ -9,7 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::{MessageHeader, PATIENCE};
+use super::MessageHeader;
+use crate::event::PEER_TIMEOUT;
 
 /// The most connections that wait here, and that are accepted at once; the oldest makes room for the next.
 const MOST: usize = 64;
@@ -93,7 +94,7 @@ impl Lobby {
             let pause = match self.waiting.iter().map(|waiting| waiting.since).min() {
                 _ if self.waiting.iter().any(|waiting| waiting.has_part) => Some(REST),
                 _ if !accepts => Some(AGAIN),
-                Some(since) => Timespec::try_from(PATIENCE.saturating_sub(since.elapsed())).ok(),
+                Some(since) => Timespec::try_from(PEER_TIMEOUT.saturating_sub(since.elapsed())).ok(),
                 None => None,
             };
             // A signal is an early look.
@@ -132,13 +133,13 @@ impl Lobby {
         while let Some(waiting) = self.waiting.get_mut(at) {
             match (self.first.has_message)(&waiting.socket) {
                 Ok(true) => return Some(at),
-                Ok(false) if waiting.since.elapsed() < PATIENCE => {
+                Ok(false) if waiting.since.elapsed() < PEER_TIMEOUT => {
                     waiting.has_part = peek(&waiting.socket, &mut [0]).is_ok();
                     at += 1;
                 }
                 late => {
                     if late.is_ok() {
-                        tracing::warn!("a connection is closed: no whole message came within {PATIENCE:?}");
+                        tracing::warn!("a connection is closed: no whole message came within {PEER_TIMEOUT:?}");
                     }
                     self.waiting.remove(at);
                 }

@@ -5,8 +5,6 @@
 //! - `peers`: the other side, which comes and goes; `control_thread`: the thread that meets it
 //! - `connection`: messages in whatever parts they arrive
 
-use std::time::Duration;
-
 mod connect;
 mod connection;
 #[cfg(any(feature = "memif", feature = "vhost"))]
@@ -17,9 +15,6 @@ mod lobby;
 mod peers;
 #[cfg(all(test, any(feature = "memif", feature = "vhost")))]
 pub mod tests;
-
-/// The time in which the other side must have sent the message that is awaited, whole. One that is stopped keeps no thread.
-pub const PATIENCE: Duration = Duration::from_secs(10);
 
 pub use connect::{connect, connect_as};
 pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};

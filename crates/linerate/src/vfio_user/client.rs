@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::message::*;
 use crate::error::{Error, Remedy, Result};
+use crate::event::PEER_TIMEOUT;
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
-use crate::pci::{Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
-use crate::unix_socket::PATIENCE;
+use crate::pci::{self, Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
 
 /// A device served at a socket. The server can access the memory mapped for it, and nothing else.
 pub struct VfioUser {
@@ -59,8 +59,8 @@ impl VfioUser {
         let socket = UnixStream::connect(Path::new(path))
             .map_err(|error| card(format!("no server can be reached there: {error}"), mend(error.kind(), path)))?;
         let patience = |socket: &UnixStream| {
-            socket.set_read_timeout(Some(PATIENCE))?;
-            socket.set_write_timeout(Some(PATIENCE))
+            socket.set_read_timeout(Some(PEER_TIMEOUT))?;
+            socket.set_write_timeout(Some(PEER_TIMEOUT))
         };
         patience(&socket).map_err(|e| Error::system("setsockopt", e))?;
         let link = Link { connection: Mutex::new((Connection::new(socket), 0)), broken: AtomicBool::new(false) };
@@ -221,7 +221,7 @@ impl Bus for VfioUser {
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>> {
         let asked = InterruptInfo { index: VFIO_PCI_MSIX_IRQ_INDEX, ..InterruptInfo::default() };
         let info: InterruptInfo = self.ask(command::DEVICE_GET_IRQ_INFO, &asked)?;
-        let interrupts = Interrupt::several(count, info.count, &format!("vfio-user:{}", self.path))?;
+        let interrupts = pci::interrupts(&format!("vfio-user:{}", self.path), count, info.count)?;
         for (number, interrupt) in interrupts.iter().enumerate() {
             let set = SetInterrupts {
                 argsz: size_of::<SetInterrupts>() as u32,

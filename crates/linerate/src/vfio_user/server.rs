@@ -19,8 +19,8 @@ use zerocopy::IntoBytes;
 
 use super::message::*;
 use crate::error::{Error, Result};
+use crate::event::Interrupt;
 use crate::memory::{MOST_PEER_BYTES, Mapping};
-use crate::pci::Interrupt;
 use crate::unix_socket::{AGAIN, FirstMessage, Lobby, MOST_DESCRIPTORS, SocketFile, listen};
 
 /// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,

@@ -19,10 +19,10 @@ use super::message::*;
 use super::ring::Addresses;
 use super::vring::{Announcement, Setup, Vring};
 use crate::error::Result;
-use crate::pci::Interrupt;
+use crate::event::{Interrupt, PEER_TIMEOUT};
 use crate::port::{FRAME_HEADERS, span_of};
 use crate::spec::virtio::feature;
-use crate::unix_socket::{ControlThread, FirstMessage, PATIENCE, Peers};
+use crate::unix_socket::{ControlThread, FirstMessage, Peers};
 
 /// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
@@ -137,9 +137,9 @@ impl Session {
     fn run(mut self, stop: &Interrupt) -> End {
         let mut expected_since = Some(Instant::now());
         loop {
-            let left = expected_since.map(|since| PATIENCE.saturating_sub(since.elapsed()));
+            let left = expected_since.map(|since| PEER_TIMEOUT.saturating_sub(since.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
-                tracing::warn!("the front end's connection is ended: no whole message came within {PATIENCE:?}");
+                tracing::warn!("the front end's connection is ended: no whole message came within {PEER_TIMEOUT:?}");
                 return End::Other;
             }
             let longest = left.and_then(|left| Timespec::try_from(left).ok());

@@ -19,8 +19,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::message::*;
 use crate::batch::Batch;
+use crate::event::Interrupt;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use crate::pci::Interrupt;
 use crate::port::{Link, Port, RxQueue, TxQueue};
 use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};

@@ -14,8 +14,8 @@ use super::places::Record;
 use super::ring::{Addresses, Ring};
 use super::split::Split;
 use crate::error::Result;
+use crate::event::Interrupt;
 use crate::memory::full_fence;
-use crate::pci::Interrupt;
 use crate::port::span_of;
 use crate::spec::virtio::feature;
 

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Forms;
 use super::link::Link;
 use crate::error::{Error, Result};
+use crate::event::PEER_TIMEOUT;
 use crate::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 use crate::nic::virtio::{Notify, QueueAddresses, Transport};
 use crate::pci::{Bus, Interrupt};
 use crate::port::span_of;
 use crate::spec::virtio::{feature, status};
-use crate::unix_socket::PATIENCE;
 use crate::vhost::message::{
     ByteValued, MemoryRegion, MemoryTable, PROTOCOL_FEATURES, Protocol, Request, VringAddr, VringState,
 };
@@ -92,7 +92,7 @@ impl BackEnd {
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable); [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>) -> Result<Arc<BackEnd>> {
-        let link = Link::new(socket, PATIENCE).map_err(|error| Error::system("setsockopt", error))?;
+        let link = Link::new(socket, PEER_TIMEOUT).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let unread = Interrupt::shared()?;
         let found = (|| {

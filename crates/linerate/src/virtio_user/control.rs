@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::Forms;
 use super::back_end::{BackEnd, Wanted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Interrupt;
 use crate::nic::virtio::Virtio;
-use crate::pci::Interrupt;
 use crate::port::{Config, Device, FRAME_HEADERS, span_of};
 use crate::unix_socket::{AGAIN, ControlThread, FirstMessage, Peers, connect};
 

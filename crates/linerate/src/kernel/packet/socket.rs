@@ -51,7 +51,7 @@ pub struct Transmitting {
 pub const BLOCK: usize = 128 << 10;
 /// The time after which the kernel hands over a block that is not full: the shortest possible, and the longest chosen, in
 /// milliseconds.
-const PATIENCE: (u32, u32) = (1, 8);
+const BLOCK_TIMEOUT: (u32, u32) = (1, 8);
 /// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader may pause for
 /// an eighth of a second without loss, or, with the longest time, for a second.
 const FEWEST_BLOCKS: usize = 128;
@@ -90,7 +90,7 @@ impl Socket {
                 tp_block_nr: blocks as u32,
                 tp_frame_size: 2048,
                 tp_frame_nr: (BLOCK / 2048 * blocks) as u32,
-                tp_retire_blk_tov: patience.as_millis().clamp(PATIENCE.0.into(), PATIENCE.1.into()) as u32,
+                tp_retire_blk_tov: patience.as_millis().clamp(BLOCK_TIMEOUT.0.into(), BLOCK_TIMEOUT.1.into()) as u32,
                 tp_sizeof_priv: 0,
                 tp_feature_req_word: 0,
             };

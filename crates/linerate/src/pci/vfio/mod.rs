@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bind::Claim;
 use super::fault::FaultLog;
-use super::{Bus, Fault, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
+use super::{Bus, Fault, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config, interrupts};
 use crate::error::{Error, Remedy, Result};
 use crate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping};
 use ioctl::*;
@@ -94,7 +94,7 @@ impl Bus for Vfio {
         let mut info = vfio_irq_info { argsz, index: VFIO_PCI_MSIX_IRQ_INDEX, ..Default::default() };
         ioctl::call(&self.device, DEVICE_GET_IRQ_INFO, &mut info)
             .map_err(|error| Error::system("VFIO_DEVICE_GET_IRQ_INFO", error))?;
-        let interrupts = Interrupt::several(count, info.count, &self.card.address)?;
+        let interrupts = interrupts(&self.card.address, count, info.count)?;
         ioctl::set_interrupts(&self.device, VFIO_PCI_MSIX_IRQ_INDEX, &interrupts)
             .map_err(|error| Error::system("VFIO_DEVICE_SET_IRQS", error))?;
         Ok(interrupts)

@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::event::PEER_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -28,9 +29,6 @@ pub enum Message {
     /// Any other message, with its descriptors.
     Request(Vec<u8>, Vec<OwnedFd>),
 }
-
-/// The longest wait for the other side: for a reply, for an accepted connection, for room for a message.
-pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of the longest message.
 const LONGEST: usize = 128 << 10;
@@ -134,7 +132,7 @@ impl<S: AsFd> Connection<S> {
         }
     }
 
-    /// Sends a request and waits for the reply, at most [`PATIENCE`] for each.
+    /// Sends a request and waits for the reply, at most [`PEER_TIMEOUT`] for each.
     ///
     /// # Errors
     /// `TimedOut`, `InvalidData` if the reply is malformed, and those of [`send`](Connection::send) and
@@ -169,13 +167,13 @@ impl<S: AsFd> Connection<S> {
     }
 
     fn wait_for(&self, events: PollFlags) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + PEER_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
             match poll(&mut [PollFd::new(&self.socket, events)], Some(&timeout)) {
                 Ok(0) => {
-                    let why = format!("it has not answered for {} s: is it stopped?", PATIENCE.as_secs());
+                    let why = format!("it has not answered for {} s: is it stopped?", PEER_TIMEOUT.as_secs());
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 Ok(_) => return Ok(()),

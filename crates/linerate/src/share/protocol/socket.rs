@@ -19,7 +19,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Remedy, Result};
-use crate::share::protocol::connection::PATIENCE;
+use crate::event::PEER_TIMEOUT;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -126,13 +126,13 @@ pub fn lock(folder: &Path) -> Result<fs::File> {
     if !found.is_file() || !is_trusted(found.uid()) {
         return Err(failed("it is not a file of root's or yours".to_string()));
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PEER_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(fs::TryLockError::WouldBlock) => {
-                let why = format!("another process has held this lock for {} s", PATIENCE.as_secs());
+                let why = format!("another process has held this lock for {} s", PEER_TIMEOUT.as_secs());
                 return Err(refused(&path, why, "end that process; `fuser` on this file names it"));
             }
             Err(fs::TryLockError::Error(error)) => return Err(failed(error.to_string())),
@@ -212,7 +212,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
     rustix::io::ioctl_fionbio(socket, true).map_err(failed)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PEER_TIMEOUT;
     loop {
         match connect(socket, &address) {
             Ok(()) => break,
@@ -221,7 +221,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             // Its backlog is full.
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(Errno::AGAIN) => {
-                let why = format!("its server has accepted no connection for {} s", PATIENCE.as_secs());
+                let why = format!("its server has accepted no connection for {} s", PEER_TIMEOUT.as_secs());
                 return Err(refused(path, why, "continue it, or end it, and serve again"));
             }
             Err(error) => {

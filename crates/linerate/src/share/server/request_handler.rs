@@ -10,10 +10,11 @@ use super::quota::MOST_EXTRA;
 use super::served::{MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
 use super::session::{Running, Session};
 use crate::error::{Error, ErrorKind, Remedy, Result};
+use crate::event::PEER_TIMEOUT;
 use crate::netmap::{RxMirror, delivery_of};
 use crate::packet::Times;
 use crate::port::{Port, is_pipe, is_vale};
-use crate::share::protocol::connection::{Connection, Message, PATIENCE};
+use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{
@@ -617,7 +618,7 @@ impl State {
         rustix::rand::getrandom(&mut proof[..], rustix::rand::GetRandomFlags::empty())
             .map_err(|error| Error::system("getrandom", error))?;
         lock(&self.proofs).insert(proof, None);
-        let until = Instant::now() + PROOF_TIME.min(PATIENCE);
+        let until = Instant::now() + PROOF_TIME.min(PEER_TIMEOUT);
         let mut is_sent = false;
         let found = loop {
             // There may be no room for the proof until the session has read its messages.

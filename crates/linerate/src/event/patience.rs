@@ -79,7 +79,7 @@ const SLICE_NANOSECONDS: u64 = 100_000;
 
 /// Sets a short slice for this thread (sched_setattr(2); Linux 6.12), so that it runs soon after a wake-up. It needs no
 /// privilege. Earlier kernels ignore the slice.
-pub(super) fn run_soon_when_woken() {
+pub fn run_soon_when_woken() {
     // SAFETY: plain data, of which zeros are a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;

@@ -1,28 +1,28 @@
-//! Wakes a receiver that sleeps until packets are sent to it.
+//! The sleep of a receiver until packets are sent to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::Interrupt;
 use crate::error::Result;
 use crate::memory::full_fence;
-use crate::port::Waker;
 
-/// A receiver's event. It costs senders one check while no receiver may sleep.
-pub struct Wake {
-    event: Waker,
+/// An event that is raised only while its receiver has armed it. It costs senders one check while no receiver may sleep.
+pub struct ArmedEvent {
+    event: Interrupt,
     /// A receiver may sleep on it.
     wanted: AtomicBool,
     /// A receiver is about to sleep.
     armed: AtomicBool,
 }
 
-impl Wake {
+impl ArmedEvent {
     /// Makes an event that no receiver may sleep on.
     ///
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
-    pub fn new() -> Result<Wake> {
-        Ok(Wake { event: Waker::new()?, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
+    pub fn new() -> Result<ArmedEvent> {
+        Ok(ArmedEvent { event: Interrupt::new()?, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
     }
 
     /// Sets whether a receiver may sleep on it.
@@ -70,7 +70,7 @@ impl Wake {
     fn notify_sleeper(&self) {
         full_fence();
         if self.armed.swap(false, Ordering::SeqCst) {
-            self.event.wake();
+            self.event.raise();
         }
     }
 }

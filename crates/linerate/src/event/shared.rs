@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn without_contexts_an_event_is_late_and_keeps_no_thread() {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["pci::shared_event::tests::in_a_process_without_contexts", "--exact"]).env("LINERATE_LATE", "1");
+        child.args(["event::shared::tests::in_a_process_without_contexts", "--exact"]).env("LINERATE_LATE", "1");
         let mut child = child.spawn().unwrap();
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let within = Timespec { tv_sec: 60, tv_nsec: 0 };

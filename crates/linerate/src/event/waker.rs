@@ -1,16 +1,15 @@
 //! Waking a thread that sleeps.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, eventfd};
+use super::Interrupt;
+use crate::error::Result;
 
-use crate::error::{Error, Result};
-
-/// An event (eventfd(2)) by which other threads end a thread's sleep: see [`Waiter::woken_by`](super::Waiter::woken_by).
+/// An event (eventfd(2)) by which other threads end a thread's sleep: see [`Waiter::woken_by`](crate::port::Waiter::woken_by).
 /// Its clones are the same event.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<OwnedFd>);
+#[derive(Clone)]
+pub struct Waker(Arc<Interrupt>);
 
 impl Waker {
     /// Creates an event that has not happened.
@@ -18,18 +17,23 @@ impl Waker {
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
     pub fn new() -> Result<Waker> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Ok(Waker(Arc::new(event.map_err(|error| Error::system("eventfd", error))?)))
+        Ok(Waker(Arc::new(Interrupt::new()?)))
     }
 
     /// Wakes the thread, or ends its next sleep at once.
     pub fn wake(&self) {
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        self.0.raise();
     }
 
     /// Forgets earlier wakes.
     pub(crate) fn clear(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        self.0.clear();
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Waker").field(&self.as_fd()).finish()
     }
 }
 

@@ -1,41 +1,27 @@
 //! Interrupts that a thread can wait for.
 
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::error::{Error, Remedy, Result};
-use crate::pci::shared_event;
+use super::shared;
+use crate::error::{Error, Result};
 
-/// One interrupt of a card: readable from when it is raised until it is [cleared](Interrupt::clear).
+/// Enables a card's interrupt line.
+type EnableLine = Arc<dyn Fn() + Send + Sync>;
+
+/// One interrupt of a card or a peer: readable from when it is raised until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
     event: OwnedFd,
     /// Another process has its descriptor, too.
-    shared: Option<Arc<shared_event::Shared>>,
-    /// The card's configuration space, to enable the line again that uio disables when it is raised.
-    line: Option<File>,
+    shared: Option<Arc<shared::Shared>>,
+    /// For a card's interrupt line, which the kernel disables when it is raised: enables it again.
+    enable_line: Option<EnableLine>,
 }
 
 impl Interrupt {
-    /// Creates `wanted` interrupts for a card that has `there`.
-    ///
-    /// # Errors
-    /// The card has fewer, or the process has no descriptors left.
-    pub(crate) fn several(wanted: u16, there: u32, card: &str) -> Result<Vec<Interrupt>> {
-        if there < wanted.into() {
-            return Err(Error::card(
-                card,
-                format!("it has {there} interrupts (MSI-X), but {wanted} are needed, one for each queue"),
-                Remedy::Poll("use fewer queues".into()),
-            ));
-        }
-        (0..wanted).map(|_| Interrupt::new()).collect()
-    }
-
     /// Creates an eventfd (eventfd(2)), for the kernel or a model to raise.
     ///
     /// # Errors
@@ -43,13 +29,13 @@ impl Interrupt {
     pub fn new() -> Result<Interrupt> {
         let event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| Error::system("eventfd", e))?;
-        Ok(Interrupt { event, shared: None, line: None })
+        Ok(Interrupt { event, shared: None, enable_line: None })
     }
 
     /// Prepares this process to raise events of peers. A port does so when it opens: later, other users may have taken what the
     /// kernel has for it.
     pub(crate) fn prepare_for_peers() {
-        shared_event::prepare();
+        shared::prepare();
     }
 
     /// Creates an eventfd whose descriptor another process gets: neither raising it nor clearing it sleeps, whatever that
@@ -62,9 +48,10 @@ impl Interrupt {
         Ok(Interrupt { shared: Some(Arc::default()), ..Interrupt::new()? })
     }
 
-    /// Wraps a uio device's descriptor, with its configuration space.
-    pub(super) fn from_line(event: OwnedFd, line: File) -> Interrupt {
-        Interrupt { event, shared: None, line: Some(line) }
+    /// Wraps the descriptor of a uio device, whose interrupt line the kernel disables when it is raised; `enable` enables it
+    /// again, each time that the interrupt is cleared.
+    pub(crate) fn from_line(event: OwnedFd, enable: impl Fn() + Send + Sync + 'static) -> Interrupt {
+        Interrupt { event, shared: None, enable_line: Some(Arc::new(enable)) }
     }
 
     /// Wraps another process's eventfd, to be raised; raising it does not sleep.
@@ -78,12 +65,12 @@ impl Interrupt {
         }
         fcntl_setfl(&event, fcntl_getfl(&event)? | OFlags::NONBLOCK)?;
         Interrupt::prepare_for_peers();
-        Ok(Interrupt { event, shared: Some(Arc::default()), line: None })
+        Ok(Interrupt { event, shared: Some(Arc::default()), enable_line: None })
     }
 
     /// Returns whether this is an interrupt line, which the card holds until its driver reads the cause.
     pub fn is_line(&self) -> bool {
-        self.line.is_some()
+        self.enable_line.is_some()
     }
 
     /// Returns the same interrupt again, for the side that raises it.
@@ -92,14 +79,13 @@ impl Interrupt {
     /// The process has no descriptors left.
     pub fn try_clone(&self) -> Result<Interrupt> {
         let event = self.event.try_clone().map_err(|e| Error::system("dup", e))?;
-        let line = self.line.as_ref().map(File::try_clone).transpose().map_err(|e| Error::system("dup", e))?;
-        Ok(Interrupt { event, shared: self.shared.clone(), line })
+        Ok(Interrupt { event, shared: self.shared.clone(), enable_line: self.enable_line.clone() })
     }
 
     /// Raises the interrupt, as a card does.
     pub fn raise(&self) {
         if let Some(shared) = &self.shared {
-            return shared_event::raise(self.event.as_fd(), shared);
+            return shared::raise(self.event.as_fd(), shared);
         }
         // This fails only if the counter is full, and then the interrupt is raised already.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -108,30 +94,16 @@ impl Interrupt {
     /// Clears the interrupt, so that the next one can be waited for.
     pub fn clear(&self) {
         if self.shared.is_some() {
-            return shared_event::clear(self.event.as_fd());
+            return shared::clear(self.event.as_fd());
         }
-        let Some(config) = &self.line else {
+        let Some(enable) = &self.enable_line else {
             // Nothing to read means that it was not raised.
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
             return;
         };
         // uio counts in 4 bytes. Nothing to read means that no interrupt was raised.
         let _ = rustix::io::read(&self.event, &mut [0; 4]);
-        allow_line(config);
-    }
-}
-
-/// The command register of configuration space, and its bit that disables the line.
-pub(super) const COMMAND: u16 = 0x04;
-pub(super) const COMMAND_NO_LINE: u16 = 1 << 10;
-
-/// Enables the card's interrupt line again, which uio disables each time it is raised.
-fn allow_line(config: &File) {
-    let mut bytes = [0; 2];
-    // A card that is gone raises no interrupts.
-    if config.read_exact_at(&mut bytes, COMMAND.into()).is_ok() {
-        let command = u16::from_le_bytes(bytes) & !COMMAND_NO_LINE;
-        let _ = config.write_all_at(&command.to_le_bytes(), COMMAND.into());
+        enable();
     }
 }
 
