@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{TryWriter, Writer};
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::memory::Pool;
 use crate::packet::now;
 use crate::port::{
-    Address, Description, Device, Maturity, Opening, PortKind, PortName, PortOption, Receive, RxWrapper, Transmit,
-    TxWrapper, Value, Wrapped, Wrapper,
+    Address, Description, Device, Info, Maturity, Opening, PortKind, PortName, PortOption, Receive, RxWrapper,
+    Transmit, TxWrapper, Value, Wrapped, Wrapper, rx_around, tx_around,
 };
 
 /// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
@@ -80,21 +79,20 @@ impl Shared {
 }
 
 impl Wrapper for Recorder {
-    fn description(&self, inner: &str) -> String {
-        format!("{inner}, recorded to {}", self.0.path)
+    fn info(&self, inner: Info) -> Info {
+        Info { description: format!("{}, recorded to {}", inner.description, self.0.path), ..inner }
     }
 
-    type Rx = RecordedRx;
-    type Tx = RecordedTx;
-
-    fn rx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedRx {
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
+        let inner = inner.rx(queue)?;
         self.0.file().keep(Writer::begin);
-        RecordedRx { shared: self.0.clone(), bytes: Vec::new() }
+        Ok(rx_around(inner, RecordedRx { shared: self.0.clone(), bytes: Vec::new() }))
     }
 
-    fn tx(&mut self, _: u16, _: &Arc<Pool>) -> RecordedTx {
+    fn tx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Transmit>> {
+        let inner = inner.tx(queue)?;
         self.0.file().keep(Writer::begin);
-        RecordedTx { shared: self.0.clone() }
+        Ok(tx_around(inner, RecordedTx { shared: self.0.clone() }))
     }
 
     fn check(&self) -> Result<()> {
@@ -105,7 +103,7 @@ impl Wrapper for Recorder {
 }
 
 /// Records a receive queue.
-pub struct RecordedRx {
+struct RecordedRx {
     shared: Arc<Shared>,
     bytes: Vec<u8>,
 }
@@ -122,7 +120,7 @@ impl RxWrapper for RecordedRx {
 }
 
 /// Records a transmit queue.
-pub struct RecordedTx {
+struct RecordedTx {
     shared: Arc<Shared>,
 }
 

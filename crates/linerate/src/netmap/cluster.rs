@@ -29,8 +29,7 @@ use crate::event::ArmedEvent;
 use crate::filter::FlowKey;
 use crate::memory::Pool;
 use crate::port::{
-    CaptureCounts, Config, Device, Info, Link, MacAddress, PortName, QueueCounters, QueueStatistics, Receive, RegionRx,
-    Rss, Rx, Statistics, Transmit,
+    Config, Device, Info, PortName, QueueCounters, QueueStatistics, Receive, RegionRx, Rx, Statistics, Wrapped, Wrapper,
 };
 use crate::slot::Slot;
 
@@ -76,9 +75,12 @@ const LONGEST: usize = 4096;
 const HEADERS: usize = 256;
 
 /// A port whose packets are handed out. Each receive queue is a consumer's.
-pub struct Cluster {
+pub type Cluster = Wrapped<Consumers>;
+
+/// The consumers of a port's packets.
+pub struct Consumers {
+    /// The port's name.
     name: String,
-    inner: Box<dyn Device>,
     ring: usize,
     /// Receivers may sleep.
     sleeps: bool,
@@ -145,13 +147,13 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
     }
 }
 
-impl Cluster {
+impl Consumers {
     /// Hands out a port's packets to `consumers`, 1 to 64. Each has a ring of the configuration's length, 4,096 slots if it has
     /// none, or a shorter one, so that all rings together have at most half of the port's buffers.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if rings of 64 slots are too many, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
-    pub fn new(inner: Box<dyn Device>, consumers: u16, by: By, config: &Config) -> Result<Cluster> {
+    pub fn of(inner: &dyn Device, consumers: u16, by: By, config: &Config) -> Result<Consumers> {
         config.check_ring()?;
         let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
         let buffers = pool.region().buffers();
@@ -179,7 +181,7 @@ impl Cluster {
         let most_cached = pool.most_cached(TURN).min(buffers / 4 / consumers);
         let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
         let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
-        Ok(Cluster { name, inner, ring, sleeps, shared: Arc::new(shared) })
+        Ok(Consumers { name, ring, sleeps, shared: Arc::new(shared) })
     }
 }
 
@@ -319,16 +321,8 @@ fn hash_of_parts(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
     key.hash(&headers[..len])
 }
 
-impl Device for Cluster {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        self.inner.pool()
-    }
-
-    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
+impl Wrapper for Consumers {
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
         let (port, direction, number) = (|| self.name.clone(), "receive", usize::from(queue));
         let shares = &self.shared.shares;
         let absent = || Error::no_such_queue(port(), direction, queue, shares.len() as u16);
@@ -343,7 +337,7 @@ impl Device for Cluster {
             return Err(Error::queue_taken(port(), direction, queue));
         }
         if distributor.queues.is_empty() {
-            let queues = (0..self.inner.info().rx_queues).map(|queue| self.inner.rx(queue));
+            let queues = (0..inner.info().rx_queues).map(|queue| inner.rx(queue));
             distributor.queues = queues.collect::<Result<_>>()?;
         }
         distributor.lanes[number].is_open = true;
@@ -352,71 +346,37 @@ impl Device for Cluster {
         Ok(Box::new(Rx::new(ClusterRx { shared, number, receiver, events, is_armed: false })))
     }
 
-    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        self.inner.tx(queue)
-    }
-
-    fn prepare_tx(&mut self) -> Result<()> {
-        self.inner.prepare_tx()
-    }
-
-    fn info(&self) -> Info {
-        let (info, consumers) = (self.inner.info(), self.shared.shares.len());
-        let description = format!("{}, handed out to {consumers} by {}", info.description, self.shared.by.name());
-        Info { description, rx_queues: consumers as u16, ring: self.ring, ..info }
+    fn info(&self, inner: Info) -> Info {
+        let consumers = self.shared.shares.len();
+        let description = format!("{}, handed out to {consumers} by {}", inner.description, self.shared.by.name());
+        Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
     }
 
     /// Returns the port's, where only packets that a consumer got are received: the others are dropped.
-    fn statistics(&self) -> Result<Statistics> {
-        let mut all = self.inner.statistics()?;
+    fn statistics(&self, mut all: Statistics) -> Statistics {
         let sum =
             |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).sum::<u64>();
         (all.rx_packets, all.rx_bytes) = (sum(QueueCounters::packets), sum(QueueCounters::bytes));
-        all.drops.no_descriptor += sum(QueueCounters::no_descriptors);
-        Ok(all)
+        all.drops.no_descriptor += sum(QueueCounters::no_descriptor);
+        all
     }
 
-    fn queue_statistics(&self) -> QueueStatistics {
+    fn queue_statistics(&self, inner: QueueStatistics) -> QueueStatistics {
         let each = |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).collect();
-        let rx_no_descriptor = each(QueueCounters::no_descriptors);
-        QueueStatistics { rx_slots: each(QueueCounters::slots), rx_no_descriptor, ..self.inner.queue_statistics() }
+        let rx_no_descriptor = each(QueueCounters::no_descriptor);
+        QueueStatistics { rx_slots: each(QueueCounters::slots), rx_no_descriptor, ..inner }
     }
 
-    fn link(&self) -> Result<Link> {
-        self.inner.link()
+    /// Returns whether the port is, and all consumers have received their packets: the port's last ones are in the rings, or in
+    /// the hands of a distributor, which has the lock.
+    fn is_exhausted(&self, inner: bool) -> bool {
+        inner && self.shared.is_empty()
     }
 
-    /// Returns whether the port is, and all consumers have received their packets. The port is asked first: its last packets
-    /// are in the rings by then, or in the hands of a distributor, which has the lock.
-    fn is_exhausted(&self) -> bool {
-        self.inner.is_exhausted() && self.shared.is_empty()
-    }
-
-    fn capture_counts(&self) -> CaptureCounts {
-        self.inner.capture_counts()
-    }
-
-    fn mac(&self) -> MacAddress {
-        self.inner.mac()
-    }
-
-    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
-        self.inner.set_mac(mac)
-    }
-
-    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.inner.set_promiscuous(on)
-    }
-
-    /// Spreads flows over the queues of the port itself; consumers get the same packets as before.
-    fn set_rss(&mut self, rss: &Rss) -> Result<()> {
-        self.inner.set_rss(rss)
-    }
-
-    fn reset(&mut self) -> Result<()> {
+    fn reset(&mut self, inner: &mut dyn Device) -> Result<()> {
         let queues = self.shared.distributor().lanes.iter().filter(|lane| lane.is_open).count();
         match queues {
-            0 => self.inner.reset(),
+            0 => inner.reset(),
             _ => Err(Error::queues_in_use(&self.name, queues)),
         }
     }

@@ -26,7 +26,7 @@ mod vale;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
-pub use cluster::{By, Cluster};
+pub use cluster::{By, Cluster, Consumers};
 pub(crate) use cluster::{MOST as MOST_CONSUMERS, cluster_of};
 pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use frames::Frames;

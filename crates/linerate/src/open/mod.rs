@@ -25,7 +25,7 @@ pub use server::server;
 use crate::error::Result;
 use crate::memory::{Pool, Region, RegionOptions};
 #[cfg(feature = "netmap")]
-use crate::netmap::{Cluster, cluster_of};
+use crate::netmap::{Cluster, Consumers, cluster_of};
 use crate::port::{BY, CLUSTER, Config, Description, Device, Opening, Options, Others, Port, PortKind, PortName};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
@@ -135,7 +135,8 @@ impl PortName {
 fn hand_out(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
     let Some((consumers, by)) = cluster_of(opening.name)? else { return Ok(None) };
     let inner = opening.open(&opening.name.without(&[&CLUSTER, &BY]))?;
-    Ok(Some(Box::new(Cluster::new(inner, consumers, by, &opening.config)?)))
+    let consumers = Consumers::of(&*inner, consumers, by, &opening.config)?;
+    Ok(Some(Box::new(Cluster::new(&opening.config.name, inner, consumers))))
 }
 
 #[cfg(not(feature = "netmap"))]

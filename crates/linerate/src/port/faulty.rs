@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::random::Random;
-use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
+use super::wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper, rx_around, tx_around};
 use super::{
-    Address, Description, Device, Opening, PortKind, PortName, PortOption, Receive, Statistics, Transmit, Value,
+    Address, Description, Device, Info, Opening, PortKind, PortName, PortOption, Receive, Statistics, Transmit, Value,
 };
 use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
@@ -168,19 +168,16 @@ impl Faults {
 }
 
 impl Wrapper for Faults {
-    type Rx = FaultyRx;
-    type Tx = FaultyTx;
-
-    fn description(&self, inner: &str) -> String {
-        format!("{inner}, with injected faults")
+    fn info(&self, inner: Info) -> Info {
+        Info { description: format!("{}, with injected faults", inner.description), ..inner }
     }
 
-    fn rx(&mut self, queue: u16, pool: &Arc<Pool>) -> FaultyRx {
-        FaultyRx(self.injector(queue, 0, pool))
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
+        Ok(rx_around(inner.rx(queue)?, FaultyRx(self.injector(queue, 0, inner.pool()))))
     }
 
-    fn tx(&mut self, queue: u16, pool: &Arc<Pool>) -> FaultyTx {
-        FaultyTx(self.injector(queue, 1, pool))
+    fn tx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Transmit>> {
+        Ok(tx_around(inner.tx(queue)?, FaultyTx(self.injector(queue, 1, inner.pool()))))
     }
 
     fn statistics(&self, mut inner: Statistics) -> Statistics {
@@ -332,7 +329,7 @@ fn invert<'a>(segments: impl Iterator<Item = &'a mut [u8]>, mut at: usize, bits:
 }
 
 /// Injects faults into received packets.
-pub struct FaultyRx(Injector);
+struct FaultyRx(Injector);
 
 impl RxWrapper for FaultyRx {
     fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize {
@@ -358,7 +355,7 @@ impl RxWrapper for FaultyRx {
 }
 
 /// Injects faults into packets to be sent.
-pub struct FaultyTx(Injector);
+struct FaultyTx(Injector);
 
 impl TxWrapper for FaultyTx {
     fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize {

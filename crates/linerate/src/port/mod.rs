@@ -50,7 +50,7 @@ pub use software::{SoftwareDevice, SoftwarePort};
 pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
 pub(crate) use trace::span_of;
 pub use wait::{Wait, Waiter};
-pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper};
+pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper, rx_around, tx_around};
 
 use crate::error::{Error, Result};
 pub use crate::event::{Patience, Waker};

@@ -1,6 +1,7 @@
 //! Ports around other ports: each is a port, wraps any port, and can be wrapped.
 //!
-//! The fault injector is `port/faulty.rs`, `faulty:PORT?drop=1%`; the recorder `capture/recorded.rs`, `recorded:PORT?to=FILE`.
+//! The fault injector is `port/faulty.rs`, `faulty:PORT?drop=1%`; the recorder `capture/recorded.rs`, `recorded:PORT?to=FILE`;
+//! packets are handed out to several consumers by `netmap/cluster.rs`, `PORT?cluster=3`.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,25 +13,48 @@ use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
 
-/// The part of a [`Wrapped`] port that differs by wrapper.
+/// The part of a [`Wrapped`] port that differs by wrapper. What a wrapper does not change is the inner port's.
 pub trait Wrapper: Send {
-    /// Returns a description, given the inner port's.
-    fn description(&self, inner: &str) -> String;
+    /// Changes the inner port's information, at least its description.
+    fn info(&self, inner: Info) -> Info;
 
-    /// The wrapper's part of a receive queue.
-    type Rx: RxWrapper + 'static;
-    /// The wrapper's part of a transmit queue.
-    type Tx: TxWrapper + 'static;
-
-    /// Starts the part of receive queue `queue`, whose packets live in `pool`.
-    fn rx(&mut self, queue: u16, pool: &Arc<Pool>) -> Self::Rx;
+    /// Starts a receive queue, usually [around](rx_around) the inner port's queue of the same number.
+    ///
+    /// # Errors
+    /// As [`Device::rx`].
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
+        inner.rx(queue)
+    }
 
     /// As [`rx`](Wrapper::rx), for a transmit queue.
-    fn tx(&mut self, queue: u16, pool: &Arc<Pool>) -> Self::Tx;
+    ///
+    /// # Errors
+    /// As [`Device::tx`].
+    fn tx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Transmit>> {
+        inner.tx(queue)
+    }
 
     /// Changes the inner port's statistics.
     fn statistics(&self, inner: Statistics) -> Statistics {
         inner
+    }
+
+    /// Changes the counters of the inner port's queues.
+    fn queue_statistics(&self, inner: QueueStatistics) -> QueueStatistics {
+        inner
+    }
+
+    /// Returns whether nothing more will be received, given whether the inner port is exhausted.
+    fn is_exhausted(&self, inner: bool) -> bool {
+        inner
+    }
+
+    /// Resets the port, whose queues were stopped.
+    ///
+    /// # Errors
+    /// As [`Device::reset`].
+    fn reset(&mut self, inner: &mut dyn Device) -> Result<()> {
+        inner.reset()
     }
 
     /// Checks the wrapper itself, whenever the link is read.
@@ -70,6 +94,16 @@ pub trait TxWrapper: Send {
     fn unsent(&self) -> usize {
         0
     }
+}
+
+/// Returns a queue that does a wrapper's work around an inner one.
+pub fn rx_around(inner: Box<dyn Receive>, wrapper: impl RxWrapper + 'static) -> Box<dyn Receive> {
+    Box::new(Queue { inner, wrapper })
+}
+
+/// As [`rx_around`], for a transmit queue.
+pub fn tx_around(inner: Box<dyn Transmit>, wrapper: impl TxWrapper + 'static) -> Box<dyn Transmit> {
+    Box::new(Queue { inner, wrapper })
 }
 
 /// A queue around another.
@@ -160,11 +194,11 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        Ok(Box::new(Queue { inner: self.inner.rx(queue)?, wrapper: self.wrapper.rx(queue, self.inner.pool()) }))
+        self.wrapper.rx(&mut *self.inner, queue)
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        Ok(Box::new(Queue { inner: self.inner.tx(queue)?, wrapper: self.wrapper.tx(queue, self.inner.pool()) }))
+        self.wrapper.tx(&mut *self.inner, queue)
     }
 
     fn prepare_tx(&mut self) -> Result<()> {
@@ -172,8 +206,7 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn info(&self) -> Info {
-        let info = self.inner.info();
-        Info { description: self.wrapper.description(&info.description), ..info }
+        self.wrapper.info(self.inner.info())
     }
 
     fn statistics(&self) -> Result<Statistics> {
@@ -181,7 +214,7 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn queue_statistics(&self) -> QueueStatistics {
-        self.inner.queue_statistics()
+        self.wrapper.queue_statistics(self.inner.queue_statistics())
     }
 
     fn link(&self) -> Result<Link> {
@@ -190,7 +223,8 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn is_exhausted(&self) -> bool {
-        self.inner.is_exhausted()
+        // The inner port is asked first: its last packets are the wrapper's by then.
+        self.wrapper.is_exhausted(self.inner.is_exhausted())
     }
 
     fn capture_counts(&self) -> CaptureCounts {
@@ -214,6 +248,6 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.inner.reset()
+        self.wrapper.reset(&mut *self.inner)
     }
 }
