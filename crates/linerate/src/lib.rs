@@ -41,7 +41,7 @@
 //! each other:
 //!
 //! ```text
-//! slot  packet  batch  memory  offload  error  event
+//! slot  packet  batch  memory  offload  error  event  ring
 //! port
 //! spec  traffic  filter  capture
 //! pci
@@ -99,6 +99,7 @@ mod open;
 mod packet;
 pub mod pci;
 pub mod port;
+mod ring;
 #[cfg(feature = "netmap")]
 pub mod share;
 #[cfg(feature = "model")]

@@ -39,6 +39,7 @@ impl Seen {
 
 impl<T> Handover<T> {
     /// Creates one whose value no queue has taken yet.
+    #[cfg(any(loom, test))]
     pub fn new(value: T) -> Handover<T> {
         Handover { value: Mutex::new(value), changes: AtomicU32::new(0), is_entered: AtomicBool::new(false) }
     }

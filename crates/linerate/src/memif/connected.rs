@@ -1,19 +1,19 @@
 //! A connection's rings between the control thread, which sets them up, and the queues that work on them.
 //!
-//! A queue takes no lock while it moves packets: it looks whether the connection has changed, which is one load of a word
-//! that rarely does. It keeps the memory of a connection that has ended until it looks, and until it has received the packets
+//! A queue keeps the memory of a connection that has ended until it looks, and until it has received the packets
 //! that were in its ring.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::lent::Lent;
 use super::regions::Regions;
-use super::ring::{At, Buffers, Direction, Ring};
+use super::ring::{At, Buffers, Direction, MemifRing};
 use crate::error::Result;
-use crate::event::Interrupt;
+use crate::event::{Handover, Interrupt, Seen};
+use crate::ring::Breach;
 
 /// The rings of one connection.
 pub struct Connected {
@@ -23,8 +23,8 @@ pub struct Connected {
     pub sends: Vec<Option<Place>>,
     /// The peer's name of itself.
     pub peer: String,
-    /// The peer has broken the rules of a ring, or taken its memory away.
-    is_broken: AtomicBool,
+    /// The first rule that the peer has broken.
+    breach: OnceLock<Breach>,
     /// The peer may use this side's buffers for ever.
     is_kept: AtomicBool,
 }
@@ -40,7 +40,7 @@ pub struct Place {
 
 impl Place {
     pub fn new(at: At, direction: Direction, event: Interrupt, lent: Option<Lent>) -> Place {
-        Place { at, next: AtomicU16::new(Ring::first(at, direction)), event, lent: Mutex::new(lent) }
+        Place { at, next: AtomicU16::new(MemifRing::first(at, direction)), event, lent: Mutex::new(lent) }
     }
 
     fn lent(&self) -> MutexGuard<'_, Option<Lent>> {
@@ -50,8 +50,8 @@ impl Place {
 
 impl Connected {
     pub fn new(regions: Arc<Regions>, receives: Vec<Option<Place>>, sends: Vec<Option<Place>>, peer: String) -> Self {
-        let (is_broken, is_kept) = (AtomicBool::new(false), AtomicBool::new(false));
-        Connected { regions, receives, sends, peer, is_broken, is_kept }
+        let (breach, is_kept) = (OnceLock::new(), AtomicBool::new(false));
+        Connected { regions, receives, sends, peer, breach, is_kept }
     }
 
     /// Returns whether this side's buffers are lent.
@@ -61,7 +61,7 @@ impl Connected {
 
     /// Returns the count of descriptors with packets that the peer has not taken.
     pub fn untaken(&self) -> usize {
-        let rings = self.sends.iter().flatten().filter_map(|place| Ring::new(&self.regions, place.at, 0));
+        let rings = self.sends.iter().flatten().filter_map(|place| MemifRing::new(&self.regions, place.at, 0));
         rings.map(|ring| usize::from(ring.untaken())).sum()
     }
 
@@ -80,10 +80,8 @@ impl Drop for Connected {
 }
 
 /// The state that the control thread, the port and its queues share.
-pub struct Handover {
-    /// Counts the changes of the connection.
-    generation: AtomicU32,
-    connected: Mutex<Option<Arc<Connected>>>,
+pub struct Shared {
+    connected: Handover<Option<Arc<Connected>>>,
     /// Raised by a queue whose ring is broken.
     broken: Interrupt,
     /// How often a ring was.
@@ -94,13 +92,12 @@ pub struct Handover {
     changed: Vec<Interrupt>,
 }
 
-impl Handover {
+impl Shared {
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
-    pub fn new(rx_queues: u16) -> Result<Handover> {
-        Ok(Handover {
-            generation: AtomicU32::new(1),
-            connected: Mutex::default(),
+    pub fn new(rx_queues: u16) -> Result<Shared> {
+        Ok(Shared {
+            connected: Handover::default(),
             broken: Interrupt::new()?,
             breaches: AtomicU64::new(0),
             refusal: Mutex::default(),
@@ -108,17 +105,9 @@ impl Handover {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Connected>>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Replaces the connection, and returns the last one. Queues find out at their next poll; those that sleep are woken.
     pub fn change(&self, connected: Option<Connected>) -> Option<Arc<Connected>> {
-        let old = {
-            let mut current = self.lock();
-            self.generation.fetch_add(1, Release);
-            std::mem::replace(&mut *current, connected.map(Arc::new))
-        };
+        let old = self.connected.change(|current| std::mem::replace(current, connected.map(Arc::new)));
         self.broken.clear();
         let events = old.iter().flat_map(|old| &old.receives).flatten().map(|place| &place.event);
         events.chain(&self.changed).for_each(Interrupt::raise);
@@ -127,20 +116,20 @@ impl Handover {
 
     /// Returns the connection, if there is one whose rings work.
     pub fn connected(&self) -> Option<Arc<Connected>> {
-        self.lock().clone().filter(|connected| !connected.is_broken.load(Relaxed))
+        self.connected.lock().clone().filter(|connected| connected.breach.get().is_none())
     }
 
     #[cold]
-    fn give_up(&self, connected: &Connected) {
-        connected.is_broken.store(true, Relaxed);
+    fn give_up(&self, connected: &Connected, breach: Breach) {
+        let _ = connected.breach.set(breach);
         self.breaches.fetch_add(1, Relaxed);
         self.broken.raise();
     }
 
-    /// Returns whether a ring of this connection is broken, and clears the event.
-    pub fn is_broken(&self) -> bool {
+    /// Returns the rule that the peer has broken in a ring of this connection, and clears the event.
+    pub fn breach(&self) -> Option<Breach> {
         self.broken.clear();
-        self.connected().is_none()
+        self.connected.lock().as_ref()?.breach.get().copied()
     }
 
     /// Sets or clears the reason why the server refuses this client.
@@ -166,30 +155,30 @@ impl Handover {
 
 /// A queue's own view of its ring.
 pub struct Attached {
-    handover: Arc<Handover>,
+    shared: Arc<Shared>,
     direction: Direction,
     queue: u16,
-    /// The generation of `running`.
-    generation: u32,
+    /// The connection of `running`.
+    seen: Seen,
     running: Option<Running>,
 }
 
 /// A ring that can be worked on.
 struct Running {
-    ring: Ring,
+    ring: MemifRing,
     lent: Option<Lent>,
     connected: Arc<Connected>,
 }
 
 impl Attached {
-    pub fn new(handover: &Arc<Handover>, direction: Direction, queue: u16) -> Attached {
-        Attached { handover: handover.clone(), direction, queue, generation: 0, running: None }
+    pub fn new(shared: &Arc<Shared>, direction: Direction, queue: u16) -> Attached {
+        Attached { shared: shared.clone(), direction, queue, seen: Seen::NOTHING, running: None }
     }
 
     /// Returns the ring of the connection that there is; `None` without one.
     #[inline(always)]
-    pub fn ring(&mut self) -> Option<&mut Ring> {
-        if self.handover.generation.load(Acquire) != self.generation {
+    pub fn ring(&mut self) -> Option<&mut MemifRing> {
+        if self.shared.connected.is_changed(self.seen) {
             self.adopt();
         }
         self.current()
@@ -197,13 +186,13 @@ impl Attached {
 
     /// Returns the ring that [`ring`](Attached::ring) returned last: a connection may change at any time.
     #[inline(always)]
-    pub fn current(&mut self) -> Option<&mut Ring> {
+    pub fn current(&mut self) -> Option<&mut MemifRing> {
         self.running.as_mut().map(|running| &mut running.ring)
     }
 
     /// As [`current`](Attached::current), with the buffers that it has.
     #[inline(always)]
-    pub fn lending(&mut self) -> Option<(&mut Ring, &mut Lent)> {
+    pub fn lending(&mut self) -> Option<(&mut MemifRing, &mut Lent)> {
         let Running { ring, lent, .. } = self.running.as_mut()?;
         Some((ring, lent.as_mut()?))
     }
@@ -259,14 +248,16 @@ impl Attached {
 
     /// Returns the event that is raised when there is a connection.
     fn changed(&self) -> &Interrupt {
-        &self.handover.changed[usize::from(self.queue)]
+        &self.shared.changed[usize::from(self.queue)]
     }
 
     /// Stops work on the ring, which the peer has broken, and on its connection.
     #[cold]
-    pub fn give_up(&mut self) {
+    pub fn give_up(&mut self, breach: Breach) {
         if let Some(connected) = self.leave() {
-            self.handover.give_up(&connected);
+            // Memory that was taken away reads as zeros, which break other rules.
+            let breach = if connected.regions.is_broken() { Breach::TAKEN_AWAY } else { breach };
+            self.shared.give_up(&connected, breach);
         }
     }
 
@@ -282,18 +273,14 @@ impl Attached {
 
     #[cold]
     fn adopt(&mut self) {
-        if self.direction == Direction::Receive && self.current().is_some_and(Ring::has_rest) {
+        if self.direction == Direction::Receive && self.current().is_some_and(MemifRing::has_rest) {
             return;
         }
         self.leave();
-        let connected = {
-            let connected = self.handover.lock();
-            self.generation = self.handover.generation.load(Acquire);
-            connected.clone()
-        };
+        let connected = self.shared.connected.take(&mut self.seen, |connected| connected.clone());
         let Some(connected) = connected else { return };
         let Some(place) = self.place(&connected) else { return };
-        match Ring::new(&connected.regions, place.at, place.next.load(Relaxed)) {
+        match MemifRing::new(&connected.regions, place.at, place.next.load(Relaxed)) {
             Some(mut ring) => {
                 if self.direction == Direction::Receive {
                     ring.mask();
@@ -303,7 +290,7 @@ impl Attached {
                 let lent = place.lent().take();
                 self.running = Some(Running { ring, lent, connected });
             }
-            None => self.handover.give_up(&connected),
+            None => self.shared.give_up(&connected, Breach::Other("a ring is not in its region, or has no cookie")),
         }
     }
 }

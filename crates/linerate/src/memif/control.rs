@@ -24,15 +24,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown};
 use zerocopy::IntoBytes;
 
-use super::handover::{Connected, Handover, Place};
+use super::connected::{Connected, Place, Shared};
 use super::lent::Lent;
 use super::message::*;
 use super::regions::{MOST_REGIONS, Regions};
-use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, Ring, STRIDE, bytes_of};
+use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, MemifRing, STRIDE, bytes_of};
 use crate::error::{Error, Result};
 use crate::event::{Interrupt, PEER_TIMEOUT};
 use crate::memory::{Placement, Pool};
 use crate::port::span_of;
+use crate::ring::Breach;
 use crate::unix_socket::{ControlThread, FirstMessage, Peers};
 
 /// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
@@ -73,12 +74,12 @@ pub struct Wanted {
 /// # Errors
 /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used, or if a
 /// server's socket is there and not for this user, [`ErrorKind::System`](crate::ErrorKind::System) without a thread.
-pub fn start(path: &Path, wanted: Wanted, handover: Arc<Handover>) -> Result<ControlThread> {
+pub fn start(path: &Path, wanted: Wanted, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
         Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting())?,
     };
-    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &handover))
+    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &shared))
 }
 
 /// A server says first what it has; a client that does not answer keeps no other one waiting.
@@ -97,21 +98,21 @@ fn greeting() -> FirstMessage {
 }
 
 /// Connects to one peer after the other.
-fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, handover: &Handover) {
+fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
     let _of_port = span_of(&wanted.name).entered();
     let mut last_end = String::new();
     let mut most = MOST;
     while let Some(socket) = peers.next(stop) {
-        let mut session = Session { connection: Connection::new(socket), wanted, handover, stop, most };
+        let mut session = Session { connection: Connection::new(socket), wanted, shared, stop, most };
         let end = session.run();
         most = session.most;
-        let last = handover.change(None);
-        handover.set_refusal(match &end {
+        let last = shared.change(None);
+        shared.set_refusal(match &end {
             End::Secret(why) => Some(why.clone()),
             _ => None,
         });
         if let Some(reason) = end.reason() {
-            let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(reason) }, None);
+            let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(&reason) }, None);
         }
         // A peer that always fails is reported once.
         let text = end.to_string();
@@ -150,6 +151,8 @@ enum End {
     Secret(String),
     /// The peer breaks the protocol, or asks for what cannot be.
     Refused(&'static str),
+    /// The peer breaks the rules of a ring.
+    Broken(Breach),
     /// The peer runs into [`PEER_TIMEOUT`].
     Late,
     /// This side has no memory.
@@ -158,12 +161,13 @@ enum End {
 
 impl End {
     /// Returns what the peer is told; `None` if it is gone.
-    fn reason(&self) -> Option<&'static str> {
+    fn reason(&self) -> Option<String> {
         match self {
-            End::Stopped => Some("the port is closed"),
-            End::Refused(why) => Some(why),
-            End::Late => Some("the connection was not complete in time"),
-            End::Failed(_) => Some("no memory"),
+            End::Stopped => Some("the port is closed".to_string()),
+            End::Refused(why) => Some(why.to_string()),
+            End::Broken(breach) => Some(format!("a ring breaks the rules: {breach}")),
+            End::Late => Some("the connection was not complete in time".to_string()),
+            End::Failed(_) => Some("no memory".to_string()),
             End::Gone | End::Disconnected(_) | End::Secret(_) => None,
         }
     }
@@ -176,6 +180,7 @@ impl fmt::Display for End {
             End::Gone => f.write_str("the peer has closed the connection"),
             End::Disconnected(why) | End::Secret(why) => write!(f, "the peer ends the connection: {why}"),
             End::Refused(why) => write!(f, "the peer is refused: {why}"),
+            End::Broken(breach) => write!(f, "the peer is refused: a ring breaks the rules: {breach}"),
             End::Late => write!(f, "the peer did not connect within {} s", PEER_TIMEOUT.as_secs()),
             End::Failed(error) => error.fmt(f),
         }
@@ -205,7 +210,7 @@ const MOST: Most = [u16::MAX; 2];
 struct Session<'a> {
     connection: Connection,
     wanted: &'a Wanted,
-    handover: &'a Handover,
+    shared: &'a Shared,
     stop: &'a Interrupt,
     /// For this connection; at its end, for the next one.
     most: Most,
@@ -253,7 +258,7 @@ impl Session<'_> {
                         return Err(End::Refused("there is no ring"));
                     }
                     // Before the client may fill the rings.
-                    self.handover.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
+                    self.shared.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
                     return Ok(self.say(kind::CONNECTED, &field::<32>(&wanted.name), None)?);
                 }
                 (kind::DISCONNECT, _) => return Err(disconnected(&message)),
@@ -331,7 +336,7 @@ impl Session<'_> {
             };
             let offset = (number * bytes_of(size)) as u32;
             let at = At { region: 0, offset, log2_size, buffers };
-            regions.shared().take(1).for_each(|(mapping, _)| Ring::create(mapping, at));
+            regions.shared().take(1).for_each(|(mapping, _)| MemifRing::create(mapping, at));
             let lent = match &wanted.lends {
                 Some((pool, placement)) => Some(lend(&regions, at, direction, pool, *placement)?),
                 None => None,
@@ -357,7 +362,7 @@ impl Session<'_> {
         self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;
         self.hear(deadline, kind::CONNECTED)?;
         let [receives, sends] = places;
-        self.handover.change(Some(Connected::new(regions, receives, sends, text(&hello.name))));
+        self.shared.change(Some(Connected::new(regions, receives, sends, text(&hello.name))));
         Ok(())
     }
 
@@ -367,7 +372,7 @@ impl Session<'_> {
         loop {
             let mut events = [
                 PollFd::new(self.stop, PollFlags::IN),
-                PollFd::new(self.handover.broken(), PollFlags::IN),
+                PollFd::new(self.shared.broken(), PollFlags::IN),
                 PollFd::new(self.connection.socket(), PollFlags::IN),
             ];
             if poll(&mut events, None).is_err() {
@@ -379,8 +384,8 @@ impl Session<'_> {
                 return End::Stopped;
             }
             // A queue may report the ring of an earlier connection.
-            if broken && self.handover.is_broken() {
-                return End::Refused("a ring breaks the rules, or memory was taken away");
+            if broken && let Some(breach) = self.shared.breach() {
+                return End::Broken(breach);
             }
             match self.receive() {
                 Ok(None) => {}
@@ -394,7 +399,7 @@ impl Session<'_> {
     /// Waits until the peer has taken what was sent, for [`LAST`] at most.
     fn wait_for_last(&self) {
         let begun = Instant::now();
-        let untaken = || self.handover.connected().map_or(0, |connected| connected.untaken());
+        let untaken = || self.shared.connected().map_or(0, |connected| connected.untaken());
         while untaken() > 0 {
             if begun.elapsed() > LAST {
                 let untaken = untaken();
@@ -510,7 +515,7 @@ fn lend(
     pool: &Arc<Pool>,
     placement: Placement,
 ) -> std::result::Result<Lent, End> {
-    let ring = Ring::new(regions, at, Ring::first(at, direction)).expect("it was created here");
+    let ring = MemifRing::new(regions, at, MemifRing::first(at, direction)).expect("it was created here");
     let lent = match direction {
         Direction::Send => Some(Lent::none(pool, ring.size())),
         Direction::Receive => Lent::to_receive(&ring, pool, placement),
@@ -546,7 +551,9 @@ fn places(
     direction: Direction,
 ) -> std::result::Result<Vec<Option<Place>>, End> {
     let place = |ring: Added| match ring {
-        Some((at, event)) if Ring::new(regions, at, 0).is_some() => Ok(Some(Place::new(at, direction, event, None))),
+        Some((at, event)) if MemifRing::new(regions, at, 0).is_some() => {
+            Ok(Some(Place::new(at, direction, event, None)))
+        }
         Some(_) => Err(End::Refused("a ring is not in its region, or has no cookie")),
         None => Ok(None),
     };

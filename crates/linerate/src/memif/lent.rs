@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use super::ring::{BUFFER, Ring};
+use super::ring::{BUFFER, MemifRing};
 use crate::batch::Batch;
 use crate::memory::{Placement, Pool};
+use crate::ring::Breach;
 
 /// The buffers of one ring. Dropping it returns them to the pool.
 pub struct Lent {
@@ -25,7 +26,7 @@ impl Lent {
     }
 
     /// Takes an empty buffer for each descriptor of a ring to receive; `None` if the pool has too few.
-    pub fn to_receive(ring: &Ring, pool: &Arc<Pool>, placement: Placement) -> Option<Lent> {
+    pub fn to_receive(ring: &MemifRing, pool: &Arc<Pool>, placement: Placement) -> Option<Lent> {
         let count = ring.size();
         let bufs = pool.take(count.into())?;
         for (ahead, &buf) in bufs.iter().enumerate() {
@@ -54,16 +55,21 @@ impl Lent {
         self.count += 1;
     }
 
-    /// Gives the buffers of all but the last `kept` descriptors to the batch; `None` if there are not as many.
+    /// Gives the buffers of all but the last `kept` descriptors to the batch.
+    ///
+    /// # Errors
+    /// There are not as many: the peer has given back what it has not taken.
     #[inline(always)]
-    pub fn reclaim(&mut self, kept: u16, batch: &mut Batch) -> Option<()> {
-        let done = usize::from(self.count.checked_sub(kept)?);
+    pub fn reclaim(&mut self, kept: u16, batch: &mut Batch) -> Result<(), Breach> {
+        let done = self.count.checked_sub(kept).map(usize::from);
+        let what = "the count of descriptors that were not taken";
+        let done = done.ok_or(Breach::Beyond { what, is: kept.into(), most: self.count.into() })?;
         let start = usize::from(self.first) & (self.bufs.len() - 1);
         let run = done.min(self.bufs.len() - start);
         batch.put(&self.bufs[start..start + run]);
         batch.put(&self.bufs[..done - run]);
         (self.first, self.count) = (self.first.wrapping_add(done as u16), kept);
-        Some(())
+        Ok(())
     }
 }
 
@@ -91,9 +97,10 @@ mod tests {
         for _ in 0..5 {
             lent.add(batch.take_buffer().unwrap());
         }
-        assert_eq!((lent.reclaim(6, &mut batch), lent.reclaim(u16::MAX, &mut batch)), (None, None));
-        assert_eq!((lent.reclaim(2, &mut batch), lent.count()), (Some(()), 2));
-        assert_eq!((lent.reclaim(3, &mut batch), lent.count()), (None, 2));
+        assert!(lent.reclaim(6, &mut batch).is_err() && lent.reclaim(u16::MAX, &mut batch).is_err());
+        assert_eq!((lent.reclaim(2, &mut batch), lent.count()), (Ok(()), 2));
+        assert!(lent.reclaim(3, &mut batch).is_err());
+        assert_eq!(lent.count(), 2);
         drop((lent, batch));
         assert_eq!(pool.available(), 64);
     }

@@ -7,13 +7,13 @@
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - `zero_copy`: the same for a client that lends its buffers; `lent`: those of one ring
 //! - `ring`: a ring of descriptors, from either side
-//! - `handover`: a connection's rings between control thread and queue, without a lock
+//! - `connected`: a connection's rings between control thread and queue, without a lock
 //! - `control`: the control thread; `message`: the protocol
 //! - `regions`: the connection's memory, which may go away at any time
 //! - here: the port, [`Memif`]
 
+mod connected;
 mod control;
-mod handover;
 mod lent;
 mod message;
 mod queue;
@@ -23,6 +23,7 @@ mod ring;
 mod tests;
 mod zero_copy;
 
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,13 +35,13 @@ use crate::port::{
     QUEUES, QueueCounters, RING, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit, Tx, Value,
 };
 use crate::unix_socket::ControlThread;
+use connected::{Attached, Shared};
 use control::{Role, Wanted};
-use handover::{Attached, Handover};
 use message::Secret;
-use queue::{Limits, MemifRx, MemifTx};
+use queue::{Copied, Limits, MemifRx, MemifTx};
 use regions::Regions;
 use ring::{BUFFER, Direction};
-use zero_copy::{LendingRx, LendingTx};
+use zero_copy::{LendingTx, Lends};
 
 /// The most queues of a port, in each direction.
 pub const MAX_QUEUES: u16 = 64;
@@ -50,7 +51,7 @@ pub type Memif = SoftwarePort<Interface>;
 
 /// This side of a [`Memif`].
 pub struct Interface {
-    handover: Arc<Handover>,
+    shared: Arc<Shared>,
     role: Role,
     id: u32,
     path: String,
@@ -166,12 +167,12 @@ impl Memif {
             lends: lends.clone(),
             name: config.name.clone(),
         };
-        let handover = Arc::new(Handover::new(rx_queues)?);
-        let control = control::start(Path::new(name.rest()), wanted, handover.clone())?;
+        let shared = Arc::new(Shared::new(rx_queues)?);
+        let control = control::start(Path::new(name.rest()), wanted, shared.clone())?;
         let path = name.rest().to_string();
         Ok(Memif::new(
             config,
-            Interface { handover, role, id, path, lends, _reservation: reservation, _control: control },
+            Interface { shared, role, id, path, lends, _reservation: reservation, _control: control },
         ))
     }
 }
@@ -185,7 +186,7 @@ impl SoftwareDevice for Interface {
             Role::Server => "server",
             Role::Client => "client",
         };
-        let peer = match self.handover.connected() {
+        let peer = match self.shared.connected() {
             Some(connected) => format!("connected to {}", connected.peer),
             None => "not connected".to_string(),
         };
@@ -196,37 +197,39 @@ impl SoftwareDevice for Interface {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let longest = config.options.max_frame;
         if let Some((pool, placement)) = &self.lends {
-            return Ok(Box::new(Rx::new(LendingRx {
-                attached: Attached::new(&self.handover, Direction::Receive, queue),
+            return Ok(Box::new(Rx::new(MemifRx {
+                attached: Attached::new(&self.shared, Direction::Receive, queue),
                 limits: Limits { longest, longest_single: longest.min(BUFFER), placement: *placement },
                 pool: pool.clone(),
                 counters,
                 parts: Vec::new(),
                 sleeps: config.options.interrupts.is_some(),
+                buffers: PhantomData::<Lends>,
             })));
         }
         let placement = Placement::new(config.pool.region(), longest);
         Ok(Box::new(Rx::new(MemifRx {
-            attached: Attached::new(&self.handover, Direction::Receive, queue),
+            attached: Attached::new(&self.shared, Direction::Receive, queue),
             limits: Limits { longest, longest_single: longest.min(placement.room()), placement },
             pool: config.pool.clone(),
             counters,
             parts: Vec::new(),
             sleeps: config.options.interrupts.is_some(),
+            buffers: PhantomData::<Copied>,
         })))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         if let Some((pool, _)) = &self.lends {
             return Ok(Box::new(Tx::new(LendingTx {
-                attached: Attached::new(&self.handover, Direction::Send, queue),
+                attached: Attached::new(&self.shared, Direction::Send, queue),
                 pool: pool.clone(),
                 counters,
                 longest: config.options.max_frame,
             })));
         }
         Ok(Box::new(MemifTx {
-            attached: Attached::new(&self.handover, Direction::Send, queue),
+            attached: Attached::new(&self.shared, Direction::Send, queue),
             counters,
             longest: config.options.max_frame,
             parts: Vec::new(),
@@ -235,15 +238,15 @@ impl SoftwareDevice for Interface {
 
     /// Connections whose rings a peer has broken.
     fn drops(&self) -> Drops {
-        Drops { malformed: self.handover.breaches(), ..Drops::default() }
+        Drops { malformed: self.shared.breaches(), ..Drops::default() }
     }
 
     /// The link is up while a peer is connected. A server that refuses the secret is an error: waiting does not change it.
     fn link(&self) -> Result<Link> {
-        if self.handover.connected().is_some() {
+        if self.shared.connected().is_some() {
             return Ok(Link::Up { mbits: 0 });
         }
-        match self.handover.refusal() {
+        match self.shared.refusal() {
             None => Ok(Link::Down),
             Some(words) => {
                 let path = &self.path;

@@ -1,16 +1,20 @@
 //! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is copied
 //! once. Both roles share this code: a ring knows which of its indices is whose. A client that does not copy has `zero_copy`.
 
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::handover::Attached;
+use super::connected::Attached;
 use super::regions::Regions;
-use super::ring::{Part, Ring};
+use super::ring::{MemifRing, Part};
 use crate::batch::Batch;
-use crate::memory::{Placement, Pool};
+use crate::memory::{Placement, Pool, View};
 use crate::packet::Packet;
 use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
+use crate::ring::Breach;
+use crate::slot::Slot;
 
 /// The most descriptors of a packet.
 pub const MOST_PARTS: u16 = 1024;
@@ -19,8 +23,8 @@ const SOON: u16 = 8;
 /// The shortest frame: an Ethernet header.
 pub const SHORTEST: usize = 14;
 
-/// A receive queue.
-pub struct MemifRx {
+/// A receive queue, by what happens to a packet's buffers.
+pub struct MemifRx<B> {
     pub attached: Attached,
     pub pool: Arc<Pool>,
     pub counters: Arc<QueueCounters>,
@@ -29,6 +33,7 @@ pub struct MemifRx {
     pub parts: Vec<Part>,
     /// The queue can sleep.
     pub sleeps: bool,
+    pub buffers: PhantomData<B>,
 }
 
 /// The longest packet, and the longest in one buffer.
@@ -40,7 +45,55 @@ pub struct Limits {
     pub placement: Placement,
 }
 
-impl RegionRx for MemifRx {
+/// What happens to the buffers of received packets: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for fresh
+/// ones.
+pub trait Buffers: Send + 'static {
+    /// The buffers that the ring has of this side's.
+    type Lent<'a>;
+
+    /// Returns the ring of the connection that there is, and its buffers.
+    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, Self::Lent<'_>)>;
+
+    /// Takes the packet in a single descriptor into the buffer `fresh`, or takes its buffer and lends `fresh` instead. `None` if
+    /// it is of another kind.
+    fn take_single(
+        ring: &MemifRing,
+        lent: &mut Self::Lent<'_>,
+        ahead: u16,
+        fresh: u32,
+        view: View<'_>,
+        limits: Limits,
+    ) -> Option<Slot>;
+
+    /// Returns what is in the descriptor `ahead` of the next one.
+    ///
+    /// # Errors
+    /// It breaks the rules.
+    fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach>;
+
+    /// Takes a packet of any parts, which begins `ahead` of the next descriptor.
+    fn take_parts(
+        ring: &MemifRing,
+        lent: &mut Self::Lent<'_>,
+        ahead: u16,
+        packet: (&[Part], usize),
+        batch: &mut Batch,
+        pool: (&Arc<Pool>, Placement),
+    ) -> Took;
+
+    /// Prepares the descriptors of such a packet for the next one.
+    fn renew(ring: &MemifRing, lent: &mut Self::Lent<'_>, descriptors: Range<u16>, placement: Placement);
+}
+
+/// The outcome of taking a packet.
+pub enum Took {
+    Packet,
+    /// It has more parts than a batch can hold.
+    Dropped,
+    NoBuffer,
+}
+
+impl<B: Buffers> RegionRx for MemifRx<B> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -50,7 +103,7 @@ impl RegionRx for MemifRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let Some(ring) = self.attached.ring() else { return 0 };
         match ring.ready() {
-            Some(0) => 0,
+            Ok(0) => 0,
             ready => {
                 let before = batch.len();
                 self.take_all(ready, batch);
@@ -60,7 +113,7 @@ impl RegionRx for MemifRx {
     }
 
     fn buffers(&self) -> usize {
-        0
+        self.attached.lent()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -72,54 +125,57 @@ impl RegionRx for MemifRx {
     }
 }
 
-impl MemifRx {
-    /// Takes what is ready, as far as the batch has room; `None`: the peer claims more than there can be.
-    fn take_all(&mut self, ready: Option<u16>, batch: &mut Batch) {
+impl<B: Buffers> MemifRx<B> {
+    /// Takes what is ready, as far as the batch has room.
+    fn take_all(&mut self, ready: Result<u16, Breach>, batch: &mut Batch) {
+        if let Err(breach) = ready.and_then(|ready| self.take_ready(ready, batch)) {
+            self.attached.give_up(breach);
+        }
+    }
+
+    #[inline(always)]
+    fn take_ready(&mut self, ready: u16, batch: &mut Batch) -> Result<(), Breach> {
         let MemifRx { attached, pool, counters, limits, parts, .. } = self;
-        let Some(ring) = attached.current() else { return };
-        let taken = ready.and_then(|ready| take(ring, ready, batch, pool, counters, *limits, parts));
-        if let Some(taken @ 1..) = taken {
+        let Some((ring, mut lent)) = B::of(attached) else { return Ok(()) };
+        let taken = take::<B>(ring, &mut lent, ready, batch, pool, counters, *limits, parts)?;
+        if taken > 0 {
             ring.empty(taken);
             ring.advance(taken);
             // A sender asks for no interrupt here: it looks at the index.
         }
-        if taken.is_none() || ring.regions().is_broken() {
-            attached.give_up();
-        }
+        if ring.regions().is_broken() { Err(Breach::TAKEN_AWAY) } else { Ok(()) }
     }
 }
 
-/// Takes up to `ready` descriptors. Returns the count, `None` if one breaks the rules, or will never be followed by the packet's
-/// end.
+/// Takes up to `ready` descriptors. Returns the count.
+///
+/// # Errors
+/// One breaks the rules, or will never be followed by the packet's end.
 #[inline(always)]
-fn take(
-    ring: &Ring,
+#[expect(clippy::too_many_arguments)]
+fn take<B: Buffers>(
+    ring: &MemifRing,
+    lent: &mut B::Lent<'_>,
     ready: u16,
     batch: &mut Batch,
     pool: &Arc<Pool>,
     counters: &QueueCounters,
     limits: Limits,
     parts: &mut Vec<Part>,
-) -> Option<u16> {
+) -> Result<u16, Breach> {
     let placement = limits.placement;
     let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
-    let slots = batch.len();
+    let before = batch.len();
     let outcome = loop {
         // Packets of one descriptor and one buffer.
         let first = taken;
         let (offered, singles) = batch.exchange(usize::from(ready - taken), |slots, fresh| {
             let view = pool.region().view();
             let mut done = 0;
-            for (slot, &buf) in slots.iter_mut().zip(fresh) {
-                let Some((part, mapping)) = ring.filled(first + done) else { break };
-                mapping.prefetch(ring.hint(first + done + SOON));
-                let length = part.len as usize;
-                if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
-                    break;
-                }
-                *slot = placement.slot(buf, length as u16, false);
-                mapping.read(part.offset as usize, view.bytes_mut(slot));
-                bytes += length;
+            for (slot, &fresh) in slots.iter_mut().zip(fresh) {
+                let Some(single) = B::take_single(ring, lent, first + done, fresh, view, limits) else { break };
+                bytes += single.whole_len();
+                *slot = single;
                 done += 1;
             }
             usize::from(done)
@@ -127,61 +183,119 @@ fn take(
         taken += singles as u16;
         packets += singles;
         if taken == ready || batch.len() >= batch.capacity() {
-            break Some(taken);
+            break Ok(taken);
         }
         if offered == 0 {
             counters.found_no_buffer();
-            break Some(taken);
+            break Ok(taken);
         }
         // A packet of another kind.
-        match gather(ring, taken, ready - taken, parts) {
-            Gathered::Packet(length) if (SHORTEST..=limits.longest).contains(&length) => {
-                if batch.push_filled(pool, length, None, |at, target| read_parts(ring.regions(), parts, at, target)) {
-                    (packets, bytes) = (packets + 1, bytes + length);
-                } else if batch.can_hold(pool, length) {
+        let length = match gather::<B>(ring, taken, ready - taken, parts) {
+            Ok(Some(length)) => length,
+            Ok(None) if !ring.is_ending() => break Ok(taken),
+            Ok(None) => break Err(Breach::Other("the end of a packet was not sent")),
+            Err(breach) => break Err(breach),
+        };
+        if length > limits.longest {
+            counters.missed(0, 1);
+        } else if length < SHORTEST {
+            counters.dropped();
+        } else {
+            match B::take_parts(ring, lent, taken, (parts, length), batch, (pool, placement)) {
+                Took::Packet => (packets, bytes) = (packets + 1, bytes + length),
+                Took::Dropped => counters.dropped(),
+                Took::NoBuffer => {
                     counters.found_no_buffer();
-                    break Some(taken);
-                } else {
-                    counters.dropped();
+                    break Ok(taken);
                 }
             }
-            Gathered::Packet(length) if length > limits.longest => counters.missed(0, 1),
-            Gathered::Packet(_) => counters.dropped(),
-            Gathered::Unfinished if !ring.is_ending() => break Some(taken),
-            Gathered::Unfinished | Gathered::Broken => break None,
         }
-        let descriptors = parts.len() as u16;
-        ring.unchain(taken, descriptors);
-        taken += descriptors;
+        let end = taken + parts.len() as u16;
+        B::renew(ring, lent, taken..end, placement);
+        taken = end;
     };
-    counters.moved_packets(packets, batch.len() - slots, bytes);
+    counters.moved_packets(packets, batch.len() - before, bytes);
     outcome
 }
 
-/// The outcome of looking for a packet's parts.
-enum Gathered {
-    /// A packet of this length.
-    Packet(usize),
-    /// Its sender has not handed over its end.
-    Unfinished,
-    Broken,
-}
-
-/// Finds the parts of the packet that begins `ahead` of the next descriptor, in at most `left`.
+/// Finds the parts of the packet that begins `ahead` of the next descriptor, in at most `left`. Returns its length; `None` if its
+/// sender has not handed over its end.
+///
+/// # Errors
+/// A part breaks the rules, or the packet can have no end.
 #[cold]
-fn gather(ring: &Ring, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Gathered {
+fn gather<B: Buffers>(ring: &MemifRing, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Result<Option<usize>, Breach> {
     parts.clear();
     let mut length = 0;
     for number in 0..left.min(MOST_PARTS) {
-        let Some((part, _)) = ring.filled(ahead + number) else { return Gathered::Broken };
+        let part = B::part(ring, ahead + number)?;
         parts.push(part);
         length += part.len as usize;
         if !part.has_more {
-            return Gathered::Packet(length);
+            return Ok(Some(length));
         }
     }
     // A packet that fills the ring never ends.
-    if left >= ring.size().min(MOST_PARTS) { Gathered::Broken } else { Gathered::Unfinished }
+    let most = ring.size().min(MOST_PARTS);
+    match left >= most {
+        true => Err(Breach::Beyond { what: "the count of a packet's parts", is: most as u64 + 1, most: most.into() }),
+        false => Ok(None),
+    }
+}
+
+/// Packets are copied out of the ring's buffers.
+pub struct Copied;
+
+impl Buffers for Copied {
+    type Lent<'a> = ();
+
+    #[inline(always)]
+    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, ())> {
+        Some((attached.current()?, ()))
+    }
+
+    #[inline(always)]
+    fn take_single(
+        ring: &MemifRing,
+        (): &mut (),
+        ahead: u16,
+        fresh: u32,
+        view: View<'_>,
+        limits: Limits,
+    ) -> Option<Slot> {
+        let (part, mapping) = ring.filled(ahead)?;
+        mapping.prefetch(ring.hint(ahead + SOON));
+        let length = part.len as usize;
+        if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
+            return None;
+        }
+        let mut slot = limits.placement.slot(fresh, length as u16, false);
+        mapping.read(part.offset as usize, view.bytes_mut(&mut slot));
+        Some(slot)
+    }
+
+    fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach> {
+        ring.filled(ahead).map(|(part, _)| part).ok_or_else(|| ring.outside(ahead))
+    }
+
+    fn take_parts(
+        ring: &MemifRing,
+        (): &mut (),
+        _: u16,
+        (parts, length): (&[Part], usize),
+        batch: &mut Batch,
+        (pool, _): (&Arc<Pool>, Placement),
+    ) -> Took {
+        match batch.push_filled(pool, length, None, |at, target| read_parts(ring.regions(), parts, at, target)) {
+            true => Took::Packet,
+            false if batch.can_hold(pool, length) => Took::NoBuffer,
+            false => Took::Dropped,
+        }
+    }
+
+    fn renew(ring: &MemifRing, (): &mut (), descriptors: Range<u16>, _: Placement) {
+        ring.unchain(descriptors);
+    }
 }
 
 /// Copies bytes of a part, from byte `at` on.
@@ -237,7 +351,7 @@ enum Sent {
     In(u16),
     TooLong,
     NoRoom,
-    Broken,
+    Broken(Breach),
 }
 
 /// Checksums and segmentation have no place in a descriptor.
@@ -250,12 +364,13 @@ impl SendFinished for MemifTx {
         let MemifTx { attached, counters, longest, parts } = self;
         let Some(ring) = attached.ring() else { return (0, false) };
         let ready = ring.ready();
-        let (mut used, mut bytes) = fill_singles(ring, ready.unwrap_or(0), batch, *longest);
+        let (ready, mut breach) = (ready.unwrap_or(0), ready.err());
+        let (mut used, mut bytes) = fill_singles(ring, ready, batch, *longest);
         let (mut slots, mut packets) = (usize::from(used), usize::from(used));
-        let (mut is_valid, mut is_to_be_finished) = (ready.is_some(), false);
+        let mut is_to_be_finished = false;
         for packet in batch.packets().skip(packets) {
-            let left = ready.unwrap_or(0) - used;
-            if left == 0 || !is_valid {
+            let left = ready - used;
+            if left == 0 {
                 break;
             }
             if packet.offload().is_some() {
@@ -268,8 +383,8 @@ impl SendFinished for MemifTx {
                 Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
                 Sent::TooLong => counters.dropped(),
                 Sent::NoRoom => break,
-                Sent::Broken => {
-                    is_valid = false;
+                Sent::Broken(found) => {
+                    breach = Some(found);
                     break;
                 }
             }
@@ -280,12 +395,12 @@ impl SendFinished for MemifTx {
             ring.advance(used);
             interrupts = ring.wants_interrupt();
         }
-        is_valid &= !ring.regions().is_broken();
+        let breach = breach.or(ring.regions().is_broken().then_some(Breach::TAKEN_AWAY));
         if interrupts {
             attached.raise();
         }
-        if !is_valid {
-            attached.give_up();
+        if let Some(breach) = breach {
+            attached.give_up(breach);
         }
         counters.moved_packets(packets, slots, bytes);
         batch.drop_front(slots);
@@ -296,7 +411,7 @@ impl SendFinished for MemifTx {
 /// Writes packets of one slot and one buffer each, from the front of the batch, until one is of another kind. Returns the counts
 /// of packets and bytes.
 #[inline(always)]
-fn fill_singles(ring: &Ring, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
+fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
     let Some((slots, pool)) = batch.contents() else { return (0, 0) };
     let view = pool.region().view();
     let (mut done, mut bytes) = (0, 0);
@@ -315,8 +430,8 @@ fn fill_singles(ring: &Ring, ready: u16, batch: &Batch, longest: usize) -> (u16,
 }
 
 /// Writes a packet to the buffer `ahead` of the next one, or to as many of the `left` as it needs.
-fn fill(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
-    let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken };
+fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
+    let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken(ring.outside(ahead)) };
     if length > part.len as usize {
         return fill_several(ring, ahead, left, packet, parts);
     }
@@ -330,7 +445,7 @@ fn fill(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, 
 }
 
 #[cold]
-fn fill_several(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, parts: &mut Vec<Part>) -> Sent {
+fn fill_several(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, parts: &mut Vec<Part>) -> Sent {
     // First their lengths: the descriptors stay as they are if there are too few.
     parts.clear();
     let (mut room, mut length) = (0, packet.len());
@@ -340,7 +455,7 @@ fn fill_several(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, parts: 
             // All that there will ever be are too few.
             return if left == ring.size() { Sent::TooLong } else { Sent::NoRoom };
         }
-        let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken };
+        let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken(ring.outside(ahead + count)) };
         room += part.len as usize;
         parts.push(part);
     }
@@ -348,11 +463,12 @@ fn fill_several(ring: &Ring, ahead: u16, left: u16, packet: &Packet<'_>, parts: 
     let mut segment: &[u8] = &[];
     for (number, part) in parts.iter().enumerate() {
         let len = (part.len as usize).min(length);
-        let Some(mapping) = ring.regions().place(part.region, part.offset, part.len) else { return Sent::Broken };
+        let place = ring.regions().place(part.region, part.offset, part.len);
+        let Some(mapping) = place else { return Sent::Broken(ring.outside(ahead + number as u16)) };
         let (mut at, end) = (part.offset as usize, part.offset as usize + len);
         while at < end {
             if segment.is_empty() {
-                let Some(next) = segments.next() else { return Sent::Broken };
+                let Some(next) = segments.next() else { return Sent::NoRoom }; // unreachable: `length` is the packet's
                 segment = next;
                 continue;
             }

@@ -13,12 +13,14 @@
 //! The peer may write anything at any time: an index is read once, then checked; so is a descriptor.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use super::regions::Regions;
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
+use crate::ring::{Breach, Cursor};
 
 /// The mark at the beginning of each ring.
 const COOKIE: u32 = 0x3E3_1F20;
@@ -86,7 +88,7 @@ pub struct Part {
 }
 
 /// One ring.
-pub struct Ring {
+pub struct MemifRing {
     words: DmaArray<AtomicU16>,
     table: Descriptors,
     regions: Arc<Regions>,
@@ -94,18 +96,18 @@ pub struct Ring {
     /// The places of the peer's index and of this side's own.
     theirs: usize,
     ours: usize,
-    /// How far this side's own index is ahead of `next`.
+    /// How far this side's own index is ahead of the next descriptor.
     ahead: u16,
-    /// The next descriptor to use, modulo 2^16.
-    next: u16,
+    /// Behind the descriptors that were handed over, and those of the peer.
+    cursor: Cursor<u16>,
     /// Of a connection that has ended: the descriptor behind the last packet that was there by then, modulo 2^16.
     end: Option<u16>,
 }
 
-impl Ring {
+impl MemifRing {
     /// Finds a ring in the connection's memory, at the descriptor where its last user has stopped; `None` if it is not wholly
     /// there, or no ring.
-    pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<Ring> {
+    pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<MemifRing> {
         let At { region, offset, log2_size, buffers } = at;
         let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
         let mapping = regions.place(region, offset, bytes_of(size) as u32)?;
@@ -120,7 +122,17 @@ impl Ring {
         // SAFETY: nothing of a ring's memory is lent as a slice.
         let (words, table) =
             unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
-        Some(Ring { words, table, regions: regions.clone(), buffers, theirs, ours, ahead, next, end: None })
+        Some(MemifRing {
+            words,
+            table,
+            regions: regions.clone(),
+            buffers,
+            theirs,
+            ours,
+            ahead,
+            cursor: Cursor::new(next, next),
+            end: None,
+        })
     }
 
     /// Writes the header of a client's ring, whose memory is zeros, and the descriptors if it copies.
@@ -156,7 +168,7 @@ impl Ring {
 
     /// Returns the next descriptor to use, modulo 2^16.
     pub fn next(&self) -> u16 {
-        self.next
+        self.cursor.own()
     }
 
     /// Returns the count of descriptors.
@@ -169,21 +181,30 @@ impl Ring {
         &self.regions
     }
 
-    /// Returns the count of descriptors that this side may use; `None` if the peer claims more than the ring has.
+    /// Returns the count of descriptors that this side may use.
+    ///
+    /// # Errors
+    /// The peer claims more than the ring has.
     #[inline(always)]
-    pub fn ready(&self) -> Option<u16> {
+    pub fn ready(&mut self) -> Result<u16, Breach> {
         // Acquire: descriptors and packets are read after the index.
-        let ready = self.words[self.theirs].load(Acquire).wrapping_sub(self.next);
-        (ready <= self.size()).then_some(ready)
+        let (ready, most) = (self.cursor.look(|| self.words[self.theirs].load(Acquire)), self.size());
+        match ready <= most {
+            true => Ok(ready),
+            false => Err(Breach::Beyond { what: "the count of descriptors", is: ready.into(), most: most.into() }),
+        }
     }
 
     /// Notes that the connection has ended. Returns whether packets that had been sent by then are left; those of a peer that goes
     /// on sending are not waited for.
     pub fn has_rest(&mut self) -> bool {
-        let end = self.end.unwrap_or_else(|| self.next.wrapping_add(self.ready().unwrap_or(0)));
+        let end = match self.end {
+            Some(end) => end,
+            None => self.ready().unwrap_or(0).wrapping_add(self.next()),
+        };
         self.end = Some(end);
         // A ring is shorter than half of the indices.
-        end.wrapping_sub(self.next) as i16 > 0 && !self.regions.is_broken()
+        end.wrapping_sub(self.next()) as i16 > 0 && !self.regions.is_broken()
     }
 
     /// Returns whether the connection has ended.
@@ -222,6 +243,14 @@ impl Ring {
         }
     }
 
+    /// Returns the breach of the descriptor `ahead` of the next one, whose buffer is not in the memory.
+    #[cold]
+    pub fn outside(&self, ahead: u16) -> Breach {
+        let (_, [first, second]) = self.descriptor(ahead);
+        let (first, second) = (first.load(Relaxed), second.load(Relaxed));
+        Breach::Outside { what: "a buffer", at: second as u32 as u64, len: first >> 32 }
+    }
+
     /// Returns where the buffer of the descriptor `ahead` of the next one probably is, for a hint alone: the peer may change it.
     #[inline(always)]
     pub fn hint(&self, ahead: u16) -> usize {
@@ -241,7 +270,7 @@ impl Ring {
     }
 
     /// Writes that `len` bytes at an offset of the region [`LENT`] are in the descriptor `ahead` of the next one: a part of a
-    /// packet, or room for one. [`advance`](Ring::advance) exposes it.
+    /// packet, or room for one. [`advance`](MemifRing::advance) exposes it.
     #[inline(always)]
     pub fn lend(&self, ahead: u16, offset: usize, len: usize, has_more: bool) {
         let (_, [first, second]) = self.descriptor(ahead);
@@ -249,7 +278,7 @@ impl Ring {
         second.store(offset as u64, Relaxed);
     }
 
-    /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](Ring::advance) exposes it.
+    /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](MemifRing::advance) exposes it.
     #[inline(always)]
     pub fn fill(&self, ahead: u16, part: Part, len: u32, has_more: bool) {
         let (_, [first, _]) = self.descriptor(ahead);
@@ -259,7 +288,7 @@ impl Ring {
     /// Empties the next `count` descriptors, for a client to receive into them again.
     #[inline(always)]
     pub fn empty(&self, count: u16) {
-        if self.buffers != Buffers::Named {
+        if let Buffers::Own(_) = self.buffers {
             for ahead in 0..count {
                 self.descriptor(ahead).1[0].store((BUFFER as u64) << 32, Relaxed);
             }
@@ -268,8 +297,8 @@ impl Ring {
 
     /// Takes the marks of a packet of several parts from descriptors that were received. DPDK's client that copies (22.11, and the
     /// source of 2025) sets them and never clears the first one: the next packet would seem to go on in the one behind it.
-    pub fn unchain(&self, ahead: u16, count: u16) {
-        for ahead in ahead..ahead.saturating_add(count) {
+    pub fn unchain(&self, descriptors: Range<u16>) {
+        for ahead in descriptors {
             let first = &self.descriptor(ahead).1[0];
             first.store(first.load(Relaxed) & !u64::from(NEXT), Relaxed);
         }
@@ -278,7 +307,7 @@ impl Ring {
     /// Returns the number of the descriptor `ahead` of the next one.
     #[inline(always)]
     pub fn number(&self, ahead: u16) -> usize {
-        usize::from(self.next.wrapping_add(ahead)) & (self.table.len() - 1)
+        usize::from(self.next().wrapping_add(ahead)) & (self.table.len() - 1)
     }
 
     #[inline(always)]
@@ -290,8 +319,8 @@ impl Ring {
     /// Hands `count` descriptors over to the peer.
     #[inline(always)]
     pub fn advance(&mut self, count: u16) {
-        self.next = self.next.wrapping_add(count);
-        self.words[self.ours].store(self.next.wrapping_add(self.ahead), Release);
+        let next = self.cursor.advance(count);
+        self.words[self.ours].store(next.wrapping_add(self.ahead), Release);
     }
 
     /// Returns whether the receiver wants an interrupt for what was handed over.

@@ -16,7 +16,7 @@ use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::message::*;
 use super::regions::Regions;
-use super::ring::{At, BUFFER, Buffers, NEXT, Ring, STRIDE};
+use super::ring::{At, BUFFER, Buffers, MemifRing, NEXT, STRIDE};
 use crate::batch::Batch;
 use crate::event::Interrupt;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
@@ -354,7 +354,7 @@ impl Peer {
         ftruncate(&file, LEN as u64).unwrap();
         let memory = Arc::new(Mapping::of_device(file.try_clone().unwrap(), 0, LEN).unwrap());
         for ring in 0..2 {
-            Ring::create(&memory, Peer::at(ring));
+            MemifRing::create(&memory, Peer::at(ring));
         }
         let events = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
         Peer { connection: Connection::new(socket.unwrap()), file, packets: memory.clone(), memory, events }
@@ -670,6 +670,10 @@ fn a_ring_of_a_lying_client_is_given_up() {
         tx.send(&mut batch);
         let (_, reason) = peer.end();
         assert!(reason.contains("breaks the rules"), "{what}: {reason}");
+        // The rule, and what the peer has written.
+        let is_named = reason.ends_with(&format!("is {}, and the most is {SIZE}", SIZE + 1));
+        let is_beyond = ["a head beyond the ring", "a packet without an end", "more buffers than the ring has"];
+        assert_eq!(is_named, is_beyond.contains(&what), "{what}: {reason}");
         let drops = server.statistics().unwrap().drops;
         assert_eq!(drops.malformed + drops.tx_too_long, n as u64 + 1, "{what}");
     }
@@ -717,7 +721,7 @@ fn what_a_client_has_not_taken_is_known() {
     let mut regions = Regions::default();
     regions.add(0, LEN as u64, peer.file.try_clone().unwrap()).unwrap();
     let at = At { buffers: Buffers::Named, ..Peer::at(TO_CLIENT) };
-    let ring = Ring::new(&Arc::new(regions), at, 0).unwrap();
+    let ring = MemifRing::new(&Arc::new(regions), at, 0).unwrap();
     for (head, tail, untaken) in
         [(0, 0, 0), (SIZE, 0, 0), (SIZE, 5, 5), (SIZE + 3, 5, 2), (SIZE + 5, 5, 0), (SIZE, SIZE, SIZE)]
     {

@@ -6,8 +6,7 @@
 //!     slots  [ ..... | packet | packet | ... | free ... ]
 //! ```
 //!
-//! Each side keeps its own index, and the other side's index as it was read last. It is read again only where the old
-//! value does not suffice, so that normally a cache line moves once a batch. Checked with loom in `tests/loom.rs`.
+//! Checked with loom in `tests/loom.rs`.
 #![allow(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -21,8 +20,10 @@ use loom::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
+use crate::ring::Cursor;
+
 /// The words on their way. It lives as long as one of the ends.
-struct Ring<T> {
+struct Channel<T> {
     places: Box<[UnsafeCell<T>]>,
     head: Line,
     tail: Line,
@@ -34,7 +35,7 @@ struct Line(AtomicU32);
 
 // SAFETY: a place is the sender's from `tail` to `head + len`, and the receiver's from `head` to `tail`. Each index is
 // moved by one of them only, with release, and read by the other with acquire. So no place is used by both at once.
-unsafe impl<T: Send> Sync for Ring<T> {}
+unsafe impl<T: Send> Sync for Channel<T> {}
 
 /// Fewer words are copied one by one: two calls of memcpy cost more.
 #[cfg(not(loom))]
@@ -42,18 +43,14 @@ const FEW: usize = 8;
 
 /// The sending end.
 pub struct Sender<T> {
-    ring: Arc<Ring<T>>,
-    tail: u32,
-    /// The receiver's index, as it was read last.
-    head: u32,
+    ring: Arc<Channel<T>>,
+    cursor: Cursor<u32>,
 }
 
 /// The receiving end.
 pub struct Receiver<T> {
-    ring: Arc<Ring<T>>,
-    head: u32,
-    /// The sender's index, as it was read last.
-    tail: u32,
+    ring: Arc<Channel<T>>,
+    cursor: Cursor<u32>,
 }
 
 /// Makes a channel with `len` places, a power of two.
@@ -61,11 +58,12 @@ pub fn channel<T: Copy + Default + Send>(len: usize) -> (Sender<T>, Receiver<T>)
     assert!(len.is_power_of_two(), "a ring's length is checked when a port is opened");
     let line = || Line(AtomicU32::new(0));
     let places = (0..len).map(|_| UnsafeCell::new(T::default())).collect();
-    let ring = Arc::new(Ring { places, head: line(), tail: line() });
-    (Sender { ring: ring.clone(), tail: 0, head: 0 }, Receiver { ring, head: 0, tail: 0 })
+    let ring = Arc::new(Channel { places, head: line(), tail: line() });
+    let cursor = Cursor::new(0, 0);
+    (Sender { ring: ring.clone(), cursor }, Receiver { ring, cursor })
 }
 
-impl<T: Copy> Ring<T> {
+impl<T: Copy> Channel<T> {
     fn len(&self) -> u32 {
         self.places.len() as u32
     }
@@ -148,16 +146,12 @@ impl<T: Copy> Sender<T> {
     /// Returns the number of free places, or an earlier one that is at least `wanted`.
     #[inline(always)]
     pub fn free(&mut self, wanted: usize) -> usize {
-        let free = |sender: &Sender<T>| (sender.ring.len() - sender.tail.wrapping_sub(sender.head)) as usize;
-        if free(self) < wanted {
-            self.head = self.ring.head.0.load(Ordering::Acquire);
-        }
-        free(self)
+        self.cursor.free(self.ring.len(), wanted as u32, || self.ring.head.0.load(Ordering::Acquire)) as usize
     }
 
     /// Returns whether all words were received.
     pub fn is_empty(&self) -> bool {
-        self.ring.head.0.load(Ordering::Acquire) == self.tail
+        self.ring.head.0.load(Ordering::Acquire) == self.cursor.own()
     }
 
     /// Sends the first words of `from` that fit; returns their number.
@@ -183,9 +177,8 @@ impl<T: Copy> Sender<T> {
 
     #[inline(always)]
     fn put(&mut self, words: &[T]) {
-        self.ring.put(self.tail, words);
-        self.tail = self.tail.wrapping_add(words.len() as u32);
-        self.ring.tail.0.store(self.tail, Ordering::Release);
+        self.ring.put(self.cursor.own(), words);
+        self.ring.tail.0.store(self.cursor.advance(words.len() as u32), Ordering::Release);
     }
 }
 
@@ -193,10 +186,7 @@ impl<T: Copy + Default> Receiver<T> {
     /// Returns the number of words to receive.
     #[inline(always)]
     pub fn available(&mut self) -> usize {
-        if self.tail == self.head {
-            self.tail = self.ring.tail.0.load(Ordering::Acquire);
-        }
-        self.tail.wrapping_sub(self.head) as usize
+        self.cursor.available(|| self.ring.tail.0.load(Ordering::Acquire)) as usize
     }
 
     /// Receives words into `to`, up to its length; returns their number.
@@ -213,11 +203,11 @@ impl<T: Copy + Default> Receiver<T> {
     /// As [`receive`](Receiver::receive), for one of the words that [`available`](Receiver::available) has found last, if it is wanted.
     #[inline(always)]
     pub fn receive_one_if(&mut self, is_wanted: impl FnOnce(T) -> bool) -> Option<T> {
-        if self.tail == self.head {
+        if self.cursor.other() == self.cursor.own() {
             return None;
         }
         let mut word = [T::default()];
-        self.ring.get(self.head, &mut word);
+        self.ring.get(self.cursor.own(), &mut word);
         is_wanted(word[0]).then(|| {
             self.advance(1);
             word[0]
@@ -226,18 +216,17 @@ impl<T: Copy + Default> Receiver<T> {
 
     #[inline(always)]
     fn get(&mut self, words: &mut [T]) {
-        self.ring.get(self.head, words);
+        self.ring.get(self.cursor.own(), words);
         self.advance(words.len() as u32);
     }
 
     #[inline(always)]
     fn advance(&mut self, count: u32) {
-        self.head = self.head.wrapping_add(count);
-        self.ring.head.0.store(self.head, Ordering::Release);
+        self.ring.head.0.store(self.cursor.advance(count), Ordering::Release);
     }
 
     /// Returns the number of words now, including those that [`available`](Receiver::available) has not looked for.
     pub fn waiting(&self) -> usize {
-        self.ring.tail.0.load(Ordering::Acquire).wrapping_sub(self.head) as usize
+        self.ring.tail.0.load(Ordering::Acquire).wrapping_sub(self.cursor.own()) as usize
     }
 }

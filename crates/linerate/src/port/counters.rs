@@ -46,10 +46,10 @@ impl Counters {
             tx_bytes: sum(&self.tx, QueueCounters::bytes),
             ..Statistics::default()
         };
-        sums.drops.no_descriptor = sum(&self.rx, QueueCounters::no_descriptors);
-        sums.drops.oversize = sum(&self.rx, QueueCounters::oversizes);
+        sums.drops.no_descriptor = sum(&self.rx, QueueCounters::no_descriptor);
+        sums.drops.oversize = sum(&self.rx, QueueCounters::oversize);
         sums.drops.malformed = sum(&self.rx, QueueCounters::drops);
-        sums.drops.no_buffer = sum(&self.rx, QueueCounters::no_buffers);
+        sums.drops.no_buffer = sum(&self.rx, QueueCounters::no_buffer);
         sums.drops.tx_too_long = sum(&self.tx, QueueCounters::drops);
         sums
     }

@@ -181,7 +181,7 @@ impl QueueCounters {
     }
 
     /// Returns how often the pool was exhausted.
-    pub fn no_buffers(&self) -> u64 {
+    pub fn no_buffer(&self) -> u64 {
         self.no_buffer.load(Ordering::Relaxed)
     }
 
@@ -191,12 +191,12 @@ impl QueueCounters {
     }
 
     /// Returns the count of packets for which the queue had no descriptor; 0 where the port counts them.
-    pub fn no_descriptors(&self) -> u64 {
+    pub fn no_descriptor(&self) -> u64 {
         self.no_descriptor.load(Ordering::Relaxed)
     }
 
     /// Returns the count of packets that were too long for the queue; 0 where the port counts them.
-    pub fn oversizes(&self) -> u64 {
+    pub fn oversize(&self) -> u64 {
         self.oversize.load(Ordering::Relaxed)
     }
 }

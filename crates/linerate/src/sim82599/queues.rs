@@ -6,7 +6,7 @@ use super::Direction;
 use super::board::Board;
 use super::breach::Breach;
 use super::functions::Functions;
-use super::ring::{Ring, Rings};
+use super::ring::{CardRing, Rings};
 use super::transmit::{self, Fetched};
 use crate::spec::x82599::*;
 use crate::spec::{Definition, Register};
@@ -35,7 +35,7 @@ impl Queues {
         Queues { rx: Rings::new(Direction::Receive), tx: Rings::new(Direction::Transmit) }
     }
 
-    fn ring(&mut self, direction: Direction, queue: u16) -> &mut Ring {
+    fn ring(&mut self, direction: Direction, queue: u16) -> &mut CardRing {
         match direction {
             Direction::Receive => &mut self.rx[queue as usize],
             Direction::Transmit => &mut self.tx[queue as usize],

@@ -20,7 +20,7 @@ use super::interrupt::Interrupts;
 use super::mac::{MAC_CONTROL, Mac};
 use super::queues::Stopped;
 use super::registers::Registers;
-use super::ring::{Ring, Rings};
+use super::ring::{CardRing, Rings};
 use super::rss::Rss;
 use super::switch::{Place, Switch};
 use super::wire::Frame;
@@ -190,7 +190,7 @@ impl Receive {
         }
         let longest = board.longest_frame() + 4;
         let receives = board.receives();
-        let in_use = |ring: &&Ring| receives || board.owner(ring.queue).is_some();
+        let in_use = |ring: &&CardRing| receives || board.owner(ring.queue).is_some();
         let rooms = rings.iter_enabled().filter(in_use).map(|ring| {
             let each = longest.div_ceil(board.buffer_bytes(ring.queue).max(1));
             ring.owned() / each as u32
@@ -493,7 +493,7 @@ fn coalesces(registers: &Registers, queue: u16) -> bool {
 fn deliver(
     board: &Board,
     maps: &Maps,
-    ring: &mut Ring,
+    ring: &mut CardRing,
     frame: &Frame,
     Reported { word0, status }: Reported,
     starts: &[usize],
@@ -565,15 +565,15 @@ fn deliver(
     Delivery::Done
 }
 
-fn write_buffer(maps: &Maps, ring: &Ring, address: u64, bytes: &[u8], oracle: &Oracle) {
+fn write_buffer(maps: &Maps, ring: &CardRing, address: u64, bytes: &[u8], oracle: &Oracle) {
     if !maps.write(address, bytes) {
-        let Ring { direction, queue, .. } = *ring;
+        let CardRing { direction, queue, .. } = *ring;
         oracle.note(Breach::Unmapped { direction, queue, address, len: bytes.len() });
     }
 }
 
 /// Updates a queue's head and counters, once for all frames of a step.
-fn count_delivered(Board { registers, .. }: &Board, ring: &mut Ring) {
+fn count_delivered(Board { registers, .. }: &Board, ring: &mut CardRing) {
     registers.set(RDH::at(ring.queue), ring.head);
     let place = statistics_place(registers, ring.queue);
     let (packets, octets) = (std::mem::take(&mut ring.packets), std::mem::take(&mut ring.octets));

@@ -18,7 +18,7 @@ use crate::spec::x82599::QUEUES;
 ///   0            head              tail        len
 ///   | driver's   | card's          | driver's  |
 /// ```
-pub(super) struct Ring {
+pub(super) struct CardRing {
     pub direction: Direction,
     pub queue: u16,
     pub enabled: bool,
@@ -69,9 +69,9 @@ struct Given {
     hash: Option<u32>,
 }
 
-impl Ring {
-    pub fn new(direction: Direction, queue: u16) -> Ring {
-        Ring {
+impl CardRing {
+    pub fn new(direction: Direction, queue: u16) -> CardRing {
+        CardRing {
             direction,
             queue,
             enabled: false,
@@ -92,7 +92,7 @@ impl Ring {
     }
 
     pub fn enable(&mut self, base: u64, len: u32) {
-        *self = Ring { enabled: true, base, len, ..Ring::new(self.direction, self.queue) };
+        *self = CardRing { enabled: true, base, len, ..CardRing::new(self.direction, self.queue) };
     }
 
     /// Sets the head that the driver wrote, while the ring is empty.
@@ -103,7 +103,7 @@ impl Ring {
     }
 
     pub fn disable(&mut self) {
-        *self = Ring::new(self.direction, self.queue);
+        *self = CardRing::new(self.direction, self.queue);
     }
 
     /// Returns the number of descriptors that the card owns.
@@ -145,7 +145,7 @@ impl Ring {
 
     /// Sets the tail that the driver wrote; false, and the old tail stays, if it is invalid.
     pub fn move_tail(&mut self, tail: u32, oracle: &Oracle) -> bool {
-        let Ring { direction, queue, len, .. } = *self;
+        let CardRing { direction, queue, len, .. } = *self;
         if tail >= len {
             oracle.note(Breach::TailOutOfRange { direction, queue, tail, len });
             return false;
@@ -165,7 +165,7 @@ impl Ring {
         self.descriptor_at(maps, self.index(n), oracle)
     }
 
-    /// As [`descriptor`](Ring::descriptor), by its index.
+    /// As [`descriptor`](CardRing::descriptor), by its index.
     #[inline(always)]
     pub fn descriptor_at<'m>(&self, maps: &'m Maps, index: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
         let address = self.base.wrapping_add(u64::from(index) * 16);
@@ -229,7 +229,7 @@ impl Ring {
         }
     }
 
-    /// Returns whether descriptors are remembered, to be [compared](Ring::compare) when the card uses them.
+    /// Returns whether descriptors are remembered, to be [compared](CardRing::compare) when the card uses them.
     #[inline]
     pub fn is_watched(&self) -> bool {
         !self.given.is_empty()
@@ -259,14 +259,14 @@ const LINE: usize = 4;
 
 /// The rings of one direction, by the number of their queue.
 pub(super) struct Rings {
-    all: Vec<Ring>,
+    all: Vec<CardRing>,
     /// The queues that are enabled: a step looks at no others.
     enabled: Vec<u16>,
 }
 
 impl Rings {
     pub fn new(direction: Direction) -> Rings {
-        Rings { all: (0..QUEUES).map(|queue| Ring::new(direction, queue)).collect(), enabled: Vec::new() }
+        Rings { all: (0..QUEUES).map(|queue| CardRing::new(direction, queue)).collect(), enabled: Vec::new() }
     }
 
     /// Takes note of queues that were enabled or disabled.
@@ -281,27 +281,27 @@ impl Rings {
     }
 
     /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
-    pub fn enabled_at(&mut self, place: usize) -> &mut Ring {
+    pub fn enabled_at(&mut self, place: usize) -> &mut CardRing {
         let queue = self.enabled[place % self.enabled.len()];
         &mut self.all[usize::from(queue)]
     }
 
     /// Returns the rings of the enabled queues.
-    pub fn iter_enabled(&self) -> impl Iterator<Item = &Ring> {
+    pub fn iter_enabled(&self) -> impl Iterator<Item = &CardRing> {
         self.enabled.iter().map(|queue| &self.all[usize::from(*queue)])
     }
 }
 
 impl Deref for Rings {
-    type Target = [Ring];
+    type Target = [CardRing];
 
-    fn deref(&self) -> &[Ring] {
+    fn deref(&self) -> &[CardRing] {
         &self.all
     }
 }
 
 impl DerefMut for Rings {
-    fn deref_mut(&mut self) -> &mut [Ring] {
+    fn deref_mut(&mut self) -> &mut [CardRing] {
         &mut self.all
     }
 }

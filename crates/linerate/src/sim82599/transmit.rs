@@ -12,7 +12,7 @@ use super::functions::Functions;
 use super::interrupt::Interrupts;
 use super::mac::Mac;
 use super::offload::{self, Context, Wanted};
-use super::ring::{Descriptor, Ring, Rings};
+use super::ring::{CardRing, Descriptor, Rings};
 use super::switch::{Place, Switch};
 use super::wire::Frame;
 use crate::spec::descriptor::{context, legacy_transmit, transmit};
@@ -145,7 +145,7 @@ impl Transmit {
                 let (start, len) = (bytes.len(), (word & transmit::DTALEN_MASK) as usize);
                 bytes.resize(start + len, 0);
                 space.maps().read(address, &mut bytes[start..]);
-                if hash != Ring::hash(&space.maps(), address, len) {
+                if hash != CardRing::hash(&space.maps(), address, len) {
                     board.oracle.note(Breach::BufferChanged { direction: Direction::Transmit, queue, index });
                 }
             }
@@ -223,13 +223,13 @@ fn count(Board { registers, .. }: &Board, queue: u16, frames: u64, octets: u64) 
 }
 
 /// Returns the data descriptors that the card has fetched from a queue, which is about to be disabled.
-pub(super) fn fetch(maps: &Maps, ring: &Ring, oracle: &Oracle) -> Vec<Fetched> {
+pub(super) fn fetch(maps: &Maps, ring: &CardRing, oracle: &Oracle) -> Vec<Fetched> {
     let mut fetched = Vec::new();
     for n in 0..ring.owned().min(FETCHED_AHEAD) {
         let Some(words) = ring.descriptor(maps, n, oracle).map(Descriptor::read) else { break };
         let is_context = words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
         if !is_context {
-            let hash = Ring::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
+            let hash = CardRing::hash(maps, words[0], (words[1] & transmit::DTALEN_MASK) as usize);
             fetched.push(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
         }
     }
@@ -241,14 +241,14 @@ pub(super) fn fetch(maps: &Maps, ring: &Ring, oracle: &Oracle) -> Vec<Fetched> {
 
 /// Gathers the packet at the ring's head into `packet`; false if it is not complete yet. A packet that breaks the rules is
 /// taken as far as possible.
-fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gathered: &mut Gathered) -> bool {
-    let Ring { direction, queue, .. } = *ring;
+fn gather(board: &Board, maps: &Maps, ring: &mut CardRing, packet: &mut Vec<u8>, gathered: &mut Gathered) -> bool {
+    let CardRing { direction, queue, .. } = *ring;
     // The first data descriptor's second word, the number of data descriptors, and their bytes.
     let (mut first, mut data, mut total) = (0, 0, 0);
     for n in 0..ring.owned() {
         let Some(words) = ring.descriptor(maps, n, &board.oracle).map(Descriptor::read) else { return false };
         let [address, word] = words;
-        let bad = |ring: &Ring, why| {
+        let bad = |ring: &CardRing, why| {
             board.oracle.note(Breach::BadDescriptor { direction, queue, index: ring.index(n), word, why })
         };
         let is_advanced = word & transmit::DEXT != 0;
@@ -325,11 +325,11 @@ fn gather(board: &Board, maps: &Maps, ring: &mut Ring, packet: &mut Vec<u8>, gat
 fn fill(
     gathered: &mut Gathered,
     board: &Board,
-    ring: &Ring,
+    ring: &CardRing,
     descriptors: u32,
     [first, last]: [u64; 2],
     total: usize,
-    bad: &dyn Fn(&Ring, &'static str),
+    bad: &dyn Fn(&CardRing, &'static str),
 ) {
     (gathered.descriptors, gathered.last, gathered.insert_crc) = (descriptors, last, last & transmit::IFCS != 0);
     (gathered.wanted, gathered.vlan, gathered.stamp, gathered.broken) = (None, None, false, false);
@@ -379,7 +379,7 @@ fn fill(
 }
 
 /// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
-fn report(board: &Board, maps: &Maps, ring: &mut Ring, gathered: &Gathered) {
+fn report(board: &Board, maps: &Maps, ring: &mut CardRing, gathered: &Gathered) {
     let count = gathered.descriptors;
     let requests = |word: u64| word & transmit::RS != 0;
     if count == 1 && !gathered.broken {
@@ -406,7 +406,7 @@ fn report(board: &Board, maps: &Maps, ring: &mut Ring, gathered: &Gathered) {
 }
 
 /// Writes back the descriptors whose reports are held.
-fn write_back(Board { registers, oracle, .. }: &Board, maps: &Maps, ring: &mut Ring) {
+fn write_back(Board { registers, oracle, .. }: &Board, maps: &Maps, ring: &mut CardRing) {
     let head_address =
         u64::from(registers.get(TDWBAL::at(ring.queue))) | u64::from(registers.get(TDWBAH::at(ring.queue))) << 32;
     if head_address & 1 != 0 {

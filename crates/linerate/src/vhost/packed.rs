@@ -21,8 +21,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::memory::GuestMemory;
 use super::places::{Kept, Record};
-use super::ring::{Addresses, Descriptor, Found, Head, Ring};
+use super::ring::{Addresses, Descriptor, DeviceRing, Found, Head};
 use crate::memory::{Descriptors, DmaArray, full_fence};
+use crate::ring::Breach;
 use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, MODE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 
@@ -198,7 +199,7 @@ impl Packed {
         while at != to && chains.len() < self.size() {
             let Some((first, id)) = self.descriptor(at) else { break };
             let chain = Head { first, place: at, end: self.after(at), id };
-            let whole = self.whole(chain);
+            let whole = self.whole(chain).ok();
             chains.push(whole.unwrap_or(chain));
             match whole {
                 Some(chain) => at = chain.end,
@@ -244,7 +245,7 @@ impl Packed {
     }
 }
 
-impl Ring for Packed {
+impl DeviceRing for Packed {
     #[inline(always)]
     fn size(&self) -> usize {
         self.used.len()
@@ -262,8 +263,8 @@ impl Ring for Packed {
     }
 
     #[inline(always)]
-    fn look(&mut self) -> bool {
-        true
+    fn look(&mut self) -> Result<(), Breach> {
+        Ok(())
     }
 
     #[inline(always)]
@@ -284,11 +285,12 @@ impl Ring for Packed {
     }
 
     #[inline(always)]
-    fn follow(&self, chain: &mut Head, _: Descriptor) -> Option<Descriptor> {
+    fn follow(&self, chain: &mut Head, _: Descriptor) -> Result<Descriptor, Breach> {
         // The driver makes a chain's first descriptor available last; its id is in the last one (2.8.6).
-        let (descriptor, id) = self.descriptor(chain.end)?;
+        let next = self.descriptor(chain.end);
+        let (descriptor, id) = next.ok_or(Breach::Other("a chain's next descriptor is not available"))?;
         (chain.id, chain.end) = (id, self.after(chain.end));
-        Some(descriptor)
+        Ok(descriptor)
     }
 
     fn of_table(address: u64, rest: u64, number: usize, count: usize) -> Descriptor {

@@ -14,15 +14,16 @@ use rustix::event::epoll;
 
 use super::log::Log;
 use super::memory::{GuestMemory, Place};
-use super::ring::{Descriptor, Found, Head, MOST_PARTS, Ring};
+use super::ring::{Descriptor, DeviceRing, Found, Head, MOST_PARTS};
 use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 use crate::batch::{Batch, MAX_CHAIN};
-use crate::error::{Error, Result};
+use crate::error::{self, Error};
 use crate::event::Interrupt;
 use crate::memory::{Mapping, Pool};
 use crate::offload::{Offload, Taken};
 use crate::packet::Packet;
 use crate::port::{QueueCounters, RegionRx, SendFinished, Transmit};
+use crate::ring::Breach;
 use crate::slot::{HEADROOM, Slot};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
@@ -121,46 +122,53 @@ impl VhostRx {
             setup.announcement = None;
             counters.moved_packets(1, 1, frame.len());
         }
-        let is_valid = match ring {
+        let taken = match ring {
             AnyRing::Split(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
             AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
         };
-        if !is_valid {
-            attached.give_up();
+        if let Err(breach) = taken {
+            attached.give_up(breach);
         }
         attached.leave();
     }
 }
 
-/// Takes chains, and returns them to the driver. Returns false if one breaks the rules.
+/// Takes chains, and returns them to the driver.
+///
+/// # Errors
+/// A chain breaks the rules.
 #[inline(always)]
 fn take_from(
-    ring: &mut impl Ring,
+    ring: &mut impl DeviceRing,
     setup: &Setup,
     batch: &mut Batch,
     pool: &Arc<Pool>,
     counters: &QueueCounters,
     limits: Limits,
     parts: &mut Chain,
-) -> bool {
-    let end = match ring.look() {
-        true if setup.is_enabled => take(ring, setup, batch, pool, counters, limits, parts),
-        true => discard(ring, counters),
-        false => None,
-    };
-    if let Some(end) = end
+) -> Result<(), Breach> {
+    let end = ring.look().and_then(|()| match setup.is_enabled {
+        true => take(ring, setup, batch, pool, counters, limits, parts),
+        false => discard(ring, counters),
+    });
+    if let Ok(end) = end
         && end != ring.next()
         && ring.publish(end)
     {
         setup.call.iter().for_each(|call| call.raise());
     }
-    end.is_some() && !setup.memory.is_broken()
+    match setup.memory.is_broken() {
+        false => end.map(drop),
+        true => Err(Breach::TAKEN_AWAY),
+    }
 }
 
-/// Empties a ring that is disabled (vhost-user, "Ring states"), and counts what is dropped. Returns where it ends, `None` if a
-/// chain breaks the rules.
+/// Empties a ring that is disabled (vhost-user, "Ring states"), and counts what is dropped. Returns where it ends.
+///
+/// # Errors
+/// A chain breaks the rules.
 #[cold]
-fn discard(ring: &mut impl Ring, counters: &QueueCounters) -> Option<u16> {
+fn discard(ring: &mut impl DeviceRing, counters: &QueueCounters) -> Result<u16, Breach> {
     let mut at = ring.next();
     for _ in 0..ring.size().min(MOST_DROPPED) {
         match ring.head(at) {
@@ -171,10 +179,10 @@ fn discard(ring: &mut impl Ring, counters: &QueueCounters) -> Option<u16> {
                 at = chain.end;
             }
             Found::Nothing => break,
-            Found::Broken => return None,
+            Found::Broken(breach) => return Err(breach),
         }
     }
-    Some(at)
+    Ok(at)
 }
 
 /// The longest packets that a queue takes.
@@ -184,17 +192,20 @@ struct Limits {
     longest_single: usize,
 }
 
-/// Takes the chains that are available. Returns where they end, `None` if one breaks the rules.
+/// Takes the chains that are available. Returns where they end.
+///
+/// # Errors
+/// A chain breaks the rules.
 #[inline(always)]
 fn take(
-    ring: &mut impl Ring,
+    ring: &mut impl DeviceRing,
     setup: &Setup,
     batch: &mut Batch,
     pool: &Arc<Pool>,
     counters: &QueueCounters,
     limits: Limits,
     parts: &mut Chain,
-) -> Option<u16> {
+) -> Result<u16, Breach> {
     let header = header_len(setup.features);
     let may_be_unfinished =
         setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6 | feature::HOST_USO) != 0;
@@ -236,7 +247,7 @@ fn take(
         let head = match ring.head(at) {
             Found::Chain(head) => head,
             Found::Nothing => break,
-            Found::Broken => return None,
+            Found::Broken(breach) => return Err(breach),
         };
         if offered == 0 {
             counters.found_no_buffer();
@@ -267,7 +278,7 @@ fn take(
         }
     }
     counters.moved_packets(packets, batch.len() - slots, bytes);
-    Some(at)
+    Ok(at)
 }
 
 /// Returns whether a header leaves something to do.
@@ -339,35 +350,52 @@ impl Chain {
         self.len
     }
 
-    /// Adds a chain's stretches, and returns all of it; `None` if it breaks the rules: a loop, memory that is not there,
-    /// parts of the other direction.
-    fn gather<R: Ring>(&mut self, ring: &R, memory: &GuestMemory, mut chain: Head, writable: bool) -> Option<Head> {
+    /// Adds a chain's stretches, and returns all of it.
+    ///
+    /// # Errors
+    /// It breaks the rules: a loop, memory that is not there, parts of the other direction.
+    fn gather<R: DeviceRing>(
+        &mut self,
+        ring: &R,
+        memory: &GuestMemory,
+        mut chain: Head,
+        writable: bool,
+    ) -> Result<Head, Breach> {
         let mut descriptor = chain.first;
         if descriptor.flags & INDIRECT != 0 {
             self.gather_indirect::<R>(memory, descriptor, writable)?;
-            return Some(chain);
+            return Ok(chain);
         }
         for _ in 0..ring.size().min(MOST_PARTS) {
             self.add(memory, descriptor, writable)?;
             if descriptor.flags & NEXT == 0 {
-                return Some(chain);
+                return Ok(chain);
             }
             descriptor = ring.follow(&mut chain, descriptor)?;
             // A table ends the chain (2.7.5.3.1): it may not be in the middle.
             if descriptor.flags & INDIRECT != 0 {
-                return None;
+                return Err(Breach::Other("a chain goes on in an indirect table"));
             }
         }
-        None
+        Err(ring.too_long())
     }
 
-    fn gather_indirect<R: Ring>(&mut self, memory: &GuestMemory, table: Descriptor, writable: bool) -> Option<()> {
+    fn gather_indirect<R: DeviceRing>(
+        &mut self,
+        memory: &GuestMemory,
+        table: Descriptor,
+        writable: bool,
+    ) -> Result<(), Breach> {
         const SIZE: usize = 16;
-        let len = table.len as usize;
-        let place = memory.guest(table.address).filter(|place| place.len >= len)?;
+        let (at, len) = (table.address, table.len as usize);
+        let place = memory.guest(at).filter(|place| place.len >= len);
+        let place = place.ok_or(Breach::Outside { what: "an indirect table", at, len: len as u64 })?;
         let count = len / SIZE;
-        if count == 0 || !len.is_multiple_of(SIZE) || table.flags & NEXT != 0 {
-            return None;
+        if count == 0 || !len.is_multiple_of(SIZE) {
+            return Err(Breach::Other("the length of an indirect table is 0, or no multiple of 16"));
+        }
+        if table.flags & NEXT != 0 {
+            return Err(Breach::Other("a chain goes on behind an indirect table"));
         }
         let mut number = 0;
         for done in 1..=count.min(MOST_PARTS) {
@@ -376,37 +404,45 @@ impl Chain {
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
             let descriptor = R::of_table(word(0), word(8), number, count);
             if descriptor.flags & INDIRECT != 0 {
-                return None;
+                return Err(Breach::Other("an indirect table has another one"));
             }
             self.add(memory, descriptor, writable)?;
             if descriptor.flags & NEXT == 0 {
-                return Some(());
+                return Ok(());
             }
             number = usize::from(descriptor.next);
-            if number >= count || done == count {
-                return None;
+            let most = count as u64 - 1;
+            if number >= count {
+                return Err(Breach::Beyond { what: "a descriptor's number in its table", is: number as u64, most });
+            }
+            if done == count {
+                return Err(Breach::Other("the chain in an indirect table does not end"));
             }
         }
-        None
+        Err(Breach::Beyond { what: "the count of a table's descriptors", is: count as u64, most: MOST_PARTS as u64 })
     }
 
-    fn add(&mut self, memory: &GuestMemory, descriptor: Descriptor, writable: bool) -> Option<()> {
+    fn add(&mut self, memory: &GuestMemory, descriptor: Descriptor, writable: bool) -> Result<(), Breach> {
         let Descriptor { mut address, len, flags, .. } = descriptor;
-        if (flags & WRITE != 0) != writable {
-            return None;
+        match (writable, flags & WRITE != 0) {
+            (true, false) => return Err(Breach::Other("the device may not write a buffer of its receive queue")),
+            (false, true) => return Err(Breach::Other("the device may write a buffer of its transmit queue")),
+            _ => {}
         }
+        let outside = Breach::Outside { what: "a buffer", at: address, len: len.into() };
         // A buffer may cross from one region into the next.
         let mut left = len as usize;
         while left > 0 {
-            let here = memory.guest(address)?.len.min(left);
+            let here = memory.guest(address).ok_or(outside)?.len.min(left);
             if self.parts.len() >= MOST_PARTS {
-                return None;
+                let (is, most) = (MOST_PARTS as u64 + 1, MOST_PARTS as u64);
+                return Err(Breach::Beyond { what: "the count of a chain's parts", is, most });
             }
             self.parts.push((address, here));
-            (address, left) = (address.checked_add(here as u64)?, left - here);
+            (address, left) = (address.checked_add(here as u64).ok_or(outside)?, left - here);
         }
         self.len += len as usize;
-        Some(())
+        Ok(())
     }
 
     /// Logs that the first `len` bytes were written.
@@ -496,7 +532,7 @@ enum Sent {
     /// It must be finished first: the driver cannot.
     Unfinished,
     /// A chain breaks the rules.
-    Broken,
+    Broken(Breach),
 }
 
 impl SendFinished for VhostTx {
@@ -507,14 +543,14 @@ impl SendFinished for VhostTx {
     fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
         let VhostTx { attached, counters, longest, parts } = self;
         let Some(Running { ring, setup }) = attached.enter() else { return (0, false) };
-        let Filled { slots, is_valid, is_to_be_finished } = match (ring, setup.log.is_some()) {
+        let Filled { slots, breach, is_to_be_finished } = match (ring, setup.log.is_some()) {
             (AnyRing::Split(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Split(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Packed(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Packed(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
         };
-        if !is_valid {
-            attached.give_up();
+        if let Some(breach) = breach {
+            attached.give_up(breach);
         }
         attached.leave();
         batch.drop_front(slots);
@@ -526,8 +562,8 @@ impl SendFinished for VhostTx {
 struct Filled {
     /// The count of slots taken.
     slots: usize,
-    /// False if a chain breaks the rules.
-    is_valid: bool,
+    /// A chain breaks the rules.
+    breach: Option<Breach>,
     /// The next packet must be finished first.
     is_to_be_finished: bool,
 }
@@ -535,7 +571,7 @@ struct Filled {
 /// Fills chains, and returns them to the driver. While what is written `IS_LOGGED`, no packet takes the quick way.
 #[inline(always)]
 fn fill_from<const IS_LOGGED: bool>(
-    ring: &mut impl Ring,
+    ring: &mut impl DeviceRing,
     setup: &Setup,
     batch: &mut Batch,
     counters: &QueueCounters,
@@ -543,21 +579,22 @@ fn fill_from<const IS_LOGGED: bool>(
     parts: &mut Chain,
 ) -> Filled {
     let header = header_len(setup.features);
-    let mut is_valid = ring.look() && !setup.memory.is_broken();
-    let (mut at, mut packets, mut bytes) = match is_valid && setup.is_enabled && !IS_LOGGED && batch.len() >= FEW {
-        true => fill_singles(ring, setup, batch, header, longest),
-        false => (ring.next(), 0, 0),
-    };
+    let mut breach = ring.look().err().or(setup.memory.is_broken().then_some(Breach::TAKEN_AWAY));
+    let (mut at, mut packets, mut bytes) =
+        match breach.is_none() && setup.is_enabled && !IS_LOGGED && batch.len() >= FEW {
+            true => fill_singles(ring, setup, batch, header, longest),
+            false => (ring.next(), 0, 0),
+        };
     let (mut slots, mut is_to_be_finished) = (packets, false);
     for mut packet in batch.packets().skip(packets) {
-        if !is_valid || !setup.is_enabled {
+        if breach.is_some() || !setup.is_enabled {
             break;
         }
         let head = match ring.head(at) {
             Found::Chain(head) => head,
             Found::Nothing => break,
-            Found::Broken => {
-                is_valid = false;
+            Found::Broken(found) => {
+                breach = Some(found);
                 break;
             }
         };
@@ -577,8 +614,8 @@ fn fill_from<const IS_LOGGED: bool>(
                 is_to_be_finished = true;
                 break;
             }
-            Sent::Broken => {
-                is_valid = false;
+            Sent::Broken(found) => {
+                breach = Some(found);
                 break;
             }
         }
@@ -588,7 +625,7 @@ fn fill_from<const IS_LOGGED: bool>(
         setup.call.iter().for_each(|call| call.raise());
     }
     counters.moved_packets(packets, slots, bytes);
-    Filled { slots, is_valid, is_to_be_finished }
+    Filled { slots, breach, is_to_be_finished }
 }
 
 /// Writes packets of one slot to chains of one descriptor each, from the front of the batch, until one is of another kind.
@@ -599,7 +636,7 @@ fn fill_from<const IS_LOGGED: bool>(
 /// the processor asks for all their lines at once.
 #[inline(always)]
 fn fill_singles(
-    ring: &mut impl Ring,
+    ring: &mut impl DeviceRing,
     setup: &Setup,
     batch: &Batch,
     header: usize,
@@ -641,7 +678,7 @@ fn fill_singles(
 
 /// Writes a packet that fits a chain's only descriptor. Returns false for any other.
 #[inline(always)]
-fn fill_single(ring: &mut impl Ring, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
+fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
     let needed = header + packet.len();
     if packet.offload().is_some() {
         return false;
@@ -678,7 +715,7 @@ fn single_header() -> [u8; header::LEN] {
 /// Writes a packet to as many chains as it needs, from the place `first` on.
 #[cold]
 fn fill_chains(
-    ring: &mut impl Ring,
+    ring: &mut impl DeviceRing,
     setup: &Setup,
     first: u16,
     header: usize,
@@ -705,9 +742,12 @@ fn fill_chains(
             // All that there will ever be are too few.
             Found::Nothing if ring.is_whole(first, at) => return Sent::TooLong,
             Found::Nothing => return Sent::NoRoom,
-            Found::Broken => None,
+            Found::Broken(breach) => Err(breach),
         };
-        let Some(chain) = chain else { return Sent::Broken };
+        let chain = match chain {
+            Ok(chain) => chain,
+            Err(breach) => return Sent::Broken(breach),
+        };
         chains[count] = Some((chain, parts.len()));
         (at, count) = (chain.end, count + 1);
     }
@@ -738,7 +778,7 @@ impl Sleep {
     ///
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
-    pub fn new(vring: &Vring) -> Result<Sleep> {
+    pub fn new(vring: &Vring) -> error::Result<Sleep> {
         let fail = |error| Error::system("epoll", error);
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
         epoll::add(&events, vring.changed(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(fail)?;

@@ -3,6 +3,7 @@
 //!
 //! A place is where a chain begins. Each format counts places in its own way, in 16 bits; queues compare them at most.
 
+use crate::ring::Breach;
 use crate::spec::virtio::ring::{INDIRECT, NEXT};
 
 /// The most descriptors of a chain, however it is made.
@@ -28,7 +29,7 @@ pub struct Descriptor {
     pub next: u16,
 }
 
-/// A chain. `id` and `end` are those of a single descriptor until all of it was [followed](Ring::follow).
+/// A chain. `id` and `end` are those of a single descriptor until all of it was [followed](DeviceRing::follow).
 #[derive(Clone, Copy)]
 pub struct Head {
     pub first: Descriptor,
@@ -46,22 +47,25 @@ pub enum Found {
     /// The driver has made no chain available there yet.
     Nothing,
     /// A breach of the rules.
-    Broken,
+    Broken(Breach),
 }
 
 /// The device's side of a virtqueue, of either format.
-pub trait Ring {
+pub trait DeviceRing {
     /// Returns the count of descriptors.
     fn size(&self) -> usize;
 
-    /// Returns the place of the first chain that is not [published](Ring::publish) as used.
+    /// Returns the place of the first chain that is not [published](DeviceRing::publish) as used.
     fn next(&self) -> u16;
 
     /// Returns whether a chain may be available.
     fn has_work(&self) -> bool;
 
-    /// Looks how many chains are available. Returns false if the driver claims more than the ring has.
-    fn look(&mut self) -> bool;
+    /// Looks how many chains are available.
+    ///
+    /// # Errors
+    /// The driver claims more than the ring has.
+    fn look(&mut self) -> Result<(), Breach>;
 
     /// Returns the most chains that may be available from a place on.
     fn most(&self, place: u16) -> usize;
@@ -69,19 +73,31 @@ pub trait Ring {
     /// Returns what is at a place.
     fn head(&self, place: u16) -> Found;
 
-    /// Returns the descriptor that follows `from` in a chain, and moves the chain's end; `None` if there is none.
-    fn follow(&self, chain: &mut Head, from: Descriptor) -> Option<Descriptor>;
+    /// Returns the descriptor that follows `from` in a chain, and moves the chain's end.
+    ///
+    /// # Errors
+    /// There is none.
+    fn follow(&self, chain: &mut Head, from: Descriptor) -> Result<Descriptor, Breach>;
 
-    /// Follows a chain to its end; `None` if it breaks the rules.
-    fn whole(&self, mut chain: Head) -> Option<Head> {
+    /// Follows a chain to its end.
+    ///
+    /// # Errors
+    /// It breaks the rules.
+    fn whole(&self, mut chain: Head) -> Result<Head, Breach> {
         let mut descriptor = chain.first;
         for _ in 0..self.size().min(MOST_PARTS) {
             if descriptor.flags & NEXT == 0 || descriptor.flags & INDIRECT != 0 {
-                return Some(chain);
+                return Ok(chain);
             }
             descriptor = self.follow(&mut chain, descriptor)?;
         }
-        None
+        Err(self.too_long())
+    }
+
+    /// Returns the breach of a chain that does not end.
+    fn too_long(&self) -> Breach {
+        let most = self.size().min(MOST_PARTS) as u64;
+        Breach::Beyond { what: "the count of a chain's descriptors", is: most + 1, most }
     }
 
     /// Reads descriptor `number` of an indirect table of `count`, from its two words.
@@ -92,7 +108,7 @@ pub trait Ring {
     /// Returns whether the chains between two places are all that the ring can hold.
     fn is_whole(&self, from: u16, to: u16) -> bool;
 
-    /// Writes that a chain is used, with `len` bytes written; [`publish`](Ring::publish) exposes it. Chains are used in order.
+    /// Writes that a chain is used, with `len` bytes written; [`publish`](DeviceRing::publish) exposes it. Chains are used in order.
     fn put_used(&mut self, chain: Head, len: u32);
 
     /// Exposes all used chains at once, which end at `to`. Returns whether the driver wants an interrupt.

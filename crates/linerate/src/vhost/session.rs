@@ -17,7 +17,7 @@ use super::log::Log;
 use super::memory::{Described, GuestMemory, MOST_REGIONS};
 use super::message::*;
 use super::ring::Addresses;
-use super::vring::{Announcement, Setup, Vring};
+use super::vring::{Announcement, Setup, Stalled, Vring};
 use crate::error::Result;
 use crate::event::{Interrupt, PEER_TIMEOUT};
 use crate::port::{FRAME_HEADERS, span_of};
@@ -92,21 +92,32 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
 }
 
 /// The end of a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
     /// The front end has asked for features, and has shared no memory.
     Early,
     Other,
 }
 
-/// A message that breaks the protocol, or asks for what cannot be.
-struct Refused(&'static str);
+/// The reason why a message is not carried out.
+enum Refused {
+    /// It breaks the protocol, or asks for what cannot be.
+    Message(&'static str),
+    /// A queue still works with what the message changes: the front end must not take it for done.
+    Stalled,
+}
+
+impl From<Stalled> for Refused {
+    fn from(_: Stalled) -> Refused {
+        Refused::Stalled
+    }
+}
 
 /// The reply's payload; `None` if the message has none.
 type Answer = std::result::Result<Option<Vec<u8>>, Refused>;
 
 /// One connection.
-struct Session {
+pub(super) struct Session {
     connection: Connection,
     shared: Arc<Shared>,
     memory: Arc<GuestMemory>,
@@ -119,7 +130,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(shared: Arc<Shared>, connection: Connection) -> Session {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Session {
         Session {
             connection,
             shared,
@@ -134,7 +145,7 @@ impl Session {
 
     /// Serves the front end until it is gone, or the port is closed. One that says nothing, or stops within a message, does not
     /// keep the next one waiting; between messages it may be silent for any time.
-    fn run(mut self, stop: &Interrupt) -> End {
+    pub(super) fn run(mut self, stop: &Interrupt) -> End {
         let mut expected_since = Some(Instant::now());
         loop {
             let left = expected_since.map(|since| PEER_TIMEOUT.saturating_sub(since.elapsed()));
@@ -184,7 +195,7 @@ impl Session {
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = match Request::try_from(request) {
             Ok(request) => self.answer(request, &message, descriptors),
-            Err(()) => Err(Refused("there is no such request")),
+            Err(()) => Err(Refused::Message("there is no such request")),
         };
         let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };
         let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol.contains(Protocol::REPLY_ACK);
@@ -200,16 +211,18 @@ impl Session {
             }
             Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_slice()], &[]),
             Ok(None) => Ok(()),
-            Err(Refused(why)) if wants_reply => {
+            Err(Refused::Stalled) => Err(io::Error::new(io::ErrorKind::TimedOut, "the thread of a queue is stopped")),
+            Err(Refused::Message(why)) if wants_reply => {
                 tracing::warn!("request {} of the front end is refused: {why}", name(request));
                 self.connection.send(header, &[1u64.as_slice()], &[])
             }
-            Err(Refused(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
+            Err(Refused::Message(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
         }
     }
 
     fn answer(&mut self, request: Request, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
-        let number = || parse::<u64>(&message.payload).map(|(number, _)| number).ok_or(Refused("it has no number"));
+        let number =
+            || parse::<u64>(&message.payload).map(|(number, _)| number).ok_or(Refused::Message("it has no number"));
         let reply = |number: u64| Ok(Some(number.as_slice().to_vec()));
         match request {
             Request::GET_FEATURES => {
@@ -236,12 +249,12 @@ impl Session {
                 // A packed ring need not have a power of two (VIRTIO 1.2, 2.8).
                 let is_possible = state.num.is_power_of_two() || self.features & feature::RING_PACKED != 0;
                 if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&{ state.num }) {
-                    return Err(Refused("a ring's size is a power of two up to 32,768"));
+                    return Err(Refused::Message("a ring's size is a power of two up to 32,768"));
                 }
                 self.change(state.index, |setup| setup.size = state.num as u16)
             }
             Request::SET_VRING_ADDR => {
-                let (at, _) = parse::<VringAddr>(&message.payload).ok_or(Refused("it is too short"))?;
+                let (at, _) = parse::<VringAddr>(&message.payload).ok_or(Refused::Message("it is too short"))?;
                 let VringAddr { descriptor: descriptors, available, used, .. } = at;
                 self.change(at.index, |setup| {
                     setup.addresses = Addresses { descriptors, available, used };
@@ -273,7 +286,7 @@ impl Session {
             Request::NET_SET_MTU => {
                 match number()?.saturating_add(FRAME_HEADERS as u64) <= self.shared.longest as u64 {
                     true => Ok(None),
-                    false => Err(Refused("the port's MTU is smaller: open it with a larger one")),
+                    false => Err(Refused::Message("the port's MTU is smaller: open it with a larger one")),
                 }
             }
             Request::SET_STATUS => {
@@ -281,7 +294,7 @@ impl Session {
                 Ok(None)
             }
             Request::GET_STATUS => reply(self.status.into()),
-            _ => Err(Refused("there is no such request")),
+            _ => Err(Refused::Message("there is no such request")),
         }
     }
 
@@ -295,26 +308,28 @@ impl Session {
         .union(Protocol::STATUS);
 
     fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
-        self.shared.vrings.get(index as usize).ok_or(Refused("there is no such virtqueue"))
+        self.shared.vrings.get(index as usize).ok_or(Refused::Message("there is no such virtqueue"))
     }
 
     fn state(&self, message: &Message) -> std::result::Result<VringState, Refused> {
-        parse::<VringState>(&message.payload).map(|(state, _)| state).ok_or(Refused("it is too short"))
+        parse::<VringState>(&message.payload).map(|(state, _)| state).ok_or(Refused::Message("it is too short"))
     }
 
     fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Answer {
-        self.vring(index)?.change(change);
+        self.vring(index)?.change(change)?;
         Ok(None)
     }
 
     fn change_all(&self, change: impl Fn(&mut Setup)) -> Answer {
-        self.shared.vrings.iter().for_each(|vring| vring.change(&change));
+        // All of them, also behind one whose thread is stopped.
+        let changed: Vec<_> = self.shared.vrings.iter().map(|vring| vring.change(&change)).collect();
+        changed.into_iter().collect::<std::result::Result<(), _>>()?;
         Ok(None)
     }
 
     fn set_features(&mut self, features: u64) -> Answer {
         if features & !(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES) != 0 {
-            return Err(Refused("it has features that were not offered"));
+            return Err(Refused::Message("it has features that were not offered"));
         }
         self.features = features;
         self.shared.features.store(features, Relaxed);
@@ -329,31 +344,35 @@ impl Session {
     }
 
     fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
-        let (table, mut rest) = parse::<MemoryTable>(&message.payload).ok_or(Refused("it is too short"))?;
+        let (table, mut rest) = parse::<MemoryTable>(&message.payload).ok_or(Refused::Message("it is too short"))?;
         if table.num_regions as usize != descriptors.len() {
-            return Err(Refused("each region needs a descriptor"));
+            return Err(Refused::Message("each region needs a descriptor"));
         }
         let mut memory = GuestMemory::default();
         for file in descriptors {
-            let (region, behind) = parse::<MemoryRegion>(rest).ok_or(Refused("it is too short"))?;
+            let (region, behind) = parse::<MemoryRegion>(rest).ok_or(Refused::Message("it is too short"))?;
             rest = behind;
-            memory.add(region.into(), file).ok_or(Refused("a region is not in its file, or overlaps another"))?;
+            memory
+                .add(region.into(), file)
+                .ok_or(Refused::Message("a region is not in its file, or overlaps another"))?;
         }
         self.use_memory(memory)
     }
 
     fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
-        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused("it is too short"))?;
-        let file = descriptors.pop().ok_or(Refused("a region needs a descriptor"))?;
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused::Message("a region needs a descriptor"))?;
         let mut memory = GuestMemory::clone(&self.memory);
-        memory.add((*single).into(), file).ok_or(Refused("the region is not in its file, or overlaps another"))?;
+        memory
+            .add((*single).into(), file)
+            .ok_or(Refused::Message("the region is not in its file, or overlaps another"))?;
         self.use_memory(memory)
     }
 
     fn remove_memory(&mut self, message: &Message) -> Answer {
-        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused("it is too short"))?;
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
         let mut memory = GuestMemory::clone(&self.memory);
-        memory.remove((*single).into()).ok_or(Refused("there is no such region"))?;
+        memory.remove((*single).into()).ok_or(Refused::Message("there is no such region"))?;
         self.use_memory(memory)
     }
 
@@ -365,9 +384,10 @@ impl Session {
 
     /// Gives all virtqueues a new log. The reply tells that none of them uses the old one.
     fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
-        let (LogBase { mmap_size, mmap_offset }, _) = parse(&message.payload).ok_or(Refused("it is too short"))?;
-        let file = descriptors.pop().ok_or(Refused("the log needs a descriptor"))?;
-        let log = Log::new(file, mmap_size, mmap_offset).ok_or(Refused("the log is not in its file"))?;
+        let (LogBase { mmap_size, mmap_offset }, _) =
+            parse(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused::Message("the log needs a descriptor"))?;
+        let log = Log::new(file, mmap_size, mmap_offset).ok_or(Refused::Message("the log is not in its file"))?;
         self.log = Some(Arc::new(log));
         let log = self.active_log();
         self.change_all(|setup| setup.log.clone_from(&log))?;
@@ -396,7 +416,7 @@ impl Session {
         vring.change(|setup| {
             setup.kick = kick;
             setup.is_started = true;
-        });
+        })?;
         Ok(None)
     }
 
@@ -408,7 +428,7 @@ impl Session {
             setup.is_started = false;
             (setup.kick, setup.call) = (None, None);
             setup.clone()
-        });
+        })?;
         let place = u32::from(vring.place_of_stopped(&setup));
         let value = if setup.is_packed() { place | place << 16 } else { place };
         Ok(Some(VringState { num: value, ..state }.as_slice().to_vec()))
@@ -419,7 +439,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         for vring in &self.shared.vrings {
-            vring.change(|setup| *setup = Setup::default());
+            // A queue that still uses it has been reported.
+            let _ = vring.change(|setup| *setup = Setup::default());
             vring.begin_anew();
         }
         self.shared.features.store(0, Relaxed);
@@ -450,8 +471,8 @@ fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Opti
     if number & NO_DESCRIPTOR != 0 {
         return Ok(None);
     }
-    let descriptor = descriptors.pop().ok_or(Refused("it needs a descriptor"))?;
-    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused("its descriptor is no eventfd"))?;
+    let descriptor = descriptors.pop().ok_or(Refused::Message("it needs a descriptor"))?;
+    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused::Message("its descriptor is no eventfd"))?;
     Ok(Some(Arc::new(event)))
 }
 

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
 use super::memory::GuestMemory;
-use super::ring::{Addresses, Descriptor, Found, Head, Ring};
+use super::ring::{Addresses, Descriptor, DeviceRing, Found, Head};
 use crate::memory::{Descriptors, DmaArray, full_fence};
+use crate::ring::{Breach, Cursor};
 use crate::spec::virtio::ring::{QUIET, passes};
 
 /// Both rings begin with flags and index.
@@ -29,10 +30,8 @@ pub struct Split {
     notify_at: DmaArray<AtomicU16>,
     mask: u16,
     event_idx: bool,
-    /// The count of chains published as used.
-    next: u16,
-    /// The available index, when it was last looked at.
-    end: u16,
+    /// Behind the chains published as used, and the available ones.
+    cursor: Cursor<u16>,
 }
 
 impl Split {
@@ -57,20 +56,24 @@ impl Split {
                 notify_at: DmaArray::new(used.mapping, used.at + 4 + 8 * count, 1),
                 mask: size - 1,
                 event_idx,
-                next: 0,
-                end: 0,
+                cursor: Cursor::new(0, 0),
             }
         };
-        split.next = next.unwrap_or_else(|| split.used[INDEX].load(Relaxed));
-        split.end = split.next;
+        let next = next.unwrap_or_else(|| split.used[INDEX].load(Relaxed));
+        split.cursor = Cursor::new(next, next);
         Some(split)
     }
 
-    /// Returns a descriptor; `None` if there is none of this number.
+    /// Returns a descriptor.
+    ///
+    /// # Errors
+    /// There is none of this number.
     #[inline(always)]
-    fn descriptor(&self, number: u16) -> Option<Descriptor> {
-        let [address, rest] = self.table.get(usize::from(number))?;
-        Some(Split::read(address.load(Relaxed), rest.load(Relaxed)))
+    fn descriptor(&self, number: u16) -> Result<Descriptor, Breach> {
+        match self.table.get(usize::from(number)) {
+            Some([address, rest]) => Ok(Split::read(address.load(Relaxed), rest.load(Relaxed))),
+            None => Err(Breach::Beyond { what: "a descriptor's number", is: number.into(), most: self.mask.into() }),
+        }
     }
 
     /// Reads the two words of a descriptor.
@@ -86,7 +89,7 @@ impl Split {
     }
 }
 
-impl Ring for Split {
+impl DeviceRing for Split {
     #[inline(always)]
     fn size(&self) -> usize {
         usize::from(self.mask) + 1
@@ -94,40 +97,44 @@ impl Ring for Split {
 
     #[inline(always)]
     fn next(&self) -> u16 {
-        self.next
+        self.cursor.own()
     }
 
     #[inline(always)]
     fn has_work(&self) -> bool {
-        self.available[INDEX].load(Relaxed) != self.next
+        self.available[INDEX].load(Relaxed) != self.next()
     }
 
     #[inline(always)]
-    fn look(&mut self) -> bool {
+    fn look(&mut self) -> Result<(), Breach> {
         // Acquire: ids, descriptors and packets are read after the index.
-        self.end = self.available[INDEX].load(Acquire);
-        self.end.wrapping_sub(self.next) <= self.mask + 1
+        let count = self.cursor.look(|| self.available[INDEX].load(Acquire));
+        let most = self.mask + 1;
+        match count <= most {
+            true => Ok(()),
+            false => Err(Breach::Beyond { what: "the count of available chains", is: count.into(), most: most.into() }),
+        }
     }
 
     #[inline(always)]
     fn most(&self, place: u16) -> usize {
-        self.end.wrapping_sub(place).into()
+        self.cursor.other().wrapping_sub(place).into()
     }
 
     #[inline(always)]
     fn head(&self, place: u16) -> Found {
-        if place == self.end {
+        if place == self.cursor.other() {
             return Found::Nothing;
         }
         let id = self.available[RING + self.index(place)].load(Relaxed);
         match self.descriptor(id) {
-            Some(first) => Found::Chain(Head { first, place, end: place.wrapping_add(1), id }),
-            None => Found::Broken,
+            Ok(first) => Found::Chain(Head { first, place, end: place.wrapping_add(1), id }),
+            Err(breach) => Found::Broken(breach),
         }
     }
 
     #[inline(always)]
-    fn follow(&self, _: &mut Head, from: Descriptor) -> Option<Descriptor> {
+    fn follow(&self, _: &mut Head, from: Descriptor) -> Result<Descriptor, Breach> {
         self.descriptor(from.next)
     }
 
@@ -151,7 +158,8 @@ impl Ring for Split {
         self.used[INDEX].store(to, Release);
         // The driver may want one since just now (2.7.7.2).
         full_fence();
-        let before = std::mem::replace(&mut self.next, to);
+        let before = self.next();
+        self.cursor.advance(to.wrapping_sub(before));
         match self.event_idx {
             true => passes(self.available[RING + self.size()].load(Relaxed), before, to),
             false => self.available[FLAGS].load(Relaxed) & QUIET == 0,
@@ -160,13 +168,13 @@ impl Ring for Split {
 
     fn allow_notifications(&self) {
         self.used[FLAGS].store(0, Relaxed);
-        self.notify_at[0].store(self.next, Relaxed);
+        self.notify_at[0].store(self.next(), Relaxed);
         full_fence();
     }
 
     fn forbid_notifications(&self) {
         // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 chains.
         self.used[FLAGS].store(QUIET, Relaxed);
-        self.notify_at[0].store(self.next.wrapping_sub(1), Relaxed);
+        self.notify_at[0].store(self.next().wrapping_sub(1), Relaxed);
     }
 }

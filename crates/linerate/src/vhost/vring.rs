@@ -1,22 +1,22 @@
 //! A virtqueue between the control thread, which hears of it in messages, and the queue that works on it.
 //!
-//! The queue takes no lock while it moves packets. It says that it is in a poll, and looks whether the setup has changed; the
-//! control thread changes the setup, then waits until no poll is in progress. Whoever comes second sees the other.
+//! When the control thread has changed the setup, it waits until no poll with the old one is in progress: a front end that hears
+//! of the end of a change may use its memory for something else.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::packed::Packed;
 use super::places::Record;
-use super::ring::{Addresses, Ring};
+use super::ring::{Addresses, DeviceRing};
 use super::split::Split;
-use crate::error::Result;
-use crate::event::Interrupt;
-use crate::memory::full_fence;
+use crate::event::{Handover, Interrupt, PEER_TIMEOUT, Patience, Seen};
 use crate::port::span_of;
+use crate::ring::Breach;
 use crate::spec::virtio::feature;
 
 /// No place is known: a split ring begins where the front end has seen it used, a packed one at its base or where the record
@@ -27,11 +27,11 @@ const UNKNOWN: u32 = u32::MAX;
 pub struct Vring {
     /// The port's name.
     port: String,
-    setup: Mutex<Setup>,
-    /// Counts the changes of the setup.
-    generation: AtomicU32,
-    /// The queue is in a poll.
-    is_polling: AtomicBool,
+    setup: Handover<Setup>,
+    /// How long a change waits for the queue to end its poll.
+    pub(super) timeout: Duration,
+    /// The queue did not end its poll in time: the next changes do not wait again.
+    is_stalled: AtomicBool,
     /// Where the next chain is, in the format's own numbers; or [`UNKNOWN`].
     place: AtomicU32,
     /// The front end has broken the ring's rules, or taken its memory away: nothing more is taken from it.
@@ -43,6 +43,10 @@ pub struct Vring {
     /// Where the place of a packed ring is kept; `None` if packed rings are not offered.
     record: Option<Record>,
 }
+
+/// The thread of a queue is stopped in a poll.
+#[derive(Debug)]
+pub struct Stalled;
 
 /// An RARP frame.
 pub type Announcement = [u8; 60];
@@ -101,7 +105,7 @@ impl AnyRing {
     }
 
     /// Returns what is not called for each batch.
-    pub fn seldom(&self) -> &dyn Ring {
+    pub fn seldom(&self) -> &dyn DeviceRing {
         match self {
             AnyRing::Split(ring) => ring,
             AnyRing::Packed(ring) => ring,
@@ -140,12 +144,12 @@ impl Vring {
     ///
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
-    pub fn new(port: &str, record: Option<Record>) -> Result<Vring> {
+    pub fn new(port: &str, record: Option<Record>) -> crate::error::Result<Vring> {
         Ok(Vring {
             port: port.to_string(),
-            setup: Mutex::default(),
-            generation: AtomicU32::new(1),
-            is_polling: AtomicBool::new(false),
+            setup: Handover::default(),
+            timeout: PEER_TIMEOUT,
+            is_stalled: AtomicBool::new(false),
             place: AtomicU32::new(UNKNOWN),
             is_broken: AtomicBool::new(false),
             breaches: AtomicU64::new(0),
@@ -154,20 +158,38 @@ impl Vring {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the setup. When this returns, no queue works with the old one.
+    ///
+    /// # Errors
+    /// The setup is changed, but the queue is still in a poll with the old one, and will be as long as its thread is stopped.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Setup) -> T) -> Result<T, Stalled> {
+        let result = self.setup.change(change);
+        let is_left = self.wait_until_left();
+        self.changed.raise();
+        if is_left {
+            return Ok(result);
+        }
+        if !self.is_stalled.swap(true, Relaxed) {
+            tracing::warn!(
+                "the thread of a queue has been in one poll for {:?}: is it stopped, by a signal or a debugger? It still uses the \
+                 front end's memory; its connection is ended, and others have no packets before the thread goes on",
+                self.timeout
+            );
+        }
+        Err(Stalled)
     }
 
-    /// Changes the setup. When this returns, no queue works with the old one.
-    pub fn change<T>(&self, change: impl FnOnce(&mut Setup) -> T) -> T {
-        let result = change(&mut self.lock());
-        self.generation.fetch_add(1, Release);
-        full_fence();
-        while self.is_polling.load(Acquire) {
-            std::thread::yield_now();
-        }
-        self.changed.raise();
-        result
+    fn wait_until_left(&self) -> bool {
+        /// A poll is shorter, if its thread has a processor.
+        const POLL: Duration = Duration::from_millis(1);
+        let timeout = if self.is_stalled.load(Relaxed) { POLL } else { self.timeout };
+        let (begin, mut patience) = (Instant::now(), Patience::new(POLL));
+        self.setup.wait_until_left(|| {
+            if !patience.wait() {
+                std::thread::sleep(POLL);
+            }
+            begin.elapsed() < timeout
+        })
     }
 
     /// Forgets the ring's place, before it is started.
@@ -211,7 +233,7 @@ impl Vring {
 
     /// Returns whether packets can pass.
     pub fn is_ready(&self) -> bool {
-        let setup = self.lock();
+        let setup = self.setup.lock();
         setup.is_started && setup.is_enabled && !self.is_broken.load(Relaxed)
     }
 
@@ -236,14 +258,14 @@ impl Vring {
 /// A queue's own view of its virtqueue.
 pub struct Attached {
     vring: Arc<Vring>,
-    /// The generation of `running`.
-    generation: u32,
+    /// The setup of `running`.
+    seen: Seen,
     running: Option<Running>,
 }
 
 impl Attached {
     pub fn new(vring: Arc<Vring>) -> Attached {
-        Attached { vring, generation: 0, running: None }
+        Attached { vring, seen: Seen::NOTHING, running: None }
     }
 
     pub fn vring(&self) -> &Vring {
@@ -258,13 +280,11 @@ impl Attached {
     /// Begins a poll; `None` if there is nothing to work on. End it with [`leave`](Attached::leave).
     #[inline(always)]
     pub fn enter(&mut self) -> Option<&mut Running> {
-        self.vring.is_polling.store(true, Relaxed);
-        full_fence();
-        if self.vring.generation.load(Acquire) != self.generation {
+        if self.vring.setup.enter(self.seen) {
             self.adopt();
         }
         if self.running.is_none() {
-            self.vring.is_polling.store(false, Release);
+            self.vring.setup.leave();
         }
         self.running.as_mut()
     }
@@ -278,24 +298,26 @@ impl Attached {
                 self.log_ring();
             }
         }
-        self.vring.is_polling.store(false, Release);
+        self.vring.setup.leave();
     }
 
     #[cold]
     fn log_ring(&mut self) {
         if self.running.as_ref().is_some_and(|running| !running.setup.log_ring()) {
-            self.give_up();
+            self.give_up(Breach::TAKEN_AWAY);
         }
     }
 
     /// Stops work on the ring, which the front end has broken.
     #[cold]
-    pub fn give_up(&mut self) {
+    pub fn give_up(&mut self, breach: Breach) {
         self.vring.give_up();
+        // Memory that was taken away reads as zeros, which break other rules.
+        let is_taken = self.running.as_ref().is_some_and(|running| running.setup.memory.is_broken());
+        let breach = if is_taken { Breach::TAKEN_AWAY } else { breach };
         let _of_port = span_of(&self.vring.port).entered();
         tracing::warn!(
-            "a ring of the front end's breaks the rules, or its memory was taken away: nothing is taken from it until its driver \
-             starts it again"
+            "a ring of the front end's breaks the rules: {breach}; nothing is taken from it until its driver starts it again"
         );
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
@@ -304,7 +326,7 @@ impl Attached {
     /// Takes over a changed setup, if there is one: memory of a front end that is gone is not kept.
     #[inline(always)]
     pub fn look(&mut self) {
-        if self.vring.generation.load(Relaxed) != self.generation && self.enter().is_some() {
+        if self.vring.setup.is_changed(self.seen) && self.enter().is_some() {
             self.leave();
         }
     }
@@ -312,23 +334,19 @@ impl Attached {
     /// Returns whether a poll would find something new: cheaper than [`enter`](Attached::enter), and without a fence.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
-        let is_changed = self.vring.generation.load(Relaxed) != self.generation;
-        is_changed || self.running.as_ref().is_some_and(|running| running.ring.has_work())
+        self.vring.setup.is_changed(self.seen) || self.running.as_ref().is_some_and(|running| running.ring.has_work())
     }
 
-    /// Takes over a changed setup. The poll is not in progress while this waits for the control thread.
+    /// Takes over a changed setup.
     #[cold]
     fn adopt(&mut self) {
         let vring = &*self.vring;
-        vring.is_polling.store(false, Release);
-        let mut setup = {
-            let mut shared = vring.lock();
-            vring.is_polling.store(true, Relaxed);
-            self.generation = vring.generation.load(Acquire);
+        vring.is_stalled.store(false, Relaxed);
+        let mut setup = vring.setup.take(&mut self.seen, |shared| {
             let setup = shared.clone();
             shared.announcement = None;
             setup
-        };
+        });
         let before = self.running.take().and_then(|running| running.setup.announcement);
         setup.announcement = setup.announcement.or(before);
         if !setup.is_started || vring.is_broken.load(Relaxed) {
@@ -353,6 +371,6 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.vring.is_polling.store(false, Release);
+        self.vring.setup.leave();
     }
 }

@@ -56,7 +56,7 @@ struct State {
     /// The features accepted.
     features: u64,
     status: u8,
-    rings: Vec<Ring>,
+    rings: Vec<RingSetup>,
     /// The back end has the rings.
     is_started: bool,
     /// The next free device address.
@@ -65,7 +65,7 @@ struct State {
 }
 
 /// A ring, as the driver sets it up.
-struct Ring {
+struct RingSetup {
     queue: u16,
     size: u16,
     addresses: VringAddr,
@@ -168,7 +168,7 @@ impl BackEnd {
             && (self.acknowledges() || self.link.ask(Request::GET_FEATURES, &[]).is_some())
     }
 
-    fn start_ring(&self, ring: &Ring, features: u64) -> bool {
+    fn start_ring(&self, ring: &RingSetup, features: u64) -> bool {
         let index = u32::from(ring.queue);
         let value = |value: u32| VringState::new(index, value);
         // Nothing is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
@@ -305,7 +305,7 @@ impl Transport for Arc<BackEnd> {
         let index = u32::from(queue);
         let addresses =
             VringAddr { index, descriptor: descriptors, used: device, available: driver, ..VringAddr::default() };
-        self.lock().rings.push(Ring { queue, size, addresses, vector });
+        self.lock().rings.push(RingSetup { queue, size, addresses, vector });
         true
     }
 

@@ -4,16 +4,14 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Forms;
 use super::back_end::{BackEnd, Wanted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Interrupt;
+use crate::event::{Handover, Interrupt};
 use crate::nic::virtio::Virtio;
 use crate::port::{Config, Device, FRAME_HEADERS, span_of};
 use crate::unix_socket::{AGAIN, ControlThread, FirstMessage, Peers, connect};
@@ -23,9 +21,8 @@ pub struct Shared {
     pub path: String,
     config: Config,
     wanted: Arc<Wanted>,
-    /// Counts the changes of the device.
-    generation: AtomicU32,
-    device: Mutex<Option<Arc<Virtio>>>,
+    /// The back end's device, if there is one.
+    pub device: Handover<Option<Arc<Virtio>>>,
 }
 
 impl Shared {
@@ -45,25 +42,8 @@ impl Shared {
             path: path.to_string(),
             config: config.clone(),
             wanted: Arc::new(wanted),
-            generation: AtomicU32::new(0),
-            device: Mutex::default(),
+            device: Handover::default(),
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Virtio>>> {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the count of changes so far: a word that rarely changes.
-    #[inline(always)]
-    pub fn generation(&self) -> u32 {
-        self.generation.load(Acquire)
-    }
-
-    /// Returns the device, and its generation.
-    pub fn device(&self) -> (u32, Option<Arc<Virtio>>) {
-        let device = self.lock();
-        (self.generation(), device.clone())
     }
 
     /// Returns the port's name.
@@ -83,12 +63,7 @@ impl Shared {
 
     /// Replaces the device. Queues find out at their next poll; those that sleep are woken.
     fn change(&self, device: Option<Arc<Virtio>>) {
-        let old = {
-            let mut current = self.lock();
-            self.generation.fetch_add(1, Release);
-            std::mem::replace(&mut *current, device)
-        };
-        drop(old);
+        drop(self.device.change(|current| std::mem::replace(current, device)));
         self.wanted.interrupts.iter().for_each(Interrupt::raise);
     }
 

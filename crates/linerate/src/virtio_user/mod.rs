@@ -124,10 +124,10 @@ impl SoftwareDevice for FrontEnd {
     const OFFLOADS: bool = true;
 
     fn description(&self) -> String {
-        let state = match self.shared.device() {
-            (_, None) => "no back end",
-            (_, Some(device)) if device.is_packed() => "a back end with packed queues",
-            (_, Some(_)) => "a back end with split queues",
+        let state = match &*self.shared.device.lock() {
+            None => "no back end",
+            Some(device) if device.is_packed() => "a back end with packed queues",
+            Some(_) => "a back end with split queues",
         };
         format!("vhost-user at {}, {state}", self.shared.path)
     }
@@ -142,7 +142,6 @@ impl SoftwareDevice for FrontEnd {
 
     /// The link is up while there is a back end, which has no message for its own.
     fn link(&self) -> Result<Link> {
-        let (_, device) = self.shared.device();
-        Ok(device.map_or(Link::Down, |_| Link::Up { mbits: 0 }))
+        Ok(self.shared.device.lock().as_ref().map_or(Link::Down, |_| Link::Up { mbits: 0 }))
     }
 }

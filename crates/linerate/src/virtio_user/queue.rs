@@ -9,14 +9,15 @@ use std::sync::Arc;
 use super::control::Shared;
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::event::Seen;
 use crate::nic::virtio::Virtio;
 use crate::port::{QueueCounters, Receive, Transmit, span_of};
 
 /// A queue of the device that is there.
 struct Attached<Q: ?Sized> {
     shared: Arc<Shared>,
-    /// The generation of `queue`.
-    generation: u32,
+    /// The device of `queue`.
+    seen: Seen,
     queue: Option<Box<Q>>,
     number: u16,
     counters: Arc<QueueCounters>,
@@ -32,10 +33,8 @@ impl<Q: ?Sized> Attached<Q> {
     /// # Errors
     /// Errors of the driver.
     fn new(shared: &Arc<Shared>, number: u16, counters: Arc<QueueCounters>, start: StartQueue<Q>) -> Result<Self> {
-        // No generation that there is.
-        let generation = shared.generation().wrapping_sub(1);
-        let shared = shared.clone();
-        let mut attached = Attached { shared, generation, queue: None, number, counters, start, has_failed: false };
+        let (shared, seen) = (shared.clone(), Seen::NOTHING);
+        let mut attached = Attached { shared, seen, queue: None, number, counters, start, has_failed: false };
         attached.adopt()?;
         Ok(attached)
     }
@@ -43,7 +42,7 @@ impl<Q: ?Sized> Attached<Q> {
     /// Returns whether the back end has changed.
     #[inline(always)]
     fn is_old(&self) -> bool {
-        self.shared.generation() != self.generation
+        self.shared.device.is_changed(self.seen)
     }
 
     /// Returns the queue of the device that is there, and whether it is another than before.
@@ -69,9 +68,11 @@ impl<Q: ?Sized> Attached<Q> {
     /// Gives up the queue of the old device, and starts one of the new.
     fn adopt(&mut self) -> Result<()> {
         self.queue = None;
-        let (generation, device) = self.shared.device();
+        let mut seen = self.seen;
+        let device = self.shared.device.take(&mut seen, |device| device.clone());
         self.queue = device.map(|device| (self.start)(&device, self.number, self.counters.clone())).transpose()?;
-        (self.generation, self.has_failed) = (generation, false);
+        // A queue that does not start tries again.
+        (self.seen, self.has_failed) = (seen, false);
         Ok(())
     }
 }

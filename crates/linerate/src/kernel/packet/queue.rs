@@ -740,13 +740,13 @@ mod tests {
             rx.place = Receiving::default();
             assert!(received(&mut rx).is_empty(), "kind {kind}");
         }
-        assert_eq!((rx.counters.drops(), rx.counters.oversizes()), (1, 1));
+        assert_eq!((rx.counters.drops(), rx.counters.oversize()), (1, 1));
         // Segments longer than the port's frames are dropped, too.
         let mut rx = receiver(2);
         rx.longest = 1053;
         uncut(&rx, 1);
         assert!(received(&mut rx).is_empty());
-        assert_eq!((rx.counters.drops(), rx.counters.oversizes()), (0, 1));
+        assert_eq!((rx.counters.drops(), rx.counters.oversize()), (0, 1));
         let mut rx = receiver(2);
         rx.offloads = true;
         let bytes = uncut(&rx, 1);

@@ -10,6 +10,7 @@ use rustix::net::xdp::XdpRingOffset;
 
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
+use crate::ring::Cursor;
 
 /// A ring's memory.
 struct Shared {
@@ -50,11 +51,10 @@ impl Shared {
 /// A ring filled by this side.
 pub struct Producer {
     shared: Shared,
-    /// The count of descriptors written, and of those published to the kernel.
-    next: u32,
+    /// Behind the descriptors written, and before those that the kernel has not taken.
+    cursor: Cursor<u32>,
+    /// Behind the descriptors that were published to the kernel.
     told: u32,
-    /// The kernel's counter when last read.
-    consumed: u32,
 }
 
 impl Producer {
@@ -63,49 +63,45 @@ impl Producer {
         let shared = Shared::map(socket, place, offsets, words, len)?;
         let next = shared.mapping.word(shared.producer).load(Relaxed);
         let consumed = shared.mapping.word(shared.consumer).load(Acquire);
-        Ok(Producer { shared, next, told: next, consumed })
+        Ok(Producer { shared, cursor: Cursor::new(next, consumed), told: next })
     }
 
     /// Returns the count of free descriptors, exact if fewer than `wanted`.
     #[inline]
     pub fn free(&mut self, wanted: u32) -> u32 {
-        let free = |next: u32, consumed: u32, len: u32| len.saturating_sub(next.wrapping_sub(consumed));
-        let known = free(self.next, self.consumed, self.shared.len);
-        if known >= wanted {
-            return known;
-        }
-        self.consumed = self.shared.mapping.word(self.shared.consumer).load(Acquire);
-        free(self.next, self.consumed, self.shared.len)
+        let shared = &self.shared;
+        self.cursor.free(shared.len, wanted, || shared.mapping.word(shared.consumer).load(Acquire))
     }
 
     /// Writes the next descriptor's words; there must be room.
     #[inline(always)]
     pub fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
-        for (place, word) in self.shared.at(self.next).iter().zip(words) {
+        for (place, word) in self.shared.at(self.cursor.own()).iter().zip(words) {
             place.store(word, Relaxed);
         }
-        self.next = self.next.wrapping_add(1);
+        self.cursor.advance(1);
     }
 
     /// Publishes the descriptors written. Returns whether there were any.
     #[inline(always)]
     pub fn submit(&mut self) -> bool {
-        let is_new = self.next != self.told;
+        let next = self.cursor.own();
+        let is_new = next != self.told;
         if is_new {
-            self.shared.mapping.word(self.shared.producer).store(self.next, Release);
-            self.told = self.next;
+            self.shared.mapping.word(self.shared.producer).store(next, Release);
+            self.told = next;
         }
         is_new
     }
 
     /// Returns the count of descriptors written, modulo 2³².
     pub fn written(&self) -> u32 {
-        self.next
+        self.cursor.own()
     }
 
     /// Returns the count of descriptors that the kernel has not taken yet.
     pub fn waiting(&self) -> u32 {
-        self.next.wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))
+        self.cursor.own().wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))
     }
 
     /// Returns whether the kernel sleeps, and needs a system call to wake.
@@ -118,9 +114,7 @@ impl Producer {
 /// A ring filled by the kernel.
 pub struct Consumer {
     shared: Shared,
-    next: u32,
-    /// The kernel's counter when last read.
-    produced: u32,
+    cursor: Cursor<u32>,
 }
 
 impl Consumer {
@@ -129,29 +123,27 @@ impl Consumer {
     pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Consumer> {
         let shared = Shared::map(socket, place, offsets, words, len)?;
         let next = shared.mapping.word(shared.consumer).load(Relaxed);
-        Ok(Consumer { shared, next, produced: next })
+        Ok(Consumer { shared, cursor: Cursor::new(next, next) })
     }
 
     /// Returns the count of descriptors available, at most the ring's length.
     #[inline(always)]
     pub fn available(&mut self) -> u32 {
-        if self.produced == self.next {
-            self.produced = self.shared.mapping.word(self.shared.producer).load(Acquire);
-        }
-        self.produced.wrapping_sub(self.next).min(self.shared.len)
+        let shared = &self.shared;
+        self.cursor.available(|| shared.mapping.word(shared.producer).load(Acquire)).min(shared.len)
     }
 
     /// Takes the next descriptor's words; it must be available.
     #[inline(always)]
     pub fn pop<const WORDS: usize>(&mut self) -> [u64; WORDS] {
-        let place = self.shared.at(self.next);
-        self.next = self.next.wrapping_add(1);
+        let place = self.shared.at(self.cursor.own());
+        self.cursor.advance(1);
         std::array::from_fn(|n| place[n].load(Relaxed))
     }
 
     /// Returns the descriptors taken to the kernel.
     #[inline(always)]
     pub fn release(&mut self) {
-        self.shared.mapping.word(self.shared.consumer).store(self.next, Release);
+        self.shared.mapping.word(self.shared.consumer).store(self.cursor.own(), Release);
     }
 }

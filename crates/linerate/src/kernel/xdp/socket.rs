@@ -926,7 +926,7 @@ mod tests {
         assert!(fresh.iter().all(|address| address % 2048 == 0 && *address != u64::from(free) << 11));
         assert_eq!(rx.buffers(), LEN as usize);
         assert_eq!(rx.recv(&mut batch), 0);
-        assert_eq!(rx.counters.no_buffers(), 0);
+        assert_eq!(rx.counters.no_buffer(), 0);
         pool.give(&[free]);
         drop((rx, batch));
         assert_eq!(pool.available(), BUFFERS);
@@ -942,14 +942,14 @@ mod tests {
             taken.extend(more);
         }
         let mut batch = Batch::new();
-        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (0, 1));
+        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffer()), (0, 1));
         pool.give(&taken);
-        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffers()), (1, 1));
+        assert_eq!((rx.recv(&mut batch), rx.counters.no_buffer()), (1, 1));
         // A full batch does not count as a lack of buffers.
         let mut full = Batch::with_capacity(1);
         assert!(full.push(&pool, &[0; 60]));
         produce(&received, PACKET, &[(u64::from(lent[1]) << 11, 100)]);
-        assert_eq!((rx.recv(&mut full), rx.counters.no_buffers()), (0, 1));
+        assert_eq!((rx.recv(&mut full), rx.counters.no_buffer()), (0, 1));
         drop((rx, tx, batch, full));
         assert_eq!(pool.available(), BUFFERS);
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::Controller;
 use super::hardware::Hardware;
-use super::ring::Ring;
+use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
 use crate::batch::Batch;
 use crate::error::Result;
@@ -38,7 +38,7 @@ const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
 pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
-    pub(super) ring: Ring,
+    pub(super) ring: DescriptorRing,
     /// The tail as last written to RDT, plus one.
     pub(super) tail: usize,
     pub(super) doorbell: B::Doorbell,
@@ -353,7 +353,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
 /// A transmit queue.
 pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
-    pub(super) ring: Ring,
+    pub(super) ring: DescriptorRing,
     /// The oldest descriptor not known to be done.
     pub(super) clean: usize,
     /// Descriptors with RS, the oldest first. At least [`REPORT_EVERY`] apart, a ring of 4,096 has at most 128.

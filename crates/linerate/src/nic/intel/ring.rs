@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use crate::memory::Descriptors;
 
 /// Descriptors, and the number of each one's buffer. Positions are modulo the ring's length, so they need no check.
-pub(super) struct Ring {
+pub(super) struct DescriptorRing {
     descriptors: Descriptors,
     bufs: Box<[u32]>,
     /// The length less one. The length is a power of two, and that of both arrays.
@@ -16,14 +16,14 @@ pub(super) struct Ring {
     next: usize,
 }
 
-impl Ring {
+impl DescriptorRing {
     /// Creates a ring of these descriptors, with these buffers.
     ///
     /// # Panics
     /// If there is not a buffer for each descriptor, or their count is no power of two.
-    pub fn new(descriptors: Descriptors, bufs: Vec<u32>) -> Ring {
+    pub fn new(descriptors: Descriptors, bufs: Vec<u32>) -> DescriptorRing {
         assert!(bufs.len() == descriptors.len() && bufs.len().is_power_of_two());
-        Ring { mask: bufs.len() - 1, descriptors, bufs: bufs.into(), next: 0 }
+        DescriptorRing { mask: bufs.len() - 1, descriptors, bufs: bufs.into(), next: 0 }
     }
 
     /// Returns the count of descriptors.
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
     use crate::memory::{Mapping, PageSize};
 
-    fn ring(descriptors: usize, bufs: usize) -> Ring {
+    fn ring(descriptors: usize, bufs: usize) -> DescriptorRing {
         let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
         // SAFETY: nothing else uses this memory.
         let descriptors = unsafe { Descriptors::new(&memory, 0, descriptors) };
-        Ring::new(descriptors, (0..bufs as u32).collect())
+        DescriptorRing::new(descriptors, (0..bufs as u32).collect())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Controller;
 use super::hardware::Hardware;
 use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
-use super::ring::Ring;
+use super::ring::DescriptorRing;
 use super::vector::Groups;
 use crate::batch::MAX_CHAIN;
 use crate::error::{Error, Result};
@@ -51,7 +51,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let groups = Groups::choose(vectors, &addresses, placement, longest);
         Ok(IntelRx {
             groups,
-            ring: Ring::new(descriptors, bufs),
+            ring: DescriptorRing::new(descriptors, bufs),
             tail: 0,
             doorbell: hardware.bar.doorbell(C::receive_tail(queue).offset),
             addresses,
@@ -118,7 +118,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let bufs = vec![0; descriptors.len()];
         Ok(IntelTx {
             groups,
-            ring: Ring::new(descriptors, bufs),
+            ring: DescriptorRing::new(descriptors, bufs),
             clean: 0,
             reports: [0; 128],
             oldest_report: 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ring::{Part, Ring};
+use super::ring::{DriverRing, Part};
 use super::transport::{Notify, wait_until};
 use crate::error::{Error, Result};
 use crate::memory::{DeviceAddress, Mapping};
@@ -15,7 +15,7 @@ const ANSWER: usize = ROOM - 1;
 
 /// The control queue.
 pub(super) struct Control {
-    pub ring: Box<dyn Ring>,
+    pub ring: Box<dyn DriverRing>,
     pub doorbell: Notify,
     pub memory: Arc<Mapping>,
     /// The command's offset in `memory`.

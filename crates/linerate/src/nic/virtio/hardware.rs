@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
-use super::ring::{HeaderLayout, Layout, Ring};
+use super::ring::{DriverRing, HeaderLayout, Layout};
 use super::split::Split;
 use super::transport::{QueueAddresses, Transport, wait_until};
 use crate::error::{Error, Remedy, Result};
@@ -253,11 +253,11 @@ impl Hardware {
         }
     }
 
-    pub fn ring<R: Ring>(&self, queue: QueueMemory) -> R {
+    pub fn ring<R: DriverRing>(&self, queue: QueueMemory) -> R {
         R::new(self.rings.memory(), queue.offset, queue.size, self.features & feature::EVENT_IDX != 0)
     }
 
-    fn boxed<R: Ring>(&self, queue: QueueMemory) -> Box<dyn Ring> {
+    fn boxed<R: DriverRing>(&self, queue: QueueMemory) -> Box<dyn DriverRing> {
         Box::new(self.ring::<R>(queue))
     }
 

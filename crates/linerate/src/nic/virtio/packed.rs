@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::ring::{Asked, AvailableRun, DONE, ID, Layout, Part, Ring, UsedRun};
+use super::ring::{Asked, AvailableRun, DONE, DriverRing, ID, Layout, Part, UsedRun};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 use crate::spec::virtio::packed::{AVAILABLE, DISABLE, ENABLE, MODE, USED};
 use crate::spec::virtio::ring::{NEXT, WRITE};
@@ -48,7 +48,7 @@ impl Packed {
     }
 }
 
-impl Ring for Packed {
+impl DriverRing for Packed {
     #[inline(always)]
     fn is_packed() -> bool {
         true

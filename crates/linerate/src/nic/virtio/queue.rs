@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::hardware::Hardware;
-use super::ring::{HeaderLayout, Part, Ring};
+use super::ring::{DriverRing, HeaderLayout, Part};
 use super::sent::{self, NO_BUFFER, Returned, Sent};
 use super::transport::Notify;
 use super::vector::{Groups, SMALLEST};
@@ -48,7 +48,7 @@ const BY_DEVICE: Taken = Taken {
 };
 
 /// A receive queue.
-pub(super) struct VirtioRx<R: Ring, L: Locate> {
+pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
     pub(super) ring: R,
     /// Buffers by id; by half the id if headers have descriptors of their own.
     pub(super) bufs: Box<[u32]>,
@@ -87,7 +87,7 @@ pub(super) struct VirtioRx<R: Ring, L: Locate> {
     pub(super) _reservation: Reservation,
 }
 
-impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
+impl<R: DriverRing, L: Locate> RegionRx for VirtioRx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -127,7 +127,7 @@ impl<R: Ring, L: Locate> RegionRx for VirtioRx<R, L> {
     }
 }
 
-impl<R: Ring, L: Locate> VirtioRx<R, L> {
+impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     /// Receives few packets, each alone: what a loop over many prepares costs more than they do.
     #[inline(never)]
     fn recv_few(&mut self, batch: &mut Batch) -> usize {
@@ -487,7 +487,7 @@ fn offload(header: [u8; header::LEN]) -> Offload {
 }
 
 /// A transmit queue.
-pub(super) struct VirtioTx<R: Ring, L: Locate> {
+pub(super) struct VirtioTx<R: DriverRing, L: Locate> {
     pub(super) ring: R,
     pub(super) sent: Sent,
     pub(super) layout: HeaderLayout,
@@ -508,7 +508,7 @@ pub(super) struct VirtioTx<R: Ring, L: Locate> {
     pub(super) hardware: Arc<Hardware>,
 }
 
-impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
+impl<R: DriverRing, L: Locate> RegionTx for VirtioTx<R, L> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -536,7 +536,7 @@ impl<R: Ring, L: Locate> RegionTx for VirtioTx<R, L> {
     }
 }
 
-impl<R: Ring, L: Locate> VirtioTx<R, L> {
+impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     /// Sends few packets, each alone, as they are received.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {

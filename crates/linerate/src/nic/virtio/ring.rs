@@ -12,7 +12,7 @@ use crate::spec::virtio::packed::{AVAILABLE, USED};
 ///
 /// The device can write any value into its parts of the ring, so ids and lengths are not validated here: the caller
 /// compares them with those that it has added.
-pub(super) trait Ring: Send + 'static {
+pub(super) trait DriverRing: Send + 'static {
     /// Returns whether the format is packed.
     fn is_packed() -> bool
     where
@@ -28,7 +28,7 @@ pub(super) trait Ring: Send + 'static {
     where
         Self: Sized;
 
-    /// Adds a chain; [`publish`](Ring::publish) exposes it to the device. The id is the first part's descriptor. At
+    /// Adds a chain; [`publish`](DriverRing::publish) exposes it to the device. The id is the first part's descriptor. At
     /// least `parts.len()` descriptors must be free.
     fn add(&mut self, parts: &[Part]);
 
@@ -39,11 +39,11 @@ pub(super) trait Ring: Send + 'static {
     /// ring of chains.
     fn publish(&mut self, again: bool) -> bool;
 
-    /// Returns the id of the oldest used chain that was not [popped](Ring::pop_used), and the bytes that the device has
+    /// Returns the id of the oldest used chain that was not [popped](DriverRing::pop_used), and the bytes that the device has
     /// written.
     fn peek_used(&mut self) -> Option<(u16, u32)>;
 
-    /// Returns an upper bound for the count of used chains, after [`peek_used`](Ring::peek_used) found one.
+    /// Returns an upper bound for the count of used chains, after [`peek_used`](DriverRing::peek_used) found one.
     fn most_used(&self) -> usize;
 
     /// Advances past the oldest used chain, which has `descriptors` descriptors.
@@ -59,8 +59,8 @@ pub(super) trait Ring: Send + 'static {
     /// Returns the index of the next used entry in the ring.
     fn used_index(&self) -> usize;
 
-    /// Returns the used entries found by [`poll_used`](Ring::poll_used), up to the ring's end, for chains of one
-    /// descriptor whose ids count up from `first`. Report the count taken to [`advance_used`](Ring::advance_used).
+    /// Returns the used entries found by [`poll_used`](DriverRing::poll_used), up to the ring's end, for chains of one
+    /// descriptor whose ids count up from `first`. Report the count taken to [`advance_used`](DriverRing::advance_used).
     fn used_run(&self, first: usize) -> UsedRun<'_>;
 
     /// Advances past `count` used chains of one descriptor.
@@ -68,10 +68,10 @@ pub(super) trait Ring: Send + 'static {
 
     /// Returns contiguous free entries for chains of one descriptor whose ids count up from `first`. The device writes
     /// `writable` bytes to each, or reads it if 0. Report the count filled to
-    /// [`advance_available`](Ring::advance_available).
+    /// [`advance_available`](DriverRing::advance_available).
     fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_>;
 
-    /// Adds `count` chains of one descriptor, filled into [`available_run`](Ring::available_run).
+    /// Adds `count` chains of one descriptor, filled into [`available_run`](DriverRing::available_run).
     fn advance_available(&mut self, count: usize);
 
     /// Asks the device for an interrupt when it uses the next chain.
@@ -81,7 +81,7 @@ pub(super) trait Ring: Send + 'static {
     fn forbid_interrupts(&mut self);
 }
 
-/// The count of chains for which the device's notification flag was read behind a fence. Implements [`Ring::publish`]
+/// The count of chains for which the device's notification flag was read behind a fence. Implements [`DriverRing::publish`]
 /// for both formats.
 #[derive(Default)]
 pub(super) struct Asked(usize);
@@ -170,7 +170,7 @@ pub(super) struct UsedRun<'a> {
 
 /// Joins a length and a key into a word of the format: a packed queue has the length first, a split queue the id.
 #[inline(always)]
-pub(super) fn halves<R: Ring>(length: u64, key: u64) -> u64 {
+pub(super) fn halves<R: DriverRing>(length: u64, key: u64) -> u64 {
     if R::is_packed() { length | key << ID } else { key | length << 32 }
 }
 
@@ -179,26 +179,26 @@ pub(super) const LENGTH: u64 = u32::MAX as u64;
 
 /// The mask of a key, in its half of the word.
 #[inline(always)]
-pub(super) fn key<R: Ring>() -> u64 {
+pub(super) fn key<R: DriverRing>() -> u64 {
     if R::is_packed() { KEY >> ID } else { u32::MAX.into() }
 }
 
 /// Returns the step from one key to the next: the id counts up.
 #[inline(always)]
-pub(super) fn key_step<R: Ring>() -> u64 {
+pub(super) fn key_step<R: DriverRing>() -> u64 {
     if R::is_packed() { 1 << ID } else { 1 }
 }
 
 impl<'a> UsedRun<'a> {
     /// Returns the number of entries.
     #[inline(always)]
-    pub fn len<R: Ring>(&self) -> usize {
+    pub fn len<R: DriverRing>(&self) -> usize {
         if R::is_packed() { self.descriptors.len() } else { self.entries.len() }
     }
 
     /// Limits the run to the first `count` entries.
     #[inline(always)]
-    pub fn first<R: Ring>(self, count: usize) -> UsedRun<'a> {
+    pub fn first<R: DriverRing>(self, count: usize) -> UsedRun<'a> {
         match R::is_packed() {
             true => UsedRun { descriptors: &self.descriptors[..count], ..self },
             false => UsedRun { entries: &self.entries[..count], ..self },
@@ -207,13 +207,13 @@ impl<'a> UsedRun<'a> {
 
     /// Returns whether `count` entries may be used. Reads only the last one, since the device uses them in order.
     #[inline(always)]
-    pub fn has_at_least<R: Ring>(&self, count: usize) -> bool {
+    pub fn has_at_least<R: DriverRing>(&self, count: usize) -> bool {
         self.len::<R>() >= count && self.written::<R>(count - 1).is_some()
     }
 
     /// Returns the bytes that the device has written at entry `at`, if it has used the chain expected there.
     #[inline(always)]
-    pub fn written<R: Ring>(&self, at: usize) -> Option<u32> {
+    pub fn written<R: DriverRing>(&self, at: usize) -> Option<u32> {
         let (key, written) = if R::is_packed() {
             // Acquire: the packet is read after the flags.
             let word = self.descriptors[at][1].load(Acquire);
@@ -241,27 +241,27 @@ pub(super) struct AvailableRun<'a> {
 
 /// Returns the step from one second word to the next: a packed queue's contains the id.
 #[inline(always)]
-pub(super) fn second_step<R: Ring>() -> u64 {
+pub(super) fn second_step<R: DriverRing>() -> u64 {
     if R::is_packed() { 1 << ID } else { 0 }
 }
 
 impl<'a> AvailableRun<'a> {
     /// Returns the number of entries.
     #[inline(always)]
-    pub fn len<R: Ring>(&self) -> usize {
+    pub fn len<R: DriverRing>(&self) -> usize {
         if R::is_packed() { self.descriptors.len() } else { self.descriptors.len().min(self.available.len()) }
     }
 
     /// Limits the run to the first `count` entries.
     #[inline(always)]
-    pub fn first<R: Ring>(self, count: usize) -> AvailableRun<'a> {
+    pub fn first<R: DriverRing>(self, count: usize) -> AvailableRun<'a> {
         let available = if R::is_packed() { self.available } else { &self.available[..count] };
         AvailableRun { descriptors: &self.descriptors[..count], available, ..self }
     }
 
     /// Fills entry `at`; `len` is the length of a device-readable buffer, 0 for a device-writable one.
     #[inline(always)]
-    pub fn put<R: Ring>(&self, at: usize, address: DeviceAddress, len: u32) {
+    pub fn put<R: DriverRing>(&self, at: usize, address: DeviceAddress, len: u32) {
         let second = self.second + at as u64 * second_step::<R>() + u64::from(len);
         self.descriptors[at][0].store(address, Relaxed);
         if R::is_packed() {
@@ -287,7 +287,7 @@ pub(super) mod tests {
     use crate::memory::PageSize;
 
     /// Creates a ring in memory of its own.
-    pub fn ring<R: Ring>(size: u16, event_idx: bool) -> (R, Arc<Mapping>) {
+    pub fn ring<R: DriverRing>(size: u16, event_idx: bool) -> (R, Arc<Mapping>) {
         let memory = Arc::new(Mapping::new(R::layout(size).len, PageSize::Ordinary, None).unwrap());
         (R::new(&memory, 0, size, event_idx), memory)
     }

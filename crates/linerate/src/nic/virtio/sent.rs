@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ring::Ring;
+use super::ring::DriverRing;
 use super::vector::Groups;
 use crate::batch::Batch;
 use crate::memory::Locate;
@@ -118,7 +118,7 @@ impl Sent {
 
     /// Takes all used packets, and gives their buffers to the batch.
     #[inline(always)]
-    pub fn reclaim<R: Ring>(
+    pub fn reclaim<R: DriverRing>(
         &mut self,
         ring: &mut R,
         batch: &mut Batch,
@@ -177,7 +177,7 @@ impl Sent {
 
     /// Flags a packet as early: it has several descriptors, or is not the oldest. Returns false if the id is invalid.
     #[cold]
-    fn note_early(&mut self, place: usize, ring: &mut impl Ring) -> bool {
+    fn note_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
             return false;
         };
@@ -188,7 +188,7 @@ impl Sent {
 
     /// Flags the packets up to this one as early. Returns false, without a change, if the id is invalid.
     #[cold]
-    fn note_all(&mut self, last: usize, ring: &mut impl Ring) -> bool {
+    fn note_all(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
         let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);
         let (mut end, mut count) = (self.clean, 0);
         loop {
@@ -258,7 +258,7 @@ mod tests {
     /// A place by packets, and by descriptors.
     type Place = (usize, usize);
 
-    fn split_or_packed<R: Ring>(report: impl Fn(&Mapping, Place, u16, Place)) {
+    fn split_or_packed<R: DriverRing>(report: impl Fn(&Mapping, Place, u16, Place)) {
         let pages = Pages::Only(PageSize::Ordinary);
         let region = RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None };
         let pool = Pool::new(Region::new(&region).unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
-use super::ring::{Asked, AvailableRun, Layout, Part, Ring, UsedRun};
+use super::ring::{Asked, AvailableRun, DriverRing, Layout, Part, UsedRun};
 use crate::memory::{Descriptors, DmaArray, Mapping, full_fence};
 use crate::spec::virtio::legacy;
 use crate::spec::virtio::ring::{NEXT, QUIET, WRITE, passes};
@@ -37,7 +37,7 @@ pub(super) struct Split {
     popped: usize,
 }
 
-impl Ring for Split {
+impl DriverRing for Split {
     #[inline(always)]
     fn is_packed() -> bool {
         false

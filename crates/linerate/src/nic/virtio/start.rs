@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{Reported, VirtioRx, VirtioTx};
-use super::ring::{HeaderLayout, Ring};
+use super::ring::{DriverRing, HeaderLayout};
 use super::sent::Sent;
 use super::vector::{Groups, Rule};
 use crate::batch::MAX_CHAIN;
@@ -23,7 +23,7 @@ impl Hardware {
     }
 
     /// Starts a receive queue: from here on the device owns all its buffers.
-    pub fn start_rx<R: Ring, L: Locate>(
+    pub fn start_rx<R: DriverRing, L: Locate>(
         self: &Arc<Self>,
         queue: u16,
         counters: Arc<QueueCounters>,
@@ -40,7 +40,7 @@ impl Hardware {
         }
     }
 
-    fn fill<R: Ring, L: Locate>(
+    fn fill<R: DriverRing, L: Locate>(
         self: &Arc<Self>,
         queue: u16,
         memory: QueueMemory,
@@ -105,7 +105,7 @@ impl Hardware {
     }
 
     /// Starts a transmit queue.
-    pub fn start_tx<R: Ring, L: Locate>(
+    pub fn start_tx<R: DriverRing, L: Locate>(
         self: &Arc<Self>,
         queue: u16,
         counters: Arc<QueueCounters>,
@@ -152,7 +152,7 @@ impl Hardware {
     }
 }
 
-impl<R: Ring, L: Locate> VirtioRx<R, L> {
+impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.bufs.is_empty() {
@@ -166,13 +166,13 @@ impl<R: Ring, L: Locate> VirtioRx<R, L> {
     }
 }
 
-impl<R: Ring, L: Locate> Drop for VirtioRx<R, L> {
+impl<R: DriverRing, L: Locate> Drop for VirtioRx<R, L> {
     fn drop(&mut self) {
         let _ = self.halt();
     }
 }
 
-impl<R: Ring, L: Locate> VirtioTx<R, L> {
+impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     /// Stops the queue; further calls do nothing.
     pub fn halt(&mut self) -> Result<()> {
         if self.stopped {
@@ -186,7 +186,7 @@ impl<R: Ring, L: Locate> VirtioTx<R, L> {
     }
 }
 
-impl<R: Ring, L: Locate> Drop for VirtioTx<R, L> {
+impl<R: DriverRing, L: Locate> Drop for VirtioTx<R, L> {
     fn drop(&mut self) {
         let _ = self.halt();
     }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use crate::error::Result;
 use crate::share::protocol::mapping::{Buffers, SharedMapping};
-use crate::share::protocol::ring::{ClientRing, NS_MOREFRAG, Ring, RingAt, Slot};
+use crate::share::protocol::ring::{ClientRing, NS_MOREFRAG, RingAt, SharedRing, Slot};
 
 /// The sender's end of a ring of the shadow (`server/shadow.rs`): puts copies into it.
 pub struct Copier {
@@ -23,7 +23,7 @@ impl Copier {
     /// # Errors
     /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if the ring is outside its memory.
     pub fn new(memory: OwnedFd, buffers: Buffers, place: RingAt) -> Result<Copier> {
-        let client = ClientRing::begin(Ring::new(&SharedMapping::of_peer(memory, buffers)?, place)?);
+        let client = ClientRing::begin(SharedRing::new(&SharedMapping::of_peer(memory, buffers)?, place)?);
         let head = client.head();
         Ok(Copier { client, next: head, begin: head, skips: false, bytes: Vec::new() })
     }
@@ -34,7 +34,7 @@ impl Copier {
     }
 
     /// Copies the bytes of a slot of ring `from`.
-    pub fn copy(&mut self, from: &Ring, number: usize, slot: Slot) {
+    pub fn copy(&mut self, from: &SharedRing, number: usize, slot: Slot) {
         let has_more = slot.has_more();
         let ring = &self.client.ring;
         if !self.skips && self.next == self.client.tail() {
@@ -76,7 +76,7 @@ mod tests {
     use crate::share::protocol::ring::{Front, ServerTxRing};
 
     /// Returns a ring with packets, and both ends of a shadow's ring.
-    fn copier(slots: u32) -> (Ring, Copier, ServerTxRing) {
+    fn copier(slots: u32) -> (SharedRing, Copier, ServerTxRing) {
         let (_memory, [source, _]) = rings(16, 0, Offsets::default());
         let (memory, [ring, _]) = rings(slots, 0, Offsets::default());
         let consumer = ServerTxRing::new(ring.clone());
@@ -90,7 +90,7 @@ mod tests {
     }
 
     /// Copies slots with these flags, from `first` on.
-    fn copy(copier: &mut Copier, source: &Ring, first: usize, flags: &[u16]) -> bool {
+    fn copy(copier: &mut Copier, source: &SharedRing, first: usize, flags: &[u16]) -> bool {
         for (n, flags) in flags.iter().enumerate() {
             let slot = Slot { len: 100, flags: *flags, ..source.slot(first + n) };
             copier.copy(source, first + n, slot);

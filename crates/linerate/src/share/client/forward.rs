@@ -52,13 +52,13 @@ mod tests {
     use super::*;
     use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::protocol::ring::{NS_MOREFRAG, Ring, ServerRxRing};
+    use crate::share::protocol::ring::{NS_MOREFRAG, ServerRxRing, SharedRing};
 
     const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
 
     /// Returns a receive ring on which packets with these flags and of lengths 100, 101 and so on have come and were
     /// released.
-    fn released(ring: &Ring, flags: &[u16]) -> ClientRing {
+    fn released(ring: &SharedRing, flags: &[u16]) -> ClientRing {
         let mut producer = ServerRxRing::new(ring.clone());
         for (n, flags) in flags.iter().enumerate() {
             ring.set_slot(n, Slot { len: 100 + n as u16, flags: *flags, ..ring.slot(n) });
@@ -75,7 +75,7 @@ mod tests {
     }
 
     /// Returns a transmit ring with `slots` free slots.
-    fn free(ring: &Ring, slots: usize) -> ClientRing {
+    fn free(ring: &SharedRing, slots: usize) -> ClientRing {
         let client = ClientRing::begin(ring.clone());
         client.done((slots + 1) % ring.place.slots);
         client.update_tail();
@@ -89,7 +89,7 @@ mod tests {
         // The first slot of a packet decides; the end of the last packet is missing.
         let marks = [NS_FORWARD, 0, NS_FORWARD | NS_MOREFRAG, 0, NS_MOREFRAG, NS_FORWARD, NS_FORWARD | NS_MOREFRAG];
         let (receive, transmit) = (released(&from, &marks), free(&to, 10));
-        let buffers = |ring: &Ring| (0..16).map(|n| ring.slot(n).buffer).collect::<Vec<_>>();
+        let buffers = |ring: &SharedRing| (0..16).map(|n| ring.slot(n).buffer).collect::<Vec<_>>();
         let (ours, theirs) = (buffers(&from), buffers(&to));
         assert!(forward(&receive, &transmit));
         assert_eq!(transmit.wanted_head(), 4);

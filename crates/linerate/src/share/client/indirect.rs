@@ -29,10 +29,10 @@ pub fn fetch(client: &ClientRing, mut read: impl FnMut(u64, usize) -> Option<Vec
 mod tests {
     use super::*;
     use crate::share::protocol::layout::{Offsets, Plan, RingCounts};
-    use crate::share::protocol::ring::{Ring, SLOT, SLOTS};
+    use crate::share::protocol::ring::{SLOT, SLOTS, SharedRing};
     use crate::share::server::netmap_memory::NetmapMemory;
 
-    fn set(ring: &Ring, number: usize, len: u16, address: Option<u64>) {
+    fn set(ring: &SharedRing, number: usize, len: u16, address: Option<u64>) {
         let flags = if address.is_some() { NS_INDIRECT } else { 0 };
         ring.set_slot(number, Slot { len, flags, ..ring.slot(number) });
         let pointer = ring.place.at + SLOTS + number * SLOT + 8;
@@ -44,7 +44,7 @@ mod tests {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: 16, rx_slots: 16, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan { zones: 16, ..Plan::of_ports(1, &rings, 0) }).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let ring = Ring::new(&memory.shared, placed.tx[0].unwrap()).unwrap();
+        let ring = SharedRing::new(&memory.shared, placed.tx[0].unwrap()).unwrap();
         let client = ClientRing::begin(ring.clone());
         client.done(0);
         client.update_tail();
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(bytes(2, 65_535), [2; 65_535]);
         assert_eq!([0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer), own, "each slot keeps its buffer");
         // Without zones no such packet is sent.
-        let ring = Ring { place: crate::share::protocol::ring::RingAt { zone: 0, ..ring.place }, ..ring };
+        let ring = SharedRing { place: crate::share::protocol::ring::RingAt { zone: 0, ..ring.place }, ..ring };
         fetch(&ClientRing { ring: ring.clone() }, |_, len| Some(vec![1; len]));
         assert_eq!(ring.slot(0).len, 0);
     }

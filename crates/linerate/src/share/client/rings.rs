@@ -11,7 +11,7 @@ use crate::share::protocol::layout::PortLayout;
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::pipe::take_back;
-use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, Ring, RingAt, ServerRxRing, Slot};
+use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, RingAt, ServerRxRing, SharedRing, Slot};
 
 /// A port's rings, those of the card first, then those of the host's stack.
 pub struct ClientRings {
@@ -27,7 +27,7 @@ pub struct ClientTx {
 
 /// The other end of a pipe's transmit ring.
 pub struct PipeLink {
-    pub other: Ring,
+    pub other: SharedRing,
     /// Where copies for the pipe's monitors go.
     pub copies: Mutex<Copies>,
 }
@@ -43,7 +43,7 @@ pub struct Copies {
 /// A receive ring; that of a pipe begins in the other end's transmit ring.
 pub struct ClientRx {
     pub client: ClientRing,
-    pub pipe: Option<Ring>,
+    pub pipe: Option<SharedRing>,
 }
 
 impl ClientRings {
@@ -61,7 +61,7 @@ impl ClientRings {
     ) -> Result<ClientRings> {
         let ring = |place: &RingAt| {
             let offset_mask = mine.offset_mask;
-            Ring::new(memory, *place).map(|ring| Ring { offset_mask, ..ring })
+            SharedRing::new(memory, *place).map(|ring| SharedRing { offset_mask, ..ring })
         };
         let client =
             |place: &RingAt| ring(place).map(|ring| if begins { ClientRing::begin(ring) } else { ClientRing { ring } });
@@ -163,7 +163,7 @@ impl PipeLink {
     /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether that end wants
     /// a token.
     #[inline(always)]
-    fn pass(&self, ring: &Ring, from: usize, head: usize) -> bool {
+    fn pass(&self, ring: &SharedRing, from: usize, head: usize) -> bool {
         let (other, mut at) = (&self.other, from);
         let mut copies = lock(&self.copies);
         while at != head {
@@ -199,7 +199,7 @@ impl PipeLink {
 /// Exchanges the buffers of slots that a port is done with for buffers of its zero-copy monitor: as many of the last
 /// slots as the monitor has room for, as netmap does (netmap_monitor.c).
 #[cold]
-fn give_to_monitor(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u16, socket: BorrowedFd<'_>) {
+fn give_to_monitor(port: &SharedRing, from: usize, to: usize, monitor: &SharedRing, flag: u16, socket: BorrowedFd<'_>) {
     let client = ClientRing { ring: monitor.clone() };
     let Some(_turn) = client.turn() else { return };
     // The monitor may be closed, and its place another ring's.
@@ -226,7 +226,7 @@ fn give_to_monitor(port: &Ring, from: usize, to: usize, monitor: &Ring, flag: u1
 
 /// Records the time of a sync.
 #[inline(always)]
-pub fn stamp(ring: &Ring) {
+pub fn stamp(ring: &SharedRing) {
     ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
 }
 
@@ -291,12 +291,12 @@ mod tests {
             self.transmit.update_tail(self.ours.as_fd());
         }
 
-        fn rings(&self) -> (Ring, Ring) {
+        fn rings(&self) -> (SharedRing, SharedRing) {
             (self.transmit.client.ring.clone(), self.receive.client.ring.clone())
         }
     }
 
-    fn buffers(ring: &Ring) -> Vec<u32> {
+    fn buffers(ring: &SharedRing) -> Vec<u32> {
         (0..SLOTS as usize).map(|n| ring.slot(n).buffer).collect()
     }
 
@@ -456,7 +456,7 @@ mod tests {
         let (near, far) = bench.rings();
         let slots = RingCounts { rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let placed = bench.memory.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
-        let monitor = ClientRing::begin(Ring::new(&bench.memory.shared, placed.rx[0].unwrap()).unwrap());
+        let monitor = ClientRing::begin(SharedRing::new(&bench.memory.shared, placed.rx[0].unwrap()).unwrap());
         let seen = |from: usize| {
             monitor.update_tail();
             let count = monitor.ring.distance(from, monitor.tail());
@@ -505,7 +505,7 @@ mod tests {
         let placed = memory.place("a", &rings, |_| true, |_| false, Offsets::default()).unwrap();
         let client_rings = ClientRings::new(&memory.shared, &placed, None, true).unwrap();
         let placed = memory.place("m", &rings, |_| false, |_| true, Offsets::default()).unwrap();
-        let monitor = ClientRing::begin(Ring::new(&memory.shared, placed.rx[0].unwrap()).unwrap());
+        let monitor = ClientRing::begin(SharedRing::new(&memory.shared, placed.rx[0].unwrap()).unwrap());
         let (transmit, [ours, _server]) = (client_rings.tx[0].as_ref().unwrap(), Connection::pair().unwrap());
         let ring = &transmit.client.ring;
         ring.set_monitor(Some(&monitor.ring));

@@ -20,7 +20,7 @@ use crate::share::protocol::layout::{DESCRIPTION, PortLayout, RingCounts};
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::{Segments, SharedMapping};
 use crate::share::protocol::message::{OpenRequest, Opened, RingSelection};
-use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, Ring, Slot};
+use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, SharedRing, Slot};
 
 /// The most buffers that are prefetched at once.
 const AHEAD: usize = 32;
@@ -63,7 +63,7 @@ impl SharedPort {
     pub fn is_other_end_open(&self) -> bool {
         let rings = (self.client_rings.tx.iter().flatten().map(|tx| &tx.client.ring))
             .chain(self.client_rings.rx.iter().flatten().map(|rx| &rx.client.ring));
-        !is_pipe(&self.wanted().name) || self.wanted().is_monitor() || rings.take(1).all(Ring::is_other_end_open)
+        !is_pipe(&self.wanted().name) || self.wanted().is_monitor() || rings.take(1).all(SharedRing::is_other_end_open)
     }
 
     /// Returns the memory with the rings and packets.
@@ -334,7 +334,7 @@ impl SharedPort {
 
 /// Copies a packet into the slots from `slot` on, which must be enough. Returns the slot behind it.
 #[inline(always)]
-fn fill(ring: &Ring, mut slot: usize, packet: &Packet<'_>) -> usize {
+fn fill(ring: &SharedRing, mut slot: usize, packet: &Packet<'_>) -> usize {
     let (memory, mut left) = (&ring.memory, packet.len());
     let mut from = Segments { begun: &[], segments: packet.segments() };
     loop {
@@ -394,7 +394,7 @@ mod tests {
             let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
             let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
             for place in placed.tx.iter().flatten() {
-                ClientRing { ring: Ring::new(&memory.shared, *place).unwrap() }.done(0);
+                ClientRing { ring: SharedRing::new(&memory.shared, *place).unwrap() }.done(0);
             }
             let opened = Opened {
                 wanted: OpenRequest { name: "a".to_string(), which, rings, ..OpenRequest::default() },
@@ -416,7 +416,7 @@ mod tests {
             self.descriptor.as_fd()
         }
 
-        fn ring(&self, receives: bool, number: usize) -> Ring {
+        fn ring(&self, receives: bool, number: usize) -> SharedRing {
             self.port.client(receives, number).ring.clone()
         }
 

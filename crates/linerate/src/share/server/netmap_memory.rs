@@ -221,7 +221,7 @@ impl NetmapMemory {
 
     /// Makes a receive ring with the buffers of a transmit ring.
     fn mirror(&self, sender: RingAt, number: u16, offsets: Offsets) -> Option<RingAt> {
-        let sending = ring::Ring::new(&self.shared, sender).ok()?;
+        let sending = ring::SharedRing::new(&self.shared, sender).ok()?;
         let place = RingAt { at: lock(&self.free).rings.pop()?, zone: 0, ..sender };
         let buffers = (0..place.slots).map(|slot| sending.slot(slot).buffer);
         self.write_ring(place, number, true, offsets, buffers);
@@ -300,7 +300,7 @@ impl NetmapMemory {
     fn remove_rings(&self, placed: &PortLayout) {
         let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
-            if let Ok(ring) = ring::Ring::new(&self.shared, *place) {
+            if let Ok(ring) = ring::SharedRing::new(&self.shared, *place) {
                 for slot in 0..place.slots {
                     free.give(ring.slot(slot).buffer);
                 }

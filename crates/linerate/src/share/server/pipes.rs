@@ -16,7 +16,7 @@ use crate::share::protocol::lock;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened};
 use crate::share::protocol::name::pipe_of;
 use crate::share::protocol::pipe::end_pipe;
-use crate::share::protocol::ring::{ClientRing, Ring, RingAt};
+use crate::share::protocol::ring::{ClientRing, RingAt, SharedRing};
 use crate::share::server::netmap_memory::Lease;
 use crate::share::server::shadow::Shadow;
 
@@ -42,7 +42,8 @@ fn mirrored(rings: &RingCounts) -> RingCounts {
 impl Drop for Pipe {
     fn drop(&mut self) {
         let Lease { memory, rings, .. } = &self.lease;
-        let ring = |place: &Option<RingAt>| place.as_ref().and_then(|place| Ring::new(&memory.shared, *place).ok());
+        let ring =
+            |place: &Option<RingAt>| place.as_ref().and_then(|place| SharedRing::new(&memory.shared, *place).ok());
         for (sender, receiver) in rings.iter().zip(rings.iter().rev()) {
             let pairs = sender.tx.iter().zip(&receiver.rx);
             pairs.filter_map(|(tx, rx)| Some((ring(tx)?, ring(rx)?))).for_each(|(tx, rx)| end_pipe(&tx, &rx));
@@ -66,7 +67,7 @@ impl Pipe {
         let Lease { memory, rings, .. } = &self.lease;
         for (side, end) in rings.iter().enumerate() {
             let places = end.tx.iter().chain(&end.rx).flatten();
-            for ring in places.filter_map(|place| Ring::new(&memory.shared, *place).ok()) {
+            for ring in places.filter_map(|place| SharedRing::new(&memory.shared, *place).ok()) {
                 ring.set_other_end_open(self.is_open(1 - side));
             }
         }
@@ -200,7 +201,7 @@ impl State {
         let pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get(name) else { return };
         let shared = &pipe.lease.memory.shared;
-        let ring = |place: &Option<RingAt>| place.as_ref().and_then(|place| Ring::new(shared, *place).ok());
+        let ring = |place: &Option<RingAt>| place.as_ref().and_then(|place| SharedRing::new(shared, *place).ok());
         for side in [1 - side, side] {
             let (mine, other) = (&pipe.lease.rings[side], &pipe.lease.rings[1 - side]);
             let mut is_woken = false;

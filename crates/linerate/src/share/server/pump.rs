@@ -347,7 +347,7 @@ pub mod tests {
     use crate::share::protocol::connection::tests::was_notified;
     use crate::share::protocol::layout::Offsets;
     use crate::share::protocol::ring::tests::rings;
-    use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, Ring, Slot};
+    use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, SharedRing, Slot};
 
     const SIZE: usize = 2048;
     const MORE: u16 = NS_MOREFRAG;
@@ -565,13 +565,13 @@ pub mod tests {
         }
     }
 
-    fn receiving(ring: &Ring, header: usize, lens: &[usize]) -> RxPump {
+    fn receiving(ring: &SharedRing, header: usize, lens: &[usize]) -> RxPump {
         let queue = RxQueue::from(Source(pool(512), lens.iter().copied().collect()));
         RxPump::new(ServerRxRing::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
     }
 
     /// Returns length and flags of each slot that came, and all bytes.
-    pub fn come(ring: &Ring) -> (Vec<(u16, u16)>, Vec<u8>) {
+    pub fn come(ring: &SharedRing) -> (Vec<(u16, u16)>, Vec<u8>) {
         let client = ClientRing::begin(ring.clone());
         client.update_tail();
         let (mut slots, mut all) = (Vec::new(), Vec::new());
@@ -624,7 +624,7 @@ pub mod tests {
         // At most three slots are free, so that four never fit.
         let mut pump = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
         assert!(pump.turn(&socket) > 0);
-        let lens = |ring: &Ring| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
+        let lens = |ring: &SharedRing| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();
         assert_eq!(lens(&ring), [60, 61]);
         assert_eq!(pump.turn(&socket), 0, "for two slots there is no room");
         let client = ClientRing::begin(ring.clone());

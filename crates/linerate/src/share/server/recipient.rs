@@ -10,7 +10,7 @@ use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
 use crate::packet::{Times, timestamp};
 use crate::port::{Patience, RxQueue};
 use crate::share::protocol::mapping::Segments;
-use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, Ring, ServerRxRing, Slot};
+use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, ServerRxRing, SharedRing, Slot};
 use crate::slot;
 
 /// Bytes of the longest virtio-net header: 10, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
@@ -219,7 +219,7 @@ impl<B> RingRecipient<B> {
 
 /// A receive ring that a [`RingRecipient`] fills, and the port's queue that it bypasses.
 pub struct DeliveredRing {
-    pub ring: Ring,
+    pub ring: SharedRing,
     pub _queue: RxQueue,
 }
 
@@ -244,7 +244,7 @@ mod tests {
     /// A port of a switch that delivers to a ring, and another port that sends to it.
     struct Bench {
         _memory: Arc<NetmapMemory>,
-        ring: Ring,
+        ring: SharedRing,
         /// The client's end of its connection.
         client: Connection,
         port: Port,

@@ -21,7 +21,7 @@ use crate::share::protocol::message::{
     ClusterRequest, MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection,
 };
 use crate::share::protocol::name::{base, pipe_of};
-use crate::share::protocol::ring::{Ring, RingAt, ServerRxRing, ServerTxRing};
+use crate::share::protocol::ring::{RingAt, ServerRxRing, ServerTxRing, SharedRing};
 use crate::share::protocol::socket::is_trusted;
 use crate::share::server::netmap_memory::{Lease, NetmapMemory};
 use crate::share::server::pump::{Pump, RxPump, TxPump};
@@ -508,7 +508,8 @@ impl RequestHandler {
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
         let offset_mask = placed.offset_mask;
         let times = || wanted.timestamps.then(Times::default);
-        let ring = |place: &RingAt| Ring::new(&memory.shared, *place).map(|ring| Ring { offset_mask, ..ring });
+        let ring =
+            |place: &RingAt| SharedRing::new(&memory.shared, *place).map(|ring| SharedRing { offset_mask, ..ring });
         let sending = placed.tx.iter().enumerate().filter(|_| !wanted.is_monitor());
         for (n, place) in sending.filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
             let queue = match is_handed_out {

@@ -12,7 +12,7 @@ use crate::port::Waker;
 use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{OpenRequest, Opened, Reply};
-use crate::share::protocol::ring::{ClientRing, Ring, RingAt};
+use crate::share::protocol::ring::{ClientRing, RingAt, SharedRing};
 use crate::share::server::netmap_memory::{Lease, NetmapMemory};
 use crate::share::server::pump::{Clients, Pump, Signals};
 use crate::share::server::recipient::Notifier;
@@ -149,13 +149,13 @@ impl Session {
             && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
     }
 
-    fn rings<'a>(&'a self, places: &'a [Option<RingAt>]) -> impl Iterator<Item = (usize, Ring)> + 'a {
+    fn rings<'a>(&'a self, places: &'a [Option<RingAt>]) -> impl Iterator<Item = (usize, SharedRing)> + 'a {
         let places = places.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?)));
-        places.filter_map(|(n, place)| Some((n, Ring::new(&self.memory.shared, *place).ok()?)))
+        places.filter_map(|(n, place)| Some((n, SharedRing::new(&self.memory.shared, *place).ok()?)))
     }
 
     /// Returns its receive rings by number.
-    pub fn receiving(&self) -> impl Iterator<Item = (usize, Ring)> {
+    pub fn receiving(&self) -> impl Iterator<Item = (usize, SharedRing)> {
         self.rings(&self.opened.placed.rx)
     }
 

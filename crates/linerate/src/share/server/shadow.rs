@@ -18,7 +18,7 @@ use crate::port::Waker;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, PortLayout, RingCounts};
 use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::message::Reply;
-use crate::share::protocol::ring::{Ring, ServerTxRing};
+use crate::share::protocol::ring::{ServerTxRing, SharedRing};
 use crate::share::server::netmap_memory::NetmapMemory;
 use crate::share::server::pump::{Clients, Pump, Signals, TxPump};
 use crate::share::server::recipient::Notifier;
@@ -37,7 +37,7 @@ pub struct Shadow {
     /// Wakes the thread.
     waker: Arc<PumpWaker>,
     /// The pipe's transmit rings, which have the shadow's version.
-    tx_rings: Vec<Ring>,
+    tx_rings: Vec<SharedRing>,
     version: u32,
     thread: Option<JoinHandle<()>>,
 }
@@ -73,7 +73,7 @@ impl Shadow {
         let mut pump = Pump::default();
         for (end, placed) in placed.iter().enumerate() {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
-                let ring = Ring::new(&memory.shared, *place)?;
+                let ring = SharedRing::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
                 // Read once: packets lost between two reads would be counted nowhere.
                 let missing = move || {
@@ -85,7 +85,7 @@ impl Shadow {
             }
         }
         let places = ends.iter().flat_map(|end| &end.tx).flatten();
-        let tx_rings = places.map(|place| Ring::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
+        let tx_rings = places.map(|place| SharedRing::new(pipe_memory, *place)).collect::<Result<Vec<_>>>()?;
         let waker = Arc::new(PumpWaker { event: Waker::new()?, is_over: AtomicBool::new(false) });
         let its = waker.clone();
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use super::*;
 use crate::vhost::log::Log;
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::ring::Addresses;
+use crate::vhost::session::{Session, Shared, offered};
 use crate::vhost::vring::{Attached, Vring};
 
 /// A driver that changes a packet's header and its descriptor while they are read: whatever a packet is taken for, what is left
@@ -168,11 +170,12 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
     let region = MemoryRegion::new(GUEST, LEN as u64, USER, 0);
     memory.add(region.into(), front.file.try_clone().unwrap()).unwrap();
     let vring = Arc::new(Vring::new("vhost:", None).unwrap());
-    vring.change(|setup| {
+    let changed = vring.change(|setup| {
         (setup.size, setup.is_started, setup.is_enabled) = (SIZE, true, true);
         setup.addresses = Addresses { descriptors: USER, available: USER + 4096, used: USER + 8192 };
         setup.memory = Arc::new(memory);
     });
+    changed.unwrap();
     let mut attached = Attached::new(vring.clone());
     for _ in 0..100 {
         assert!(attached.enter().is_some());
@@ -180,7 +183,7 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
         let has_left = Arc::new(AtomicBool::new(false));
         let (vring, was_left) = (vring.clone(), has_left.clone());
         let changer = std::thread::spawn(move || {
-            vring.change(|_| {});
+            vring.change(|_| {}).unwrap();
             was_left.load(Acquire)
         });
         until(|| attached.has_work());
@@ -190,4 +193,51 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
         attached.leave();
         assert!(changer.join().unwrap());
     }
+}
+
+/// A thread that a signal or a debugger has stopped in a poll keeps no front end waiting: its connection ends, and the next one
+/// is served once the thread goes on.
+#[test]
+fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
+    let vring = || {
+        let mut vring = Vring::new("vhost:", None).unwrap();
+        vring.timeout = Duration::from_millis(20);
+        Arc::new(vring)
+    };
+    let shared = Arc::new(Shared {
+        name: "vhost:".to_string(),
+        vrings: vec![vring(), vring()],
+        offered: offered(false, false, false),
+        is_connected: AtomicBool::new(false),
+        features: AtomicU64::new(0),
+        longest: 1518,
+    });
+    let serve = || {
+        let (near, far) = UnixStream::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        let (session, stop) = (Session::new(shared.clone(), Connection::new(far)), Interrupt::new().unwrap());
+        let (has_ended, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || has_ended.send(session.run(&stop)));
+        (FrontEnd::new(near), ended)
+    };
+    let mut attached = Attached::new(shared.receives(0).clone());
+    let (mut front, ended) = serve();
+    front.set_up(feature::VERSION_1);
+    front.number(Request::GET_FEATURES); // it has all messages before this one
+    assert!(attached.enter().is_some());
+    front.share();
+    front.until_end();
+    ended.recv_timeout(MOST).unwrap();
+    // The next front end waits no second time for the same thread.
+    let (mut next, ended) = serve();
+    next.say(Request::SET_FEATURES, feature::VERSION_1.as_bytes(), &[]);
+    next.until_end();
+    ended.recv_timeout(MOST).unwrap();
+    attached.leave();
+    assert!(attached.enter().is_none(), "the front end is gone");
+    let (mut last, _ended) = serve();
+    last.set_up(feature::VERSION_1);
+    last.number(Request::GET_FEATURES);
+    assert!(attached.enter().is_some());
+    attached.leave();
 }

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::ring::{AvailableRun, LENGTH, Ring, UsedRun, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, halves, key, key_step, second_step};
 use super::super::sent;
 use super::{Rule, are_single};
 use crate::memory::{Locate, Placement, View};
@@ -20,7 +20,7 @@ const OFFSET: i32 = Slot::OFFSET as i32;
 
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx2")]
-pub fn take<R: Ring, L: Locate>(
+pub fn take<R: DriverRing, L: Locate>(
     used: UsedRun<'_>,
     available: AvailableRun<'_>,
     bufs: &mut [u32],
@@ -82,7 +82,7 @@ pub fn take<R: Ring, L: Locate>(
 
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx2")]
-pub fn fill<R: Ring, L: Locate>(
+pub fn fill<R: DriverRing, L: Locate>(
     available: AvailableRun<'_>,
     bufs: &mut [u32],
     packets: &mut [u32],
@@ -140,7 +140,7 @@ pub fn fill<R: Ring, L: Locate>(
 
 /// As [`Groups::reclaim`](super::Groups::reclaim).
 #[target_feature(enable = "avx2")]
-pub fn reclaim<R: Ring>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
     let all = used.len::<R>().min(packets.len());
     let all = all - all % GROUP; // whole groups
     let mut expected = used.expected_4::<R>(0);
@@ -187,7 +187,7 @@ impl UsedRun<'_> {
     /// Returns the first four words as expected, with `length` in their length halves; woven for descriptors.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn expected_4<R: Ring>(&self, length: usize) -> __m256i {
+    fn expected_4<R: DriverRing>(&self, length: usize) -> __m256i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
     }
 
@@ -197,7 +197,7 @@ impl UsedRun<'_> {
     /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn load_4<R: Ring>(&self, at: usize) -> __m256i {
+    unsafe fn load_4<R: DriverRing>(&self, at: usize) -> __m256i {
         // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
         unsafe {
             if R::is_packed() {
@@ -229,7 +229,7 @@ impl AvailableRun<'_> {
     /// Returns the first four second words, woven.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn second_4<R: Ring>(&self) -> __m256i {
+    fn second_4<R: DriverRing>(&self) -> __m256i {
         count(self.second, second_step::<R>(), true)
     }
 
@@ -239,7 +239,7 @@ impl AvailableRun<'_> {
     /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn store_4<R: Ring>(&self, at: usize, address: __m256i, second: __m256i) {
+    unsafe fn store_4<R: DriverRing>(&self, at: usize, address: __m256i, second: __m256i) {
         // SAFETY: inside the ring, as the caller promises. The device sees both words of a descriptor at once, as in
         // `avx512`.
         unsafe {

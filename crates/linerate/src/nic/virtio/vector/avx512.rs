@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::fence;
 
-use super::super::ring::{AvailableRun, LENGTH, Ring, UsedRun, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, halves, key, key_step, second_step};
 use super::super::sent;
 use super::{Rule, are_single};
 use crate::memory::{Locate, Placement, View};
@@ -18,7 +18,7 @@ const LINE: u32 = Placement::LINE_SHIFT;
 
 /// As [`Groups::take`](super::Groups::take).
 #[target_feature(enable = "avx512f")]
-pub fn take<R: Ring, L: Locate>(
+pub fn take<R: DriverRing, L: Locate>(
     used: UsedRun<'_>,
     available: AvailableRun<'_>,
     bufs: &mut [u32],
@@ -78,7 +78,7 @@ pub fn take<R: Ring, L: Locate>(
 
 /// As [`Groups::fill`](super::Groups::fill).
 #[target_feature(enable = "avx512f")]
-pub fn fill<R: Ring, L: Locate>(
+pub fn fill<R: DriverRing, L: Locate>(
     available: AvailableRun<'_>,
     bufs: &mut [u32],
     packets: &mut [u32],
@@ -131,7 +131,7 @@ pub fn fill<R: Ring, L: Locate>(
 
 /// As [`Groups::reclaim`](super::Groups::reclaim).
 #[target_feature(enable = "avx512f")]
-pub fn reclaim<R: Ring>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
     let all = used.len::<R>().min(packets.len());
     let all = all - all % GROUP; // whole groups
     let mut expected = used.expected::<R>(0);
@@ -171,7 +171,7 @@ impl UsedRun<'_> {
     /// Returns the first eight words as expected, with `length` in their length halves.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn expected<R: Ring>(&self, length: usize) -> __m512i {
+    fn expected<R: DriverRing>(&self, length: usize) -> __m512i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>())
     }
 
@@ -180,7 +180,7 @@ impl UsedRun<'_> {
     /// # Safety
     /// There are eight entries from `at` on.
     #[target_feature(enable = "avx512f")]
-    unsafe fn load<R: Ring>(&self, at: usize) -> __m512i {
+    unsafe fn load<R: DriverRing>(&self, at: usize) -> __m512i {
         // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
         unsafe {
             if R::is_packed() {
@@ -217,7 +217,7 @@ impl AvailableRun<'_> {
 
     /// Returns the first eight second words.
     #[target_feature(enable = "avx512f")]
-    fn second<R: Ring>(&self) -> __m512i {
+    fn second<R: DriverRing>(&self) -> __m512i {
         count(self.second, second_step::<R>())
     }
 
@@ -226,7 +226,7 @@ impl AvailableRun<'_> {
     /// # Safety
     /// There are eight entries from `at` on.
     #[target_feature(enable = "avx512f")]
-    unsafe fn store<R: Ring>(&self, at: usize, address: __m512i, second: __m512i, ids: __m512i) {
+    unsafe fn store<R: DriverRing>(&self, at: usize, address: __m512i, second: __m512i, ids: __m512i) {
         let low = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), second);
         let high = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), second);
         // SAFETY: inside the ring, as the caller promises. A packed queue's second word makes the descriptor

@@ -8,7 +8,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::ring::{AvailableRun, Ring, UsedRun};
+use super::ring::{AvailableRun, DriverRing, UsedRun};
 use crate::memory::{Locate, Placement, View};
 use crate::port::Vectors;
 use crate::slot::Slot;
@@ -56,7 +56,7 @@ impl<L: Locate> Groups<L> {
     /// Ends at a group with anything but whole packets in order, or at the end of a slice. Returns the count of
     /// packets and their bytes. `view` is the region's.
     #[inline(always)]
-    pub fn take<R: Ring>(
+    pub fn take<R: DriverRing>(
         &self,
         used: UsedRun<'_>,
         available: AvailableRun<'_>,
@@ -80,7 +80,7 @@ impl<L: Locate> Groups<L> {
     /// Adds groups of packets in one buffer each, and records their buffers and words. Ends at a group with anything
     /// else, or at the end of a slice. Returns the count of packets. `view` is the region's.
     #[inline(always)]
-    pub fn fill<R: Ring>(
+    pub fn fill<R: DriverRing>(
         &self,
         available: AvailableRun<'_>,
         bufs: &mut [u32],
@@ -100,7 +100,7 @@ impl<L: Locate> Groups<L> {
     /// Takes groups of used packets in order. Ends at a group with anything else, or at the end of a slice. Returns
     /// the count of packets and their bytes.
     #[inline(always)]
-    pub fn reclaim<R: Ring>(&self, used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+    pub fn reclaim<R: DriverRing>(&self, used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
         if !used.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
@@ -134,7 +134,7 @@ unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
 /// Stands in on other processors, where a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
 impl<L> Groups<L> {
-    pub fn take<R: Ring>(
+    pub fn take<R: DriverRing>(
         &self,
         _: UsedRun<'_>,
         _: AvailableRun<'_>,
@@ -146,11 +146,18 @@ impl<L> Groups<L> {
         (0, 0)
     }
 
-    pub fn fill<R: Ring>(&self, _: AvailableRun<'_>, _: &mut [u32], _: &mut [u32], _: &[Slot], _: View<'_>) -> usize {
+    pub fn fill<R: DriverRing>(
+        &self,
+        _: AvailableRun<'_>,
+        _: &mut [u32],
+        _: &mut [u32],
+        _: &[Slot],
+        _: View<'_>,
+    ) -> usize {
         0
     }
 
-    pub fn reclaim<R: Ring>(&self, _: UsedRun<'_>, _: &mut [u32]) -> (usize, usize) {
+    pub fn reclaim<R: DriverRing>(&self, _: UsedRun<'_>, _: &mut [u32]) -> (usize, usize) {
         (0, 0)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Instant;
 
 use super::{
-    ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_WAITS, CUR, HEAD, Ring, SERVER_TAIL, SYNC_TIME, TAIL,
+    ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_WAITS, CUR, HEAD, SERVER_TAIL, SYNC_TIME, SharedRing, TAIL,
     TOKEN_SENT,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -28,12 +28,12 @@ impl Drop for Turn<'_> {
 /// The client's end of a ring. Its only state is the ring's: threads and processes that share the port take turns.
 #[derive(Clone)]
 pub struct ClientRing {
-    pub ring: Ring,
+    pub ring: SharedRing,
 }
 
 impl ClientRing {
     /// Opens the client's end of a port that was closed before: head and cur are where its last user left them.
-    pub fn begin(ring: Ring) -> ClientRing {
+    pub fn begin(ring: SharedRing) -> ClientRing {
         let client = ClientRing { ring };
         client.set(client.head() as u32, client.head() as u32);
         client.update_tail();

@@ -130,19 +130,19 @@ impl Slot {
 
 /// A ring that was checked to be inside its memory.
 #[derive(Clone)]
-pub struct Ring {
+pub struct SharedRing {
     pub memory: Arc<SharedMapping>,
     pub place: RingAt,
     /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets begin where buffers do.
     pub offset_mask: u64,
 }
 
-impl Ring {
+impl SharedRing {
     /// Checks that the ring is inside the memory.
     ///
     /// # Errors
     /// [`ErrorKind::BadPeer`](crate::ErrorKind::BadPeer) if it is not.
-    pub fn new(memory: &Arc<SharedMapping>, place: RingAt) -> Result<Ring> {
+    pub fn new(memory: &Arc<SharedMapping>, place: RingAt) -> Result<SharedRing> {
         let end = place.slots.checked_mul(SLOT).and_then(|len| len.checked_add(SLOTS)?.checked_add(place.at));
         let zone = if place.zone == 0 { 0 } else { place.slots.saturating_mul(ZONE).saturating_add(place.zone) };
         let fits = end.is_some_and(|end| end <= memory.mapping.len()) && zone <= memory.mapping.len();
@@ -154,7 +154,7 @@ impl Ring {
         {
             return Err(Error::bad_peer("its ring is outside its memory"));
         }
-        Ok(Ring { memory: memory.clone(), place, offset_mask: 0 })
+        Ok(SharedRing { memory: memory.clone(), place, offset_mask: 0 })
     }
 
     #[inline(always)]
@@ -198,7 +198,7 @@ impl Ring {
 
     /// Copies both words of another ring's slot.
     #[inline(always)]
-    pub fn copy_slot(&self, from: &Ring, number: usize) {
+    pub fn copy_slot(&self, from: &SharedRing, number: usize) {
         for (ours, theirs) in self.words(number).iter().zip(from.words(number)) {
             ours.store(theirs.load(Relaxed), Relaxed);
         }
@@ -290,7 +290,7 @@ impl Ring {
         (self.place.zone != 0).then(|| self.place.zone + number * ZONE)
     }
 
-    /// As [`bytes`](Ring::bytes), also for a packet that the client has copied into the slot's zone (`NS_INDIRECT`).
+    /// As [`bytes`](SharedRing::bytes), also for a packet that the client has copied into the slot's zone (`NS_INDIRECT`).
     #[inline(always)]
     fn bytes_or_zone(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
         match slot.flags & NS_INDIRECT {
@@ -379,7 +379,7 @@ impl Ring {
 
     /// Returns the ring of this ring's zero-copy monitor.
     #[inline(always)]
-    pub fn monitor(&self) -> Option<Ring> {
+    pub fn monitor(&self) -> Option<SharedRing> {
         match self.state(SERVER_MONITOR).load(Acquire) {
             0 => None,
             at => self.monitor_at(at),
@@ -387,15 +387,15 @@ impl Ring {
     }
 
     #[cold]
-    fn monitor_at(&self, at: u32) -> Option<Ring> {
+    fn monitor_at(&self, at: u32) -> Option<SharedRing> {
         let at = at as usize * 64;
         let place = RingAt { at, slots: 2, zone: 0 };
-        let slots = Ring::new(&self.memory, place).ok()?.word(NUM_SLOTS).load(Relaxed) as usize;
-        Ring::new(&self.memory, RingAt { slots, ..place }).ok()
+        let slots = SharedRing::new(&self.memory, place).ok()?.word(NUM_SLOTS).load(Relaxed) as usize;
+        SharedRing::new(&self.memory, RingAt { slots, ..place }).ok()
     }
 
     /// Sets or clears the zero-copy monitor of this ring.
-    pub fn set_monitor(&self, monitor: Option<&Ring>) {
+    pub fn set_monitor(&self, monitor: Option<&SharedRing>) {
         self.state(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering::Release;
 
-use super::{CLIENT_HEAD, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, Ring, SERVER_TAIL, Slot};
+use super::{CLIENT_HEAD, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, SERVER_TAIL, SharedRing, Slot};
 use crate::memory::Mapping;
 
 /// The server's end of a client's transmit ring: takes packets out.
 pub struct ServerTxRing {
-    pub ring: Ring,
+    pub ring: SharedRing,
     pub(super) cur: usize,
     /// The client's head, as it was read last.
     head: usize,
@@ -17,7 +17,7 @@ pub struct ServerTxRing {
 
 /// The server's end of a client's receive ring: puts packets in.
 pub struct ServerRxRing {
-    pub ring: Ring,
+    pub ring: SharedRing,
     tail: usize,
     /// The client's head, as it was read last.
     head: usize,
@@ -35,7 +35,7 @@ pub enum Front {
 
 impl ServerTxRing {
     /// Takes over a new client's ring, and frees all of its slots.
-    pub fn new(ring: Ring) -> ServerTxRing {
+    pub fn new(ring: SharedRing) -> ServerTxRing {
         let cur = ring.index(CLIENT_HEAD).unwrap_or(0);
         let consumer = ServerTxRing { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
         consumer.publish_tail();
@@ -130,7 +130,7 @@ impl ServerTxRing {
 
 impl ServerRxRing {
     /// Continues where the ring is.
-    pub fn new(ring: Ring) -> ServerRxRing {
+    pub fn new(ring: SharedRing) -> ServerRxRing {
         let tail = ring.index(SERVER_TAIL).unwrap_or(0);
         let head = ring.index(CLIENT_HEAD).unwrap_or(ring.next(tail));
         ServerRxRing { ring, tail, head }

@@ -7,7 +7,7 @@ use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::server::netmap_memory::NetmapMemory;
 
 /// Makes memory with a port that has one ring of `slots` slots in each direction, and `left` buffers outside rings.
-pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [Ring; 2]) {
+pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [SharedRing; 2]) {
     let mut plan = Plan::default();
     plan.ports.count = 1;
     plan.rings = Objects { count: 2, size: 4096 };
@@ -15,8 +15,10 @@ pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [
     let memory = Arc::new(NetmapMemory::new(plan).unwrap());
     let rings = RingCounts { tx: 1, rx: 1, tx_slots: slots, rx_slots: slots, ..RingCounts::default() };
     let placed = memory.place("a", &rings, |_| true, |_| true, offsets).unwrap();
-    let rings = [placed.tx[0], placed.rx[0]]
-        .map(|place| Ring { offset_mask: offsets.mask, ..Ring::new(&memory.shared, place.unwrap()).unwrap() });
+    let rings = [placed.tx[0], placed.rx[0]].map(|place| SharedRing {
+        offset_mask: offsets.mask,
+        ..SharedRing::new(&memory.shared, place.unwrap()).unwrap()
+    });
     (memory, rings)
 }
 
@@ -25,18 +27,18 @@ fn a_ring_outside_its_memory_is_refused() {
     let memory = NetmapMemory::new(Plan::default()).unwrap();
     let len = memory.shared.mapping.len();
     let last = len - SLOTS - 2 * SLOT;
-    assert!(Ring::new(&memory.shared, RingAt { at: last & !63, slots: 2, zone: 0 }).is_ok());
+    assert!(SharedRing::new(&memory.shared, RingAt { at: last & !63, slots: 2, zone: 0 }).is_ok());
     let beyond = (last + 64) & !63;
     for at in [beyond, len, len + 64, usize::MAX & !63, usize::MAX - SLOTS, STATE - 64, 0, 32, 1] {
-        assert!(Ring::new(&memory.shared, RingAt { at, slots: 2, zone: 0 }).is_err(), "at {at}");
+        assert!(SharedRing::new(&memory.shared, RingAt { at, slots: 2, zone: 0 }).is_err(), "at {at}");
     }
     // A zone that is partly outside the memory.
-    assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
+    assert!(SharedRing::new(&memory.shared, RingAt { at: STATE, slots: 2, zone: len - 2 * ZONE }).is_ok());
     for zone in [len - 2 * ZONE + 64, len, usize::MAX & !63, 1] {
-        assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
+        assert!(SharedRing::new(&memory.shared, RingAt { at: STATE, slots: 2, zone }).is_err(), "zone {zone}");
     }
     for slots in [0, 1, 65_537, usize::MAX / SLOT, usize::MAX] {
-        assert!(Ring::new(&memory.shared, RingAt { at: STATE, slots, zone: 0 }).is_err(), "{slots} slots");
+        assert!(SharedRing::new(&memory.shared, RingAt { at: STATE, slots, zone: 0 }).is_err(), "{slots} slots");
     }
 }
 
@@ -58,7 +60,7 @@ fn an_offset_is_the_masked_part_of_a_pointer() {
 fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
     let (memory, [mut ring, _]) = rings(8, 0, Offsets { mask: u64::MAX, first: 0 });
     let size = memory.shared.buffers.size;
-    let bytes = |ring: &Ring, buffer: u32, len: usize, offset: usize| {
+    let bytes = |ring: &SharedRing, buffer: u32, len: usize, offset: usize| {
         ring.set_offset(0, offset);
         ring.bytes(0, Slot { buffer, len: len as u16, flags: 0 })
     };
@@ -78,7 +80,7 @@ fn a_slot_that_reaches_beyond_its_buffer_is_refused() {
 #[test]
 fn a_packet_outside_buffers_is_in_its_slot_s_zone() {
     let (_memory, [mut ring, _]) = rings(8, 0, Offsets::default());
-    let bytes = |ring: &Ring, flags: u16| ring.bytes_or_zone(3, Slot { buffer: 3, len: 65_535, flags });
+    let bytes = |ring: &SharedRing, flags: u16| ring.bytes_or_zone(3, Slot { buffer: 3, len: 65_535, flags });
     assert_eq!(bytes(&ring, NS_INDIRECT), None, "it has none");
     ring.place.zone = 64;
     assert_eq!(bytes(&ring, NS_INDIRECT), Some((64 + 3 * ZONE, 65_535)));
@@ -109,7 +111,7 @@ fn a_slot_keeps_its_contents() {
 }
 
 /// Returns the client's end of a transmit ring that is free, at slot 5 of 8.
-fn client(ring: &Ring) -> ClientRing {
+fn client(ring: &SharedRing) -> ClientRing {
     ring.state(CLIENT_HEAD).store(5, Relaxed);
     ring.free_up_to(5);
     let client = ClientRing::begin(ring.clone());
