@@ -53,7 +53,7 @@
 //! ```
 //!
 //! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO `nic/virtio/queue.rs`
-//! - [`spec`]: registers and descriptors of cards, by their datasheets' names; [`pci`]: reaching a card over vfio or uio
+//! - [`spec`]: registers and descriptors of cards, by their datasheets' names, a crate without code; [`pci`]: reaching a card over vfio or uio
 //! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
 //! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`; [`virtio_user`]: the other side, over the
 //!   driver of `nic/virtio`
@@ -105,7 +105,6 @@ pub mod share;
 #[cfg(feature = "model")]
 pub mod sim82599;
 mod slot;
-pub mod spec;
 pub mod traffic;
 #[cfg(any(feature = "memif", feature = "vfio-user", feature = "vhost"))]
 mod unix_socket;
@@ -128,6 +127,7 @@ pub use open::server;
 pub use open::{KINDS, open};
 pub use packet::{Packet, Packets, SlotsMut};
 pub use port::Options;
+pub use linerate_spec as spec;
 pub use slot::HEADROOM;
 
 #[cfg(all(fuzzing, feature = "model", feature = "netmap"))]

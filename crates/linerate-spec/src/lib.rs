@@ -1,7 +1,7 @@
 //! The specifications of cards: registers and descriptors, by their datasheets' names, bits and sections.
 //!
-//! Drivers ([`nic`](crate::nic)) and the model ([`sim82599`](crate::sim82599)) name registers only through this room. It
-//! knows neither of them, and contains no unsafe code.
+//! linerate's drivers and its model of the 82599 name registers only through this crate, which knows neither of them. It is for
+//! drivers and models of others, too.
 //!
 //! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: those of its virtual functions
 //! - [`x82576`]: registers of the 82576
@@ -122,22 +122,22 @@ macro_rules! registers {
     ($($name:ident $offset:literal $([$($array:tt)*])? $access:ident $(reset $reset:literal)? $(writable $writable:ident)?
        $section:literal $title:literal $({ $($bit:ident = $value:expr),* })?;)*) => {
         $(
-            $crate::spec::registers!(@type $name $offset [$($($array)*)?] concat!($title, " (section ", $section, ")."));
+            $crate::registers!(@type $name $offset [$($($array)*)?] concat!($title, " (section ", $section, ")."));
 
             impl $name {
                 /// The offset of number 0 in BAR 0.
                 pub const OFFSET: u32 = $offset;
                 pub const NAME: &'static str = stringify!($name);
                 pub const SECTION: &'static str = $section;
-                pub const DEFINITION: &'static $crate::spec::Definition = &$crate::spec::Definition {
+                pub const DEFINITION: &'static $crate::Definition = &$crate::Definition {
                     name: $name::NAME,
                     offset: $offset,
                     at: $name::at,
                     count: $name::COUNT,
                     stride: $name::STRIDE,
-                    access: $crate::spec::Access::$access,
+                    access: $crate::Access::$access,
                     reset: 0 $(| $reset)?,
-                    writable: $crate::spec::registers!(@writable $($writable)?),
+                    writable: $crate::registers!(@writable $($writable)?),
                     section: $section,
                     bits: &[$($((stringify!($bit), $value)),*)?],
                 };
@@ -147,7 +147,7 @@ macro_rules! registers {
         )*
 
         /// The definitions of all registers.
-        pub static MAP: &[&$crate::spec::Definition] = &[$($name::DEFINITION),*];
+        pub static MAP: &[&$crate::Definition] = &[$($name::DEFINITION),*];
     };
 
     (@writable) => { u32::MAX };
@@ -167,10 +167,10 @@ macro_rules! registers {
             }
         }
 
-        impl From<$name> for $crate::spec::Register {
+        impl From<$name> for $crate::Register {
             #[inline(always)]
-            fn from(_: $name) -> $crate::spec::Register {
-                $crate::spec::Register { offset: $offset, number: 0, definition: $name::DEFINITION }
+            fn from(_: $name) -> $crate::Register {
+                $crate::Register { offset: $offset, number: 0, definition: $name::DEFINITION }
             }
         }
     };
@@ -197,10 +197,10 @@ macro_rules! registers {
             }
         }
 
-        impl From<$name> for $crate::spec::Register {
+        impl From<$name> for $crate::Register {
             #[inline(always)]
-            fn from($name(number): $name) -> $crate::spec::Register {
-                $crate::spec::Register { offset: $name::at(number), number, definition: $name::DEFINITION }
+            fn from($name(number): $name) -> $crate::Register {
+                $crate::Register { offset: $name::at(number), number, definition: $name::DEFINITION }
             }
         }
     };
