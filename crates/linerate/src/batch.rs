@@ -1,4 +1,5 @@
 //! A batch: the packets of one thread, and the free buffers that travel with them.
+#![allow(unsafe_code)]
 
 mod copies;
 mod segments;
@@ -111,11 +112,13 @@ impl Batch {
         }
         let all = |slots: &mut [Slot], bufs: &[u32]| {
             for (slot, &buf) in slots.iter_mut().zip(bufs) {
-                *slot = Slot::new(buf, HEADROOM, len as u16, false);
+                // SAFETY: the buffer is exchanged for this slot, and has room for `len` bytes behind the headroom.
+                *slot = unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
             }
             bufs.len()
         };
-        self.exchange(count, all).1
+        // SAFETY: all places are written, with slots of the buffers offered.
+        unsafe { self.exchange(count, all).1 }
     }
 
     /// Iterates over the packets, each with all its slots.
@@ -137,7 +140,8 @@ impl Batch {
     /// Returns the slots, and a view of their bytes; a batch without a cache has no slots.
     #[inline(always)]
     fn parts(&mut self) -> (&mut [Slot], View<'_>) {
-        let view = self.cache.pool().map_or(View::EMPTY, |pool| pool.region().view());
+        // SAFETY: it is used with the batch's slots, which are of the cache's pool.
+        let view = self.cache.pool().map_or(View::EMPTY, |pool| unsafe { pool.region().view() });
         (&mut self.slots[self.start..self.end], view)
     }
 
@@ -210,8 +214,16 @@ impl Batch {
     /// Offers room for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one,
     /// from the front, and returns the count. Returns the counts offered and exchanged; both are 0 for a batch
     /// without a pool. A caller that writes packets of several slots calls [`note_chains`](Batch::note_chains).
+    ///
+    /// # Safety
+    /// `take` writes a slot of the batch's pool, of its own, to each place that it counts, reads none that was there, and has the
+    /// buffers alone that it counts.
     #[inline(always)]
-    pub(crate) fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
+    pub(crate) unsafe fn exchange(
+        &mut self,
+        count: usize,
+        take: impl FnOnce(&mut [Slot], &[u32]) -> usize,
+    ) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
         if self.end + room > self.capacity() {
             self.compact();
@@ -226,8 +238,11 @@ impl Batch {
 
     /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer; `None`, without a change, if
     /// there is no [place](Batch::place), or the cache is empty.
+    ///
+    /// # Safety
+    /// The slot is of the batch's pool.
     #[inline(always)]
-    pub(crate) fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
+    pub(crate) unsafe fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
         let place = entry(&mut self.slots, self.capacity, self.end)?;
         let buf = self.cache.take_warmest()?;
         *place = slot;
@@ -236,8 +251,11 @@ impl Batch {
     }
 
     /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or slots must be moved to its front first.
+    ///
+    /// # Safety
+    /// As [`space`](Batch::space).
     #[inline(always)]
-    pub(crate) fn place(&mut self) -> Option<&mut Slot> {
+    pub(crate) unsafe fn place(&mut self) -> Option<&mut Slot> {
         entry(&mut self.slots, self.capacity, self.end)
     }
 
@@ -255,8 +273,11 @@ impl Batch {
 
     /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
     /// packet. Report the count written to [`appended`](Batch::appended).
+    ///
+    /// # Safety
+    /// Slots that are there are not read: they have other owners.
     #[inline(always)]
-    pub(crate) fn space(&mut self) -> &mut [Slot] {
+    pub(crate) unsafe fn space(&mut self) -> &mut [Slot] {
         let room = self.capacity().saturating_sub(self.len());
         let room = if room == 0 && self.ends_in_chain() { 1 } else { room };
         if self.end + room > self.slots.len() {
@@ -267,8 +288,11 @@ impl Batch {
     }
 
     /// Commits `count` slots written into [`space`](Batch::space), and whether they include packets of several slots.
+    ///
+    /// # Safety
+    /// As many slots of the batch's pool were written there.
     #[inline(always)]
-    pub(crate) fn appended(&mut self, count: usize, has_chains: bool) {
+    pub(crate) unsafe fn appended(&mut self, count: usize, has_chains: bool) {
         self.has_chains |= has_chains;
         self.end += count;
     }
@@ -286,7 +310,10 @@ impl Batch {
 
     /// Appends a slot of `pool`, the batch's own, also beyond the capacity for the rest of a chain; returns false if that is
     /// full, too.
-    pub(crate) fn push_slot(&mut self, pool: &Arc<Pool>, slot: &mut Slot) -> bool {
+    ///
+    /// # Safety
+    /// The slot is of this pool, and so is the batch.
+    pub(crate) unsafe fn push_slot(&mut self, pool: &Arc<Pool>, slot: &mut Slot) -> bool {
         debug_assert!(self.is_already_of(pool), "a slot of another pool enters a batch");
         if self.end == self.slots.len() {
             self.compact();
@@ -324,11 +351,17 @@ impl Batch {
     }
 
     /// Restores slots that [`keep_beginning`](Batch::keep_beginning) moved out.
+    ///
+    /// # Safety
+    /// They are of this pool, and so is the batch.
     #[inline(always)]
-    pub(crate) fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
+    pub(crate) unsafe fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
         for mut slot in partial.drain(..) {
-            if !self.push_slot(pool, &mut slot) {
-                self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
+            // SAFETY: as the caller promises. A slot that was not pushed is not used again.
+            unsafe {
+                if !self.push_slot(pool, &mut slot) {
+                    self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
+                }
             }
         }
     }
@@ -337,7 +370,8 @@ impl Batch {
     pub(crate) fn drop_beginning(&mut self) {
         while self.ends_in_chain() {
             let slot = self.pop_slot().map(|slot| slot.buf());
-            self.put(slot.as_slice());
+            // SAFETY: the slot was the batch's, and is gone.
+            unsafe { self.put(slot.as_slice()) };
         }
     }
 
@@ -355,8 +389,24 @@ impl Batch {
 
     /// Returns the slots, in order.
     #[inline(always)]
-    pub(crate) fn slots(&mut self) -> &mut [Slot] {
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots[self.start..self.end]
+    }
+
+    /// Returns the slots, to change them.
+    ///
+    /// # Safety
+    /// Each place keeps a slot of the batch's pool, until it is [sent](Batch::sent).
+    #[inline(always)]
+    pub(crate) unsafe fn raw_slots(&mut self) -> &mut [Slot] {
         &mut self.slots[self.start..self.end]
+    }
+
+    /// Leaves these offloads to do to the packet that begins at slot `at`.
+    #[cfg(test)]
+    pub(crate) fn leave(&mut self, at: usize, offload: crate::offload::Offload) {
+        let (slots, view) = self.parts();
+        offload.note(&mut slots[at], view);
     }
 
     /// Returns the first slot.
@@ -381,9 +431,13 @@ impl Batch {
     }
 
     /// Takes buffers of the batch's own pool that a queue no longer needs.
+    ///
+    /// # Safety
+    /// They are of the batch's pool, the caller's alone, and put back once.
     #[inline(always)]
-    pub(crate) fn put(&mut self, bufs: &[u32]) {
-        self.cache.put(bufs);
+    pub(crate) unsafe fn put(&mut self, bufs: &[u32]) {
+        // SAFETY: as the caller promises.
+        unsafe { self.cache.put(bufs) };
     }
 
     /// Returns whether the cache would return buffers to the pool if it got `more`, and the pool does not need them.
@@ -415,12 +469,14 @@ impl Batch {
         if let [slot] = slots
             && !slot.is_empty_place()
         {
-            return self.cache.put(&[slot.buf()]);
+            // SAFETY: the slot was the batch's, whose caller forgets it.
+            return unsafe { self.cache.put(&[slot.buf()]) };
         }
         let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
         debug_assert_eq!(empty, 0, "a place without a buffer is freed");
         if empty == 0 {
-            self.cache.put_all(slots.iter().map(Slot::buf));
+            // SAFETY: as above.
+            unsafe { self.cache.put_all(slots.iter().map(Slot::buf)) };
         }
     }
 

@@ -120,6 +120,7 @@ mod wait;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, ErrorKind, Remedy, Result};
+pub use linerate_spec as spec;
 #[cfg(feature = "model")]
 pub use open::drive_model;
 #[cfg(feature = "netmap")]
@@ -127,7 +128,6 @@ pub use open::server;
 pub use open::{KINDS, open};
 pub use packet::{Packet, Packets, SlotsMut};
 pub use port::Options;
-pub use linerate_spec as spec;
 pub use slot::HEADROOM;
 
 #[cfg(all(fuzzing, feature = "model", feature = "netmap"))]

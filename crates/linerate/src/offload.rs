@@ -5,7 +5,7 @@
 //! supports them passes them on. Any other computes the checksum itself, and segments
 //! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
 
-use crate::memory::{Region, View};
+use crate::memory::View;
 use crate::slot::Slot;
 
 /// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
@@ -47,9 +47,9 @@ impl Offload {
     }
 
     /// Writes the offloads to the buffer of a packet's first slot.
-    pub fn note(self, slot: &mut Slot, region: &Region) {
+    pub fn note(self, slot: &mut Slot, view: View<'_>) {
         slot.set_unfinished(true);
-        region.mapping().write((slot.buf() as usize) << region.shift(), &self.0);
+        view.note(slot, 0, &self.0);
     }
 
     /// Returns whether anything is left to do.
@@ -372,7 +372,7 @@ pub(crate) mod fuzzing {
 mod tests {
     use super::*;
     use crate::batch::Batch;
-    use crate::memory::{Pages, Pool, RegionOptions};
+    use crate::memory::{Pages, Pool, Region, RegionOptions};
 
     /// Returns the network header of a packet.
     fn network(is_v4: bool, identification: u16) -> etherparse::IpHeaders {
@@ -518,14 +518,15 @@ mod tests {
         offload.0[0] = 1;
         offload.0[6..8].copy_from_slice(&301u16.to_le_bytes());
         offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
-        offload.note(&mut batch.slots()[0], pool.region());
-        assert_eq!(Offload::of(&batch.slots()[0], pool.region().view()), Some(offload));
-        assert!(offload.finish(batch.slots(), pool.region().view()));
-        assert_eq!(Offload::of(&batch.slots()[0], pool.region().view()), None);
+        batch.leave(0, offload);
+        assert_eq!(batch.packets().next().unwrap().offload(), Some(offload));
+        assert!(batch.finish_packet(0));
+        assert_eq!(batch.packets().next().unwrap().offload(), None);
         let first = (&mut batch).into_iter().next().unwrap();
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
-        assert!(!offload.finish(batch.slots(), pool.region().view()), "outside the first slot");
+        batch.leave(0, offload);
+        assert!(!batch.finish_packet(0), "outside the first slot");
     }
 
     /// Packets of which only the pseudo header was summed, as Linux leaves them to a card, are found and finished; all

@@ -1,10 +1,11 @@
 //! The packets of a batch, for programs to read and change.
+#![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
 use std::time::SystemTime;
 
 use crate::error::{Error, ErrorKind, Remedy, Result};
-use crate::memory::{Region, View};
+use crate::memory::View;
 use crate::offload::Offload;
 use crate::slot::Slot;
 
@@ -108,9 +109,9 @@ pub(crate) fn now() -> u64 {
 }
 
 /// Records when a packet with this first slot arrived.
-pub(crate) fn stamp(first: &mut Slot, region: &Region, nanoseconds: u64) {
+pub(crate) fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64) {
     first.set_stamped();
-    region.mapping().write(((first.buf() as usize) << region.shift()) + STAMP, &nanoseconds.to_ne_bytes());
+    view.note(first, STAMP, &nanoseconds.to_ne_bytes());
 }
 
 /// Returns when the packet with this first slot arrived, if that was recorded.
@@ -230,7 +231,8 @@ impl Packet<'_> {
         }
         self.finish()?;
         let first = &mut self.slots[0];
-        first.set_data(first.offset() - count, first.len() + count);
+        // SAFETY: the bytes in front are the headroom, which is in the buffer.
+        unsafe { first.set_data(first.offset() - count, first.len() + count) };
         Ok(&mut self[..count])
     }
 
@@ -248,7 +250,8 @@ impl Packet<'_> {
         }
         self.finish()?;
         let first = &mut self.slots[0];
-        first.set_data(first.offset() + count, first.len() - count);
+        // SAFETY: the end stays where it is.
+        unsafe { first.set_data(first.offset() + count, first.len() - count) };
         Ok(())
     }
 
@@ -266,7 +269,8 @@ impl Packet<'_> {
         let last = self.slots.len() - 1;
         let slot = &mut self.slots[last];
         let len = slot.len();
-        slot.set_data(slot.offset(), len + count);
+        // SAFETY: the bytes behind are the tailroom, which is in the buffer.
+        unsafe { slot.set_data(slot.offset(), len + count) };
         Ok(&mut self.view.bytes_mut(slot)[len..])
     }
 
@@ -285,7 +289,8 @@ impl Packet<'_> {
         }
         self.finish()?;
         let slot = &mut self.slots[last];
-        slot.set_data(slot.offset(), slot.len() - count);
+        // SAFETY: the slot becomes shorter.
+        unsafe { slot.set_data(slot.offset(), slot.len() - count) };
         Ok(())
     }
 
@@ -336,7 +341,7 @@ mod tests {
 
     use super::*;
     use crate::batch::Batch;
-    use crate::memory::{PageSize, Pages, Pool, RegionOptions};
+    use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
     use crate::slot::HEADROOM;
 
     const SIZE: usize = 2048;
@@ -455,13 +460,13 @@ mod tests {
             let pool = pool(SIZE);
             assert!(batch.push(&pool, &[1; 60]));
             // A checksum from byte 34 on, stored 16 bytes behind that.
-            Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(&mut batch.slots()[0], pool.region());
+            batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let mut packet = batch.packets().next().unwrap();
             change(&mut packet).unwrap();
             assert!(packet.offload().is_none());
             assert!(whole(&packet).iter().any(|byte| *byte != 1), "the checksum is there");
             // TCP to be segmented into 100 bytes: a change cannot apply to the headers of each.
-            Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]).note(&mut batch.slots()[0], pool.region());
+            batch.leave(0, Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]));
             let mut packet = batch.packets().next().unwrap();
             let before = whole(&packet);
             assert!(change(&mut packet).is_err_and(|error| error.kind() == ErrorKind::Unfinished));

@@ -19,8 +19,6 @@ pub trait Index: Copy + Ord {
     fn plus(self, count: Self) -> Self;
     /// Returns how far it is behind an earlier one.
     fn minus(self, earlier: Self) -> Self;
-    /// Returns what is left of a length after this count; 0 if the count is longer.
-    fn left_of(self, len: Self) -> Self;
 }
 
 macro_rules! index {
@@ -33,10 +31,6 @@ macro_rules! index {
             #[inline(always)]
             fn minus(self, earlier: Self) -> Self {
                 self.wrapping_sub(earlier)
-            }
-            #[inline(always)]
-            fn left_of(self, len: Self) -> Self {
-                len.saturating_sub(self)
             }
         }
     )* };
@@ -84,16 +78,15 @@ impl<I: Index> Cursor<I> {
         self.other.minus(self.own)
     }
 
-    /// As the side that puts entries into a ring of `len`: returns how many are free. Reads the other side's index only if fewer
-    /// than `wanted` are known to be.
+    /// As the side that puts entries into a ring of `len`: returns how many are free, more than `len` if the other side lies.
+    /// Reads its index only if fewer than `wanted` are known to be.
     #[inline(always)]
     pub fn free(&mut self, len: I, wanted: I, read: impl FnOnce() -> I) -> I {
-        let known = self.own.minus(self.other).left_of(len);
-        if known >= wanted {
-            return known;
+        let free = |cursor: &Cursor<I>| len.minus(cursor.own.minus(cursor.other));
+        if free(self) < wanted {
+            self.other = read();
         }
-        self.other = read();
-        self.own.minus(self.other).left_of(len)
+        free(self)
     }
 }
 
@@ -139,7 +132,6 @@ mod tests {
         producer.advance(6);
         assert_eq!(producer.free(8, 2, || unreachable!("two are known")), 2);
         assert_eq!(producer.free(8, 3, || 5), 7);
-        // A peer that lies has no room to give.
-        assert_eq!(producer.free(8, 8, || 100), 0);
+        assert!(producer.free(8, 8, || 100) > 8, "more than there can be");
     }
 }

@@ -1,4 +1,5 @@
 //! The slot: the 8 bytes that carry a packet everywhere in this library.
+#![allow(unsafe_code)]
 
 mod debug;
 mod words;
@@ -53,9 +54,13 @@ impl Slot {
     /// The largest offset of a slot.
     pub const MAX_OFFSET: usize = 0xFFF;
 
-    /// Creates a slot of `len` bytes at this offset of buffer `buf`; they must lie within the buffer.
+    /// Creates a slot of `len` bytes at this offset of buffer `buf`.
+    ///
+    /// # Safety
+    /// The buffer is the caller's alone, and the slot is used with its region only; `offset + len` is at most the size of a
+    /// buffer, and `offset` at most [`MAX_OFFSET`](Slot::MAX_OFFSET).
     #[inline(always)]
-    pub(crate) const fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
+    pub(crate) const unsafe fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
         Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
     }
 
@@ -134,9 +139,12 @@ impl Slot {
         (self.data & Self::WHOLE_LEN as u32) as usize
     }
 
-    /// Sets the place of the data. The caller keeps `offset + len` within the buffer.
+    /// Sets the place of the data.
+    ///
+    /// # Safety
+    /// `offset + len` is at most the size of a buffer.
     #[inline(always)]
-    pub(crate) const fn set_data(&mut self, offset: usize, len: usize) {
+    pub(crate) const unsafe fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
         self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
     }
@@ -161,19 +169,23 @@ mod tests {
     #[test]
     fn is_eight_bytes_and_keeps_its_fields_apart() {
         assert_eq!(size_of::<Slot>(), 8);
-        let mut slot = Slot::new(u32::MAX, HEADROOM, u16::MAX, true);
+        // SAFETY: no bytes of these slots are used.
+        let new = |buf, len, more| unsafe { Slot::new(buf, HEADROOM, len, more) };
+        // SAFETY: as above.
+        let set_data = |slot: &mut Slot, offset, len| unsafe { slot.set_data(offset, len) };
+        let mut slot = new(u32::MAX, u16::MAX, true);
         assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 65_535, HEADROOM));
         assert!(slot.has_more());
-        slot.set_data(Slot::MAX_OFFSET, 1);
+        set_data(&mut slot, Slot::MAX_OFFSET, 1);
         assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 1, 4_095));
         assert!(slot.has_more());
-        assert!(!Slot::new(0, HEADROOM, 0, false).has_more());
+        assert!(!new(0, 0, false).has_more());
         slot.set_unfinished(true);
         assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
         slot.set_unfinished(false);
         assert!(!slot.is_unfinished() && slot.len() == 1 && !slot.is_stamped());
         slot.set_stamped();
-        slot.set_data(HEADROOM, 5);
+        set_data(&mut slot, HEADROOM, 5);
         assert!(slot.is_stamped() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
     }
 }

@@ -1,4 +1,5 @@
 //! Packets copied into a batch: from bytes of programs, from the kernel's rings, from other regions.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -32,28 +33,38 @@ impl Batch {
         packet: impl Fn(usize) -> &'a [Slot],
     ) -> u64 {
         let longest = longest.min(pool.region().room());
-        let ours = pool.region().view();
-        self.is_of(pool);
-        self.exchange(wanted.count_ones() as usize, |places, bufs| {
+        if !self.is_of(pool) {
+            return wanted;
+        }
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let ours = unsafe { pool.region().view() };
+        let count = wanted.count_ones() as usize;
+        let copy = |places: &mut [Slot], bufs: &[u32]| {
             let mut copied = 0;
             for (place, &buf) in places.iter_mut().zip(bufs) {
                 let [slot] = packet(wanted.trailing_zeros() as usize) else { break };
                 if slot.whole_len() > longest {
                     break;
                 }
-                *place = theirs.copy(slot, ours, buf);
+                // SAFETY: the buffer is exchanged for this slot.
+                *place = unsafe { theirs.copy(slot, ours, buf) };
                 wanted &= wanted - 1;
                 copied += 1;
             }
             copied
-        });
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        unsafe { self.exchange(count, copy) };
         wanted
     }
 
     /// Appends a copy of a packet of another pool, of at most `longest` bytes; unfinished only if `offloads`. Appends
     /// several packets if it must be segmented.
+    ///
+    /// # Safety
+    /// The packet's slots are of the pool `theirs`.
     #[cold]
-    pub(crate) fn copy_careful(
+    pub(crate) unsafe fn copy_careful(
         &mut self,
         pool: &Arc<Pool>,
         packet: &[Slot],
@@ -62,7 +73,8 @@ impl Batch {
         offloads: bool,
     ) -> Copied {
         let len: usize = packet.iter().map(Slot::len).sum();
-        let view = theirs.region().view();
+        // SAFETY: it is used with the packet's slots, which are of that pool.
+        let view = unsafe { theirs.region().view() };
         let left = packet.first().and_then(|first| Offload::of(first, view));
         let parts = packet.iter().map(|slot| view.bytes(slot));
         let appended = |done: bool| if done { Copied::Whole } else { Copied::NoBuffer };
@@ -155,13 +167,15 @@ impl Batch {
         let slots = &mut slots[*end..*end + count];
         for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
             let part = room.min(len - index * room);
-            *slot = Slot::new(buf, HEADROOM, part as u16, index + 1 < count);
+            // SAFETY: the buffer is of the batch's pool, offered to this slot, and has `room` bytes behind the headroom.
+            *slot = unsafe { Slot::new(buf, HEADROOM, part as u16, index + 1 < count) };
         }
         let Some(region) = cache.pool().map(|pool| pool.region()) else { return false };
+        // SAFETY: it is used with these slots, of buffers of the same pool.
+        let view = unsafe { region.view() };
         if let Some(offload) = offload {
-            offload.note(&mut slots[0], region);
+            offload.note(&mut slots[0], view);
         }
-        let view = region.view();
         for (index, slot) in slots.iter_mut().enumerate() {
             fill(index * room, view.bytes_mut(slot));
         }
@@ -184,21 +198,25 @@ impl Batch {
             return 0;
         }
         let longest = longest.min(pool.region().room());
-        let view = pool.region().view();
-        let exchanged = self.exchange(usize::MAX, |places, bufs| {
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let view = unsafe { pool.region().view() };
+        let fill_all = |places: &mut [Slot], bufs: &[u32]| {
             let mut done = 0;
             for (place, &buf) in places.iter_mut().zip(bufs) {
-                let mut room = Slot::new(buf, HEADROOM, longest as u16, false);
-                let Some((len, is_unlearned)) = fill(view.bytes_mut(&mut room)) else { break };
-                *place = Slot::new(buf, HEADROOM, len.min(longest) as u16, false);
+                // SAFETY: the buffer is offered to this slot, and has room for `longest` bytes. The first slot is gone when the
+                // second is made.
+                let slot = |len: usize| unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
+                let Some((len, is_unlearned)) = fill(view.bytes_mut(&mut slot(longest))) else { break };
+                *place = slot(len.min(longest));
                 if is_unlearned {
                     place.set_unlearned();
                 }
                 done += 1;
             }
             done
-        });
-        exchanged.1
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        unsafe { self.exchange(usize::MAX, fill_all).1 }
     }
 
     /// Receives for `batch`, which has packets of another region than `pool`'s: `receive` receives into this batch,
@@ -247,27 +265,26 @@ impl Batch {
 
     /// Computes the checksum of the last packet, if left to do; returns false if that is impossible.
     pub(crate) fn finish_last(&mut self) -> bool {
-        let Some(pool) = self.pool().cloned() else { return true };
-        let (region, slots) = (pool.region(), self.last());
+        let (slots, view) = self.last();
         let Some(first) = slots.first() else { return true };
-        Offload::of(first, region.view()).is_none_or(|offload| offload.finish(slots, region.view()))
+        Offload::of(first, view).is_none_or(|offload| offload.finish(slots, view))
     }
 
     /// Records when the last packet arrived.
     pub(crate) fn stamp_last(&mut self, nanoseconds: u64) {
-        let Some(pool) = self.pool().cloned() else { return };
-        if let Some(first) = self.last().first_mut() {
-            stamp(first, pool.region(), nanoseconds);
+        let (slots, view) = self.last();
+        if let Some(first) = slots.first_mut() {
+            stamp(first, view, nanoseconds);
         }
     }
 
     /// Records when the packets came that have no time yet: at `time`, and each a nanosecond after the one before. Returns the
     /// time of the next.
     pub(crate) fn stamp_from(&mut self, mut time: u64) -> u64 {
-        let Some(pool) = self.pool().cloned() else { return time };
-        for packet in self.slots().chunk_by_mut(|slot, _| slot.has_more()) {
+        let (slots, view) = self.parts();
+        for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
             if !packet[0].is_stamped() {
-                stamp(&mut packet[0], pool.region(), time);
+                stamp(&mut packet[0], view, time);
             }
             time += 1;
         }
@@ -276,16 +293,16 @@ impl Batch {
 
     /// Marks the last packet so that a switch does not learn from it.
     pub(crate) fn unlearn_last(&mut self) {
-        if let Some(first) = self.last().first_mut() {
+        if let Some(first) = self.last().0.first_mut() {
             first.set_unlearned();
         }
     }
 
-    /// Returns the slots of the last packet.
-    fn last(&mut self) -> &mut [Slot] {
-        let slots = self.slots();
+    /// Returns the slots of the last packet, and a view of their bytes.
+    fn last(&mut self) -> (&mut [Slot], View<'_>) {
+        let (slots, view) = self.parts();
         let before = slots.len().saturating_sub(1);
         let first = slots[..before].iter().rposition(|slot| !slot.has_more()).map_or(0, |last| last + 1);
-        &mut slots[first..]
+        (&mut slots[first..], view)
     }
 }

@@ -1,4 +1,5 @@
 //! Packets that a queue cannot leave to its device: they are finished, or segmented, in the batch.
+#![allow(unsafe_code)]
 
 use std::ops::ControlFlow;
 
@@ -25,8 +26,9 @@ impl Batch {
     #[cold]
     pub(crate) fn finish_packet(&mut self, at: usize) -> bool {
         let Some(pool) = self.pool().cloned() else { return true };
-        let view = pool.region().view();
-        let packet = first_packet(&mut self.slots()[at..]);
+        // SAFETY: it is used with slots of this batch, and of buffers from its cache.
+        let view = unsafe { pool.region().view() };
+        let packet = first_packet(&mut self.parts().0[at..]);
         let Some(left) = packet.first().and_then(|first| Offload::of(first, view)) else { return true };
         if left.segmentation() == Segmentation::None {
             return left.finish(packet, view);
@@ -61,7 +63,7 @@ impl Batch {
     /// without a change, if the packet has no payload, or there is no room or no buffer for the segment.
     fn cut_off(&mut self, at: usize, headers: &Headers, view: View<'_>) -> ControlFlow<bool, usize> {
         let room = self.room();
-        let packet = first_packet(&mut self.slots()[at..]);
+        let packet = first_packet(&mut self.parts().0[at..]);
         let [first, others @ ..] = packet else { return ControlFlow::Break(false) };
         let (buffer, own) = (first.buf(), first.len() - headers.len);
         let payload = own + others.iter().map(Slot::len).sum::<usize>();
@@ -97,10 +99,12 @@ impl Batch {
         let mut slots = Vec::with_capacity(needed + count);
         for part in bytes.chunks(room) {
             let Some(buf) = self.take_buffer() else {
-                slots.iter().for_each(|slot: &Slot| self.put(&[slot.buf()]));
+                // SAFETY: they were taken from the cache, and their slots are forgotten.
+                slots.iter().for_each(|slot: &Slot| unsafe { self.put(&[slot.buf()]) });
                 return ControlFlow::Break(false);
             };
-            let mut slot = Slot::new(buf, HEADROOM, part.len() as u16, slots.len() + 1 < needed);
+            // SAFETY: the buffer was taken for this slot, and has `room` bytes behind the headroom.
+            let mut slot = unsafe { Slot::new(buf, HEADROOM, part.len() as u16, slots.len() + 1 < needed) };
             view.bytes_mut(&mut slot).copy_from_slice(part);
             slots.push(slot);
         }
@@ -108,7 +112,7 @@ impl Batch {
             slots[0].set_unlearned();
         }
 
-        let packet = first_packet(&mut self.slots()[at..]);
+        let packet = first_packet(&mut self.parts().0[at..]);
         let first = &mut packet[0];
         headers.advance(view.bytes_mut(first));
         shorten(first, headers.len, headers.size.min(own), view);
@@ -123,7 +127,8 @@ impl Batch {
                 slots.push(slot.take());
             }
         }
-        self.put(&freed);
+        // SAFETY: their slots were the batch's, and are gone.
+        unsafe { self.put(&freed) };
         self.replace(at, count, slots);
         match &mut self.segmented {
             Some(last) if last.rest == buffer => last.segments += 1,
@@ -167,14 +172,17 @@ fn shorten(slot: &mut Slot, headers: usize, count: usize, view: View<'_>) {
     let (offset, len) = (slot.offset(), slot.len());
     if offset + count <= Slot::MAX_OFFSET {
         view.bytes_mut(slot).copy_within(..headers, count);
-        return slot.set_data(offset + count, len - count);
+        // SAFETY: the end stays where it is.
+        return unsafe { slot.set_data(offset + count, len - count) };
     }
     let front = offset.min(HEADROOM);
-    slot.set_data(front, offset + len - front);
+    // SAFETY: as above.
+    unsafe { slot.set_data(front, offset + len - front) };
     let (bytes, begin) = (view.bytes_mut(slot), offset - front);
     bytes.copy_within(begin..begin + headers, 0);
     bytes.copy_within(begin + headers + count.., headers);
-    slot.set_data(front, len - count);
+    // SAFETY: the slot becomes shorter.
+    unsafe { slot.set_data(front, len - count) };
 }
 
 #[cfg(test)]

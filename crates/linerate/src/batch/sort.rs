@@ -1,4 +1,5 @@
 //! Sorting: a program's closure keeps packets in a batch, or removes them.
+#![allow(unsafe_code)]
 
 use super::Batch;
 use crate::memory::Cache;
@@ -7,7 +8,8 @@ use crate::slot::Slot;
 impl Batch {
     /// Keeps the packets for which `keep` returns true, given the bytes of their first slots, and frees the others.
     pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
-        self.sort(keep, |cache, slot, _| cache.put(&[slot.buf()]));
+        // SAFETY: the slot was the batch's, and ends here.
+        self.sort(keep, |cache, slot, _| unsafe { cache.put(&[slot.buf()]) });
     }
 
     /// As [`retain`](Batch::retain), but moves the others to `rest`. Frees those for which `rest` is full or of
@@ -21,8 +23,10 @@ impl Batch {
                 fits = is_of_pool && rest.len() < rest.capacity();
                 freed += usize::from(!fits);
             }
-            if !fits || !rest.push_slot(&pool, &mut slot) {
-                cache.put(&[slot.buf()]);
+            // SAFETY: the slot was this batch's, and the other one has the same pool.
+            if !fits || !unsafe { rest.push_slot(&pool, &mut slot) } {
+                // SAFETY: the slot ends here.
+                unsafe { cache.put(&[slot.buf()]) };
             }
         });
         freed
@@ -39,7 +43,8 @@ impl Batch {
         while sorting.at < *sorting.end {
             let slot = &sorting.slots[sorting.at];
             if begins {
-                keeping = keep(pool.region().view().bytes(slot));
+                // SAFETY: the slot is of the batch, whose pool this is.
+                keeping = keep(unsafe { pool.region().view() }.bytes(slot));
             }
             let ends = !slot.has_more();
             if keeping {

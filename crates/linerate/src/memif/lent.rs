@@ -1,6 +1,7 @@
 //! The buffers of this side's pool that a ring has, if a client lends them instead of copying.
 //!
 //! A ring lends them for as long as the peer may use them: up to the end of the connection, if no queue takes them back before.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -66,8 +67,11 @@ impl Lent {
         let done = done.ok_or(Breach::Beyond { what, is: kept.into(), most: self.count.into() })?;
         let start = usize::from(self.first) & (self.bufs.len() - 1);
         let run = done.min(self.bufs.len() - start);
-        batch.put(&self.bufs[start..start + run]);
-        batch.put(&self.bufs[..done - run]);
+        // SAFETY: they are of the queue's pool, which is the batch's, and the ring has them no more.
+        unsafe {
+            batch.put(&self.bufs[start..start + run]);
+            batch.put(&self.bufs[..done - run]);
+        }
         (self.first, self.count) = (self.first.wrapping_add(done as u16), kept);
         Ok(())
     }
@@ -77,7 +81,8 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let last = self.bufs.len() - 1;
         let numbers = (0..self.count).map(|ahead| usize::from(self.first.wrapping_add(ahead)) & last);
-        self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>());
+        // SAFETY: they are of this pool, and were lent; the peer uses them no more.
+        unsafe { self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>()) };
     }
 }
 

@@ -1,5 +1,6 @@
 //! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is copied
 //! once. Both roles share this code: a ring knows which of its indices is whose. A client that does not copy has `zero_copy`.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -56,7 +57,10 @@ pub trait Buffers: Send + 'static {
 
     /// Takes the packet in a single descriptor into the buffer `fresh`, or takes its buffer and lends `fresh` instead. `None` if
     /// it is of another kind.
-    fn take_single(
+    ///
+    /// # Safety
+    /// The buffer is the caller's alone, of the queue's pool, and so are the view and the slot that is returned.
+    unsafe fn take_single(
         ring: &MemifRing,
         lent: &mut Self::Lent<'_>,
         ahead: u16,
@@ -169,17 +173,22 @@ fn take<B: Buffers>(
     let outcome = loop {
         // Packets of one descriptor and one buffer.
         let first = taken;
-        let (offered, singles) = batch.exchange(usize::from(ready - taken), |slots, fresh| {
-            let view = pool.region().view();
+        let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
+            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            let view = unsafe { pool.region().view() };
             let mut done = 0;
             for (slot, &fresh) in slots.iter_mut().zip(fresh) {
-                let Some(single) = B::take_single(ring, lent, first + done, fresh, view, limits) else { break };
+                // SAFETY: the buffer is offered to this packet.
+                let single = unsafe { B::take_single(ring, lent, first + done, fresh, view, limits) };
+                let Some(single) = single else { break };
                 bytes += single.whole_len();
                 *slot = single;
                 done += 1;
             }
             usize::from(done)
-        });
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered, or of those that the ring had instead.
+        let (offered, singles) = unsafe { batch.exchange(usize::from(ready - taken), take_singles) };
         taken += singles as u16;
         packets += singles;
         if taken == ready || batch.len() >= batch.capacity() {
@@ -255,7 +264,7 @@ impl Buffers for Copied {
     }
 
     #[inline(always)]
-    fn take_single(
+    unsafe fn take_single(
         ring: &MemifRing,
         (): &mut (),
         ahead: u16,
@@ -269,7 +278,8 @@ impl Buffers for Copied {
         if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
             return None;
         }
-        let mut slot = limits.placement.slot(fresh, length as u16, false);
+        // SAFETY: as the caller promises; `longest_single` is at most the room.
+        let mut slot = unsafe { limits.placement.slot(fresh, length as u16, false) };
         mapping.read(part.offset as usize, view.bytes_mut(&mut slot));
         Some(slot)
     }
@@ -413,7 +423,8 @@ impl SendFinished for MemifTx {
 #[inline(always)]
 fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
     let Some((slots, pool)) = batch.contents() else { return (0, 0) };
-    let view = pool.region().view();
+    // SAFETY: it is used with the batch's slots, whose pool this is.
+    let view = unsafe { pool.region().view() };
     let (mut done, mut bytes) = (0, 0);
     for slot in slots.iter().take(ready.into()) {
         let length = slot.whole_len();

@@ -3,6 +3,7 @@
 //!
 //! The server is trusted with these buffers as a card is. Its indices, lengths and flags are checked all the same; which
 //! buffer a descriptor has is known here, and not read from it.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ impl Buffers for Lends {
     }
 
     #[inline(always)]
-    fn take_single(
+    unsafe fn take_single(
         ring: &MemifRing,
         lent: &mut &mut Lent,
         ahead: u16,
@@ -44,7 +45,8 @@ impl Buffers for Lends {
         }
         let buf = std::mem::replace(lent.at(ring.number(ahead)), fresh);
         ring.lend(ahead, placement.data(fresh), BUFFER, false);
-        Some(placement.slot(buf, length as u16, false))
+        // SAFETY: the ring's buffer is replaced by the fresh one, and has at least [`BUFFER`] bytes at that place.
+        Some(unsafe { placement.slot(buf, length as u16, false) })
     }
 
     fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach> {
@@ -76,14 +78,19 @@ impl Buffers for Lends {
             fresh.push(buf);
         }
         if fresh.len() < parts.len() {
-            batch.put(&fresh);
+            // SAFETY: they were just taken.
+            unsafe { batch.put(&fresh) };
             return Took::NoBuffer;
         }
         for (place, (&(ahead, part), new)) in parts.iter().zip(fresh).enumerate() {
             let buf = std::mem::replace(lent.at(ring.number(ahead)), new);
-            let mut slot = placement.slot(buf, part.len as u16, place + 1 < parts.len());
-            if !batch.push_slot(pool, &mut slot) {
-                batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+            // SAFETY: the ring's buffer is replaced by a fresh one, and has at least [`BUFFER`] bytes at that place. It is of the
+            // queue's pool, which is the batch's.
+            unsafe {
+                let mut slot = placement.slot(buf, part.len as u16, place + 1 < parts.len());
+                if !batch.push_slot(pool, &mut slot) {
+                    batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+                }
             }
         }
         Took::Packet

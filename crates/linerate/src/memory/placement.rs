@@ -1,4 +1,5 @@
 //! The placement of received data in a buffer.
+#![allow(unsafe_code)]
 
 use super::Region;
 use crate::slot::{HEADROOM, Slot};
@@ -48,10 +49,15 @@ impl Placement {
         ((buf as usize) << self.shift) + self.offset(buf)
     }
 
-    /// Returns a slot of `len` bytes received into this buffer, at most [`room`](Placement::room).
+    /// Returns a slot of `len` bytes received into this buffer.
+    ///
+    /// # Safety
+    /// The buffer is the caller's alone, and the slot is used with the placement's region only; `len` is at most
+    /// [`room`](Placement::room).
     #[inline(always)]
-    pub fn slot(self, buf: u32, len: u16, more: bool) -> Slot {
-        Slot::new(buf, self.offset(buf), len, more)
+    pub unsafe fn slot(self, buf: u32, len: u16, more: bool) -> Slot {
+        // SAFETY: as the caller promises, and the offset and the room are those of a buffer of the region.
+        unsafe { Slot::new(buf, self.offset(buf), len, more) }
     }
 
     /// Returns, for vectors, the shift from a buffer's number to its first byte, and the bits of the number that

@@ -1,4 +1,5 @@
 //! The ownership of a region's buffers: the free ones, in the pool and in private caches.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +40,8 @@ impl Pool {
             held_at_most: AtomicUsize::new(0),
             region,
         };
-        pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>());
+        // SAFETY: nobody else has any of them.
+        unsafe { pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>()) };
         Arc::new(pool)
     }
 
@@ -102,7 +104,8 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Pool>, count: usize) -> Option<Vec<u32>> {
         let mut free = Vec::with_capacity(count + self.depot.magazine());
         while free.len() < count && self.fetch(&mut free) {}
-        self.give(free.get(count..).unwrap_or(&free));
+        // SAFETY: they were just taken.
+        unsafe { self.give(free.get(count..).unwrap_or(&free)) };
         if free.len() < count {
             return None;
         }
@@ -111,7 +114,10 @@ impl Pool {
     }
 
     /// Returns free buffers of a cache or a queue to the pool.
-    pub(crate) fn give(&self, bufs: &[u32]) {
+    ///
+    /// # Safety
+    /// They are of this pool, the caller's alone, and given back once.
+    pub(crate) unsafe fn give(&self, bufs: &[u32]) {
         let (magazines, rest) = bufs.split_at(bufs.len() - bufs.len() % self.depot.magazine());
         for magazine in magazines.chunks_exact(self.depot.magazine()) {
             if !self.depot.put(magazine) {
@@ -247,8 +253,11 @@ impl Cache {
     }
 
     /// Adds free buffers; if there are too many, whole magazines go on to the pool.
+    ///
+    /// # Safety
+    /// They are of this cache's pool, the caller's alone, and put back once.
     #[inline(always)]
-    pub(crate) fn put(&mut self, bufs: &[u32]) {
+    pub(crate) unsafe fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
         if self.free.len() > self.most {
             self.trim();
@@ -256,8 +265,11 @@ impl Cache {
     }
 
     /// As [`put`](Cache::put), for an iterator.
+    ///
+    /// # Safety
+    /// As [`put`](Cache::put).
     #[inline(always)]
-    pub(crate) fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
+    pub(crate) unsafe fn put_all(&mut self, bufs: impl ExactSizeIterator<Item = u32>) {
         self.free.extend(bufs);
         if self.free.len() > self.most {
             self.trim();
@@ -280,7 +292,8 @@ impl Cache {
     /// Returns the `count` coldest buffers to the pool.
     fn give_coldest(&mut self, count: usize) {
         if let Some(pool) = &self.pool {
-            pool.give(&self.free[..count]);
+            // SAFETY: they are the cache's, and are removed below.
+            unsafe { pool.give(&self.free[..count]) };
         }
         self.free.drain(..count);
     }
@@ -302,6 +315,12 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
     }
 
+    /// Puts buffers back into a cache that were taken out.
+    fn put(cache: &mut Cache, bufs: &[u32]) {
+        // SAFETY: the tests put back what they have taken, once, and use no bytes.
+        unsafe { cache.put(bufs) };
+    }
+
     /// Takes `count` buffers out of a cache.
     fn take(cache: &mut Cache, count: usize) -> Vec<u32> {
         let bufs = cache.offer(count).to_vec();
@@ -318,7 +337,7 @@ mod tests {
             let mut bufs = take(&mut cache, buffers + 5);
             assert_eq!((bufs.len(), pool.available()), (buffers, 0));
             assert!(take(&mut cache, 1).is_empty());
-            cache.put(&bufs);
+            put(&mut cache, &bufs);
             drop(cache);
             bufs.sort_unstable();
             assert_eq!(bufs, (0..buffers as u32).collect::<Vec<_>>());
@@ -331,14 +350,15 @@ mod tests {
         let pool = pool(100);
         let mut cache = Cache::new(&pool, 32);
         let bufs = take(&mut cache, 3);
-        cache.put(&bufs);
+        put(&mut cache, &bufs);
         assert_eq!(take(&mut cache, 1), bufs[2..]);
-        cache.put(&bufs[2..]);
+        put(&mut cache, &bufs[2..]);
         assert_eq!(cache.offer(3), bufs);
         cache.used(3, 1);
         assert_eq!(take(&mut cache, 2), [bufs[2], bufs[1]], "the last one fills the gap of the first");
         drop(cache);
-        pool.give(&bufs);
+        // SAFETY: they were taken above.
+        unsafe { pool.give(&bufs) };
         assert_eq!(pool.available(), 100);
     }
 
@@ -354,7 +374,7 @@ mod tests {
             all.sort_unstable();
             all.dedup();
             assert_eq!((all.len(), count + pool.available()), (count, 100), "{used} of {offered}");
-            cache.put(&taken);
+            put(&mut cache, &taken);
         }
     }
 
@@ -367,7 +387,7 @@ mod tests {
             let bufs = take(&mut cache, 1024);
             for buf in bufs {
                 assert!(!cache.is_stocked(1) || cache.len() == most);
-                cache.put(&[buf]);
+                put(&mut cache, &[buf]);
                 assert!(cache.len() <= most);
             }
             assert_eq!(cache.len() + pool.available(), 1024);

@@ -130,8 +130,11 @@ impl Region {
     }
 
     /// Returns a view of the buffers' bytes.
+    ///
+    /// # Safety
+    /// It is used with slots of this region only.
     #[inline(always)]
-    pub(crate) fn view(&self) -> View<'_> {
+    pub(crate) unsafe fn view(&self) -> View<'_> {
         View { base: self.mapping.base(), shift: self.shift, _region: PhantomData }
     }
 }
@@ -181,18 +184,22 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
-    /// Copies a slot's data to a free buffer of `there`, which the caller owns, and returns its slot.
+    /// Copies a slot's data to a free buffer of `there`, and returns its slot.
+    ///
+    /// # Safety
+    /// The buffer is of that region, and the caller's alone.
     ///
     /// # Panics
     /// If the data does not fit.
     #[inline(always)]
-    pub fn copy(self, slot: &Slot, there: View<'_>, buf: u32) -> Slot {
+    pub unsafe fn copy(self, slot: &Slot, there: View<'_>, buf: u32) -> Slot {
         const LINE: usize = 64;
         /// Up to this length, whole lines are faster than a call; they fit the shortest buffer behind its headroom.
         const SHORT: usize = 4 * LINE;
         let len = slot.len();
         assert!(HEADROOM + len <= 1 << there.shift, "it does not fit");
-        let copy = Slot::new(buf, HEADROOM, len as u16, false);
+        // SAFETY: as the caller promises, and it was just checked that `len` bytes fit.
+        let copy = unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
         let (from, to) = (self.data(slot), there.data(&copy));
         if len > SHORT || slot.offset() + SHORT > 1 << self.shift {
             // SAFETY: both ranges are inside their buffers (the slots' invariants, and the check above), and no two
@@ -215,6 +222,18 @@ impl<'a> View<'a> {
     pub(crate) fn notes(self, slot: &Slot) -> [u8; View::NOTES] {
         // SAFETY: the bytes are inside the slot's buffer, which is longer; otherwise as in `bytes`.
         unsafe { self.base.as_ptr().add((slot.buf() as usize) << self.shift).cast::<[u8; View::NOTES]>().read() }
+    }
+
+    /// Writes notes, `at` bytes behind the start of a slot's buffer.
+    #[inline(always)]
+    pub(crate) fn note(self, slot: &mut Slot, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= View::NOTES, "notes beyond their place");
+        // SAFETY: the bytes are inside the slot's buffer, which is longer, and in front of its data; the slot is borrowed for
+        // this.
+        unsafe {
+            let place = self.base.as_ptr().add(((slot.buf() as usize) << self.shift) + at);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        }
     }
 
     #[inline(always)]
@@ -253,8 +272,10 @@ mod tests {
     #[test]
     fn a_slot_reaches_its_own_bytes_only() {
         let region = region(3, 512).unwrap();
-        let (mut a, mut b) = (Slot::new(1, HEADROOM, 384, false), Slot::new(2, HEADROOM, 384, false));
-        let view = region.view();
+        // SAFETY: the region's buffers 1 and 2 have no other slots, and 512 bytes.
+        let [mut a, mut b] = [1, 2].map(|buf| unsafe { Slot::new(buf, HEADROOM, 384, false) });
+        // SAFETY: it is used with these.
+        let view = unsafe { region.view() };
         view.bytes_mut(&mut a).fill(0xAA);
         view.bytes_mut(&mut b).fill(0xBB);
         assert!(view.bytes(&a).iter().all(|&byte| byte == 0xAA));

@@ -15,6 +15,7 @@
 //! A ring that is full drops its own packets, and so does a consumer that is not there. All rings together have at most half of
 //! the buffers, and the consumers' batches keep at most a quarter of them free, so that the port receives while all of them are
 //! full.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -272,11 +273,8 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
                     *next
                 }
             };
-            let packets = &mut lanes[number].packets;
-            let moved = slots[..len].iter_mut().map_while(|slot| packets.push_slot(&shared.pool, slot).then_some(()));
-            let moved = moved.count();
-            batch.sent(moved);
-            batch.drop_front(len - moved);
+            // One that is longer than any chain is dropped.
+            let _ = batch.take().map(|packet| lanes[number].packets.push_packet(packet));
             taken += len;
         }
         for (Lane { sender, packets, is_open }, share) in lanes.iter_mut().zip(&shared.shares) {
@@ -290,7 +288,8 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
             if dropped > 0 {
                 share.counters.missed(dropped as u32, 0);
                 while let Some(slot) = packets.pop_slot() {
-                    batch.put(&[slot.buf()]);
+                    // SAFETY: the slot ends here, and both batches are of the port's pool.
+                    unsafe { batch.put(&[slot.buf()]) };
                 }
             }
         }
@@ -305,7 +304,9 @@ fn share_of(hash: u32, consumers: usize) -> usize {
 /// Returns the hash of a packet's flow, whose headers may be in several slots.
 #[inline(always)]
 fn hash(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
-    let first = packet.first().map_or(&[][..], |slot| pool.region().view().bytes(slot));
+    // SAFETY: it is used with the packet's slots, which are of this pool.
+    let view = unsafe { pool.region().view() };
+    let first = packet.first().map_or(&[][..], |slot| view.bytes(slot));
     if packet.len() > 1 && first.len() < HEADERS { hash_of_parts(pool, key, packet) } else { key.hash(first) }
 }
 
@@ -313,7 +314,8 @@ fn hash(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
 fn hash_of_parts(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
     let (mut headers, mut len) = ([0; HEADERS], 0);
     for slot in packet {
-        let bytes = pool.region().view().bytes(slot);
+        // SAFETY: as in `hash`.
+        let bytes = unsafe { pool.region().view() }.bytes(slot);
         let count = bytes.len().min(HEADERS - len);
         headers[len..len + count].copy_from_slice(&bytes[..count]);
         len += count;

@@ -1,6 +1,7 @@
 //! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
 //! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and
 //! counted.
+#![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,7 +175,10 @@ impl Delivery {
             // The next packet is a chain, unfinished, or too long, or no buffer is free for it.
             let slots = frames.slots(wanted.trailing_zeros() as usize);
             wanted &= wanted - 1;
-            match entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) {
+            // SAFETY: the frames' slots are of their pool.
+            let copied =
+                unsafe { entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
+            match copied {
                 Copied::Whole => {}
                 Copied::NoBuffer => full += 1,
                 Copied::TooLong => too_long += 1,
@@ -234,9 +238,14 @@ impl Delivery {
 impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         copies.is_of(&self.pool);
-        let view = theirs.region().view();
-        let is_copied = copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0
-            || copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) == Copied::Whole;
+        // SAFETY: it is used with the packet's slots, which are of that pool.
+        let view = unsafe { theirs.region().view() };
+        let careful = |copies: &mut Batch| {
+            // SAFETY: as above.
+            unsafe { copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) }
+        };
+        let is_copied =
+            copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 || careful(copies) == Copied::Whole;
         if is_copied && let Some(time) = timestamp(&packet[0], view) {
             copies.stamp_last(time);
         }
@@ -297,16 +306,20 @@ impl Entry {
         mut wanted: u64,
         slots: &[Slot],
     ) -> (u64, u64) {
-        let (ours, longest, mut full) = (pool.region().view(), longest.min(pool.region().room()), 0);
+        let (longest, mut full) = (longest.min(pool.region().room()), 0);
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let ours = unsafe { pool.region().view() };
         while wanted != 0 {
             let slot = &slots[wanted.trailing_zeros() as usize];
             if slot.whole_len() > longest {
                 break;
             }
             let Some(buf) = self.copies.take_buffer() else { break };
-            let copy = theirs.copy(slot, ours, buf);
+            // SAFETY: the buffer was taken for this copy.
+            let copy = unsafe { theirs.copy(slot, ours, buf) };
             if !self.sender.send_slot(pool, &copy) {
-                self.copies.put(&[buf]);
+                // SAFETY: the copy ends here.
+                unsafe { self.copies.put(&[buf]) };
                 full += 1;
             }
             wanted &= wanted - 1;

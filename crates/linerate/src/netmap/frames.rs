@@ -1,4 +1,5 @@
 //! Packets of a batch whose destinations are decided together.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -40,7 +41,9 @@ impl<'a> Frames<'a> {
         let first = &slots[..slots.len().min(CHUNK)];
         let has_chains = first.iter().fold(false, |any, slot| any | slot.has_more());
         let len = if has_chains { find_starts(slots, starts) } else { first.len() };
-        Frames { pool, view: pool.region().view(), slots, starts: has_chains.then_some(starts), len }
+        // SAFETY: it is used with these slots, which are of this pool.
+        let view = unsafe { pool.region().view() };
+        Frames { pool, view, slots, starts: has_chains.then_some(starts), len }
     }
 
     /// Returns the number of packets.

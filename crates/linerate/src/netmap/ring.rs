@@ -10,6 +10,7 @@
 //! The slots from head to tail are the program's: it fills or reads them in order, moves head (and cur) past them, and
 //! calls `sync`. Forwarding without a copy [swaps](swap) the buffers of two slots. Every port can have such rings, as a
 //! second view of its queues.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -46,14 +47,16 @@ pub struct ExtraBuffer {
 
 impl Drop for ExtraBuffer {
     fn drop(&mut self) {
-        self.pool.give(&[self.slot.buf()]);
+        // SAFETY: its slot ends here.
+        unsafe { self.pool.give(&[self.slot.buf()]) };
     }
 }
 
 impl ExtraBuffer {
     /// Returns the packet in the buffer.
     pub fn bytes(&self) -> &[u8] {
-        self.pool.region().view().bytes(&self.slot)
+        // SAFETY: the slot is of this pool.
+        unsafe { self.pool.region().view() }.bytes(&self.slot)
     }
 }
 
@@ -146,7 +149,8 @@ impl Ring {
     #[track_caller]
     pub fn bytes(&self, slot: usize) -> &[u8] {
         self.check(slot);
-        self.pool.region().view().bytes(&self.slots[slot])
+        // SAFETY: the ring's slots are of its pool.
+        unsafe { self.pool.region().view() }.bytes(&self.slots[slot])
     }
 
     /// As [`bytes`](Ring::bytes), mutable.
@@ -156,7 +160,8 @@ impl Ring {
     #[track_caller]
     pub fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
         self.check(slot);
-        self.pool.region().view().bytes_mut(&mut self.slots[slot])
+        // SAFETY: as in `bytes`.
+        unsafe { self.pool.region().view() }.bytes_mut(&mut self.slots[slot])
     }
 
     /// Sets the length of a slot's data, and whether the packet continues in the next slot (`NS_MOREFRAG`).
@@ -169,7 +174,8 @@ impl Ring {
         let there = &mut self.slots[slot];
         let (offset, size) = (there.offset(), self.pool.region().buffer_size());
         assert!(len <= size - offset, "{len} bytes do not fit a buffer of {size}, {offset} in front");
-        *there = Slot::new(there.buf(), offset, len as u16, more);
+        // SAFETY: it replaces the slot of the same buffer, and it was just checked that the bytes fit.
+        *there = unsafe { Slot::new(there.buf(), offset, len as u16, more) };
     }
 
     /// Returns whether the packet continues in the next slot.
@@ -224,7 +230,8 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let count = self.distance(self.synced, self.tail);
         let bufs: Vec<u32> = (0..count).map(|n| self.slots[(self.synced + n) % self.slots.len()].buf()).collect();
-        self.pool.give(&bufs);
+        // SAFETY: their slots end here.
+        unsafe { self.pool.give(&bufs) };
     }
 }
 
@@ -303,8 +310,10 @@ impl TxRing {
                 batch.drop_beginning();
             }
             // The batch has room for a ring and a chain. Without room the packet would be dropped.
-            if *skips || !batch.push_slot(&ring.pool, &mut slot) {
-                batch.put(&[slot.buf()]);
+            // SAFETY: `fit` has given the batch the ring's pool, of which its slots are.
+            if *skips || !unsafe { batch.push_slot(&ring.pool, &mut slot) } {
+                // SAFETY: the slot ends here.
+                unsafe { batch.put(&[slot.buf()]) };
             }
             *skips &= has_more;
             chain = if has_more && !*skips { chain + 1 } else { 0 };
@@ -314,13 +323,15 @@ impl TxRing {
         batch.keep_beginning(&mut beginning.slots);
         queue.send(batch);
         ring.fit(batch);
-        batch.resume(&ring.pool, &mut beginning.slots);
+        // SAFETY: they are slots of the ring's pool, and so is the batch again.
+        unsafe { batch.resume(&ring.pool, &mut beginning.slots) };
         drop(beginning);
         // Slots that were not taken stay in front of head.
         let free = (ring.slots.len() - 1).saturating_sub(batch.len());
         while ring.space() < free {
             let Some(buf) = batch.take_buffer() else { break };
-            ring.put_at_tail(Slot::new(buf, HEADROOM, 0, false));
+            // SAFETY: the buffer was taken for this slot, from the ring's pool.
+            ring.put_at_tail(unsafe { Slot::new(buf, HEADROOM, 0, false) });
         }
         ring.time = SystemTime::now();
     }
@@ -344,7 +355,8 @@ struct Beginning<'a> {
 
 impl Drop for Beginning<'_> {
     fn drop(&mut self) {
-        self.ring.pool.give(&self.slots.drain(..).map(|slot| slot.buf()).collect::<Vec<_>>());
+        // SAFETY: the slots, of the ring's pool, end here.
+        unsafe { self.ring.pool.give(&self.slots.drain(..).map(|slot| slot.buf()).collect::<Vec<_>>()) };
     }
 }
 
@@ -366,7 +378,8 @@ impl RxRing {
         }
         let back = if is_own { &mut *batch } else { &mut *own };
         while let Some(slot) = ring.take_synced() {
-            back.put(&[slot.buf()]);
+            // SAFETY: the slot ends here, and the batch is of the ring's pool.
+            unsafe { back.put(&[slot.buf()]) };
         }
         if batch.is_empty() {
             queue.recv(batch);
@@ -381,10 +394,10 @@ impl RxRing {
         };
         let room = ring.slots.len() - 1 - ring.space();
         let count = from.len().min(room);
-        for slot in &mut from.slots()[..count] {
+        // SAFETY: the batch is of the ring's pool, and forgets the slots that the ring has.
+        for slot in unsafe { &mut from.raw_slots()[..count] } {
             ring.put_at_tail(slot.take());
         }
-        // The ring has them now.
         from.sent(count);
         ring.time = SystemTime::now();
     }
@@ -458,8 +471,11 @@ impl NetmapPort {
         let pool = self.device.pool();
         let mut batch = Batch::with_capacity(1);
         batch.is_of(pool);
-        let one =
-            || Some(ExtraBuffer { slot: Slot::new(batch.take_buffer()?, HEADROOM, 0, false), pool: pool.clone() });
+        let one = || {
+            // SAFETY: the buffer is taken for this slot.
+            let slot = unsafe { Slot::new(batch.take_buffer()?, HEADROOM, 0, false) };
+            Some(ExtraBuffer { slot, pool: pool.clone() })
+        };
         std::iter::from_fn(one).take(count).collect()
     }
 

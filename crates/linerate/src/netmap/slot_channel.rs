@@ -59,15 +59,19 @@ impl SlotReceiver {
             return sums;
         }
         loop {
-            let space = batch.space();
-            // SAFETY: the channel stores slots of the batch's pool, which their sender has given up.
-            let count = self.words.receive(unsafe { Slot::words_mut(space) });
+            // SAFETY: the channel stores slots of the batch's pool, which their sender has given up. None that was there is read.
+            let (space, count) = unsafe {
+                let space = batch.space();
+                let count = self.words.receive(Slot::words_mut(space));
+                (space, count)
+            };
             if count == 0 {
                 return sums;
             }
             let moved = counted(&space[..count]);
             let has_chains = moved.packets < count;
-            batch.appended(count, has_chains);
+            // SAFETY: they were just written there.
+            unsafe { batch.appended(count, has_chains) };
             sums = Moved {
                 slots: sums.slots + count,
                 packets: sums.packets + moved.packets,
@@ -110,12 +114,14 @@ impl SlotReceiver {
         is_packet: impl FnOnce(u64) -> bool,
     ) -> bool {
         debug_assert!(self.may_fill(batch), "a slot of another pool enters a batch");
-        let Some(place) = batch.place() else { return false };
+        // SAFETY: it is only written.
+        let Some(place) = (unsafe { batch.place() }) else { return false };
         let Some(word) = self.words.receive_one_if(is_packet) else { return false };
         // SAFETY: as in `receive`; the queue's shell has compared the pools.
         *place = unsafe { Slot::of_word(word) };
         counters.moved_packets(1, 1, place.len());
-        batch.appended(1, false);
+        // SAFETY: it was just written.
+        unsafe { batch.appended(1, false) };
         true
     }
 

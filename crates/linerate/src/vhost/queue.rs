@@ -6,6 +6,7 @@
 //! ```
 //!
 //! Chains are used in the order in which they became available, so nothing but an index has to outlive this process.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -215,8 +216,10 @@ fn take(
     let mut at = ring.next();
     loop {
         // Packets of one descriptor and one buffer.
-        let (offered, singles) = batch.exchange(ring.most(at), |slots, fresh| {
-            let view = pool.region().view();
+        let most = ring.most(at);
+        let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
+            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            let view = unsafe { pool.region().view() };
             let mut done = 0;
             for (slot, &buf) in slots.iter_mut().zip(fresh) {
                 let Found::Chain(head) = ring.head(at) else { break };
@@ -231,7 +234,8 @@ fn take(
                 if may_be_unfinished && needs_work(place.mapping, place.at) {
                     break;
                 }
-                *slot = Slot::new(buf, HEADROOM, length as u16, false);
+                // SAFETY: the buffer is offered to this slot, and `longest_single` is at most the room behind the headroom.
+                *slot = unsafe { Slot::new(buf, HEADROOM, length as u16, false) };
                 place.mapping.read(place.at + header, view.bytes_mut(slot));
                 ring.put_used(head, 0);
                 at = head.end;
@@ -239,7 +243,9 @@ fn take(
                 done += 1;
             }
             done
-        });
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        let (offered, singles) = unsafe { batch.exchange(most, take_singles) };
         packets += singles;
         if batch.len() >= batch.capacity() {
             break;
@@ -644,7 +650,8 @@ fn fill_singles(
 ) -> (u16, usize, usize) {
     let (mut at, mut packets, mut bytes) = (ring.next(), 0, 0);
     let Some((slots, pool)) = batch.contents() else { return (at, 0, 0) };
-    let view = pool.region().view();
+    // SAFETY: it is used with the batch's slots, whose pool this is.
+    let view = unsafe { pool.region().view() };
     let mut places = [None; GROUP];
     for group in slots.chunks(GROUP) {
         let mut count = 0;

@@ -3,6 +3,7 @@
 //! A descriptor is an address in the region, a length, and whether the packet continues. Receiving replaces a full
 //! buffer by an empty one of the batch, which goes to the fill ring. Sending takes a packet's buffers, and returns
 //! those from the completion ring.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -86,9 +87,10 @@ impl XdpRx {
             fill.push([u64::from(fresh) << shift]);
             packets += usize::from(!more);
             bytes += len;
-            Some(Slot::new(buf as u32, offset, len as u16, more))
+            // SAFETY: the kernel had the buffer, and has `fresh` instead; it was just checked that the bytes are inside.
+            Some(unsafe { Slot::new(buf as u32, offset, len as u16, more) })
         };
-        let (offered, mut taken) = batch.exchange(available, |slots, fresh| {
+        let take_all = |slots: &mut [Slot], fresh: &[u32]| {
             let mut taken = 0;
             for _ in 0..slots.len() {
                 if let Some(slot) = take(lent, fresh[taken]) {
@@ -97,20 +99,24 @@ impl XdpRx {
                 }
             }
             taken
-        });
+        };
+        // SAFETY: the places counted are written, with slots of the buffers that the kernel had.
+        let (offered, mut taken) = unsafe { batch.exchange(available, take_all) };
         // The rest of a packet goes to the room that a batch keeps for a chain, regardless of its capacity.
         let mut rest = available - offered;
         while rest > 0 && batch.ends_in_chain() {
             let Some(fresh) = batch.take_buffer() else { break };
             rest -= 1;
             let Some(mut slot) = take(lent, fresh) else {
-                batch.put(&[fresh]);
+                // SAFETY: it was just taken.
+                unsafe { batch.put(&[fresh]) };
                 continue;
             };
             taken += 1;
-            if !batch.push_slot(&self.pool, &mut slot) {
-                // Longer than the longest chain.
-                batch.put(&[slot.buf()]);
+            // SAFETY: the slot is of the queue's pool, which is the batch's.
+            if !unsafe { batch.push_slot(&self.pool, &mut slot) } {
+                // Longer than the longest chain. SAFETY: the slot ends here.
+                unsafe { batch.put(&[slot.buf()]) };
                 batch.drop_beginning();
                 self.counters.dropped();
             }
@@ -139,7 +145,8 @@ impl RegionRx for XdpRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            batch.resume(&self.pool, &mut self.partial);
+            // SAFETY: they are slots of the queue's pool, which is the batch's.
+            unsafe { batch.resume(&self.pool, &mut self.partial) };
         }
         for _ in 0..self.sockets.len() {
             if !self.take_from(self.turn, batch) {
@@ -169,8 +176,9 @@ impl RegionRx for XdpRx {
 /// Computes the checksums that senders on this machine have left undone.
 fn finish_checksums(batch: &mut Batch) {
     let Some(pool) = batch.pool().cloned() else { return };
-    let view = pool.region().view();
-    for packet in batch.slots().chunk_by_mut(|slot, _| slot.has_more()) {
+    // SAFETY: it is used with the batch's slots, whose pool this is; none of them moves.
+    let (view, slots) = unsafe { (pool.region().view(), batch.raw_slots()) };
+    for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
         if let Some(left) = Offload::left_undone(view.bytes(&packet[0])) {
             left.finish(packet, view);
         }
@@ -181,7 +189,8 @@ impl Drop for XdpRx {
     fn drop(&mut self) {
         self.shared.stopped(self.queue);
         let bufs: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&bufs);
+        // SAFETY: their slots are gone.
+        unsafe { self.pool.give(&bufs) };
         for (socket, end) in &mut self.sockets {
             if let Some(end) = end.take() {
                 socket.give_receiving(end);
@@ -235,12 +244,15 @@ impl RegionTx for XdpTx {
         let Some(end) = &mut self.end else { return 0 };
         let region = self.pool.region();
         let shift = region.shift();
+        // SAFETY: it is used with slots of the batch, which is of the queue's pool.
+        let view = unsafe { region.view() };
         // Buffers of sent packets go to the batch first, since they are the warmest.
         let done = end.completion.available();
         for _ in 0..done {
             let [address] = end.completion.pop();
             if end.lent.take_back(address >> shift) {
-                batch.put(&[(address >> shift) as u32]);
+                // SAFETY: the kernel had it, of the queue's pool, which is the batch's.
+                unsafe { batch.put(&[(address >> shift) as u32]) };
             }
         }
         if done > 0 {
@@ -251,22 +263,23 @@ impl RegionTx for XdpTx {
         let mut room = end.ring.free(total as u32) as usize;
         while taken < total {
             let left_to_kernel = |first: &Slot| {
-                let left = Offload::of(first, region.view());
+                let left = Offload::of(first, view);
                 left.filter(|&left| self.socket.checksums && is_for_kernel(left, first))
             };
             let left = batch.slots().get(taken).and_then(left_to_kernel);
             let finished = left.is_some() || batch.finish_packet(taken);
             total = batch.len(); // a packet that is segmented becomes several
-            let slots = &mut batch.slots()[taken..];
+            let slots = &batch.slots()[taken..];
             let count = Slot::first_packet(slots);
-            let slots = &mut slots[..count];
+            let slots = &slots[..count];
             let len: usize = slots.iter().map(Slot::len).sum();
-            let fits = self.longest.fits(len, region.view().bytes(&slots[0]))
+            let fits = self.longest.fits(len, view.bytes(&slots[0]))
                 && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-                batch.put(&bufs);
+                // SAFETY: their slots count as sent below, and the kernel does not get them.
+                unsafe { batch.put(&bufs) };
                 taken += count;
                 continue;
             }

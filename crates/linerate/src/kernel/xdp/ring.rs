@@ -70,7 +70,7 @@ impl Producer {
     #[inline]
     pub fn free(&mut self, wanted: u32) -> u32 {
         let shared = &self.shared;
-        self.cursor.free(shared.len, wanted, || shared.mapping.word(shared.consumer).load(Acquire))
+        self.cursor.free(shared.len, wanted, || shared.mapping.word(shared.consumer).load(Acquire)).min(shared.len)
     }
 
     /// Writes the next descriptor's words; there must be room.

@@ -1,4 +1,5 @@
 //! An AF_XDP socket on one queue of an interface: its four rings, with the region as its UMEM.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,7 +58,8 @@ impl Quarantined {
     fn give_back(at: (u32, u32)) {
         let mut all = QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner);
         for quarantined in all.extract_if(.., |quarantined| quarantined.at == at) {
-            quarantined.pool.give(&quarantined.bufs);
+            // SAFETY: the queue that had them has ended, and the card has let go of them.
+            unsafe { quarantined.pool.give(&quarantined.bufs) };
         }
     }
 }
@@ -433,7 +435,8 @@ impl Drop for Socket {
         let bufs = receiving.into_iter().chain(sending).flat_map(|lent| lent.all()).collect::<Vec<_>>();
         let at = (self.interface, self.queue);
         if !self.zero_copy || is_let_go(at, RELEASE) {
-            self.pool.give(&bufs);
+            // SAFETY: they were lent to the kernel, whose socket is closed and whose card has let go of them.
+            unsafe { self.pool.give(&bufs) };
         } else {
             let quarantined = Quarantined { at, pool: self.pool.clone(), bufs };
             QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner).push(quarantined);
@@ -927,7 +930,8 @@ mod tests {
         assert_eq!(rx.buffers(), LEN as usize);
         assert_eq!(rx.recv(&mut batch), 0);
         assert_eq!(rx.counters.no_buffer(), 0);
-        pool.give(&[free]);
+        // SAFETY: it was taken above, and the kernel has not got it.
+        unsafe { pool.give(&[free]) };
         drop((rx, batch));
         assert_eq!(pool.available(), BUFFERS);
     }
@@ -943,7 +947,8 @@ mod tests {
         }
         let mut batch = Batch::new();
         assert_eq!((rx.recv(&mut batch), rx.counters.no_buffer()), (0, 1));
-        pool.give(&taken);
+        // SAFETY: they were taken above.
+        unsafe { pool.give(&taken) };
         assert_eq!((rx.recv(&mut batch), rx.counters.no_buffer()), (1, 1));
         // A full batch does not count as a lack of buffers.
         let mut full = Batch::with_capacity(1);
@@ -994,7 +999,8 @@ mod tests {
         assert_eq!(tx.buffers(), slots.len() - 2);
         assert_eq!(completed.word(CONSUMER).load(std::sync::atomic::Ordering::Relaxed), 4, "there is room for others");
         assert_eq!(pool.available() + batch.cached(), before.0 + before.1 + 2);
-        pool.give(&[strange]);
+        // SAFETY: it was taken above, and the kernel has not got it.
+        unsafe { pool.give(&[strange]) };
         drop((rx, tx, batch));
         assert_eq!(pool.available(), BUFFERS);
     }
@@ -1028,9 +1034,9 @@ mod tests {
             let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, told);
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
-            let first = &mut batch.slots()[0];
             // From byte 34 on, stored 16 bytes behind that (virtio_net_hdr).
-            Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(first, pool.region());
+            batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+            let first = &batch.slots()[0];
             let at = ((first.buf() as usize) << 11) + first.offset();
             assert_eq!(tx.send(&mut batch), 2);
             let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word).collect();
@@ -1054,7 +1060,8 @@ mod tests {
         use crate::kernel::xdp::queue::is_for_kernel;
         use crate::offload::Offload;
         let checksum = |start: u8, place: u8| Offload([1, 0, 0, 0, 0, 0, start, 0, place, 0]);
-        let slot = |offset: usize| Slot::new(1, offset, 60, false);
+        // SAFETY: its bytes are not used.
+        let slot = |offset: usize| unsafe { Slot::new(1, offset, 60, false) };
         assert!(is_for_kernel(checksum(34, 24), &slot(METADATA)));
         assert!(!is_for_kernel(checksum(34, 24), &slot(METADATA - 1)), "there is no room for metadata");
         assert!(!is_for_kernel(checksum(34, 25), &slot(METADATA)), "it is outside");
@@ -1070,8 +1077,8 @@ mod tests {
         let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, true);
         let mut batch = Batch::new();
         assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 3000]));
-        let first = &mut batch.slots()[1];
-        Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]).note(first, pool.region());
+        batch.leave(1, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+        let first = &batch.slots()[1];
         let at = ((first.buf() as usize) << 11) + first.offset();
         tx.send(&mut batch);
         let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word >> 32).collect();

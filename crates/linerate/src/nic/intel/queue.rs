@@ -144,7 +144,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn take_one(&mut self, batch: &mut Batch) -> bool {
         let Some(length) = Self::whole_packet(self.status(), self.longest) else { return false };
         let buf = self.ring.buf();
-        let Some(new) = batch.exchange_one(self.placement.slot(*buf, length, false)) else { return false };
+        // SAFETY: the card is done with the ring's buffer, which gets `new` instead; `longest` is at most the room.
+        let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length, false)) };
+        let Some(new) = exchanged else { return false };
         *buf = new;
         self.refill();
         true
@@ -157,7 +159,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         if self.is_inside {
             self.resume(batch);
         }
-        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+        // SAFETY: it writes the places that it counts, with buffers of the ring, which has the fresh ones instead.
+        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
         }
@@ -197,7 +200,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             if (received == 0 || self.ring.next() != 0) && !self.take_careful(batch) {
                 break;
             }
-            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+            // SAFETY: as in `recv_burst`.
+            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
             if more == offered && offered > 0 {
                 break;
             }
@@ -235,7 +239,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         for (((descriptor, buf), slot), &new) in descriptors.iter().zip(bufs).zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the DD bit.
             let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
-            *slot = placement.slot(*buf, length, false);
+            // SAFETY: the card is done with the ring's buffer, which is replaced; `longest` is at most the room.
+            *slot = unsafe { placement.slot(*buf, length, false) };
             *buf = new;
             descriptor[0].store(locate(placement.data(new)), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -293,8 +298,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             };
             let more = word & receive::EOP == 0;
-            if !batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) {
-                batch.put(&[new]); // longer than a card may make it
+            // SAFETY: the card is done with the ring's buffer, of the batch's pool, which is replaced below. Without a place, the
+            // fresh one goes back.
+            let is_pushed = unsafe {
+                batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) || {
+                    batch.put(&[new]); // longer than a card may make it
+                    false
+                }
+            };
+            if !is_pushed {
                 return self.drop_packet(batch, word);
             }
             *self.ring.buf() = new;
@@ -347,7 +359,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[cold]
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
-        batch.resume(&self.pool, &mut self.partial);
+        // SAFETY: they are of the queue's pool, which is the batch's.
+        unsafe { batch.resume(&self.pool, &mut self.partial) };
     }
 }
 
@@ -585,11 +598,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
-            if self.clean < end {
-                batch.put(self.ring.bufs(self.clean..end));
-            } else {
-                batch.put(self.ring.bufs(self.clean..self.ring.len()));
-                batch.put(self.ring.bufs(0..end));
+            // SAFETY: the card is done with these buffers, of the batch's pool, and `clean` moves behind them.
+            unsafe {
+                if self.clean < end {
+                    batch.put(self.ring.bufs(self.clean..end));
+                } else {
+                    batch.put(self.ring.bufs(self.clean..self.ring.len()));
+                    batch.put(self.ring.bufs(0..end));
+                }
             }
             self.clean = self.ring.wrap(end);
             self.oldest_report = self.oldest_report.wrapping_add(1);
@@ -607,14 +623,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let finished = batch.finish_packet(at);
-        let slots = &mut batch.slots()[at..];
+        // SAFETY: only the length of a slot changes.
+        let slots = unsafe { &mut batch.raw_slots()[at..] };
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
         if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-            batch.put(&bufs);
+            // SAFETY: the caller counts their slots as sent, and the card does not get them.
+            unsafe { batch.put(&bufs) };
             return count;
         }
         if count > self.free() {
@@ -626,8 +644,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
             let offset = last.offset().min(self.pool.region().buffer_size() - new);
             let shift = last.offset() - offset;
-            last.set_data(offset, new);
-            let bytes = self.pool.region().view().bytes_mut(last);
+            // SAFETY: `offset + new` is at most the size of a buffer, and the slot is of the queue's pool.
+            let bytes = unsafe {
+                last.set_data(offset, new);
+                self.pool.region().view().bytes_mut(last)
+            };
             bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
             bytes[old..].fill(0);
             length = transmit::SHORTEST;

@@ -82,7 +82,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         self.hardware.queue_stops(self.queue);
         let stopped = C::stop_receive_queue(&self.hardware, self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&partial);
+        // SAFETY: their slots, of the queue's pool, are gone.
+        unsafe { self.pool.give(&partial) };
         self.hardware.release(stopped, self.ring.bufs(0..self.ring.len()))
     }
 }
@@ -178,7 +179,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Frees a queue's buffers, or quarantines them if it did not stop.
     fn release(&self, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
-            Ok(()) => self.config.pool.give(held),
+            // SAFETY: the queue that had them has stopped.
+            Ok(()) => unsafe { self.config.pool.give(held) },
             Err(_) => {
                 let (port, buffers) = (&self.config.name, held.len());
                 tracing::info!(port, buffers, "a queue did not stop: its buffers are kept until the port is reset");

@@ -205,7 +205,8 @@ impl Hardware {
         reset(transport, &*self.bus, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
-        self.config.pool.give(&std::mem::take(&mut state.quarantined));
+        // SAFETY: the queues that had them have ended, and the device uses them no more.
+        unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
         state.taken.clear();
         state.receiving = 0;
 
@@ -352,7 +353,8 @@ impl Hardware {
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
         match self.transport.has_ended() {
-            true => self.config.pool.give(held),
+            // SAFETY: the queue that had them has ended, and the device uses them no more.
+            true => unsafe { self.config.pool.give(held) },
             false => state.quarantined.extend_from_slice(held),
         }
         state.held -= 1;
@@ -376,7 +378,8 @@ impl Drop for Hardware {
     fn drop(&mut self) {
         if reset(&*self.transport, &*self.bus, &self.config.name).is_ok() {
             let quarantined = std::mem::take(&mut self.state().quarantined);
-            self.config.pool.give(&quarantined);
+            // SAFETY: as in `release`.
+            unsafe { self.config.pool.give(&quarantined) };
         } else {
             // A device that does not answer may still write: leak the memory rather than free it.
             std::mem::forget(self.rings.memory().clone());

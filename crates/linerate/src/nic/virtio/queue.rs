@@ -165,8 +165,9 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         {
             return false;
         }
-        let slot = self.placement.slot(*buf, length as u16, false);
-        let Some(new) = batch.exchange_one(slot) else { return false };
+        // SAFETY: the device is done with the ring's buffer, which gets `new` instead; `longest_single` is at most the room.
+        let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length as u16, false)) };
+        let Some(new) = exchanged else { return false };
         *buf = new;
         let address = self.addresses.locate(self.placement.data(new) - header);
         self.ring.available_run(at, self.room).put::<R>(0, address, 0);
@@ -196,9 +197,11 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     fn recv_burst(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            batch.resume(&self.pool, &mut self.partial);
+            // SAFETY: they are of the queue's pool, which is the batch's.
+            unsafe { batch.resume(&self.pool, &mut self.partial) };
         }
-        let (offered, received) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+        // SAFETY: it writes the places that it counts, with buffers of the ring, which has the fresh ones instead.
+        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
         }
@@ -214,7 +217,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             if received == 0 && !self.take_careful(batch) {
                 break;
             }
-            let (offered, more) = batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh));
+            // SAFETY: as in `recv_burst`.
+            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
             if more == offered && offered > 0 {
                 break;
             }
@@ -251,7 +255,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let first = self.ring.used_index();
         let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
-        let view = self.pool.region().view();
+        // SAFETY: it is used with slots of the ring's buffers, which are of this pool.
+        let view = unsafe { self.pool.region().view() };
         let (done, bytes) = groups.take::<R>(used, available, &mut self.bufs[first..], slots, fresh, view);
         self.taken(done, bytes)
     }
@@ -275,7 +280,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             if MERGEABLE && buffers(memory, placement.data(*buf) - HEADER) > 1 {
                 break;
             }
-            *slot = placement.slot(*buf, length as u16, false);
+            // SAFETY: the device is done with the ring's buffer, which is replaced; `longest` is at most the room.
+            *slot = unsafe { placement.slot(*buf, length as u16, false) };
             *buf = new;
             available.put::<R>(at, addresses.locate(placement.data(new) - HEADER), 0);
             bytes += length;
@@ -412,15 +418,22 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             };
             let buf = self.bufs[index];
             let offset = self.placement.offset(buf) - (self.layout.len - skipped) as usize;
-            let mut slot = Slot::new(buf, offset, len as u16, buffers > 1);
-            if is_first && self.layout.offloads {
-                let todo = offload(header);
-                if todo.is_needed() {
-                    todo.note(&mut slot, self.pool.region());
+            // SAFETY: the device is done with the ring's buffer, of the batch's pool, which is replaced below; `possible` says
+            // that `len` bytes fit. Without a place, the fresh buffer goes back.
+            let is_pushed = unsafe {
+                let mut slot = Slot::new(buf, offset, len as u16, buffers > 1);
+                if is_first && self.layout.offloads {
+                    let todo = offload(header);
+                    if todo.is_needed() {
+                        todo.note(&mut slot, self.pool.region().view());
+                    }
                 }
-            }
-            if !batch.push_slot(&self.pool, &mut slot) {
-                batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+                batch.push_slot(&self.pool, &mut slot) || {
+                    batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+                    false
+                }
+            };
+            if !is_pushed {
                 self.drop_buffer(batch, index, buffers);
                 continue;
             }
@@ -647,7 +660,9 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let (first, bufs, packets) = self.sent.places(slots.len());
         let available = self.ring.available_run(first, 0);
-        let filled = groups.fill::<R>(available, bufs, packets, slots, self.pool.region().view());
+        // SAFETY: it is used with these slots, of a batch of this pool.
+        let view = unsafe { self.pool.region().view() };
+        let filled = groups.fill::<R>(available, bufs, packets, slots, view);
         self.ring.advance_available(filled);
         self.sent.added(filled);
         filled
@@ -699,9 +714,9 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let todo = batch.slots().get(at).and_then(|first| self.left_to_device(first));
         let possible = todo.is_some() || batch.finish_packet(at);
-        let slots = &mut batch.slots()[at..];
+        let slots = &batch.slots()[at..];
         let count = Slot::first_packet(slots);
-        let slots = &mut slots[..count];
+        let slots = &slots[..count];
         let length: usize = slots.iter().map(Slot::len).sum();
         let header = self.layout.len;
         let in_front = slots[0].offset() >= header as usize;
@@ -714,7 +729,8 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         if !possible || length == 0 || length > longest || needed > self.sent.len().min(sent::MOST) {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-            batch.put(&bufs);
+            // SAFETY: the caller counts their slots as sent, and the device does not get them.
+            unsafe { batch.put(&bufs) };
             return count;
         }
         if needed > self.sent.free() {
@@ -752,7 +768,8 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
 
     /// Returns the offloads left to the device, if it can do them.
     fn left_to_device(&self, first: &Slot) -> Option<Offload> {
-        let todo = Offload::of(first, self.pool.region().view())?;
+        // SAFETY: it is used with a slot of a batch of this pool.
+        let todo = Offload::of(first, unsafe { self.pool.region().view() })?;
         todo.is_taken(&BY_DEVICE, self.features).then_some(todo)
     }
 }

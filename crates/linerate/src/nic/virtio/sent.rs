@@ -213,11 +213,13 @@ impl Sent {
     #[inline(always)]
     fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
         let bufs = &self.bufs[places];
+        // SAFETY: the device has used these descriptors, whose buffers are of the batch's pool, and they are free now.
+        let put = |batch: &mut Batch, bufs: &[u32]| unsafe { batch.put(bufs) };
         if !self.has_headers {
-            batch.put(bufs);
+            put(batch, bufs);
             return 0;
         }
-        bufs.iter().filter(|&&buf| buf != NO_BUFFER).for_each(|&buf| batch.put(&[buf]));
+        bufs.iter().filter(|&&buf| buf != NO_BUFFER).for_each(|&buf| put(batch, &[buf]));
         bufs.iter().filter(|&&buf| buf == NO_BUFFER).count()
     }
 

@@ -160,7 +160,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
         self.ring.forbid_interrupts();
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        self.pool.give(&partial);
+        // SAFETY: their slots, of the queue's pool, are gone.
+        unsafe { self.pool.give(&partial) };
         let held = std::mem::take(&mut self.bufs);
         self.hardware.release(&held)
     }
