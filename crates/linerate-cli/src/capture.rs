@@ -30,11 +30,12 @@ use self::files::{Ends, Files, Ring, is_standard_output};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
+use crate::grammar::usage;
+use crate::options::{LONGEST_MTU, RunOptions, packets, whole};
 use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::{Common, LONGEST_MTU, packets, usage, whole};
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
 /// an interface's queues, each of which has one, are shorter.
@@ -113,7 +114,7 @@ enum Target {
 }
 
 /// Runs until its end.
-pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode, Error> {
     what.check(ports);
     let parsed = ports.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
@@ -122,10 +123,10 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
     let ring = (u32::from(RING) / xdp_queues(&parsed).next_power_of_two()).max(512) as u16;
-    let common = &Common { ring: common.ring.or(are_own.then_some(ring)), ..common.clone() };
-    let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, common.mtu)).collect();
+    let options = &RunOptions { ring: options.ring.or(are_own.then_some(ring)), ..options.clone() };
+    let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
-    let mut run = Run::open("capture", &ports, what.count, common)?;
+    let mut run = Run::open("capture", &ports, what.count, options)?;
     for device in run.devices() {
         match device.set_promiscuous(!what.no_promiscuous) {
             // A port in memory has no addresses to filter by.
@@ -137,11 +138,11 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
     let names = parsed.iter().map(|name| name.short().to_string()).collect();
     let target = match &what.write {
         Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names, what.ring)?)),
-        None => Target::Lines { names, is_json: common.json },
+        None => Target::Lines { names, is_json: options.json },
     };
     run.shows(match &what.write {
         Some(path) if is_standard_output(path) => Shown::Aside,
-        None if !common.json => Shown::Aside,
+        None if !options.json => Shown::Aside,
         None => Shown::Summary,
         Some(_) => Shown::All,
     });
@@ -158,7 +159,7 @@ pub fn run(ports: &[&str], what: &What, common: &Common) -> Result<ExitCode, Err
             let format = target.format();
             let stream = Stream::new(number, interface as u32, format, what.snaplen as usize, each, full.clone());
             of_interface.push(stream.shared.clone());
-            spawn(&mut run, interface, queue, stream, what, common)?;
+            spawn(&mut run, interface, queue, stream, what, options)?;
         }
         streams.push(of_interface);
     }
@@ -217,10 +218,10 @@ fn spawn(
     queue: u16,
     mut stream: Stream,
     what: &What,
-    common: &Common,
+    options: &RunOptions,
 ) -> Result<(), Error> {
     let mut rx = run.devices()[interface].rx(queue)?;
-    let mut batch = Batch::with_capacity(common.batch.packets());
+    let mut batch = Batch::with_capacity(options.batch.packets());
     let mut whole = Vec::new();
     let (rules, expression, quota, mut waiter) =
         (what.rules.clone(), what.pcap_filter.clone(), run.quota(), run.waiter());

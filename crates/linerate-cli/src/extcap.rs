@@ -10,8 +10,7 @@ mod capture;
 mod install;
 mod names;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -20,13 +19,11 @@ use linerate::filter::Filter;
 use linerate::share::{Client, folder};
 
 use self::names::{GENERAL, Interface};
-use crate::hint::with_hint;
+use crate::error::with_hint;
+use crate::grammar::usage;
+use crate::options::whole;
 use crate::show::print;
 use crate::terminal::note;
-use crate::{usage, whole};
-
-/// The file name under which the program is an extcap program: its arguments are those of `linerate extcap`.
-pub const PROGRAM: &str = "linerate-extcap";
 
 /// The port of the general interface, unless another is given.
 const PORT: &str = "sim:0";
@@ -72,15 +69,6 @@ pub struct Extcap {
     /// The most bytes of each frame to capture
     #[arg(long, default_value_t = SNAPLEN, value_parser = whole::<u32>(1, SNAPLEN), help_heading = CALLS)]
     snaplen: u32,
-}
-
-/// Returns the command line; that of a program named [`PROGRAM`] has the command in front.
-pub fn arguments() -> Vec<OsString> {
-    let mut all: Vec<OsString> = std::env::args_os().collect();
-    if all.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == PROGRAM)) {
-        all.insert(1, "extcap".into());
-    }
-    all
 }
 
 /// Does what is asked for.

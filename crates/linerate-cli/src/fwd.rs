@@ -13,11 +13,12 @@ use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
 use self::exit::{Exit, Waiting};
+use crate::grammar::usage;
 use crate::limits::Quota;
+use crate::options::{BatchSize, RunOptions, Wait};
 use crate::profile::{Stamps, cycles};
 use crate::run::{Outcome, Run, is_tester};
 use crate::tune::Tuner;
-use crate::{BatchSize, Common, Wait, usage};
 
 /// The pause between two looks at a port that takes nothing: nothing wakes a thread when it does.
 const NAP: Duration = Duration::from_micros(100);
@@ -166,12 +167,12 @@ pub fn run(
     count: Option<u64>,
     profile: bool,
     rules: &Rules,
-    common: &Common,
+    options: &RunOptions,
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
-    let mut run = Run::open(command, &names, count, common)?;
-    let filtered = start(&mut run, profile, rules, common)?;
+    let mut run = Run::open(command, &names, count, options)?;
+    let filtered = start(&mut run, profile, rules, options)?;
     let (testers, held) = ([is_tester(a), is_tester(b)], run.held());
     run.finish(|reports, _| {
         let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
@@ -181,7 +182,7 @@ pub fn run(
 }
 
 /// Starts forwarding in a run with two or three ports. Returns the count of packets that the rules rejected.
-pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Result<Arc<AtomicU64>, Error> {
+pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<AtomicU64>, Error> {
     let (filtered, held) = (Arc::<AtomicU64>::default(), run.held());
     let (profile, quota, chains) = (profile.then(|| run.profile()), run.quota(), run.may_have_chains());
     let queues = run.queues();
@@ -192,7 +193,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
         exits.push(Exit::of(port, queues, drops)?);
     }
     for queue in 0..queues {
-        let waiting = || Waiting::new(Batch::with_capacity(common.batch.packets()), chains, held.clone());
+        let waiting = || Waiting::new(Batch::with_capacity(options.batch.packets()), chains, held.clone());
         let way = |rx, rules: &Rules| Way {
             rx,
             out: waiting(),
@@ -200,7 +201,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             filtered: filtered.clone(),
             quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
-            tuner: (common.batch == BatchSize::Auto).then(Tuner::default),
+            tuner: (options.batch == BatchSize::Auto).then(Tuner::default),
         };
         let mut exits = exits.iter_mut().filter_map(Iterator::next);
         let (Some(mut to_a), Some(mut to_b)) = (exits.next(), exits.next()) else { unreachable!("a queue of each") };
@@ -213,7 +214,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
             _ => None,
         };
         let mut waiter = run.waiter();
-        let naps = matches!(common.wait, Some(Wait::Interrupt | Wait::Adaptive));
+        let naps = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
         run.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
@@ -239,13 +240,13 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, common: &Common) -> Re
 }
 
 /// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.
-pub fn discard(port: &str, count: Option<u64>, rules: &Rules, common: &Common) -> Result<ExitCode, Error> {
+pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptions) -> Result<ExitCode, Error> {
     rules.check();
-    let mut run = Run::open("filter", &[port], count, common)?;
+    let mut run = Run::open("filter", &[port], count, options)?;
     let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;
-        let mut batch = Batch::with_capacity(common.batch.packets());
+        let mut batch = Batch::with_capacity(options.batch.packets());
         let (rules, filtered, mut waiter, quota) = (rules.clone(), filtered.clone(), run.waiter(), run.quota());
         run.spawn(move || {
             quota.recv(&mut rx, &mut batch);

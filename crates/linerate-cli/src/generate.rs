@@ -21,13 +21,14 @@ use sender::{Answering, Lane, Sender};
 use serde_json::{Value, json};
 use stream::Stream;
 
+use crate::grammar::usage;
 use crate::line_rate::possible;
 use crate::live::Follower;
+use crate::options::{LONGEST_MTU, RunOptions};
 use crate::reply::Reply;
 use crate::run::{Measured, Outcome, REST, Run, wire_of};
 use crate::shortfall::Shortfall;
 use crate::terminal::note;
-use crate::{Common, LONGEST_MTU, usage};
 
 /// Options of the traffic.
 #[derive(Args)]
@@ -45,7 +46,7 @@ pub struct Traffic {
 }
 
 /// Runs until its end.
-pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCode, Error> {
     if PortName::parse(port)?.is_capture_to_read() {
         usage(&format!(
             "{port} is read; to write into it: gen '{port}{}write'",
@@ -76,11 +77,11 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     }
     // A template from a file is as long as it is; what is asked for in words must fit.
     let asked = if streams.iter().all(|stream| stream.template.is_none()) { longest.saturating_sub(14) } else { 0 };
-    let mtu = common.mtu.max(asked.min(LONGEST_MTU.into()) as u16);
-    let common = Common { mtu, ..common.clone() };
+    let mtu = options.mtu.max(asked.min(LONGEST_MTU.into()) as u16);
+    let options = RunOptions { mtu, ..options.clone() };
     // Each has its end: the run has the last one.
     let count = streams.iter().map(|stream| stream.count).sum::<Option<u64>>();
-    let mut run = Run::open("gen", &[port], count, &common)?;
+    let mut run = Run::open("gen", &[port], count, &options)?;
     run.sends_frames_of(longest);
     // A chain has at most 64 slots.
     let most = 64 * run.devices()[0].pool().region().room();
@@ -105,7 +106,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
         is_stamped &= of_stream[0].is_stamped();
         let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.devices()[0], false));
         let asked = rate.map(|rate| rate.packets_per_second(mean_len));
-        if let (Some(asked), Some(burst), Some(seconds)) = (asked, stream.burst, common.seconds) {
+        if let (Some(asked), Some(burst), Some(seconds)) = (asked, stream.burst, options.seconds) {
             let period = f64::from(burst) / asked;
             if period > seconds.as_secs_f64() {
                 let place = place(number);
@@ -114,7 +115,8 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
                 ));
             }
         }
-        if let (Some(asked), [_], Some(seconds), None) = (asked, &streams[..], common.seconds, &common.steering.control)
+        if let (Some(asked), [_], Some(seconds), None) =
+            (asked, &streams[..], options.seconds, &options.steering.control)
             && asked * seconds.as_secs_f64() < 1.0
         {
             note(&format!(
@@ -129,7 +131,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
     let paced = || sums.iter().filter_map(|sum| Some((sum.asked?, sum.mean_len)));
     let all: f64 = paced().map(|(asked, _)| asked).sum();
     let mean_len = paced().map(|(asked, len)| asked * len).sum::<f64>() / all;
-    let together = run.is_served().then(|| common.batch.packets());
+    let together = run.is_served().then(|| options.batch.packets());
     for (number, ((stream, sum), sources)) in streams.iter().zip(&sums).zip(sources).enumerate() {
         // Streams and queues of the same rate begin one after the other.
         let later = number as f64 / streams.len() as f64;
@@ -163,7 +165,7 @@ pub fn run(port: &str, traffic: &Traffic, common: &Common) -> Result<ExitCode, E
             Some(responder) => Some(Answering { responder, rx: device.rx(queue)?, batch: Batch::new() }),
             None => None,
         };
-        let (batch, held_back, end) = (Batch::with_capacity(common.batch.packets()), held_back.clone(), run.end());
+        let (batch, held_back, end) = (Batch::with_capacity(options.batch.packets()), held_back.clone(), run.end());
         let speed = speed.clone().map(Follower::new);
         let mut sender = Sender {
             tx,

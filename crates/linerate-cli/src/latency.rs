@@ -24,7 +24,9 @@ use serde_json::{Value, json};
 
 use crate::chart::{Line, of_percentiles};
 use crate::fwd::{self, Rules};
+use crate::grammar::usage;
 use crate::line_rate::{beyond_line, model, possible};
+use crate::options::{RunOptions, whole};
 use crate::processors::Use;
 use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::rates::per_second;
@@ -33,7 +35,6 @@ use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::{Common, usage, whole};
 
 /// Options of the load.
 #[derive(Args, Clone)]
@@ -134,8 +135,8 @@ impl Times {
 const SECONDS: Duration = Duration::from_secs(2);
 
 /// Runs all loads.
-pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, Error> {
-    let common = Common { seconds: Some(common.seconds.unwrap_or(SECONDS)), ..common.clone() };
+pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
+    let options = RunOptions { seconds: Some(options.seconds.unwrap_or(SECONDS)), ..options.clone() };
     let (mut all, mut good) = (Vec::new(), true);
     // The files are made before anything is measured.
     let paths: Vec<PathBuf> = load.histogram.iter().flat_map(|path| paths(path, load.rate.len())).collect();
@@ -147,7 +148,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     // A file that cannot be written ends nothing: what was measured is printed.
     let (mut lines, mut failure) = (Vec::new(), None);
     for (number, &rate) in load.rate.iter().enumerate() {
-        let times = measure(names, rate, load, &common)?;
+        let times = measure(names, rate, load, &options)?;
         if let Some(file) = files.get_mut(number) {
             let written = file.write_all(distribution(&times.histogram).as_bytes());
             failure = failure.or(written.err().map(|source| unwritable(&paths[number], source)));
@@ -156,8 +157,8 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
             lines.push(Line::of_percentiles(rate.to_string(), &times.histogram));
         }
         good &= !times.histogram.is_empty() && times.corrupted == 0;
-        good &= !common.strict || times.lost == 0 && times.shortfall.is_none();
-        if common.json {
+        good &= !options.strict || times.lost == 0 && times.shortfall.is_none();
+        if options.json {
             print(&format!("{}\n", times.json()));
         } else {
             // Behind errors, which come before the first line.
@@ -165,9 +166,9 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
                 print(&head(names)?);
             }
             print(&times.line());
-            times.shortfall.iter().for_each(|shortfall| shortfall.print(common.strict));
+            times.shortfall.iter().for_each(|shortfall| shortfall.print(options.strict));
             if times.histogram.is_empty() {
-                let seconds = common.seconds.unwrap_or(SECONDS);
+                let seconds = options.seconds.unwrap_or(SECONDS);
                 let seconds = seconds.as_secs_f64();
                 let less = if load.every > 1 { ", or less --every" } else { "" };
                 note(&match times.arrived > 0 {
@@ -201,7 +202,7 @@ pub fn run(names: [&str; 2], load: &Load, common: &Common) -> Result<ExitCode, E
     }
     let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
     let unmeasured = &load.rate[all.len()..];
-    if common.json {
+    if options.json {
         let rates: Vec<String> = unmeasured.iter().map(Rate::to_string).collect();
         let summary = json!({"command": "latency", "interrupted": interrupted, "unmeasured": rates, "loads": all});
         print(&format!("{}\n", json!({ "summary": summary })));
@@ -246,11 +247,11 @@ fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
 }
 
 /// Measures one load.
-pub fn measure(names: [&str; 2], rate: Rate, load: &Load, common: &Common) -> Result<Times, Error> {
+pub fn measure(names: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) -> Result<Times, Error> {
     let latency = Latency::new(load.every);
     let sample = match are_sides_of_a_forwarder(names)? {
-        true => through_a_forwarder(names, rate, load, common, &latency)?,
-        false => from_port_to_port(names, rate, load, common, &latency)?,
+        true => through_a_forwarder(names, rate, load, options, &latency)?,
+        false => from_port_to_port(names, rate, load, options, &latency)?,
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
@@ -309,7 +310,7 @@ fn through_a_forwarder(
     [a, b]: [&str; 2],
     rate: Rate,
     load: &Load,
-    common: &Common,
+    options: &RunOptions,
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
     for name in [a, b] {
@@ -326,7 +327,7 @@ fn through_a_forwarder(
     let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
     let count = load.count.map_or(String::new(), |count| format!("&count={count}"));
     let names = [with(a, &format!("rate={text}&size={}{count}", load.size)), with(b, "wire=sink")];
-    let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, common)?;
+    let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, options)?;
     let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
@@ -335,7 +336,7 @@ fn through_a_forwarder(
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
         }
     }
-    fwd::start(&mut run, false, &Rules::default(), common)?;
+    fwd::start(&mut run, false, &Rules::default(), options)?;
     // The judge is asked last when nothing moves any more.
     let total = Cell::new([0; 2]);
     let judge = |reports: &[Option<Report>], _| {
@@ -353,7 +354,7 @@ fn from_port_to_port(
     names: [&str; 2],
     rate: Rate,
     load: &Load,
-    common: &Common,
+    options: &RunOptions,
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
     for name in names {
@@ -365,7 +366,7 @@ fn from_port_to_port(
             ));
         }
     }
-    let mut run = Run::open("latency", &names, None, common)?;
+    let mut run = Run::open("latency", &names, None, options)?;
     let len = f64::from(load.size) - 4.0;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));
@@ -373,7 +374,8 @@ fn from_port_to_port(
     let [a, b] = run.devices() else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
     let (sent, report) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Report>>::default());
-    let (mut batch, stamps, mut waiter) = (Batch::with_capacity(common.batch.packets()), latency.clone(), run.waiter());
+    let (mut batch, stamps, mut waiter) =
+        (Batch::with_capacity(options.batch.packets()), latency.clone(), run.waiter());
     let (arrivals, mut checker) = (report.clone(), Checker::default());
     run.spawn(move || {
         rx.recv(&mut batch);
@@ -389,7 +391,7 @@ fn from_port_to_port(
     });
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
-    let (mut batch, stamps, count) = (Batch::with_capacity(common.batch.packets()), latency.clone(), sent.clone());
+    let (mut batch, stamps, count) = (Batch::with_capacity(options.batch.packets()), latency.clone(), sent.clone());
     let (end, mut left) = (run.end(), load.count.unwrap_or(u64::MAX));
     run.spawn(move || {
         // Frames count before they are sent, and before the second look at the end: when all that count have arrived

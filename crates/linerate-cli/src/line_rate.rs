@@ -6,8 +6,8 @@ use linerate::port::{Link, Port, PortName};
 use linerate::sim82599::{self, Card};
 use linerate::traffic::Rate;
 
+use crate::grammar::usage;
 use crate::terminal::note;
-use crate::usage;
 
 /// Returns the model behind a port, if there is one.
 pub fn model(port: &Port) -> Option<Arc<Card>> {

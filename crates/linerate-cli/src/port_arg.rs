@@ -25,10 +25,10 @@ impl TypedValueParser for PortArg {
     }
 }
 
-/// Has shells complete an argument that is a port's name.
+/// Has shells complete an argument that is a port's name. `--port` of Wireshark's calls may be empty.
 pub fn completed(arg: Arg) -> Arg {
-    match arg.get_id().as_str() {
-        "a" | "b" | "port" | "ports" | "rest" => arg.value_parser(PortArg).hide_possible_values(true),
+    match (arg.get_id().as_str(), arg.is_positional()) {
+        ("a" | "b" | "port" | "ports", true) | ("rest", false) => arg.value_parser(PortArg).hide_possible_values(true),
         _ => arg,
     }
 }

@@ -26,13 +26,14 @@ use serde_json::{Value, json};
 use self::schedule::{Pace, Schedule};
 use self::sender::{Sender, Tally};
 use self::source::{Reading, Source};
+use crate::grammar::usage;
 use crate::line_rate::possible;
+use crate::options::{RunOptions, Wait, packets};
 use crate::quantiles::{row, titles};
 use crate::run::{Measured, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::show::time;
 use crate::terminal::note;
-use crate::{Common, Wait, packets, usage};
 
 /// Options of the replay.
 #[derive(Args)]
@@ -73,13 +74,13 @@ fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Runs until its end.
-pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result<ExitCode, Error> {
     let parsed = PortName::parse(name)?;
     if parsed.is_capture_to_read() {
         let and = if name.contains('?') { '&' } else { '?' };
         usage(&format!("{name} is read; to write into it: replay {} '{name}{and}write'", file.display()));
     }
-    if common.queues > 1 {
+    if options.queues > 1 {
         usage("replay sends by one queue, which keeps the order: leave out --queues");
     }
     let paths: Vec<PathBuf> = [file].into_iter().chain(how.with.iter().cloned()).collect();
@@ -95,12 +96,12 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
         }
     }
     // A thread that spins until frames are due does not rest between them.
-    let wait = if how.exact { Some(Wait::Poll) } else { common.wait };
-    let common = Common { wait, ..common.clone() };
+    let wait = if how.exact { Some(Wait::Poll) } else { options.wait };
+    let options = RunOptions { wait, ..options.clone() };
     let source = Source::open(&paths, how.passes, how.memory.min(free_memory() / 2))?;
     let reading = source.shared();
     say(&reading, source.is_in_memory());
-    let mut run = Run::open("replay", &[name], how.count, &common)?;
+    let mut run = Run::open("replay", &[name], how.count, &options)?;
     let device = &mut run.devices()[0];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, and a chain at most 64 slots.
@@ -120,7 +121,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, common: &Common) -> Result<Exit
     let mut sender = Sender {
         tx,
         pool,
-        batch: Batch::with_capacity(common.batch.packets()),
+        batch: Batch::with_capacity(options.batch.packets()),
         due: VecDeque::new(),
         nothing: Batch::with_capacity(1),
         schedule: Schedule::new(pace),

@@ -12,13 +12,13 @@ use linerate::traffic::Rate;
 
 use crate::chart::{Axis, Chart, Line, Lines, Scale};
 use crate::latency::{Load, Times, measure};
+use crate::options::{RunOptions, whole};
 use crate::processors::Use;
 use crate::quantiles::quantile;
 use crate::report::{Cell, Report, Section, number};
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::{Common, whole};
 
 /// Options of the benchmarks.
 #[derive(Args)]
@@ -98,14 +98,14 @@ struct Row {
 struct Tester<'a> {
     names: [&'a str; 2],
     what: &'a Benchmarks,
-    common: Common,
+    options: RunOptions,
     progress: ProgressBar,
     used: Use,
 }
 
 /// Runs the benchmarks, and writes the report.
-pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitCode, Error> {
-    let trial = common.seconds.unwrap_or(TRIAL);
+pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<ExitCode, Error> {
+    let trial = options.seconds.unwrap_or(TRIAL);
     let seconds = trial.as_secs_f64();
     let about = format!(
         "RFC 2544, with trials of {seconds} s{}, a resolution of {} %, and a loss of at most {} %. Frames are numbered and stamped; \
@@ -125,8 +125,8 @@ pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitC
     let progress = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} trials, {msg}");
     progress.set_style(style.expect("the template is right"));
-    let common = Common { seconds: Some(trial), ..common.clone() };
-    let mut tester = Tester { names, what, common, progress, used: Use::default() };
+    let options = RunOptions { seconds: Some(trial), ..options.clone() };
+    let mut tester = Tester { names, what, options, progress, used: Use::default() };
     if seconds >= 10.0 {
         let (trials, time) = (tester.most_trials() * what.sizes.len() as u64, trial);
         let all = humantime::format_duration(Duration::from_secs(trials * time.as_secs()));
@@ -145,7 +145,7 @@ pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitC
     tester.progress.finish_and_clear();
     for mut section in tester.sections(&rows) {
         section.warnings.extend(tester.used.warning());
-        if !tester.common.json {
+        if !tester.options.json {
             print(&section.text());
         }
         report.add(section);
@@ -153,7 +153,7 @@ pub fn run(names: [&str; 2], what: &Benchmarks, common: &Common) -> Result<ExitC
     if let Err(error) = report.write(&what.out) {
         return unwritable(error);
     }
-    match tester.common.json {
+    match tester.options.json {
         true => print(&format!("{}\n", report.json())),
         false => print(&format!("{}\n", what.out.join("index.html").display())),
     }
@@ -194,7 +194,7 @@ impl Tester<'_> {
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
         let load = Load { rate: Vec::new(), histogram: None, plot: None, size, every: 1, is_quiet: true, count };
-        let times = measure(self.names, rate, &load, &self.common)?;
+        let times = measure(self.names, rate, &load, &self.options)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);
         Ok((!interrupts().have_come()).then_some(times))
@@ -269,8 +269,8 @@ impl Tester<'_> {
         let longest = (highest * BURST) as u64;
         // Until a burst has been sent, and some time for what is late.
         let seconds = Some(Duration::from_secs_f64(BURST + 0.5));
-        let common = Common { seconds, ..self.common.clone() };
-        let kept = std::mem::replace(&mut self.common, common);
+        let options = RunOptions { seconds, ..self.options.clone() };
+        let kept = std::mem::replace(&mut self.options, options);
         let (mut low, mut high) = (0, longest + 1);
         // As close as a part of the burst that is found, which may be short.
         while high - low > (low as f64 * self.what.resolution) as u64 + 1 {
@@ -282,7 +282,7 @@ impl Tester<'_> {
                 false => high = count,
             }
         }
-        self.common = kept;
+        self.options = kept;
         Ok(Some((low, longest)))
     }
 

@@ -24,6 +24,7 @@ use linerate::traffic::{Rate, Report};
 use linerate::{Batch, Error, ErrorKind, Options};
 use serde_json::{Value, json};
 
+use crate::grammar::usage;
 use crate::limits::{End, Quota};
 use crate::line_rate::{is_up, model, possible};
 use crate::live::{Live, Screen, Speed};
@@ -33,14 +34,14 @@ use crate::notes::{
     dead_ends, dropped_on_the_way_out, note_alone_on_switch, note_captures, note_dropped_on_the_way_out,
     note_left_in_cards, note_unsent_by_wires, port_summary, refuses, undelivered, ways_out,
 };
+use crate::options::{RunOptions, Wait};
 use crate::processors::{Snapshot, Use, allowed, moves_packets};
 use crate::profile::{Parts, Profile, cycles, cycles_in};
 use crate::rates::shortened;
 use crate::shortfall::Shortfall;
 use crate::show::{Show, Shown};
-use crate::signals::{ignore_file_size, interrupts};
+use crate::signals::interrupts;
 use crate::terminal::{is_ours, note};
-use crate::{Common, Wait, usage};
 
 /// One thread's work: moves a batch, and returns the number of packets.
 type Turn = Box<dyn FnMut() -> usize + Send>;
@@ -59,7 +60,7 @@ pub struct Run {
     end: End,
     /// A thread looks at it.
     is_ended_by_threads: Cell<bool>,
-    common: Common,
+    options: RunOptions,
     profile: Option<Arc<Profile>>,
     /// The count of packets after which the run ends.
     count: Option<u64>,
@@ -221,12 +222,12 @@ pub const REST: Duration = Duration::from_micros(20);
 
 impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.
-    pub fn open(command: &'static str, names: &[&str], count: Option<u64>, common: &Common) -> Result<Run, Error> {
+    pub fn open(command: &'static str, names: &[&str], count: Option<u64>, options: &RunOptions) -> Result<Run, Error> {
         let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
-        let queues = u32::from(common.queues).max(xdp_queues(&parsed));
-        let rings = names.len() * queues as usize * common.ring.unwrap_or(512) as usize * 2;
+        let queues = u32::from(options.queues).max(xdp_queues(&parsed));
+        let rings = names.len() * queues as usize * options.ring.unwrap_or(512) as usize * 2;
         // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
-        let buffer_size = if common.mtu <= 1500 { 2048 } else { (common.mtu + 1024).next_power_of_two() };
+        let buffer_size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
         // AF_XDP buffers are at most a page; longer frames are chains there.
         check_standard_output(&parsed);
         check_cables(
@@ -237,8 +238,8 @@ impl Run {
         let default = RegionOptions::default();
         let buffers = default.buffers.max(2 * rings).next_power_of_two().min(1 << 20);
         let buffer_size = parsed.iter().map(PortName::buffer_size).fold(buffer_size.into(), usize::max);
-        let options = RegionOptions { buffers, buffer_size, pages: common.pages.into(), numa_node: common.numa };
-        let pool = Pool::new(Region::new(&options)?);
+        let memory = RegionOptions { buffers, buffer_size, pages: options.pages.into(), numa_node: options.numa };
+        let pool = Pool::new(Region::new(&memory)?);
         let pages = pool.region().mapping().pages();
         static NOTED: AtomicBool = AtomicBool::new(false);
         let is_card = |name: &PortName| name.behind() == Behind::Card;
@@ -250,24 +251,24 @@ impl Run {
                 (buffers * buffer_size) >> 20
             ));
         }
-        let options = Options {
-            ring: common.ring.map(Into::into),
-            max_frame: usize::from(common.mtu) + FRAME_HEADERS,
+        let of_ports = Options {
+            ring: options.ring.map(Into::into),
+            max_frame: usize::from(options.mtu) + FRAME_HEADERS,
             pool: Some(pool),
-            interrupts: match common.wait {
+            interrupts: match options.wait {
                 // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
                 _ if command == "capture" && parsed.iter().all(PortName::is_packet) => Some(KEPT),
                 Some(Wait::Poll) => None,
                 // A port that another process serves can wake a thread; a card is polled unless requested
                 // otherwise.
                 None if !parsed.iter().any(PortName::may_be_served) => None,
-                _ => Some(Duration::from_micros(common.throttle.into())),
+                _ => Some(Duration::from_micros(options.throttle.into())),
             },
             timestamps: command == "capture",
-            take: common.bind.then_some(Take { access: Access::Either, force: common.force }),
-            ..Options::default().with_queues(common.queues)
+            take: options.bind.then_some(Take { access: Access::Either, force: options.force }),
+            ..Options::default().with_queues(options.queues)
         };
-        let devices = options.open_all(names).inspect_err(|error| {
+        let devices = of_ports.open_all(names).inspect_err(|error| {
             let name = error.subject();
             if error.kind() == ErrorKind::InUse && parsed.iter().filter(|other| other.short() == name).count() > 1 {
                 usage(&format!("'{name}' is given twice; choose another port"))
@@ -283,7 +284,7 @@ impl Run {
                 note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
         }
-        let of_queues = match common.wait {
+        let of_queues = match options.wait {
             Some(Wait::Interrupt | Wait::Adaptive) => 0,
             _ => {
                 let queues = devices.iter().map(|device| usize::from(device.info().rx_queues));
@@ -300,11 +301,11 @@ impl Run {
             }
             threads > processors
         };
-        let chosen = common.cores.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
+        let chosen = options.cores.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
         if chosen == 0 || !takes_turns(of_queues, chosen, " of --cores") {
             takes_turns(polling, allowed().len(), "");
         }
-        let metrics = common.metrics.map(|address| Metrics::serve(address, command)).transpose()?;
+        let metrics = options.metrics.map(|address| Metrics::serve(address, command)).transpose()?;
         let mut run = Run {
             command,
             names: parsed,
@@ -314,7 +315,7 @@ impl Run {
             stop: Arc::default(),
             end: End::new(),
             is_ended_by_threads: Cell::default(),
-            common: common.clone(),
+            options: options.clone(),
             profile: None,
             count,
             quota: Quota::new(count),
@@ -330,7 +331,7 @@ impl Run {
             links: Vec::new(),
             first: Vec::new(),
             metrics,
-            live: Live::new(command, common.steering.control.as_deref())?,
+            live: Live::new(command, options.steering.control.as_deref())?,
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
         run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
@@ -387,7 +388,7 @@ impl Run {
     /// Returns whether threads without work sleep for [`REST`]: if the other side is a process, it needs the processor. Threads
     /// that send have no waiter.
     pub fn rests(&self) -> bool {
-        match self.common.wait {
+        match self.options.wait {
             Some(Wait::Poll) => false,
             Some(Wait::Interrupt | Wait::Adaptive) => self.is_served() || matches!(self.command, "gen" | "replay"),
             None => self.is_served(),
@@ -397,7 +398,7 @@ impl Run {
     /// Returns a thread's waiter, in the selected mode.
     pub fn waiter(&self) -> Waiter {
         let usual = if self.is_served() { Wait::Adaptive } else { Wait::Poll };
-        Waiter::new(self.common.wait.unwrap_or(usual).into())
+        Waiter::new(self.options.wait.unwrap_or(usual).into())
     }
 
     /// Turns on profiling, and returns where the threads record it.
@@ -430,7 +431,7 @@ impl Run {
     fn start(&mut self, mut turn: Turn, threads: usize) -> Result<(), Error> {
         let number = self.threads.len();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let core = self.common.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
+        let core = self.options.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
         let (work, stop, paused) = (Arc::<Work>::default(), self.stop.clone(), self.live.paused());
         let counters = work.clone();
         // With a processor of its own a thread spins; otherwise it yields.
@@ -482,7 +483,7 @@ impl Run {
 
     /// Enters the full screen, if the run is shown there.
     fn screen(&self) -> Option<Screen> {
-        let is_wanted = self.shown == Shown::All && !self.common.json && !self.common.steering.plain;
+        let is_wanted = self.shown == Shown::All && !self.options.json && !self.options.steering.plain;
         let names: Vec<String> = self.devices.iter().map(|device| shortened(device.name(), 24)).collect();
         let title = format!("linerate {} {}", self.command, names.join(" "));
         (is_wanted && is_ours())
@@ -497,8 +498,8 @@ impl Run {
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
         part: impl FnOnce(&mut Measured) -> (Value, String),
     ) -> Result<ExitCode, Error> {
-        let (command, strict) = (self.command, self.common.strict);
-        let mut show = Show::new(self.common.json, self.shown, self.screen());
+        let (command, strict) = (self.command, self.options.strict);
+        let mut show = Show::new(self.options.json, self.shown, self.screen());
         let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let (part, table) = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
@@ -557,7 +558,7 @@ impl Run {
         let (ways_out, first) = (ways_out(&self.names), std::mem::take(&mut self.first));
         let dropped_before: Vec<_> = ways_out.iter().map(dropped_on_the_way_out).collect();
         let start = Instant::now();
-        if let Some(seconds) = self.common.seconds {
+        if let Some(seconds) = self.options.seconds {
             self.end.set(cycles().saturating_add(cycles_in(seconds)));
         }
         // The models have a thread of their own.
@@ -571,7 +572,7 @@ impl Run {
         let are_up = self.devices.iter().all(is_up);
         let (mut in_time, sent, mut seconds) = (self.moved(), reports(&self.devices), start.elapsed().as_secs_f64());
         // The main thread may see the end later than the threads.
-        if let Some(most) = self.common.seconds.filter(|_| self.is_ended_by_threads.get()) {
+        if let Some(most) = self.options.seconds.filter(|_| self.is_ended_by_threads.get()) {
             seconds = seconds.min(most.as_secs_f64());
         }
         // Two clocks measure them.
@@ -596,7 +597,7 @@ impl Run {
         if let Some(sent) = self.sent(&statistics) {
             (moved, in_time) = (moved.at_most(sent), in_time.at_most(sent));
         }
-        let (chains, most_seconds) = (self.may_have_chains(), self.common.seconds);
+        let (chains, most_seconds) = (self.may_have_chains(), self.options.seconds);
         let Run { names, devices, profile, asked, held_back, count, was_down, live, .. } = self;
         let is_steered = live.is_steered();
         // A run that is shown has its summary also after an error, once all of its threads run.
@@ -1020,12 +1021,4 @@ fn is_of_file(error: &Error) -> bool {
 /// Rounds to three digits, which are enough for people and machines.
 fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-/// Catches the signals, from the command's first moment on.
-pub fn catch_signals() {
-    ignore_file_size();
-    if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
-        note(&format!("note: Ctrl-C will not print a summary: {error}"));
-    }
 }

@@ -9,9 +9,15 @@ use linerate::port::{PortName, is_vale};
 use linerate::share::{ANY, base, folder, socket_of};
 use linerate::{Error, ErrorKind};
 
+use crate::grammar::usage;
 use crate::show::print;
 use crate::signals::interrupts;
-use crate::usage;
+
+/// Reads the permissions of a file.
+pub fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "it must be octal, as 0660".to_string())
+}
 
 /// Serves until Ctrl-C, or for the time given.
 pub fn run(

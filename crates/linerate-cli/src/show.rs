@@ -1,6 +1,7 @@
 //! The output of a run: the full-screen view or lines for people, JSON lines for programs, and the summary.
 
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
+use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::live::Screen;
 use crate::rates::{Tick, causes_in_words, mpps, shortened};
 use crate::signals::interrupts;
-use crate::terminal::note;
+use crate::terminal::{note, unwritable};
 
 /// The lines that a run shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -213,9 +214,9 @@ pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Returns why standard output could not be written.
-pub fn unwritten() -> Option<&'static str> {
-    UNWRITTEN.get().map(String::as_str)
+/// Returns the command's exit code: `code`, unless standard output could not be written.
+pub fn exit_code(code: ExitCode) -> ExitCode {
+    UNWRITTEN.get().map_or(code, |why| unwritable(why))
 }
 
 /// Returns the causes of drops that have occurred.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::terminal::leave;
+use crate::terminal::{leave, note};
 
 /// The time after the first signal within which others are the same one.
 const SAME: Duration = Duration::from_millis(100);
@@ -73,10 +73,18 @@ impl Interrupts {
     }
 }
 
+/// Catches the signals, from the command's first moment on.
+pub fn catch() {
+    ignore_file_size();
+    if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
+        note(&format!("note: Ctrl-C will not print a summary: {error}"));
+    }
+}
+
 /// Ignores the signal of a file that reaches the limit (`ulimit -f`), which would end the process: the write fails, as on a
 /// full disk.
 #[allow(unsafe_code)]
-pub fn ignore_file_size() {
+fn ignore_file_size() {
     // SAFETY: no handler is installed, and no other thread changes signals.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

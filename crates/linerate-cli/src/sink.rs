@@ -10,13 +10,14 @@ use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
+use crate::grammar::usage;
+use crate::options::RunOptions;
 use crate::reply::Reply;
 use crate::run::{Outcome, Run, Sums, is_tester};
 use crate::terminal::note;
-use crate::{Common, usage};
 
 /// Runs until its end.
-pub fn run(port: &str, count: Option<u64>, reply: &Reply, common: &Common) -> Result<ExitCode, Error> {
+pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) -> Result<ExitCode, Error> {
     if PortName::parse(port)?.is_capture_to_write() {
         usage(&format!(
             "{port} is written, which would empty it; to read it: sink {}",
@@ -24,7 +25,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, common: &Common) -> Re
         ));
     }
     let is_tester = is_tester(port);
-    let mut run = Run::open("sink", &[port], count, common)?;
+    let mut run = Run::open("sink", &[port], count, options)?;
     let (mut reports, answered) = (Vec::new(), run.answered());
     for queue in 0..run.queues() {
         let device = &mut run.devices()[0];
@@ -33,7 +34,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, common: &Common) -> Re
             Some(responder) => Some((responder, device.tx(queue)?)),
             None => None,
         };
-        let mut batch = Batch::with_capacity(common.batch.packets());
+        let mut batch = Batch::with_capacity(options.batch.packets());
         let mut checker = Checker::default();
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));

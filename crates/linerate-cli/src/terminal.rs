@@ -1,6 +1,8 @@
 //! The terminal: notes on standard error, and the full screen, on which they wait for its end.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
+use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ratatui::DefaultTerminal;
@@ -40,6 +42,12 @@ pub fn note(text: &str) {
         }
     }
     let _ = writeln!(stderr(), "{text}");
+}
+
+/// Prints why standard output cannot be written, and returns the exit code.
+pub fn unwritable(why: &dyn Display) -> ExitCode {
+    note(&format!("linerate: cannot write to standard output: {why}"));
+    ExitCode::FAILURE
 }
 
 /// Returns the last notes, for the full screen, of at most `lines` lines together.

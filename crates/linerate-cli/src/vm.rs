@@ -7,8 +7,9 @@ use clap::Args;
 use linerate::port::PortName;
 use linerate::{Error, vhost};
 
+use crate::grammar::usage;
+use crate::options::{LONGEST_MTU, whole};
 use crate::show::print;
-use crate::{LONGEST_MTU, usage, whole};
 
 /// The machine.
 #[derive(Args)]

@@ -7,20 +7,20 @@ use super::Plan;
 use super::published::IXY_LATENCY;
 use crate::chart::{Axis, Chart, Line, Lines, Scale, of_percentiles};
 use crate::latency::{self, Load, Times};
+use crate::options::{RunOptions, Wait};
 use crate::quantiles::quantile;
 use crate::report::{Cell, Section, number, positive};
-use crate::{Common, Wait};
 
 /// More packets per second than any model delivers, and thus more than any forwarder takes from it.
 const OVERLOAD: f64 = 20e6;
 /// The load whose percentiles are drawn, in millions of packets per second.
 const SHOWN: f64 = 0.5;
 
-fn measure(plan: &Plan, packets: f64, common: &Common) -> Result<Times, Error> {
+fn measure(plan: &Plan, packets: f64, options: &RunOptions) -> Result<Times, Error> {
     // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
     let load = Load { rate: Vec::new(), histogram: None, plot: None, size: 64, every, is_quiet: true, count: None };
-    let times = latency::measure(plan.names(), Rate::Packets(packets), &load, common)?;
+    let times = latency::measure(plan.names(), Rate::Packets(packets), &load, options)?;
     plan.note(&times.used, times.shortfall.as_ref().filter(|_| packets < OVERLOAD));
     plan.step();
     Ok(times)
@@ -47,7 +47,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
         for load in [0.05, 0.5, 1.5] {
-            let times = measure(plan, load * 1e6, &Common { wait: Some(wait), ..plan.common() })?;
+            let times = measure(plan, load * 1e6, &RunOptions { wait: Some(wait), ..plan.options() })?;
             let sent = number(positive(times.rates()[0] / 1e6), 2);
             let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.lost as f64, 0)];
             row.extend(cells(&times));
@@ -97,7 +97,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let (mut rows, mut lines) = (Vec::new(), [("half a million packets/s", Vec::new()), ("overload", Vec::new())]);
     for ring in [64u16, 512, 4096] {
         for (name, load) in [("half a million", 0.5e6), ("overload", OVERLOAD)] {
-            let times = measure(plan, load, &Common { ring: Some(ring), ..plan.common() })?;
+            let times = measure(plan, load, &RunOptions { ring: Some(ring), ..plan.options() })?;
             let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.rates()[1] / 1e6), 2)];
             row.extend(cells(&times));
             rows.push(row);

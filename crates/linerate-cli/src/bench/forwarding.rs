@@ -7,9 +7,9 @@ use super::path::on_one_processor;
 use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
 use super::{Plan, forward};
 use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
+use crate::options::{BatchSize, Pages, RunOptions};
 use crate::report::{Cell, Section, number, positive};
 use crate::run::Measured;
-use crate::{BatchSize, Common, Pages};
 
 pub const BATCHES: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub const RINGS: [u16; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
@@ -19,7 +19,7 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let mut measured = Vec::new();
     for batch in BATCHES {
         let alone = on_one_processor(plan.time, batch.into(), 512)?.sum();
-        let run = forward(plan, &Common { batch: BatchSize::Fixed(batch), ..plan.common() }, false)?;
+        let run = forward(plan, &RunOptions { batch: BatchSize::Fixed(batch), ..plan.options() }, false)?;
         measured.push((f64::from(batch), run, alone));
     }
     let alone = measured.iter().filter_map(|(batch, _, alone)| Some((*batch, positive(*alone)?))).collect();
@@ -74,7 +74,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let published = |ring: u16| IXY_RINGS.iter().find(|(size, _)| *size == u32::from(ring)).map(|(_, mpps)| *mpps);
     for ring in RINGS {
         let alone = on_one_processor(plan.time, 32, ring.into())?.sum();
-        let run = forward(plan, &Common { ring: Some(ring), ..plan.common() }, false)?;
+        let run = forward(plan, &RunOptions { ring: Some(ring), ..plan.options() }, false)?;
         ours.extend(positive(alone).map(|cost| (f64::from(ring), cost)));
         forwarder.extend(run.cycles_per_packet().map(|cost| (f64::from(ring), cost)));
         rows.push(vec![
@@ -114,7 +114,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             let needed = size.map_or(0, |size| (40usize << 20).div_ceil(size.bytes()).max(3));
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
-                let measured = forward(plan, &Common { pages, ring: Some(ring), ..plan.common() }, false)?;
+                let measured = forward(plan, &RunOptions { pages, ring: Some(ring), ..plan.options() }, false)?;
                 row.extend([number(measured.mpps(), 2), number(measured.cycles_per_packet(), 1), "".into()]);
                 bars.extend(
                     measured
@@ -176,7 +176,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         // The models' thread has the last processor.
         let spare = if plan.is_model() { processors - 1 } else { processors };
         let run = match threads == 1 || threads <= spare {
-            true => Some(forward(&plan, &Common { queues: threads as u16, ..plan.common() }, false)?),
+            true => Some(forward(&plan, &RunOptions { queues: threads as u16, ..plan.options() }, false)?),
             false => None,
         };
         if run.is_none() {
@@ -240,7 +240,7 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
     let (mut rows, mut missing) = (Vec::new(), None);
     if nodes.len() > 1 {
         for &node in &nodes {
-            let measured = forward(plan, &Common { numa: Some(node), ..plan.common() }, false)?;
+            let measured = forward(plan, &RunOptions { numa: Some(node), ..plan.options() }, false)?;
             rows.push(vec![
                 Cell::Number(node.into(), 0),
                 number(measured.mpps(), 2),

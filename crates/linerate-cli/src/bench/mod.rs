@@ -24,6 +24,7 @@ use linerate::port::PortName;
 use crate::chart::Chart;
 use crate::fwd::{self, Rules};
 use crate::live::Steering;
+use crate::options::{BatchSize, Pages, RunOptions, Wait};
 use crate::processors::{Snapshot, Use, allowed};
 use crate::report::{Report, Section};
 use crate::run::{Measured, Run};
@@ -31,7 +32,6 @@ use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::{BatchSize, Common, Pages, Wait};
 
 /// Options of the measurement and its report.
 #[derive(Args)]
@@ -92,8 +92,8 @@ const EXPERIMENTS: [Experiment; 11] = [
 
 impl Plan {
     /// Returns the options that all experiments start from.
-    fn common(&self) -> Common {
-        Common {
+    fn options(&self) -> RunOptions {
+        RunOptions {
             batch: BatchSize::Fixed(32),
             ring: Some(512),
             queues: 1,
@@ -239,16 +239,16 @@ fn conditions(is_model: bool) -> &'static str {
 const TRIES: u32 = 3;
 
 /// Forwards both ways for the plan's time.
-pub fn forward(plan: &Plan, common: &Common, profile: bool) -> Result<Measured, Error> {
-    let common = Common { seconds: Some(plan.time / TRIES), ..common.clone() };
+pub fn forward(plan: &Plan, options: &RunOptions, profile: bool) -> Result<Measured, Error> {
+    let options = RunOptions { seconds: Some(plan.time / TRIES), ..options.clone() };
     let mut best: Option<Measured> = None;
     for _ in 0..TRIES {
         // After Ctrl-C nothing more is measured, and this experiment is not shown.
         if best.is_some() && interrupts().have_come() {
             break;
         }
-        let mut run = Run::open("bench", &plan.names(), None, &common)?;
-        fwd::start(&mut run, profile, &Rules::default(), &common)?;
+        let mut run = Run::open("bench", &plan.names(), None, &options)?;
+        fwd::start(&mut run, profile, &Rules::default(), &options)?;
         let measured = run.measure(|_, _| (), |reports, _| fwd::judge(reports, [true; 2]), None)?;
         plan.note(&measured.used, None);
         if best.as_ref().is_none_or(|best| best.mpps() < measured.mpps()) {

@@ -21,7 +21,7 @@ const BATCH: usize = 32;
 
 /// Measures table 2.
 pub fn parts(plan: &Plan) -> Result<Section, Error> {
-    let elsewhere = forward(plan, &plan.common(), true)?.parts.unwrap_or_default();
+    let elsewhere = forward(plan, &plan.options(), true)?.parts.unwrap_or_default();
     let here = on_one_processor(plan.time, BATCH, 512)?;
     plan.step();
     let memory = memory(plan)?;

@@ -28,10 +28,10 @@ pub struct Ring {
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
     pub file_size: Option<u64>,
     /// Begin another file SECONDS seconds after this one's first packet
-    #[arg(long, value_name = "SECONDS", value_parser = crate::seconds, requires = "write")]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::options::seconds, requires = "write")]
     pub file_seconds: Option<Duration>,
     /// Keep N files, and remove the oldest one for the next
-    #[arg(long, value_name = "N", value_parser = crate::whole::<u32>(1, 1_000_000), requires = "write")]
+    #[arg(long, value_name = "N", value_parser = crate::options::whole::<u32>(1, 1_000_000), requires = "write")]
     pub files: Option<u32>,
 }
 

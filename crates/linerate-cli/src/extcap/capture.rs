@@ -14,7 +14,7 @@ use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::names::Interface;
-use crate::hint::with_hint;
+use crate::error::with_hint;
 use crate::signals::interrupts;
 use crate::terminal::note;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::PROGRAM;
+use crate::grammar::PROGRAM;
 use crate::show::print;
 use crate::terminal::note;
 

@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
 
 use super::source::Source;
+use crate::grammar::usage;
+use crate::options::{packets, whole};
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::{packets, usage, whole};
 
 /// The options of one stream. In a file of streams each is a key of the same name.
 #[derive(Args, Clone, Default, Deserialize)]

@@ -44,7 +44,7 @@ impl Run {
     ) -> Result<(), Error> {
         let interrupts = interrupts();
         // A time beyond the clock's range never ends.
-        let end = self.common.seconds.and_then(|seconds| start.checked_add(seconds));
+        let end = self.options.seconds.and_then(|seconds| start.checked_add(seconds));
         let first: Vec<Counters> = first.into_iter().map(|port| Counters { port, ..Counters::default() }).collect();
         let zero = vec![Counters::default(); first.len()];
         let mut seen = Seen { start, zero, before: (start, first.clone()), last: (start, first, Moved::default()) };
@@ -58,7 +58,7 @@ impl Run {
             if let Some(screen) = show.as_mut().and_then(|show| show.screen()) {
                 screen.draw(State {
                     seconds: start.elapsed().as_secs_f64(),
-                    of: self.common.seconds.map(|seconds| seconds.as_secs_f64()),
+                    of: self.options.seconds.map(|seconds| seconds.as_secs_f64()),
                     is_paused: self.live.is_paused(),
                     asked: self.live.asked(),
                 });

@@ -1,6 +1,10 @@
-//! The command's words for what mends an error: its own flags.
+//! An error at the command's end: its remedy in the command's own flags, and its exit code.
 
-use linerate::{Error, Remedy};
+use std::process::ExitCode;
+
+use linerate::{Error, ErrorKind, Remedy};
+
+use crate::terminal::note;
 
 /// Returns the error and its remedy, each in one line.
 pub fn with_hint(error: &Error) -> String {
@@ -22,10 +26,18 @@ pub fn with_hint(error: &Error) -> String {
     format!("{error}\n  {remedy}")
 }
 
+/// Prints an error with its remedy, and returns its exit code: 2 for wrong names, options and values, 1 for all that failed.
+pub fn report(error: &Error) -> ExitCode {
+    note(&format!("linerate: {}", with_hint(error)));
+    match error.kind() {
+        ErrorKind::BadName | ErrorKind::BadOption | ErrorKind::BadFilter | ErrorKind::NotFound => ExitCode::from(2),
+        _ if error.remedy() == Some(&Remedy::ChooseCard) => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use linerate::ErrorKind;
-
     use super::*;
 
     #[test]
