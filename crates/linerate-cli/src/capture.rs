@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use linerate::capture::{Counts, Format, SNAPLEN};
 use linerate::port::PortName;
-use linerate::{Batch, Error, ErrorKind, port};
+use linerate::{Batch, Error, ErrorKind, Options, port};
 use serde_json::{Value, json};
 
 use self::expression::Expression;
@@ -32,7 +32,7 @@ use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
 use crate::grammar::usage;
 use crate::options::{LONGEST_MTU, RunOptions, packets, whole};
-use crate::run::{Measured, Outcome, Run, Sums, interface, xdp_queues};
+use crate::run::{Measured, Mode, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
 use crate::signals::interrupts;
 use crate::terminal::note;
@@ -42,8 +42,38 @@ use crate::terminal::note;
 const RING: u16 = 4096;
 /// How long the reader of standard output may take for the last packets before this is said.
 const LONGEST_END: Duration = Duration::from_secs(1);
+/// How long packets may wait in the kernel.
+const KEPT: Duration = Duration::from_millis(8);
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// `linerate capture`.
+struct Capture;
+
+impl Mode for Capture {
+    fn name(&self) -> &'static str {
+        "capture"
+    }
+
+    fn complete(&self, options: Options, names: &[PortName]) -> Options {
+        // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
+        let interrupts = if names.iter().all(PortName::is_packet) { Some(KEPT) } else { options.interrupts };
+        Options { timestamps: true, interrupts, ..options }
+    }
+
+    fn ends_with_ports(&self) -> bool {
+        true
+    }
+
+    fn threads(&self, queues: &[u16]) -> usize {
+        queues.iter().map(|&queues| usize::from(queues)).sum()
+    }
+
+    /// It measures nothing.
+    fn needs_processors(&self, lost: u64) -> bool {
+        lost > 0
+    }
+}
 
 /// Options of the capture.
 #[derive(Args)]
@@ -126,7 +156,7 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
     let options = &RunOptions { ring: options.ring.or(are_own.then_some(ring)), ..options.clone() };
     let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
-    let mut run = Run::open("capture", &ports, what.count, options)?;
+    let mut run = Run::open(&Capture, &ports, what.count, options)?;
     for device in run.devices() {
         match device.set_promiscuous(!what.no_promiscuous) {
             // A port in memory has no addresses to filter by.

@@ -87,7 +87,7 @@ pub const NAMES: [(&str, &str); 2] = [
 ];
 
 /// Returns the kinds of ports with an example each, and with their options.
-fn kinds(with_options: bool) -> String {
+pub fn kinds(with_options: bool) -> String {
     let mut text = "Kinds of ports, with examples (quote names with ?, & or { for the shell):\n".to_string();
     for kind in KINDS {
         text += &format!("  {:27}  {}\n", kind.example, kind.what);
@@ -98,25 +98,18 @@ fn kinds(with_options: bool) -> String {
         }
     }
     NAMES.iter().for_each(|(example, what)| text += &format!("  {example:27}  {what}\n"));
-    text
+    text.trim_end().to_string()
 }
 
 /// Adds the examples to the help of all commands.
 pub fn add_to(grammar: Command) -> Command {
     grammar.mut_subcommands(|command| {
         let name = command.get_name().to_string();
-        let mut text = String::new();
-        if let Some((_, lines)) = EXAMPLES.iter().find(|(of, _)| *of == name) {
-            text += "Examples:\n";
-            lines.iter().for_each(|line| text += &format!("  {line}\n"));
-        }
-        let long = if name == "ports" { text.clone() + &kinds(true) } else { String::new() };
-        if name == "ports" {
-            text += &kinds(false);
-        }
-        let command = if text.is_empty() { command } else { command.after_help(text.trim_end().to_string()) };
-        let command = if long.is_empty() { command } else { command.after_long_help(long.trim_end().to_string()) };
-        add_to(command)
+        let examples = EXAMPLES.iter().find(|(of, _)| *of == name);
+        add_to(match examples {
+            Some((_, lines)) => command.after_help(format!("Examples:\n  {}", lines.join("\n  "))),
+            None => command,
+        })
     })
 }
 

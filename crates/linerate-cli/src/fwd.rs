@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use linerate::filter::Filter;
+use linerate::filter;
 use linerate::port::RxQueue;
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
@@ -17,21 +17,53 @@ use crate::grammar::usage;
 use crate::limits::Quota;
 use crate::options::{BatchSize, RunOptions, Wait};
 use crate::profile::{Stamps, cycles};
-use crate::run::{Outcome, Run, is_tester};
+use crate::run::{Mode, Outcome, Run};
 use crate::tune::Tuner;
+use crate::wire::is_tester;
 
 /// The pause between two looks at a port that takes nothing: nothing wakes a thread when it does.
 const NAP: Duration = Duration::from_micros(100);
+
+/// `linerate fwd`.
+pub struct Forward;
+
+impl Mode for Forward {
+    fn name(&self) -> &'static str {
+        "fwd"
+    }
+
+    fn forwards(&self) -> bool {
+        true
+    }
+
+    /// A port that has taken packets and sent none may count them as given when they are sent.
+    fn moves_by_sending(&self, _given: u64) -> bool {
+        true
+    }
+}
+
+/// `linerate filter`, between two ports or of one.
+pub struct Filter;
+
+impl Mode for Filter {
+    fn name(&self) -> &'static str {
+        "filter"
+    }
+
+    fn forwards(&self) -> bool {
+        true
+    }
+}
 
 /// Rules for the packets that are forwarded or captured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Rules {
     /// Take only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
     #[arg(long)]
-    pub only: Option<Filter>,
+    pub only: Option<filter::Filter>,
     /// Take all but these packets
     #[arg(long)]
-    pub drop: Option<Filter>,
+    pub drop: Option<filter::Filter>,
 }
 
 impl Rules {
@@ -161,7 +193,7 @@ impl Rest {
 
 /// Runs until its end.
 pub fn run(
-    command: &'static str,
+    mode: &'static dyn Mode,
     [a, b]: [&str; 2],
     rest: Option<&str>,
     count: Option<u64>,
@@ -171,7 +203,7 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
-    let mut run = Run::open(command, &names, count, options)?;
+    let mut run = Run::open(mode, &names, count, options)?;
     let filtered = start(&mut run, profile, rules, options)?;
     let (testers, held) = ([is_tester(a), is_tester(b)], run.held());
     run.finish(|reports, _| {
@@ -242,7 +274,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
 /// Runs `linerate filter` with one port: receives, and counts the packets that the rules reject. Sends nothing.
 pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptions) -> Result<ExitCode, Error> {
     rules.check();
-    let mut run = Run::open("filter", &[port], count, options)?;
+    let mut run = Run::open(&Filter, &[port], count, options)?;
     let filtered = Arc::<AtomicU64>::default();
     for queue in 0..run.queues() {
         let mut rx = run.devices()[0].rx(queue)?;

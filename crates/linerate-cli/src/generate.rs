@@ -26,9 +26,27 @@ use crate::line_rate::possible;
 use crate::live::Follower;
 use crate::options::{LONGEST_MTU, RunOptions};
 use crate::reply::Reply;
-use crate::run::{Measured, Outcome, REST, Run, wire_of};
+use crate::run::{Measured, Mode, Outcome, REST, Run};
 use crate::shortfall::Shortfall;
 use crate::terminal::note;
+use crate::wire::is_checked;
+
+/// `linerate gen`.
+struct Generate;
+
+impl Mode for Generate {
+    fn name(&self) -> &'static str {
+        "gen"
+    }
+
+    fn generates(&self) -> bool {
+        true
+    }
+
+    fn no_rate(&self) -> String {
+        "streams at full speed beside others have no rate that can change".to_string()
+    }
+}
 
 /// Options of the traffic.
 #[derive(Args)]
@@ -81,7 +99,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let options = RunOptions { mtu, ..options.clone() };
     // Each has its end: the run has the last one.
     let count = streams.iter().map(|stream| stream.count).sum::<Option<u64>>();
-    let mut run = Run::open("gen", &[port], count, &options)?;
+    let mut run = Run::open(&Generate, &[port], count, &options)?;
     run.sends_frames_of(longest);
     // A chain has at most 64 slots.
     let most = 64 * run.devices()[0].pool().region().room();
@@ -231,11 +249,6 @@ fn summary(streams: &[Stream], sums: &[Sum], measured: &mut Measured) -> (Value,
         }
     }
     (json!({ "streams": rows }), table)
-}
-
-/// Returns whether a port's other end counts all frames that arrive there.
-fn is_checked(name: &str) -> bool {
-    PortName::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
 }
 
 /// Takes the report of a tester at the port's other end, if there is one. A frame without the stamp that it was sent with is

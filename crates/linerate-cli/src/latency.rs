@@ -30,11 +30,29 @@ use crate::options::{RunOptions, whole};
 use crate::processors::Use;
 use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::rates::per_second;
-use crate::run::{Measured, Outcome, Run, wire_of};
+use crate::run::{Measured, Mode, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
+use crate::wire::wire_of;
+
+/// A run of `linerate latency`: one load.
+struct Loaded;
+
+impl Mode for Loaded {
+    fn name(&self) -> &'static str {
+        "latency"
+    }
+
+    fn awaits_frames(&self) -> bool {
+        true
+    }
+
+    fn is_measurement(&self) -> bool {
+        true
+    }
+}
 
 /// Options of the load.
 #[derive(Args, Clone)]
@@ -327,7 +345,7 @@ fn through_a_forwarder(
     let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
     let count = load.count.map_or(String::new(), |count| format!("&count={count}"));
     let names = [with(a, &format!("rate={text}&size={}{count}", load.size)), with(b, "wire=sink")];
-    let mut run = Run::open("latency", &names.each_ref().map(String::as_str), None, options)?;
+    let mut run = Run::open(&Loaded, &names.each_ref().map(String::as_str), None, options)?;
     let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
@@ -366,7 +384,7 @@ fn from_port_to_port(
             ));
         }
     }
-    let mut run = Run::open("latency", &names, None, options)?;
+    let mut run = Run::open(&Loaded, &names, None, options)?;
     let len = f64::from(load.size) - 4.0;
     let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));

@@ -14,6 +14,7 @@
 //!   `processors`: those that they use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
 //!   move, and why; `error`: an error with its remedy and exit code
+//! - `line_rate`: the line behind a port; `wire`: the wires of models
 //! - `metrics`: the counters of a run for Prometheus
 //! - `reply`: answers of `gen` and `sink` to ARP and pings
 //! - `live`: what keys and a control socket ask of a run, and the full screen
@@ -61,6 +62,7 @@ mod switch;
 mod terminal;
 mod tune;
 mod vm;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -266,6 +268,7 @@ enum Command {
     /// Make ports interfaces of Wireshark and tshark, without root: install it once, then see `tshark -D`
     Extcap(extcap::Extcap),
     /// List the ports that can be opened here, and reasons why others cannot
+    #[command(after_help = examples::kinds(false), after_long_help = examples::kinds(true))]
     Ports {
         /// Print one JSON object instead of a table
         #[arg(long)]
@@ -333,12 +336,12 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
-            fwd::run("fwd", [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
+            fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
         }
         Command::Filter { a, b, count, rules, steering, options } => {
             let options = options.steered(steering);
             match b {
-                Some(b) => fwd::run("filter", [&a, &b], None, count, false, &rules, &options),
+                Some(b) => fwd::run(&fwd::Filter, [&a, &b], None, count, false, &rules, &options),
                 None => fwd::discard(&a, count, &rules, &options),
             }
         }

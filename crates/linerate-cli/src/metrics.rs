@@ -9,6 +9,7 @@ use std::str::FromStr;
 use linerate::port::Statistics;
 
 pub use self::server::Metrics;
+use crate::run::Mode;
 
 /// Where the counters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub struct Sample<'a> {
 }
 
 /// Returns the counters of a run: of its command, and of its ports.
-pub fn text(command: &str, packets: u64, held: u64, cycles_per_packet: Option<f64>, ports: &[Sample]) -> String {
+pub fn text(mode: &dyn Mode, packets: u64, held: u64, cycles_per_packet: Option<f64>, ports: &[Sample]) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, f64)>| {
         let mut samples = samples.peekable();
@@ -46,12 +47,12 @@ pub fn text(command: &str, packets: u64, held: u64, cycles_per_packet: Option<f6
             }
         }
     };
-    let of_command = || format!("command={}", quoted(command));
+    let of_command = || format!("command={}", quoted(mode.name()));
     let version = format!("version={},{}", quoted(env!("CARGO_PKG_VERSION")), of_command());
     family("info", "gauge", "The program that runs.", &mut [(version, 1.0)].into_iter());
     let moved = [(of_command(), packets as f64)];
     family("packets_total", "counter", "Packets that the command has moved.", &mut moved.into_iter());
-    let held = (command == "fwd" || command == "filter").then(|| (of_command(), held as f64));
+    let held = mode.forwards().then(|| (of_command(), held as f64));
     family("not_forwarded_packets_total", "counter", "Packets that no port has taken.", &mut held.into_iter());
     let cycles = cycles_per_packet.map(|cycles| (of_command(), cycles));
     family("cycles_per_packet", "gauge", "Cycles of the threads for each packet.", &mut cycles.into_iter());
@@ -103,7 +104,7 @@ mod tests {
     fn labels_are_quoted() {
         let statistics = Statistics { rx_packets: 7, ..Statistics::default() };
         let port = Sample { name: "pcap:a\"b\\c\nd", is_up: true, statistics: &statistics };
-        let text = text("sink", 7, 0, None, &[port]);
+        let text = text(&crate::sink::Sink, 7, 0, None, &[port]);
         assert!(text.contains("linerate_port_receive_packets_total{port=\"pcap:a\\\"b\\\\c\\nd\"} 7\n"), "{text}");
         assert!(!text.contains("cycles") && !text.contains("forwarded"), "{text}");
     }

@@ -30,10 +30,27 @@ use crate::grammar::usage;
 use crate::line_rate::possible;
 use crate::options::{RunOptions, Wait, packets};
 use crate::quantiles::{row, titles};
-use crate::run::{Measured, Outcome, Run};
+use crate::run::{Measured, Mode, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::show::time;
 use crate::terminal::note;
+
+/// `linerate replay`.
+struct Replay;
+
+impl Mode for Replay {
+    fn name(&self) -> &'static str {
+        "replay"
+    }
+
+    fn generates(&self) -> bool {
+        true
+    }
+
+    fn no_pause(&self) -> Option<&'static str> {
+        Some("replay does not pause: its frames have times")
+    }
+}
 
 /// Options of the replay.
 #[derive(Args)]
@@ -101,7 +118,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     let source = Source::open(&paths, how.passes, how.memory.min(free_memory() / 2))?;
     let reading = source.shared();
     say(&reading, source.is_in_memory());
-    let mut run = Run::open("replay", &[name], how.count, &options)?;
+    let mut run = Run::open(&Replay, &[name], how.count, &options)?;
     let device = &mut run.devices()[0];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, and a chain at most 64 slots.

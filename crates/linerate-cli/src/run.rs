@@ -1,7 +1,8 @@
 //! A run: opened ports, one thread per queue, an end, and a summary.
 //!
-//! - `watch`: until its end
+//! - `mode`: what differs between commands; `watch`: until its end
 
+mod mode;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -20,10 +21,11 @@ use linerate::port::{
     Waiter,
 };
 use linerate::sim82599::Card;
-use linerate::traffic::{Rate, Report};
+use linerate::traffic::Report;
 use linerate::{Batch, Error, ErrorKind, Options};
 use serde_json::{Value, json};
 
+pub use self::mode::Mode;
 use crate::grammar::usage;
 use crate::limits::{End, Quota};
 use crate::line_rate::{is_up, model, possible};
@@ -42,13 +44,14 @@ use crate::shortfall::Shortfall;
 use crate::show::{Show, Shown};
 use crate::signals::interrupts;
 use crate::terminal::{is_ours, note};
+use crate::wire::{check_cables, wire_rate};
 
 /// One thread's work: moves a batch, and returns the number of packets.
 type Turn = Box<dyn FnMut() -> usize + Send>;
 
 /// Opened ports, and the threads that work on them.
 pub struct Run {
-    command: &'static str,
+    mode: &'static dyn Mode,
     /// The ports' names with their options, and the ports.
     names: Vec<PortName>,
     devices: Vec<Port>,
@@ -174,8 +177,6 @@ const DRAIN: Duration = Duration::from_secs(2);
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 /// The longest time between two frames that are left of a port that is gone: a server's thread sleeps for 250 ms.
 const LEFT: Duration = Duration::from_millis(300);
-/// How long packets of a capture may wait in the kernel.
-const KEPT: Duration = Duration::from_millis(8);
 /// How often it is looked for frames that are still moving.
 const LOOK: Duration = Duration::from_millis(1);
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
@@ -222,7 +223,12 @@ pub const REST: Duration = Duration::from_micros(20);
 
 impl Run {
     /// Opens ports on one pool that is large enough for all their queues. The run ends after `count` packets, if given.
-    pub fn open(command: &'static str, names: &[&str], count: Option<u64>, options: &RunOptions) -> Result<Run, Error> {
+    pub fn open(
+        mode: &'static dyn Mode,
+        names: &[&str],
+        count: Option<u64>,
+        options: &RunOptions,
+    ) -> Result<Run, Error> {
         let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
         let queues = u32::from(options.queues).max(xdp_queues(&parsed));
         let rings = names.len() * queues as usize * options.ring.unwrap_or(512) as usize * 2;
@@ -256,25 +262,22 @@ impl Run {
             max_frame: usize::from(options.mtu) + FRAME_HEADERS,
             pool: Some(pool),
             interrupts: match options.wait {
-                // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
-                _ if command == "capture" && parsed.iter().all(PortName::is_packet) => Some(KEPT),
                 Some(Wait::Poll) => None,
                 // A port that another process serves can wake a thread; a card is polled unless requested
                 // otherwise.
                 None if !parsed.iter().any(PortName::may_be_served) => None,
                 _ => Some(Duration::from_micros(options.throttle.into())),
             },
-            timestamps: command == "capture",
             take: options.bind.then_some(Take { access: Access::Either, force: options.force }),
             ..Options::default().with_queues(options.queues)
         };
-        let devices = of_ports.open_all(names).inspect_err(|error| {
+        let devices = mode.complete(of_ports, &parsed).open_all(names).inspect_err(|error| {
             let name = error.subject();
             if error.kind() == ErrorKind::InUse && parsed.iter().filter(|other| other.short() == name).count() > 1 {
                 usage(&format!("'{name}' is given twice; choose another port"))
             }
         })?;
-        if let Some(why) = differing_queues(&devices).filter(|_| matches!(command, "fwd" | "filter")) {
+        if let Some(why) = differing_queues(&devices).filter(|_| mode.forwards()) {
             drop(devices);
             usage(&why);
         }
@@ -286,14 +289,11 @@ impl Run {
         }
         let of_queues = match options.wait {
             Some(Wait::Interrupt | Wait::Adaptive) => 0,
-            _ => {
-                let queues = devices.iter().map(|device| usize::from(device.info().rx_queues));
-                if command == "capture" { queues.sum() } else { queues.min().unwrap_or(1) }
-            }
+            _ => mode.threads(&devices.iter().map(|device| device.info().rx_queues).collect::<Vec<_>>()),
         };
         let polling = of_queues + usize::from(devices.iter().any(|device| model(device).is_some()));
         let takes_turns = |threads: usize, processors: usize, of: &str| {
-            if threads > processors && command != "bench" {
+            if threads > processors && !mode.is_experiment() {
                 let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
                 note(&format!(
                     "note: {threads} threads poll on {on}{of}, and take turns: use fewer --queues, or --wait adaptive"
@@ -305,9 +305,9 @@ impl Run {
         if chosen == 0 || !takes_turns(of_queues, chosen, " of --cores") {
             takes_turns(polling, allowed().len(), "");
         }
-        let metrics = options.metrics.map(|address| Metrics::serve(address, command)).transpose()?;
+        let metrics = options.metrics.map(|address| Metrics::serve(address, mode)).transpose()?;
         let mut run = Run {
-            command,
+            mode,
             names: parsed,
             devices,
             turns: Vec::new(),
@@ -331,12 +331,12 @@ impl Run {
             links: Vec::new(),
             first: Vec::new(),
             metrics,
-            live: Live::new(command, options.steering.control.as_deref())?,
+            live: Live::new(mode, options.steering.control.as_deref())?,
         };
         // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
-        run.links = run.await_links(!matches!(command, "bench" | "latency"))?;
+        run.links = run.await_links(!mode.is_measurement())?;
         run.first = run.statistics()?;
-        if matches!(command, "gen" | "replay" | "fwd" | "filter") {
+        if mode.forwards() || mode.generates() {
             run.devices.iter().for_each(note_alone_on_switch);
         }
         Ok(run)
@@ -390,7 +390,7 @@ impl Run {
     pub fn rests(&self) -> bool {
         match self.options.wait {
             Some(Wait::Poll) => false,
-            Some(Wait::Interrupt | Wait::Adaptive) => self.is_served() || matches!(self.command, "gen" | "replay"),
+            Some(Wait::Interrupt | Wait::Adaptive) => self.is_served() || self.mode.generates(),
             None => self.is_served(),
         }
     }
@@ -485,7 +485,7 @@ impl Run {
     fn screen(&self) -> Option<Screen> {
         let is_wanted = self.shown == Shown::All && !self.options.json && !self.options.steering.plain;
         let names: Vec<String> = self.devices.iter().map(|device| shortened(device.name(), 24)).collect();
-        let title = format!("linerate {} {}", self.command, names.join(" "));
+        let title = format!("linerate {} {}", self.mode.name(), names.join(" "));
         (is_wanted && is_ours())
             .then(|| Screen::enter(title, self.live.has_rate(), self.live.can_pause(), self.live.sender()))
             .flatten()
@@ -498,14 +498,14 @@ impl Run {
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
         part: impl FnOnce(&mut Measured) -> (Value, String),
     ) -> Result<ExitCode, Error> {
-        let (command, strict) = (self.command, self.options.strict);
+        let (mode, strict) = (self.mode, self.options.strict);
         let mut show = Show::new(self.options.json, self.shown, self.screen());
         let mut measured = self.measure(|_, _| (), judge, Some(&mut show))?;
         let (part, table) = part(&mut measured);
         let Measured { seconds, in_time, moved, ports, breaches, .. } = &measured;
         let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = measured.outcome;
         let mut summary = json!({
-            "command": command, "seconds": seconds, "interrupted": measured.interrupted, "ports": ports,
+            "command": mode.name(), "seconds": seconds, "interrupted": measured.interrupted, "ports": ports,
             "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
             "first_batch": in_time.first,
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
@@ -523,12 +523,11 @@ impl Run {
             summary["changes"] = std::mem::take(&mut measured.changes).into();
         }
         if !part.is_null() {
-            summary[command] = part;
+            summary[mode.name()] = part;
         }
         show.summary(&json!({ "summary": summary }), &table);
         measured.shortfalls.iter().for_each(|shortfall| shortfall.print(strict));
-        // A capture measures nothing: it matters if packets were lost.
-        if (command != "capture" || measured.outcome.lost > 0)
+        if mode.needs_processors(measured.outcome.lost)
             && let Some(warning) = measured.used.warning()
         {
             note(&format!("note: {warning}"));
@@ -580,7 +579,7 @@ impl Run {
         let used = Snapshot::take().since(&before, moves_packets);
         let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
         // An interrupted experiment is not shown, so that it need not be complete.
-        if outcome.is_ok() && !(is_ended && self.command == "bench") {
+        if outcome.is_ok() && !(is_ended && self.mode.is_experiment()) {
             self.drain(&judge, in_time.packets);
         }
         // Frames of other senders that come after the threads have stopped are not lost.
@@ -782,7 +781,7 @@ impl Run {
             })
             .collect();
         let held = self.held.load(Ordering::Relaxed);
-        metrics::text(self.command, moved.packets, held, moved.cycles_per_packet(), &samples)
+        metrics::text(self.mode, moved.packets, held, moved.cycles_per_packet(), &samples)
     }
 
     /// True if a capture file that is a port cannot be read or written any more.
@@ -793,7 +792,7 @@ impl Run {
 
     /// True if no port will receive anything any more.
     fn is_exhausted(&self) -> bool {
-        matches!(self.command, "capture" | "fwd" | "filter" | "sink") && self.devices.iter().all(Port::is_exhausted)
+        self.mode.ends_with_ports() && self.devices.iter().all(Port::is_exhausted)
     }
 
     /// Returns the packets of all threads.
@@ -813,7 +812,7 @@ impl Run {
         models(&self.devices).iter().for_each(|card| card.finish_wire());
         // Other senders do not stop: what is missing may be lost, and what comes now is of after the end.
         let is_ours = self.devices.iter().all(|device| model(device).is_some() || device.is_exhausted());
-        let is_quiet = is_ours || matches!(self.command, "gen" | "replay" | "latency");
+        let is_quiet = is_ours || self.mode.awaits_frames();
         let is_settled = || {
             // Frames that the ports have dropped are not waited for; what other senders' frames met is no measure.
             let statistics = self.known_statistics().0;
@@ -869,16 +868,10 @@ impl Run {
     /// Returns the packets that the ports have sent, with those that `faulty:` may have dropped instead; `None` if they were
     /// given none.
     fn sent(&self, statistics: &[Statistics]) -> Option<u64> {
-        // It sends answers only.
-        if self.command == "sink" {
-            return None;
-        }
         let given: u64 = self.devices.iter().flat_map(|device| device.queue_statistics().tx_slots).sum();
         let refused: u64 = statistics.iter().map(|port| port.drops.tx_too_long).sum();
         let sent: u64 = statistics.iter().map(|port| port.tx_packets + port.drops.injected).sum();
-        // A port that has taken packets and sent none may count them as given when they are sent.
-        let is_sender = matches!(self.command, "gen" | "replay" | "fwd");
-        (is_sender || given + refused > 0).then(|| sent.saturating_sub(self.answered.load(Ordering::Relaxed)))
+        self.mode.moves_by_sending(given + refused).then(|| sent.saturating_sub(self.answered.load(Ordering::Relaxed)))
     }
 
     /// Returns the ports' counters, and whether each port is gone. Of a card that is gone they are the last ones read, with
@@ -941,42 +934,6 @@ pub fn xdp_queues(names: &[PortName]) -> u32 {
 /// Returns the kernel's interface that a port is on.
 pub fn interface(name: &PortName) -> Option<Interface> {
     Interface::open_queue(name.interface()?).ok().map(|(interface, _)| interface)
-}
-
-/// Checks the cables between models: each end must name the other.
-///
-/// # Errors
-/// [`ErrorKind::BadOption`].
-pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
-    for (name, wire) in wires {
-        let Ok(wire_name) = PortName::parse(wire) else { continue };
-        // A wire around a model is no cable.
-        let Some(other) = wire_name.model().filter(|other| wire_name.rest() == *other) else { continue };
-        let back = format!("sim:{name}");
-        if !wires.iter().any(|(name, wire)| *name == other && *wire == back) {
-            let why = format!("the cable's other end does not name this one; open it as sim:{other}?wire={back}");
-            return Err(Error::bad_option(back, "wire".to_string(), wire.to_string(), why));
-        }
-    }
-    Ok(())
-}
-
-/// Returns the wire of a model; `None` for other ports.
-pub fn wire_of(name: &PortName) -> Option<&str> {
-    name.model().map(|_| name.option("wire").unwrap_or("traffic"))
-}
-
-/// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
-fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
-    let wire = wire_of(name)?;
-    let size = name.number("size", 64, 64..=9732).ok()?;
-    let rate = name.option("rate")?.parse().ok()?;
-    (wire == "traffic").then_some((rate, (size - 4) as f64))
-}
-
-/// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.
-pub fn is_tester(name: &str) -> bool {
-    PortName::parse(name).is_ok_and(|name| wire_of(&name) == Some("traffic"))
 }
 
 /// Returns the models among the ports.

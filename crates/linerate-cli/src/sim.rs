@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::grammar::usage;
 use crate::notes::{capture_of_wire, defects};
-use crate::run::check_cables;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
+use crate::wire::check_cables;
 
 /// How long a wait without an end sleeps at a time.
 const DAY: Duration = Duration::from_secs(86_400);

@@ -13,8 +13,27 @@ use serde_json::{Value, json};
 use crate::grammar::usage;
 use crate::options::RunOptions;
 use crate::reply::Reply;
-use crate::run::{Outcome, Run, Sums, is_tester};
+use crate::run::{Mode, Outcome, Run, Sums};
 use crate::terminal::note;
+use crate::wire::is_tester;
+
+/// `linerate sink`.
+pub struct Sink;
+
+impl Mode for Sink {
+    fn name(&self) -> &'static str {
+        "sink"
+    }
+
+    /// It sends answers only.
+    fn moves_by_sending(&self, _given: u64) -> bool {
+        false
+    }
+
+    fn ends_with_ports(&self) -> bool {
+        true
+    }
+}
 
 /// Runs until its end.
 pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) -> Result<ExitCode, Error> {
@@ -25,7 +44,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         ));
     }
     let is_tester = is_tester(port);
-    let mut run = Run::open("sink", &[port], count, options)?;
+    let mut run = Run::open(&Sink, &[port], count, options)?;
     let (mut reports, answered) = (Vec::new(), run.answered());
     for queue in 0..run.queues() {
         let device = &mut run.devices()[0];

@@ -27,11 +27,28 @@ use crate::live::Steering;
 use crate::options::{BatchSize, Pages, RunOptions, Wait};
 use crate::processors::{Snapshot, Use, allowed};
 use crate::report::{Report, Section};
-use crate::run::{Measured, Run};
+use crate::run::{Measured, Mode, Run};
 use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
+
+/// A run of `linerate bench`: one point of an experiment.
+struct Point;
+
+impl Mode for Point {
+    fn name(&self) -> &'static str {
+        "bench"
+    }
+
+    fn is_measurement(&self) -> bool {
+        true
+    }
+
+    fn is_experiment(&self) -> bool {
+        true
+    }
+}
 
 /// Options of the measurement and its report.
 #[derive(Args)]
@@ -247,7 +264,7 @@ pub fn forward(plan: &Plan, options: &RunOptions, profile: bool) -> Result<Measu
         if best.is_some() && interrupts().have_come() {
             break;
         }
-        let mut run = Run::open("bench", &plan.names(), None, &options)?;
+        let mut run = Run::open(&Point, &plan.names(), None, &options)?;
         fwd::start(&mut run, profile, &Rules::default(), &options)?;
         let measured = run.measure(|_, _| (), |reports, _| fwd::judge(reports, [true; 2]), None)?;
         plan.note(&measured.used, None);

@@ -27,6 +27,7 @@ use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
 
 use crate::line_rate::{beyond_line, on_line};
+use crate::run::Mode;
 use crate::signals::interrupts;
 
 /// Options of commands that can be steered while they run.
@@ -98,7 +99,7 @@ pub enum Event {
 
 /// How a run can be steered, and how it was.
 pub struct Live {
-    command: &'static str,
+    mode: &'static dyn Mode,
     sender: Sender<Event>,
     events: Receiver<Event>,
     is_paused: Arc<AtomicBool>,
@@ -117,11 +118,11 @@ impl Live {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`]: the path cannot be used.
-    pub fn new(command: &'static str, control: Option<&Path>) -> Result<Live, Error> {
+    pub fn new(mode: &'static dyn Mode, control: Option<&Path>) -> Result<Live, Error> {
         let (sender, events) = channel();
         let control = control.map(|path| control::Socket::listen(path, sender.clone())).transpose()?;
         Ok(Live {
-            command,
+            mode,
             sender,
             events,
             is_paused: Arc::default(),
@@ -185,9 +186,9 @@ impl Live {
         self.is_stopped.get()
     }
 
-    /// Returns whether the run can pause: a capture's own times do not.
+    /// Returns whether the run can pause.
     pub fn can_pause(&self) -> bool {
-        self.command != "replay"
+        self.mode.no_pause().is_none()
     }
 
     /// Returns what was asked, with the time of each, the first [`MOST`].
@@ -208,8 +209,8 @@ impl Live {
         measured: impl FnOnce() -> f64,
     ) -> Result<Vec<String>, String> {
         let rate = request.rate.map(|rate| self.checked(rate, port, measured)).transpose()?;
-        if request.pause.is_some() && !self.can_pause() {
-            return Err("replay does not pause: its frames have times".to_string());
+        if let (Some(_), Some(why)) = (request.pause, self.mode.no_pause()) {
+            return Err(why.to_string());
         }
         let (mut done, mut change) = (Vec::new(), json!({}));
         if let Some(rate) = rate
@@ -253,10 +254,7 @@ impl Live {
     /// Returns the packets per second of a rate that is asked for; `None`: full speed.
     fn checked(&self, rate: NewRate, port: &Port, measured: impl FnOnce() -> f64) -> Result<Option<f64>, String> {
         let Some((speed, mean_len)) = &self.speed else {
-            return Err(match self.command {
-                "gen" => "streams at full speed beside others have no rate that can change".to_string(),
-                command => format!("{command} has no rate of its own: gen has"),
-            });
+            return Err(self.mode.no_rate());
         };
         let rate = match (rate, speed.get()) {
             (NewRate::Full, _) => return Ok(None),

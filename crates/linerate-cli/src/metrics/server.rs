@@ -9,6 +9,7 @@ use linerate::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Address, text};
+use crate::run::Mode;
 use crate::terminal::note;
 
 /// A client that sends no request, or takes no answer, is left after this time.
@@ -28,7 +29,7 @@ impl Metrics {
     ///
     /// # Errors
     /// [`ErrorKind::System`]: the address is in use, or not this machine's.
-    pub fn serve(Address(address): Address, command: &str) -> Result<Metrics, Error> {
+    pub fn serve(Address(address): Address, mode: &dyn Mode) -> Result<Metrics, Error> {
         static SERVER: OnceLock<Metrics> = OnceLock::new();
         if let Some(server) = SERVER.get() {
             return Ok(server.clone());
@@ -36,7 +37,7 @@ impl Metrics {
         let (listener, address) =
             listen(address).map_err(|source| Error::system("listening at the address of --metrics", source))?;
         // No port is open yet.
-        let metrics = Metrics(Arc::new(Mutex::new(text(command, 0, 0, None, &[]))));
+        let metrics = Metrics(Arc::new(Mutex::new(text(mode, 0, 0, None, &[]))));
         let served = metrics.clone();
         let thread = std::thread::Builder::new().name("metrics".to_string());
         thread.spawn(move || served.answer_all(&listener)).map_err(Error::thread)?;
