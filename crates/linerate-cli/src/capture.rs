@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use linerate::capture::{Counts, Format, SNAPLEN};
 use linerate::port::PortName;
-use linerate::{Batch, Error, ErrorKind, Options, port};
+use linerate::{Batch, Error, ErrorKind, port};
 use serde_json::{Value, json};
 
 use self::expression::Expression;
@@ -36,14 +36,13 @@ use crate::run::{Measured, Mode, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
 use crate::signals::interrupts;
 use crate::terminal::note;
+use crate::wire::with_option;
 
 /// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
 /// an interface's queues, each of which has one, are shorter.
 const RING: u16 = 4096;
 /// How long the reader of standard output may take for the last packets before this is said.
 const LONGEST_END: Duration = Duration::from_secs(1);
-/// How long packets may wait in the kernel.
-const KEPT: Duration = Duration::from_millis(8);
 /// How long the writer waits for packets before it looks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -53,25 +52,6 @@ struct Capture;
 impl Mode for Capture {
     fn name(&self) -> &'static str {
         "capture"
-    }
-
-    fn complete(&self, options: Options, names: &[PortName]) -> Options {
-        // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
-        let interrupts = if names.iter().all(PortName::is_packet) { Some(KEPT) } else { options.interrupts };
-        Options { timestamps: true, interrupts, ..options }
-    }
-
-    fn ends_with_ports(&self) -> bool {
-        true
-    }
-
-    fn threads(&self, queues: &[u16]) -> usize {
-        queues.iter().map(|&queues| usize::from(queues)).sum()
-    }
-
-    /// It measures nothing.
-    fn needs_processors(&self, lost: u64) -> bool {
-        lost > 0
     }
 }
 
@@ -153,11 +133,12 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
     let ring = (u32::from(RING) / xdp_queues(&parsed).next_power_of_two()).max(512) as u16;
-    let options = &RunOptions { ring: options.ring.or(are_own.then_some(ring)), ..options.clone() };
+    let ring = options.ring.or(are_own.then_some(ring));
+    let options = &RunOptions { ring, timestamps: true, ..options.clone() };
     let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
     let mut run = Run::open(&Capture, &ports, what.count, options)?;
-    for device in run.devices() {
+    for device in &mut run.ports.devices {
         match device.set_promiscuous(!what.no_promiscuous) {
             // A port in memory has no addresses to filter by.
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
@@ -170,16 +151,16 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
         Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names, what.ring)?)),
         None => Target::Lines { names, is_json: options.json },
     };
-    run.shows(match &what.write {
+    run.shown = match &what.write {
         Some(path) if is_standard_output(path) => Shown::Aside,
         None if !options.json => Shown::Aside,
         None => Shown::Summary,
         Some(_) => Shown::All,
-    });
-    let spent = run.spent();
+    };
+    let spent = run.threads.is_spent.clone();
     let (full, chunks) = channel();
     let mut streams: Vec<Vec<Arc<Shared>>> = Vec::new();
-    let queues: Vec<u16> = run.devices().iter().map(|device| device.info().rx_queues).collect();
+    let queues: Vec<u16> = run.ports.devices.iter().map(|device| device.info().rx_queues).collect();
     let all = queues.iter().map(|&queues| u64::from(queues)).sum::<u64>().max(1);
     let each = (what.memory / CHUNK as u64 / all).max(2);
     let mut numbers = 0..;
@@ -202,7 +183,7 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
     };
     let sum = |of: fn(&Shared) -> u64| streams.iter().flatten().map(|shared| of(shared)).sum::<u64>();
     let undelivered = Cell::new(0);
-    run.finish_with(
+    run.finish(
         |_, Sums { undelivered: lost, .. }| {
             undelivered.set(lost);
             let [received, accepted] = [
@@ -221,11 +202,16 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
                 }
                 interrupts().wait(LOOK);
             }
-            let Ok(writer) = writer.join() else {
-                measured.panicked = true;
-                return (Value::Null, String::new());
+            let summary = match writer.join() {
+                Ok(writer) => writer.summary(measured, undelivered.get()),
+                Err(_) => {
+                    measured.panicked = true;
+                    (Value::Null, String::new())
+                }
             };
-            writer.summary(measured, undelivered.get())
+            // It measures nothing: processors matter if packets were lost.
+            measured.warning = measured.warning.take().filter(|_| measured.outcome.lost > 0);
+            summary
         },
     )
 }
@@ -237,8 +223,7 @@ fn with_mtu(name: &PortName, text: &str, mtu: u16) -> String {
     if name.is_xdp() || name.option("mtu").is_some() || of_interface <= mtu.into() {
         return text.to_string();
     }
-    let separator = if text.contains('?') { '&' } else { '?' };
-    format!("{text}{separator}mtu={of_interface}")
+    with_option(text, &format!("mtu={of_interface}"))
 }
 
 /// Adds the thread of a queue.
@@ -250,12 +235,12 @@ fn spawn(
     what: &What,
     options: &RunOptions,
 ) -> Result<(), Error> {
-    let mut rx = run.devices()[interface].rx(queue)?;
+    let mut rx = run.ports.devices[interface].rx(queue)?;
     let mut batch = Batch::with_capacity(options.batch.packets());
     let mut whole = Vec::new();
     let (rules, expression, quota, mut waiter) =
-        (what.rules.clone(), what.pcap_filter.clone(), run.quota(), run.waiter());
-    run.spawn(move || {
+        (what.rules.clone(), what.pcap_filter.clone(), run.clock.quota.clone(), run.waiter());
+    run.threads.spawn(move || {
         quota.recv(&mut rx, &mut batch);
         let (mut received, mut accepted) = (0, 0);
         if batch.is_empty() {

@@ -205,23 +205,28 @@ pub fn run(
     rules.check();
     let mut run = Run::open(mode, &names, count, options)?;
     let filtered = start(&mut run, profile, rules, options)?;
-    let (testers, held) = ([is_tester(a), is_tester(b)], run.held());
-    run.finish(|reports, _| {
+    let (testers, held) = ([is_tester(a), is_tester(b)], run.threads.held.clone());
+    let judge = |reports: &[Option<Report>], _| {
         let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
         let [filtered, held] = [&filtered, &held].map(|count| count.load(Ordering::Relaxed));
         Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, held, ..outcome }
-    })
+    };
+    run.finish(judge, |_| Default::default())
 }
 
 /// Starts forwarding in a run with two or three ports. Returns the count of packets that the rules rejected.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<AtomicU64>, Error> {
-    let (filtered, held) = (Arc::<AtomicU64>::default(), run.held());
-    let (profile, quota, chains) = (profile.then(|| run.profile()), run.quota(), run.may_have_chains());
-    let queues = run.queues();
+    let (filtered, held) = (Arc::<AtomicU64>::default(), run.threads.held.clone());
+    let (profile, quota, chains) = (
+        profile.then(|| run.threads.profile.get_or_insert_default().clone()),
+        run.clock.quota.clone(),
+        run.ports.may_have_chains(),
+    );
+    let queues = run.ports.queues();
     // Of two ports neither may stop what comes for the other.
-    let drops = run.devices().len() > 2;
+    let drops = run.ports.devices.len() > 2;
     let mut exits = Vec::new();
-    for port in run.devices() {
+    for port in &mut run.ports.devices {
         exits.push(Exit::of(port, queues, drops)?);
     }
     for queue in 0..queues {
@@ -237,7 +242,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
         };
         let mut exits = exits.iter_mut().filter_map(Iterator::next);
         let (Some(mut to_a), Some(mut to_b)) = (exits.next(), exits.next()) else { unreachable!("a queue of each") };
-        let [a, b, rest @ ..] = run.devices() else { unreachable!("two ports were opened, or three") };
+        let [a, b, rest @ ..] = &mut run.ports.devices[..] else { unreachable!("two ports were opened, or three") };
         let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
         let mut rest = match (rest, exits.next()) {
             ([port, ..], Some(exit)) => {
@@ -247,7 +252,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
         };
         let mut waiter = run.waiter();
         let naps = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
-        run.spawn(move || {
+        run.threads.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
             // Unsent packets are tried again, without sleeping.
@@ -276,11 +281,12 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptio
     rules.check();
     let mut run = Run::open(&Filter, &[port], count, options)?;
     let filtered = Arc::<AtomicU64>::default();
-    for queue in 0..run.queues() {
-        let mut rx = run.devices()[0].rx(queue)?;
+    for queue in 0..run.ports.queues() {
+        let mut rx = run.ports.devices[0].rx(queue)?;
         let mut batch = Batch::with_capacity(options.batch.packets());
-        let (rules, filtered, mut waiter, quota) = (rules.clone(), filtered.clone(), run.waiter(), run.quota());
-        run.spawn(move || {
+        let (rules, filtered, mut waiter, quota) =
+            (rules.clone(), filtered.clone(), run.waiter(), run.clock.quota.clone());
+        run.threads.spawn(move || {
             quota.recv(&mut rx, &mut batch);
             let dropped = rules.apply(&mut batch, None, &filtered);
             let packets = dropped + batch.packets().count();
@@ -289,7 +295,8 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptio
             packets
         });
     }
-    run.finish(|_, _| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() })
+    let judge = |_: &[Option<Report>], _| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() };
+    run.finish(judge, |_| Default::default())
 }
 
 /// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those

@@ -29,7 +29,7 @@ use crate::reply::Reply;
 use crate::run::{Measured, Mode, Outcome, REST, Run};
 use crate::shortfall::Shortfall;
 use crate::terminal::note;
-use crate::wire::is_checked;
+use crate::wire::{is_checked, with_option};
 
 /// `linerate gen`.
 struct Generate;
@@ -41,10 +41,6 @@ impl Mode for Generate {
 
     fn generates(&self) -> bool {
         true
-    }
-
-    fn no_rate(&self) -> String {
-        "streams at full speed beside others have no rate that can change".to_string()
     }
 }
 
@@ -66,10 +62,7 @@ pub struct Traffic {
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCode, Error> {
     if PortName::parse(port)?.is_capture_to_read() {
-        usage(&format!(
-            "{port} is read; to write into it: gen '{port}{}write'",
-            if port.contains('?') { '&' } else { '?' }
-        ));
+        usage(&format!("{port} is read; to write into it: gen '{}'", with_option(port, "write")));
     }
     let streams = match &traffic.streams {
         Some(path) => Stream::read_all(path),
@@ -100,9 +93,10 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     // Each has its end: the run has the last one.
     let count = streams.iter().map(|stream| stream.count).sum::<Option<u64>>();
     let mut run = Run::open(&Generate, &[port], count, &options)?;
-    run.sends_frames_of(longest);
+    run.live.no_rate = "streams at full speed beside others have no rate that can change".to_string();
+    run.ports.sends_frames_of(longest);
     // A chain has at most 64 slots.
-    let most = 64 * run.devices()[0].pool().region().room();
+    let most = 64 * run.ports.devices[0].pool().region().room();
     if longest > most {
         let what =
             if streams.iter().any(|stream| stream.template.is_some()) { "the template's first" } else { "the longest" };
@@ -110,7 +104,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             "{what} frame has {longest} bytes, and a packet here at most {most}; a larger --mtu takes more"
         ));
     }
-    let queues = run.queues();
+    let queues = run.ports.queues();
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
     let mut sums: Vec<Sum> = Vec::new();
     let (mut is_stamped, mut flows) = (true, 0u16);
@@ -122,7 +116,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));
         let mean_len = of_stream[0].mean_len();
         is_stamped &= of_stream[0].is_stamped();
-        let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.devices()[0], false));
+        let rate = stream.rate.and_then(|rate| possible(rate, mean_len, &run.ports.devices[0], false));
         let asked = rate.map(|rate| rate.packets_per_second(mean_len));
         if let (Some(asked), Some(burst), Some(seconds)) = (asked, stream.burst, options.seconds) {
             let period = f64::from(burst) / asked;
@@ -149,7 +143,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let paced = || sums.iter().filter_map(|sum| Some((sum.asked?, sum.mean_len)));
     let all: f64 = paced().map(|(asked, _)| asked).sum();
     let mean_len = paced().map(|(asked, len)| asked * len).sum::<f64>() / all;
-    let together = run.is_served().then(|| options.batch.packets());
+    let together = run.ports.are_served().then(|| options.batch.packets());
     for (number, ((stream, sum), sources)) in streams.iter().zip(&sums).zip(sources).enumerate() {
         // Streams and queues of the same rate begin one after the other.
         let later = number as f64 / streams.len() as f64;
@@ -171,19 +165,21 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     // Known while all of them send.
     let total = sums.iter().all(|sum| sum.asked.is_some()).then_some(all);
     let speed = match &sums[..] {
-        [one] => Some(run.paces(total, one.mean_len)),
-        _ => total.map(|all| run.paces(Some(all), mean_len)),
+        [one] => Some(run.live.paces(total, one.mean_len)),
+        _ => total.map(|all| run.live.paces(Some(all), mean_len)),
     };
-    let held_back = run.ask(total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none())));
-    let (rest, answered) = (run.rests().then_some(REST), run.answered());
+    run.asked = total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none()));
+    let held_back = run.threads.held_back.clone();
+    let (rest, answered) = (run.rests().then_some(REST), run.threads.answered.clone());
     for (queue, lanes) in (0..queues).zip(lanes) {
-        let device = &mut run.devices()[0];
+        let device = &mut run.ports.devices[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
         let responder = match traffic.reply.responder(device, &answered) {
             Some(responder) => Some(Answering { responder, rx: device.rx(queue)?, batch: Batch::new() }),
             None => None,
         };
-        let (batch, held_back, end) = (Batch::with_capacity(options.batch.packets()), held_back.clone(), run.end());
+        let (batch, held_back, end) =
+            (Batch::with_capacity(options.batch.packets()), held_back.clone(), run.clock.thread_end());
         let speed = speed.clone().map(Follower::new);
         let mut sender = Sender {
             tx,
@@ -199,7 +195,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             blocked: None,
             held_back,
         };
-        run.spawn(move || sender.turn());
+        run.threads.spawn(move || sender.turn());
     }
     let is_checked = is_checked(port);
     let judge = |reports: &[Option<Report>], sums: crate::run::Sums| {
@@ -213,7 +209,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         }
     };
     let (is_one, is_replying) = (traffic.streams.is_none(), traffic.reply.is_on());
-    run.finish_with(judge, |measured| {
+    run.finish(judge, |measured| {
         let (mut part, mut table) =
             if is_one { (Value::Null, String::new()) } else { summary(&streams, &sums, measured) };
         if is_replying {

@@ -30,12 +30,12 @@ use crate::options::{RunOptions, whole};
 use crate::processors::Use;
 use crate::quantiles::{distribution, microseconds, row, titles};
 use crate::rates::per_second;
-use crate::run::{Measured, Mode, Outcome, Run};
+use crate::run::{Measured, Mode, Moment, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::wire::wire_of;
+use crate::wire::{wire_of, with_option};
 
 /// A run of `linerate latency`: one load.
 struct Loaded;
@@ -43,10 +43,6 @@ struct Loaded;
 impl Mode for Loaded {
     fn name(&self) -> &'static str {
         "latency"
-    }
-
-    fn awaits_frames(&self) -> bool {
-        true
     }
 
     fn is_measurement(&self) -> bool {
@@ -315,10 +311,10 @@ struct Sample {
 }
 
 /// Discards times up to the first check: frames waited while the threads started.
-fn warmed_up(latency: &Arc<Latency>) -> impl Fn(u64, f64) + use<> {
-    let (latency, warm) = (latency.clone(), Cell::new(false));
-    move |packets, _| {
-        if packets > 0 && !warm.replace(true) {
+fn warmed_up(latency: &Arc<Latency>) -> impl FnMut(&Moment) + use<> {
+    let (latency, mut is_warm) = (latency.clone(), false);
+    move |moment| {
+        if moment.moved.packets > 0 && !std::mem::replace(&mut is_warm, true) {
             latency.take();
         }
     }
@@ -342,14 +338,13 @@ fn through_a_forwarder(
         Rate::Bits(bits) => format!("{bits}bit"),
         Rate::Line(part) => format!("{}%", part * 100.0),
     };
-    let with = |name: &str, options: &str| format!("{name}{}{options}", if name.contains('?') { '&' } else { '?' });
     let count = load.count.map_or(String::new(), |count| format!("&count={count}"));
-    let names = [with(a, &format!("rate={text}&size={}{count}", load.size)), with(b, "wire=sink")];
+    let names = [with_option(a, &format!("rate={text}&size={}{count}", load.size)), with_option(b, "wire=sink")];
     let mut run = Run::open(&Loaded, &names.each_ref().map(String::as_str), None, options)?;
     let len = f64::from(load.size) - 4.0;
-    let asked = possible(rate, len, &run.devices()[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
-    let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
-    for device in run.devices() {
+    let asked = possible(rate, len, &run.ports.devices[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
+    let line = beyond_line(rate, len, &run.ports.devices[0]).map(|line| line.packets_per_second(len));
+    for device in &run.ports.devices {
         if let Some(card) = model(device) {
             card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
         }
@@ -363,7 +358,7 @@ fn through_a_forwarder(
         }
         fwd::judge(reports, [true, false])
     };
-    let measured = run.measure(warmed_up(latency), judge, None)?;
+    let measured = run.measure(&mut warmed_up(latency), judge)?;
     let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
     Ok(Sample { measured, asked, line, sent, arrived, total: total.get(), unstamped: 0 })
 }
@@ -386,16 +381,16 @@ fn from_port_to_port(
     }
     let mut run = Run::open(&Loaded, &names, None, options)?;
     let len = f64::from(load.size) - 4.0;
-    let possible = possible(rate, len, &run.devices()[0], load.is_quiet);
+    let possible = possible(rate, len, &run.ports.devices[0], load.is_quiet);
     let asked = possible.map(|rate| rate.packets_per_second(len));
-    let line = beyond_line(rate, len, &run.devices()[0]).map(|line| line.packets_per_second(len));
-    let [a, b] = run.devices() else { unreachable!("two ports were opened") };
+    let line = beyond_line(rate, len, &run.ports.devices[0]).map(|line| line.packets_per_second(len));
+    let [a, b] = &mut run.ports.devices[..] else { unreachable!("two ports were opened") };
     let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
     let (sent, report) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Report>>::default());
     let (mut batch, stamps, mut waiter) =
         (Batch::with_capacity(options.batch.packets()), latency.clone(), run.waiter());
     let (arrivals, mut checker) = (report.clone(), Checker::default());
-    run.spawn(move || {
+    run.threads.spawn(move || {
         rx.recv(&mut batch);
         let packets = batch.len();
         batch.packets().for_each(|packet| stamps.arrives(&packet));
@@ -410,8 +405,8 @@ fn from_port_to_port(
     let mut generator = Generator::new(load.size.into(), 1);
     let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
     let (mut batch, stamps, count) = (Batch::with_capacity(options.batch.packets()), latency.clone(), sent.clone());
-    let (end, mut left) = (run.end(), load.count.unwrap_or(u64::MAX));
-    run.spawn(move || {
+    let (end, mut left) = (run.clock.thread_end(), load.count.unwrap_or(u64::MAX));
+    run.threads.spawn(move || {
         // Frames count before they are sent, and before the second look at the end: when all that count have arrived
         // after the end, no other will be sent.
         if end.has_come() {
@@ -432,13 +427,13 @@ fn from_port_to_port(
         tx.send(&mut batch);
         0
     });
-    let (in_time, warm) = (Cell::new([0; 2]), warmed_up(latency));
+    let (mut in_time, mut warm) = ([0; 2], warmed_up(latency));
     let report = || *report.lock().unwrap_or_else(PoisonError::into_inner);
     let arrived = |report: Report| report.arrived() - report.foreign;
     let measured = run.measure(
-        |packets, seconds| {
-            warm(packets, seconds);
-            in_time.set([sent.load(Ordering::SeqCst), arrived(report())]);
+        &mut |moment: &Moment| {
+            warm(moment);
+            in_time = [sent.load(Ordering::SeqCst), arrived(report())];
         },
         |_, _| {
             let report = report();
@@ -449,9 +444,8 @@ fn from_port_to_port(
                 ..Outcome::default()
             }
         },
-        None,
     )?;
     let (total, unstamped) = ([sent.load(Ordering::SeqCst), arrived(report())], report().foreign);
-    let [sent, arrived] = in_time.get();
+    let [sent, arrived] = in_time;
     Ok(Sample { measured, asked, line, sent, arrived, total, unstamped })
 }

@@ -10,6 +10,7 @@ use linerate::traffic::Report;
 use serde_json::{Value, json};
 
 use crate::line_rate::{is_up, model};
+use crate::run::{Measured, Ports};
 use crate::show::{drops, occurred};
 use crate::terminal::note;
 
@@ -38,8 +39,17 @@ fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Opti
     (!may_have_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
 }
 
+/// Returns the ports' parts of a summary. `reports` are those of their wires.
+pub fn port_summaries(ports: &Ports, measured: &Measured, reports: &[Option<Report>]) -> Vec<Value> {
+    let chains = ports.may_have_chains();
+    let known = ports.devices.iter().zip(measured.statistics.iter().zip(reports.iter().zip(&measured.gone)));
+    known
+        .map(|(device, (counters, (wire, gone)))| port_summary(device, counters, wire.as_ref(), *gone, chains))
+        .collect()
+}
+
 /// Returns a port's part of a summary. `wire`: the report of its wire.
-pub fn port_summary(
+fn port_summary(
     device: &Port,
     statistics: &Statistics,
     wire: Option<&Report>,
@@ -63,8 +73,33 @@ pub fn port_summary(
     })
 }
 
+/// The ports of a run and of its models' wires, with the count of packets that their interfaces had dropped on the way out when it
+/// began.
+pub struct WaysOut(Vec<(Option<u64>, PortName)>);
+
+impl WaysOut {
+    pub fn of(names: &[PortName]) -> WaysOut {
+        let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
+        let all = names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten();
+        WaysOut(all.map(|name| (dropped_on_the_way_out(&name), name)).collect())
+    }
+
+    /// Prints a note for each port whose interface has dropped packets that count as sent.
+    pub fn note_dropped(&self) {
+        for (before, name) in &self.0 {
+            let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
+            if now > 0 {
+                let name = name.short();
+                note(&format!(
+                    "note: {name}: the interface dropped {now} packets on the way out, which may count as sent"
+                ));
+            }
+        }
+    }
+}
+
 /// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
-pub fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
+fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     let count = |interface: &str| {
         let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
         text.ok()?.trim().parse().ok()
@@ -74,14 +109,24 @@ pub fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     count(name).or_else(|| count(name.rsplit_once('-')?.0))
 }
 
-/// Returns the ports, and the ports that are wires of models.
-pub fn ways_out(names: &[PortName]) -> Vec<PortName> {
-    let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
-    names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten().collect()
+/// Prints notes on the packets that a run did not move, of the `count` that it was asked for.
+pub fn note_unmoved(ports: &Ports, count: Option<u64>, measured: &Measured, reports: &[Option<Report>]) {
+    let Ports { names, devices, .. } = ports;
+    note_captures(devices, reports);
+    note_unsent_by_wires(names, devices);
+    if count.is_none() {
+        note_left_in_cards(devices, reports, &measured.statistics);
+    }
+    note_refused(devices, &measured.statistics, ports.may_have_chains());
+    note_alone(devices);
+    let filtered = measured.outcome.filtered;
+    if filtered > 0 && measured.moved.packets == 0 {
+        note(&format!("note: the rules dropped all {filtered} packets"));
+    }
 }
 
 /// Prints a note for each model whose wire did not send all frames that left the card, with the causes.
-pub fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
+fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
     for (name, device) in names.iter().zip(devices) {
         let Some(unsent) = model(device).map(|card| card.unsent_by_wire()).filter(|unsent| unsent.total() > 0) else {
             continue;
@@ -130,7 +175,7 @@ fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
 }
 
 /// Prints a note for each capture file, of a port or its wire, whose packets did not all come, or not whole.
-pub fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
+fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
     for (device, report) in devices.iter().zip(reports) {
         let counts = capture_counts(device, report.as_ref());
         defects(&counts).iter().for_each(|defect| note(&format!("note: {}: {defect}", device.name())));
@@ -171,7 +216,7 @@ pub fn defects(counts: &CaptureCounts) -> Vec<String> {
 }
 
 /// Prints a note for each model that still has frames of its wire in its packet buffer.
-pub fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: &[Statistics]) {
+fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: &[Statistics]) {
     for (device, (report, statistics)) in devices.iter().zip(reports.iter().zip(statistics)) {
         let seen = statistics.rx_packets + undelivered(std::slice::from_ref(statistics));
         let left = report.map_or(0, |report| report.sent.saturating_sub(seen));
@@ -180,17 +225,6 @@ pub fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statisti
                 "note: {}: {left} frames of its wire are still in the card: it had no free descriptor",
                 device.name()
             ));
-        }
-    }
-}
-
-/// Prints a note for each port whose interface has dropped packets that count as sent.
-pub fn note_dropped_on_the_way_out(names: &[PortName], before: &[Option<u64>]) {
-    for (name, before) in names.iter().zip(before) {
-        let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
-        if now > 0 {
-            let name = name.short();
-            note(&format!("note: {name}: the interface dropped {now} packets on the way out, which may count as sent"));
         }
     }
 }
@@ -205,8 +239,8 @@ pub fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
     }
 }
 
-/// Prints a note if nothing could have moved. The run has moved `moved` packets, and its rules have dropped `filtered`.
-pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filtered: u64, may_have_chains: bool) {
+/// Prints notes on packets that ports did not send, or did not take.
+fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bool) {
     for (device, port) in devices.iter().zip(statistics) {
         let Statistics { rx_packets, drops, .. } = port;
         let given: u64 = device.queue_statistics().tx_slots.iter().sum();
@@ -244,6 +278,10 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
             ));
         }
     }
+}
+
+/// Prints a note for each port of this process that no other port can reach.
+fn note_alone(devices: &[Port]) {
     // The switch, or the pipe.
     let meets = |device: &Port| match device.name().split_once(':') {
         Some((switch, _)) => switch.to_string(),
@@ -258,9 +296,6 @@ pub fn dead_ends(devices: &[Port], statistics: &[Statistics], moved: u64, filter
         note(&format!(
             "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
         ));
-    }
-    if filtered > 0 && moved == 0 {
-        note(&format!("note: the rules dropped all {filtered} packets"));
     }
 }
 

@@ -64,6 +64,9 @@ pub struct RunOptions {
     /// Print one JSON object per second and line instead of a table; the last one is the summary
     #[arg(long)]
     pub json: bool,
+    /// Whether the times at which packets arrive are recorded
+    #[arg(skip)]
+    pub timestamps: bool,
     /// Of commands that can be steered
     #[arg(skip)]
     pub steering: Steering,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::profile::Parts;
 
 /// One port's rates over the last interval.
+#[derive(Clone)]
 pub struct Rates {
     pub name: String,
     pub is_up: bool,
@@ -18,7 +19,7 @@ pub struct Rates {
 }
 
 /// The rates of a port's queues.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Queues {
     /// Millions of slots per second, by receive queue and by transmit queue.
     pub rx_mslots: Vec<f64>,
@@ -35,6 +36,7 @@ pub struct Counters {
 }
 
 /// One direction.
+#[derive(Clone)]
 pub struct Rate {
     /// Packets since the counters began at zero.
     pub packets: u64,
@@ -103,6 +105,7 @@ impl Rates {
 }
 
 /// One interval of a run.
+#[derive(Clone)]
 pub struct Tick {
     /// Since the run began.
     pub seconds: f64,

@@ -31,9 +31,10 @@ use crate::line_rate::possible;
 use crate::options::{RunOptions, Wait, packets};
 use crate::quantiles::{row, titles};
 use crate::run::{Measured, Mode, Outcome, Run};
-use crate::shortfall::Shortfall;
+use crate::shortfall::{ENOUGH, JUDGED, Shortfall};
 use crate::show::time;
 use crate::terminal::note;
+use crate::wire::with_option;
 
 /// `linerate replay`.
 struct Replay;
@@ -94,8 +95,8 @@ fn bytes(text: &str) -> Result<u64, String> {
 pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result<ExitCode, Error> {
     let parsed = PortName::parse(name)?;
     if parsed.is_capture_to_read() {
-        let and = if name.contains('?') { '&' } else { '?' };
-        usage(&format!("{name} is read; to write into it: replay {} '{name}{and}write'", file.display()));
+        let written = with_option(name, "write");
+        usage(&format!("{name} is read; to write into it: replay {} '{written}'", file.display()));
     }
     if options.queues > 1 {
         usage("replay sends by one queue, which keeps the order: leave out --queues");
@@ -119,7 +120,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     let reading = source.shared();
     say(&reading, source.is_in_memory());
     let mut run = Run::open(&Replay, &[name], how.count, &options)?;
-    let device = &mut run.devices()[0];
+    let device = &mut run.ports.devices[0];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, and a chain at most 64 slots.
     let most = if matches!(info.behind, Behind::Capture | Behind::Nothing) { 64 * room } else { info.max_frame };
@@ -133,7 +134,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     };
     let (pool, tx) = (device.pool().clone(), device.tx(0)?);
     let longest = source.lens().map_or(most, |(longest, _)| longest.min(most));
-    run.sends_frames_of(longest);
+    run.ports.sends_frames_of(longest);
     let report = Arc::new(Mutex::new(None));
     let mut sender = Sender {
         tx,
@@ -147,8 +148,8 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
         longest: most,
         chains: longest > room,
         left: how.count.unwrap_or(u64::MAX),
-        end: run.end(),
-        spent: run.spent(),
+        end: run.clock.thread_end(),
+        spent: run.threads.is_spent.clone(),
         clock: None,
         next: None,
         paused_until: 0,
@@ -160,9 +161,9 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
         source,
     };
     let is_in_memory = sender.source.is_in_memory();
-    run.spawn(move || sender.turn());
+    run.threads.spawn(move || sender.turn());
     let about = About { name, pace, is_exact: how.exact, is_in_memory };
-    run.finish_with(
+    run.finish(
         |_, _| Outcome::default(),
         |measured| {
             let tally = report.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Tally::new);
@@ -312,9 +313,6 @@ impl About<'_> {
     }
 }
 
-/// The shortest time over which it is judged, and the frames that suffice in less.
-const JUDGED: f64 = 0.2;
-const ENOUGH: u64 = 10_000;
 /// The part of frames that pauses may make late without a note.
 const MANY_PAUSED: f64 = 0.01;
 

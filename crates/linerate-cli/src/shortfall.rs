@@ -8,6 +8,10 @@ use crate::terminal::note;
 /// The part of the rate asked for from which on it is reached.
 const REACHED: f64 = 0.98;
 
+/// The shortest time over which a rate is judged, and the packets that suffice in less.
+pub const JUDGED: f64 = 0.2;
+pub const ENOUGH: u64 = 10_000;
+
 /// A rate or a count that was asked for and not reached.
 pub enum Shortfall {
     Rate {

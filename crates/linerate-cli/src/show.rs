@@ -39,7 +39,7 @@ impl Show {
     }
 
     /// Shows one interval.
-    pub fn tick(&mut self, tick: Tick) {
+    pub fn tick(&mut self, tick: &Tick) {
         match &mut self.screen {
             _ if self.shown != Shown::All => {}
             _ if self.json => print(&format!("{}\n", tick.json())),

@@ -24,15 +24,6 @@ impl Mode for Sink {
     fn name(&self) -> &'static str {
         "sink"
     }
-
-    /// It sends answers only.
-    fn moves_by_sending(&self, _given: u64) -> bool {
-        false
-    }
-
-    fn ends_with_ports(&self) -> bool {
-        true
-    }
 }
 
 /// Runs until its end.
@@ -45,9 +36,9 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
     }
     let is_tester = is_tester(port);
     let mut run = Run::open(&Sink, &[port], count, options)?;
-    let (mut reports, answered) = (Vec::new(), run.answered());
-    for queue in 0..run.queues() {
-        let device = &mut run.devices()[0];
+    let (mut reports, answered) = (Vec::new(), run.threads.answered.clone());
+    for queue in 0..run.ports.queues() {
+        let device = &mut run.ports.devices[0];
         let mut rx = device.rx(queue)?;
         let mut responder = match reply.responder(device, &answered) {
             Some(responder) => Some((responder, device.tx(queue)?)),
@@ -58,8 +49,8 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));
         reports.push(report.clone());
-        let (mut waiter, quota) = (run.waiter(), run.quota());
-        run.spawn(move || {
+        let (mut waiter, quota) = (run.waiter(), run.clock.quota.clone());
+        run.threads.spawn(move || {
             quota.recv(&mut rx, &mut batch);
             let mut packets = 0;
             for packet in &mut batch {
@@ -115,7 +106,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         unnumbered.set(foreign);
         outcome
     };
-    let code = run.finish_with(judge, |_| match answered.load(Ordering::Relaxed) {
+    let code = run.finish(judge, |_| match answered.load(Ordering::Relaxed) {
         _ if !reply.is_on() => (Value::Null, String::new()),
         answered => (json!({ "answered": answered }), format!("requests answered: {answered}\n")),
     });

@@ -1,4 +1,4 @@
-//! The wires of models, as their names have them.
+//! Names of ports as they are given, and the wires of models in them.
 
 use linerate::Error;
 use linerate::port::PortName;
@@ -25,6 +25,11 @@ pub fn is_tester(name: &str) -> bool {
 /// Returns whether a port's other end counts all frames that arrive there.
 pub fn is_checked(name: &str) -> bool {
     PortName::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
+}
+
+/// Returns a port's name as it was given, with another option.
+pub fn with_option(name: &str, option: &str) -> String {
+    format!("{name}{}{option}", if name.contains('?') { '&' } else { '?' })
 }
 
 /// Checks the cables between models: each end must name the other.

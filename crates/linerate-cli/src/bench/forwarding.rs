@@ -10,6 +10,7 @@ use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
 use crate::options::{BatchSize, Pages, RunOptions};
 use crate::report::{Cell, Section, number, positive};
 use crate::run::Measured;
+use crate::wire::with_option;
 
 pub const BATCHES: [u16; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 pub const RINGS: [u16; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
@@ -167,7 +168,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         let alone = (threads <= processors).then(|| alone_at_once(plan, threads)).transpose()?;
         // Several flows, so that every queue gets packets.
         let ports = plan.names().map(|name| match plan.is_model() && !name.contains("flows=") {
-            true => format!("{name}{}flows=64", if name.contains('?') { '&' } else { '?' }),
+            true => with_option(name, "flows=64"),
             false => name.to_string(),
         });
         let all = plan;

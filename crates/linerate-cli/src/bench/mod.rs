@@ -27,7 +27,7 @@ use crate::live::Steering;
 use crate::options::{BatchSize, Pages, RunOptions, Wait};
 use crate::processors::{Snapshot, Use, allowed};
 use crate::report::{Report, Section};
-use crate::run::{Measured, Mode, Run};
+use crate::run::{Measured, Mode, Moment, Run};
 use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
@@ -39,10 +39,6 @@ struct Point;
 impl Mode for Point {
     fn name(&self) -> &'static str {
         "bench"
-    }
-
-    fn is_measurement(&self) -> bool {
-        true
     }
 
     fn is_experiment(&self) -> bool {
@@ -126,6 +122,7 @@ impl Plan {
             force: false,
             strict: false,
             metrics: None,
+            timestamps: false,
             steering: Steering::default(),
             json: true,
         }
@@ -266,7 +263,7 @@ pub fn forward(plan: &Plan, options: &RunOptions, profile: bool) -> Result<Measu
         }
         let mut run = Run::open(&Point, &plan.names(), None, &options)?;
         fwd::start(&mut run, profile, &Rules::default(), &options)?;
-        let measured = run.measure(|_, _| (), |reports, _| fwd::judge(reports, [true; 2]), None)?;
+        let measured = run.measure(&mut |_: &Moment| (), |reports, _| fwd::judge(reports, [true; 2]))?;
         plan.note(&measured.used, None);
         if best.as_ref().is_none_or(|best| best.mpps() < measured.mpps()) {
             best = Some(measured);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::{Value, json};
 
-use super::{Event, Request};
+use super::{Asked, Request};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
@@ -27,8 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The most clients at a time.
 const CLIENTS: usize = 16;
 
+/// The control socket of a run.
+pub struct Control {
+    /// Dropped before the socket: requests that wait are answered thereby.
+    asked: Receiver<Asked>,
+    _socket: Socket,
+}
+
 /// A socket that a run listens at; it is removed with the run.
-pub struct Socket {
+struct Socket {
     path: PathBuf,
     /// Its device and number: another file may be there at the end.
     identity: Option<(u64, u64)>,
@@ -82,13 +89,19 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     path.symlink_metadata().ok().map(|file| (file.dev(), file.ino()))
 }
 
-impl Socket {
+impl Control {
+    /// Returns a request that has come.
+    pub fn request(&self) -> Option<Asked> {
+        self.asked.try_recv().ok()
+    }
+
     /// Listens at `path`, in threads of its own, and sends requests to the run.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`]: the path cannot be used.
-    pub fn listen(path: &Path, events: Sender<Event>) -> Result<Socket, Error> {
+    pub fn listen(path: &Path) -> Result<Control, Error> {
         let listener = bind(path)?;
+        let (requests, asked) = channel();
         let clients = Arc::<Clients>::default();
         let socket = Socket { path: path.to_path_buf(), identity: identity(path), clients: clients.clone() };
         let accept = move || {
@@ -100,10 +113,10 @@ impl Socket {
                     let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
                     continue;
                 }
-                let (events, clients_of, client) = (events.clone(), clients.clone(), Arc::new(client));
+                let (requests, clients_of, client) = (requests.clone(), clients.clone(), Arc::new(client));
                 let served = client.clone();
                 let work = move || {
-                    let _ = answer_all(&served, &events);
+                    let _ = answer_all(&served, &requests);
                     clients_of.remove(&served);
                 };
                 if std::thread::Builder::new().name("control".to_string()).spawn(work).is_err() {
@@ -113,7 +126,7 @@ impl Socket {
         };
         std::thread::Builder::new().name("control".to_string()).spawn(accept).map_err(Error::thread)?;
         note(&format!("control: {}", path.display()));
-        Ok(socket)
+        Ok(Control { asked, _socket: socket })
     }
 }
 
@@ -172,7 +185,7 @@ fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
 }
 
 /// Answers a client until it closes its end, or sends a line that is too long.
-fn answer_all(mut client: &UnixStream, events: &Sender<Event>) -> std::io::Result<()> {
+fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let (mut reader, mut line) = (BufReader::new(client), Vec::new());
     loop {
@@ -184,7 +197,7 @@ fn answer_all(mut client: &UnixStream, events: &Sender<Event>) -> std::io::Resul
         let answer = match serde_json::from_slice::<Request>(&line) {
             _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
             // An array would be taken as the values of an object without keys.
-            Ok(request) if line.trim_ascii_start().starts_with(b"{") => ask(request, events),
+            Ok(request) if line.trim_ascii_start().starts_with(b"{") => ask(request, requests),
             Err(error) if error.is_data() && line.trim_ascii_start().starts_with(b"{") => {
                 json!({ "error": error.to_string() })
             }
@@ -201,10 +214,10 @@ fn answer_all(mut client: &UnixStream, events: &Sender<Event>) -> std::io::Resul
 }
 
 /// Lets the run do what is asked, and returns its answer.
-fn ask(request: Request, events: &Sender<Event>) -> Value {
+fn ask(request: Request, requests: &Sender<Asked>) -> Value {
     let (sender, answer) = channel();
     // A run that ends answers no more, and drops the sender of an answer.
-    let _ = events.send(Event::Asked(request, sender));
+    let _ = requests.send(Asked { request, answer: Some(sender) });
     interrupts().wake();
     answer.recv().unwrap_or_else(|_| json!({ "error": "the run is at its end" }))
 }

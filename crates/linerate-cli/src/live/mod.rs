@@ -8,20 +8,19 @@ mod screen;
 mod speed;
 mod view;
 
+pub use control::Control;
 pub use screen::Screen;
 pub use speed::{Follower, Speed};
 pub use view::State;
 
 use std::cell::{Cell, RefCell};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 
-use linerate::Error;
 use linerate::port::Port;
 use linerate::traffic::Rate;
-use ratatui::crossterm::event::KeyEvent;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
@@ -61,6 +60,12 @@ pub struct Request {
     pub was_suspended: bool,
 }
 
+/// A request to a run, and the sender of its answer if a program waits for one.
+pub struct Asked {
+    pub request: Request,
+    pub answer: Option<Sender<Value>>,
+}
+
 /// A rate that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NewRate {
@@ -88,50 +93,31 @@ const MOST: usize = 1000;
 const LEAST: f64 = 1.0;
 const HIGHEST: f64 = 1e9;
 
-/// Events for the thread that watches a run.
-pub enum Event {
-    Key(KeyEvent),
-    /// The terminal has another size.
-    Resized,
-    /// A program asks, and waits for the answer.
-    Asked(Request, Sender<Value>),
-}
-
 /// How a run can be steered, and how it was.
 pub struct Live {
     mode: &'static dyn Mode,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
     is_paused: Arc<AtomicBool>,
     /// Of senders whose rate can change, and their frames' length on average, without CRC.
     speed: Option<(Arc<Speed>, f64)>,
+    /// Why the rate cannot change without them.
+    pub no_rate: String,
     /// A pause, or another rate: what was asked at the beginning is not reached.
     is_steered: Cell<bool>,
     is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
-    /// Removes the socket at the end.
-    _control: Option<control::Socket>,
 }
 
 impl Live {
-    /// Listens at the control socket, if there is one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unusable`]: the path cannot be used.
-    pub fn new(mode: &'static dyn Mode, control: Option<&Path>) -> Result<Live, Error> {
-        let (sender, events) = channel();
-        let control = control.map(|path| control::Socket::listen(path, sender.clone())).transpose()?;
-        Ok(Live {
+    pub fn new(mode: &'static dyn Mode) -> Live {
+        Live {
             mode,
-            sender,
-            events,
             is_paused: Arc::default(),
             speed: None,
+            no_rate: format!("{} has no rate of its own: gen has", mode.name()),
             is_steered: Cell::default(),
             is_stopped: Cell::default(),
             changes: RefCell::default(),
-            _control: control,
-        })
+        }
     }
 
     /// Returns the flag that the run's threads look at: they move nothing while it is set.
@@ -164,16 +150,6 @@ impl Live {
     /// Returns whether the rate can change.
     pub fn has_rate(&self) -> bool {
         self.speed.is_some()
-    }
-
-    /// Returns where events go to.
-    pub fn sender(&self) -> Sender<Event> {
-        self.sender.clone()
-    }
-
-    /// Returns an event that has come.
-    pub fn next_event(&self) -> Option<Event> {
-        self.events.try_recv().ok()
     }
 
     /// Returns whether a pause or another rate was asked for.
@@ -254,7 +230,7 @@ impl Live {
     /// Returns the packets per second of a rate that is asked for; `None`: full speed.
     fn checked(&self, rate: NewRate, port: &Port, measured: impl FnOnce() -> f64) -> Result<Option<f64>, String> {
         let Some((speed, mean_len)) = &self.speed else {
-            return Err(self.mode.no_rate());
+            return Err(self.no_rate.clone());
         };
         let rate = match (rate, speed.get()) {
             (NewRate::Full, _) => return Ok(None),

@@ -4,7 +4,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::view::{Shown, State, View};
-use super::{Event, NewRate, Request};
+use super::{NewRate, Request};
 use crate::rates::Tick;
 use crate::signals::interrupts;
 use crate::terminal;
@@ -31,14 +31,14 @@ pub struct Screen {
     view: View,
     is_over: Arc<AtomicBool>,
     /// Hangs up when the thread that reads keys ends.
-    keys: Receiver<()>,
+    keys: Receiver<KeyEvent>,
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         // The next keys are the shell's. A thread that is stuck in a terminal that is gone ends with the process.
-        let _ = self.keys.recv_timeout(4 * LOOK);
+        while self.keys.recv_timeout(4 * LOOK).is_ok() {}
         terminal::leave();
     }
 }
@@ -64,14 +64,13 @@ fn has_event() -> io::Result<bool> {
 }
 
 impl Screen {
-    /// Enters the full screen of a command, and sends its keys; `None` if the terminal cannot show it.
-    pub fn enter(title: String, has_rate: bool, can_pause: bool, keys: Sender<Event>) -> Option<Screen> {
+    /// Enters the full screen of a command; `None` if the terminal cannot show it.
+    pub fn enter(title: String, has_rate: bool, can_pause: bool) -> Option<Screen> {
         let terminal = ManuallyDrop::new(terminal::enter().ok()?);
         let is_over = Arc::<AtomicBool>::default();
         let end = is_over.clone();
-        let (reads, ended) = channel();
+        let (sender, keys) = channel();
         let read = move || {
-            let _reads: Sender<()> = reads;
             while !end.load(Ordering::Relaxed) {
                 let event = match has_event() {
                     Ok(true) => event::read(),
@@ -79,30 +78,30 @@ impl Screen {
                     // The terminal is gone, and a signal says so.
                     Err(_) => return,
                 };
-                let event = match event {
+                match event {
                     // At once, also while the run ends: the second one ends the process.
                     Ok(event::Event::Key(key)) if is_control(&key, 'c') => {
                         interrupts().signal();
-                        continue;
                     }
-                    Ok(event::Event::Key(key)) if key.kind == KeyEventKind::Press => Event::Key(key),
-                    Ok(event::Event::Resize(..)) => Event::Resized,
-                    Ok(_) => continue,
+                    Ok(event::Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                        if sender.send(key).is_err() {
+                            return;
+                        }
+                        interrupts().wake();
+                    }
+                    Ok(event::Event::Resize(..)) => interrupts().wake(),
+                    Ok(_) => {}
                     Err(_) => return,
-                };
-                if keys.send(event).is_err() {
-                    return;
                 }
-                interrupts().wake();
             }
         };
         // Without a thread there are no keys, and signals end the run.
         let _ = std::thread::Builder::new().name("keys".to_string()).spawn(read);
-        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys: ended })
+        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys })
     }
 
     /// Takes the rates of an interval, which the next drawing shows.
-    pub fn tick(&mut self, tick: Tick) {
+    pub fn tick(&mut self, tick: &Tick) {
         self.view.tick(tick);
     }
 
@@ -113,8 +112,19 @@ impl Screen {
         }
     }
 
-    /// Takes a key, and returns what it asks of the run.
-    pub fn key(&mut self, key: KeyEvent, is_paused: bool) -> Option<Request> {
+    /// Returns what the keys ask of the run.
+    pub fn request(&mut self, is_paused: bool) -> Option<Request> {
+        while let Ok(key) = self.keys.try_recv() {
+            let request = self.key(key, is_paused);
+            if request.is_some() {
+                return request;
+            }
+        }
+        None
+    }
+
+    /// Takes a key, and returns what it asks.
+    fn key(&mut self, key: KeyEvent, is_paused: bool) -> Option<Request> {
         let with = |rate: f64| Some(Request { rate: Some(NewRate::Times(rate)), ..Request::default() });
         match key.code {
             _ if is_control(&key, 'z') => {

@@ -53,7 +53,7 @@ impl View {
     }
 
     /// Takes the rates of an interval.
-    pub fn tick(&mut self, tick: Tick) {
+    pub fn tick(&mut self, tick: &Tick) {
         self.history.resize_with(tick.ports.len(), Default::default);
         for (port, history) in tick.ports.iter().zip(&mut self.history) {
             for (rate, past) in [&port.rx, &port.tx].into_iter().zip(history) {
@@ -61,7 +61,7 @@ impl View {
                 past.push_front((rate.mpps * 1e6).round() as u64);
             }
         }
-        self.last = Some(tick);
+        self.last = Some(tick.clone());
     }
 
     /// Draws all parts. Of a low terminal the first ones in this order have the room: title, rates, keys, cycles, drops, notes,

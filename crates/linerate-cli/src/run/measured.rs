@@ -1,0 +1,129 @@
+//! The figures of a run, and its summary.
+
+use linerate::Error;
+use linerate::port::Statistics;
+use serde_json::{Value, json};
+
+use crate::moved::Moved;
+use crate::processors::Use;
+use crate::profile::Parts;
+use crate::shortfall::Shortfall;
+
+/// The measurements of a run.
+#[derive(Default)]
+pub struct Measured {
+    /// The run's time.
+    pub seconds: f64,
+    /// Packets moved in this time, which make the rate; `moved` has also those that were in flight at its end.
+    pub in_time: Moved,
+    pub moved: Moved,
+    pub outcome: Outcome,
+    /// Rates and counts that were not reached.
+    pub shortfalls: Vec<Shortfall>,
+    /// The part that was at its limit, of a run that goes as fast as it can.
+    pub bound: Option<String>,
+    /// Packets that each port's wire sent and received in the run's time, if it counts them.
+    pub wires: Vec<Option<[u64; 2]>>,
+    pub used: Use,
+    /// Processors were taken away, which matters for what was measured.
+    pub warning: Option<String>,
+    /// All links were up at the end of this time.
+    pub are_up: bool,
+    /// The command was to end then.
+    pub is_ended: bool,
+    /// The end that is gone, the link that is down, or the port that takes nothing.
+    pub stopped_by: Option<String>,
+    /// Ended by Ctrl-C.
+    pub interrupted: bool,
+    /// The error that ended the run.
+    pub failure: Option<Error>,
+    /// Breaches of the datasheet by drivers of the models.
+    pub breaches: u64,
+    /// The ports' counters, and whether each port is gone.
+    pub statistics: Vec<Statistics>,
+    pub gone: Vec<bool>,
+    /// The ports' parts of the summary.
+    pub ports: Vec<Value>,
+    /// Cycles by part, if a profile was requested.
+    pub parts: Option<Parts>,
+    /// A thread has panicked.
+    pub panicked: bool,
+    /// A capture file at a port's other end could not be read or written to its end.
+    pub has_cut_capture: bool,
+    /// Paused for a time, or given another rate.
+    pub is_steered: bool,
+    /// Requests that came while the run lasted, with the time of each.
+    pub changes: Vec<Value>,
+}
+
+impl Measured {
+    /// True if nothing was lost or damaged.
+    pub fn is_good(&self) -> bool {
+        let Outcome { lost, corrupted, .. } = self.outcome;
+        lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.has_cut_capture
+    }
+
+    /// Returns the rate; `None` if too few packets moved to have one.
+    pub fn mpps(&self) -> Option<f64> {
+        self.in_time.per_second().map(|rate| rate / 1e6)
+    }
+
+    pub fn cycles_per_packet(&self) -> Option<f64> {
+        self.moved.cycles_per_packet()
+    }
+
+    /// Returns the summary of a command, with the command's own `part`.
+    pub fn summary(&self, command: &str, part: Value) -> Value {
+        let Measured { seconds, in_time, moved, ports, breaches, .. } = self;
+        let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = self.outcome;
+        let mut summary = json!({
+            "command": command, "seconds": seconds, "interrupted": self.interrupted, "ports": ports,
+            "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
+            "first_batch": in_time.first,
+            "lost": lost, "corrupted": corrupted, "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
+            "breaches": breaches,
+            "mpps": self.mpps(),
+            // Three digits are enough for people and machines.
+            "cycles_per_packet": self.cycles_per_packet().map(|cycles| (cycles * 1000.0).round() / 1000.0),
+            "bounded_by": self.bound,
+            "unreached": self.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
+            "processors": self.used.json(),
+        });
+        if let Some(parts) = &self.parts {
+            summary["profile"] = parts.json();
+        }
+        if !self.changes.is_empty() {
+            summary["changes"] = self.changes.clone().into();
+        }
+        if !part.is_null() {
+            summary[command] = part;
+        }
+        json!({ "summary": summary })
+    }
+}
+
+/// The counts of threads and ports, which a judge compares with the reports of their wires.
+#[derive(Clone, Copy)]
+pub struct Sums {
+    /// Frames that came and that the ports did not deliver.
+    pub undelivered: u64,
+    /// Packets that the threads have moved, as far as the ports have sent them, or `faulty:` has dropped them instead.
+    pub moved: u64,
+}
+
+/// The counts that decide whether a run was good.
+#[derive(Default)]
+pub struct Outcome {
+    /// Frames that were sent and never arrived, as far as both were counted.
+    pub lost: u64,
+    /// Frames whose bytes differ from those that were sent.
+    pub corrupted: u64,
+    /// Frames that arrived after a later one of their flow.
+    pub reordered: u64,
+    /// Frames that arrived again.
+    pub duplicated: u64,
+    /// Frames that a filter dropped.
+    pub filtered: u64,
+    /// Packets that were received, and that no port has taken.
+    pub held: u64,
+}

@@ -1,0 +1,109 @@
+//! Observers of a run while it lasts: the live view, the metrics, the control socket, and changes of links.
+
+use std::sync::atomic::Ordering;
+
+use linerate::Error;
+
+use super::{Mode, Run};
+use crate::line_rate::is_up;
+use crate::live::{Asked, Control, Screen, State};
+use crate::metrics::{Metrics, Sample, text};
+use crate::moved::Moved;
+use crate::options::RunOptions;
+use crate::rates::{Tick, shortened};
+use crate::show::{Show, Shown};
+use crate::terminal::is_ours;
+
+/// A moment of a run.
+pub struct Moment {
+    pub moved: Moved,
+    /// The interval that has just ended, if the run is shown.
+    pub tick: Option<Tick>,
+}
+
+/// An observer of a run. It may have requests, such as keys.
+pub trait Observer {
+    /// Draws the present state. Called before each wait.
+    fn draw(&mut self, _run: &Run) {}
+
+    /// Returns a request that has come.
+    fn request(&mut self, _run: &Run) -> Option<Asked> {
+        None
+    }
+
+    /// Called at the beginning, at least every 100 ms, and at the end.
+    fn see(&mut self, _run: &Run, _moment: &Moment) {}
+}
+
+/// Returns the observers that serve from the opening of the ports on. [`Run::open`] adds the links, and [`Run::measure`] a
+/// display.
+pub fn observers(mode: &dyn Mode, options: &RunOptions) -> Result<Vec<Box<dyn Observer>>, Error> {
+    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+    if let Some(address) = options.metrics {
+        observers.push(Box::new(Metrics::serve(address, mode)?));
+    }
+    if let Some(path) = &options.steering.control {
+        observers.push(Box::new(Control::listen(path)?));
+    }
+    Ok(observers)
+}
+
+impl<F: FnMut(&Moment)> Observer for F {
+    fn see(&mut self, _run: &Run, moment: &Moment) {
+        self(moment);
+    }
+}
+
+impl Observer for Control {
+    fn request(&mut self, _run: &Run) -> Option<Asked> {
+        Control::request(self)
+    }
+}
+
+impl Observer for Metrics {
+    /// Of a port that is gone the counters are those that were read last.
+    fn see(&mut self, run: &Run, moment: &Moment) {
+        let (statistics, gone) = run.ports.known_statistics();
+        let ports = run.ports.devices.iter().zip(statistics.iter().zip(&gone));
+        let samples = ports.map(|(device, (statistics, gone))| Sample {
+            name: device.name(),
+            is_up: !gone && is_up(device),
+            statistics,
+        });
+        let (moved, held) = (&moment.moved, run.threads.held.load(Ordering::Relaxed));
+        let samples: Vec<Sample> = samples.collect();
+        self.set(text(run.mode, moved.packets, held, moved.cycles_per_packet(), &samples));
+    }
+}
+
+/// Returns the display of a run; it enters the full screen, if the run is shown there.
+pub fn display(run: &Run) -> Show {
+    let json = run.options.json;
+    let is_wanted = run.shown == Shown::All && !json && !run.options.steering.plain && is_ours();
+    let names: Vec<String> = run.ports.devices.iter().map(|device| shortened(device.name(), 24)).collect();
+    let title = format!("linerate {} {}", run.mode.name(), names.join(" "));
+    let screen = is_wanted.then(|| Screen::enter(title, run.live.has_rate(), run.live.can_pause())).flatten();
+    Show::new(json, run.shown, screen)
+}
+
+impl Observer for Show {
+    fn draw(&mut self, run: &Run) {
+        if let Some(screen) = self.screen() {
+            screen.draw(State {
+                seconds: run.clock.elapsed(),
+                of: run.clock.seconds.map(|seconds| seconds.as_secs_f64()),
+                is_paused: run.live.is_paused(),
+                asked: run.live.asked(),
+            });
+        }
+    }
+
+    fn request(&mut self, run: &Run) -> Option<Asked> {
+        let request = self.screen()?.request(run.live.is_paused())?;
+        Some(Asked { request, answer: None })
+    }
+
+    fn see(&mut self, _run: &Run, moment: &Moment) {
+        moment.tick.iter().for_each(|tick| self.tick(tick));
+    }
+}

@@ -1,0 +1,291 @@
+//! The ports of a run, and their counters.
+
+use std::cell::{Cell, RefCell};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linerate::kernel::Interface;
+use linerate::memory::{PageSize, Pool, Region, RegionOptions};
+use linerate::port::{Access, Behind, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics, Take};
+use linerate::sim82599::Card;
+use linerate::traffic::Report;
+use linerate::{Error, ErrorKind, Options};
+
+use super::Mode;
+use crate::grammar::usage;
+use crate::line_rate::{is_up, model, possible};
+use crate::options::{RunOptions, Wait};
+use crate::rates::{Counters, Rates};
+use crate::terminal::note;
+use crate::wire::{check_cables, wire_rate};
+
+/// How long packets whose times are recorded may wait in the kernel.
+const KEPT: Duration = Duration::from_millis(8);
+
+/// Opened ports.
+pub struct Ports {
+    /// The names with their options.
+    pub names: Vec<PortName>,
+    pub devices: Vec<Port>,
+    /// The counters when they were last read: a port that is gone has no others.
+    last: RefCell<Vec<Statistics>>,
+    /// A link was down for a time.
+    pub was_down: Cell<bool>,
+    /// The run's own frames are chains.
+    sends_chains: bool,
+}
+
+impl Ports {
+    /// Opens ports on one pool that is large enough for all their queues.
+    pub fn open(mode: &dyn Mode, names: &[&str], options: &RunOptions) -> Result<Ports, Error> {
+        let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        check_standard_output(&parsed);
+        check_cables(
+            &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
+        )?;
+        let of_ports = port_options(&parsed, options, pool(&parsed, options)?);
+        let devices = of_ports.open_all(names).inspect_err(|error| {
+            let name = error.subject();
+            if error.kind() == ErrorKind::InUse && parsed.iter().filter(|other| other.short() == name).count() > 1 {
+                usage(&format!("'{name}' is given twice; choose another port"))
+            }
+        })?;
+        if let Some(why) = differing_queues(&devices).filter(|_| mode.forwards()) {
+            drop(devices);
+            usage(&why);
+        }
+        for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
+            let info = device.info();
+            if info.behind == Behind::Packet {
+                note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
+            }
+        }
+        let (last, was_down) = (RefCell::default(), Cell::default());
+        Ok(Ports { names: parsed, devices, last, was_down, sends_chains: false })
+    }
+
+    /// Returns whether another process serves one of the ports.
+    pub fn are_served(&self) -> bool {
+        self.devices.iter().any(|device| device.info().behind == Behind::Server)
+    }
+
+    /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
+    pub fn queues(&self) -> u16 {
+        self.devices.first().map_or(1, |device| device.info().rx_queues)
+    }
+
+    /// Notes the length of the run's own frames.
+    pub fn sends_frames_of(&mut self, len: usize) {
+        self.sends_chains = len > self.devices[0].pool().region().room();
+    }
+
+    /// Returns whether packets may come as chains, which count once.
+    pub fn may_have_chains(&self) -> bool {
+        // A capture file has frames of any length.
+        let is_capture = |name: &PortName| name.is_capture_to_read();
+        self.sends_chains
+            || self.names.iter().any(is_capture)
+            || self.devices.iter().any(|device| device.info().max_frame > device.pool().region().room())
+    }
+
+    /// Returns the models among the ports.
+    pub fn models(&self) -> Vec<Arc<Card>> {
+        self.devices.iter().filter_map(model).collect()
+    }
+
+    /// Returns the report of each port's wire, if the port is a model with a wire that counts.
+    pub fn reports(&self) -> Vec<Option<Report>> {
+        self.devices.iter().map(|device| model(device)?.wire_report()).collect()
+    }
+
+    /// Returns the packets per second that each model's wire is asked for, without an end. Prints how the rates are
+    /// understood, unless it should be quiet.
+    pub fn asked_of_wires(&self, is_quiet: bool) -> Vec<Option<f64>> {
+        let ports = self.names.iter().zip(&self.devices);
+        ports
+            .map(|(name, device)| {
+                let (rate, len) = wire_rate(name)?;
+                let rate = possible(rate, len, device, is_quiet)?;
+                name.option("count").is_none().then(|| rate.packets_per_second(len))
+            })
+            .collect()
+    }
+
+    /// Reads the counters of all ports.
+    ///
+    /// # Errors
+    /// A port, or the port at a model's other end, is gone. A capture file that has failed is reported at the end.
+    pub fn statistics(&self) -> Result<Vec<Statistics>, Error> {
+        let of_wires = self.models().into_iter().filter_map(|card| card.check_wire().err());
+        match of_wires.filter(|error| !is_of_file(error)).chain(self.devices.iter().filter_map(gone)).next() {
+            Some(error) => Err(error),
+            None => self.devices.iter().map(|device| device.statistics()).collect(),
+        }
+    }
+
+    /// Reads the counters of all ports, with those of their queues.
+    pub fn counters(&self) -> Result<Vec<Counters>, Error> {
+        let ports = self.statistics()?.into_iter().zip(&self.devices);
+        Ok(ports.map(|(port, device)| Counters { port, queues: device.queue_statistics() }).collect())
+    }
+
+    /// Remembers the counters, for a port that is gone later.
+    pub fn remember(&self, counters: &[Counters]) {
+        *self.last.borrow_mut() = counters.iter().map(|counters| counters.port).collect();
+    }
+
+    /// Returns the ports' counters, and whether each port is gone. Of a card that is gone they are the last ones read, with
+    /// the packets that its queues have moved.
+    pub fn known_statistics(&self) -> (Vec<Statistics>, Vec<bool>) {
+        let last = self.last.borrow();
+        let known = self.devices.iter().enumerate().map(|(n, device)| match device.statistics() {
+            Ok(statistics) => (statistics, gone(device).is_some()),
+            Err(_) => {
+                let mut known = last.get(n).copied().unwrap_or_default();
+                if !self.may_have_chains() {
+                    let QueueStatistics { rx_slots, tx_slots, .. } = device.queue_statistics();
+                    (known.rx_packets, known.tx_packets) = (rx_slots.iter().sum(), tx_slots.iter().sum());
+                }
+                (known, true)
+            }
+        });
+        known.unzip()
+    }
+
+    /// Returns the ports' rates from `before` to `now`.
+    pub fn rates(&self, zero: &[Counters], before: &[Counters], now: &[Counters], seconds: f64) -> Vec<Rates> {
+        let ports = self.devices.iter().zip(zero.iter().zip(before).zip(now));
+        ports
+            .map(|(device, ((zero, before), now))| {
+                Rates::new(device.name(), is_up(device), [zero, before, now], seconds)
+            })
+            .collect()
+    }
+
+    /// Returns whether a capture file that is a port cannot be read or written any more.
+    pub fn has_failed(&self) -> bool {
+        let is_broken = |device: &Port| device.link().is_err_and(|error| is_of_file(&error));
+        self.devices.iter().any(|device| device.info().behind == Behind::Capture && is_broken(device))
+    }
+
+    /// Prints the failures of capture files, of ports and of their wires. Returns whether there are some.
+    pub fn note_cut_captures(&self) -> bool {
+        let mut has_cut = false;
+        for device in &self.devices {
+            let of_wire = model(device).and_then(|card| card.check_wire().err());
+            for error in device.link().err().into_iter().chain(of_wire).filter(is_of_file) {
+                note(&format!("error: {}: {error}", device.name()));
+                has_cut = true;
+            }
+        }
+        has_cut
+    }
+
+    /// Prints the first breaches of the datasheet of each model. Returns their number.
+    pub fn note_breaches(&self) -> u64 {
+        let cards = self.models();
+        for card in &cards {
+            card.breaches().iter().take(5).for_each(|breach| note(&format!("sim:{}: breach: {breach}", card.name())));
+        }
+        cards.iter().map(|card| card.breach_count()).sum()
+    }
+}
+
+/// Returns memory for the ports' queues, in buffers for their longest frame.
+fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
+    let queues = u32::from(options.queues).max(xdp_queues(names));
+    let rings = names.len() * queues as usize * options.ring.unwrap_or(512) as usize * 2;
+    // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
+    let size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
+    // AF_XDP buffers are at most a page; longer frames are chains there.
+    let size = if names.iter().any(PortName::is_xdp) { size.min(4096) } else { size };
+    let buffer_size = names.iter().map(PortName::buffer_size).fold(size.into(), usize::max);
+    let buffers = RegionOptions::default().buffers.max(2 * rings).next_power_of_two().min(1 << 20);
+    let memory = RegionOptions { buffers, buffer_size, pages: options.pages.into(), numa_node: options.numa };
+    let pool = Pool::new(Region::new(&memory)?);
+    static NOTED: AtomicBool = AtomicBool::new(false);
+    let is_card = |name: &PortName| name.behind() == Behind::Card;
+    let is_ordinary = pool.region().mapping().pages() == PageSize::Ordinary;
+    if is_ordinary && names.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
+        let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
+        note(&format!(
+            "note: {} MiB of ordinary pages are in use; a card without an IOMMU needs hugepages:\n  echo {needed} | \
+             sudo tee /proc/sys/vm/nr_hugepages",
+            (buffers * buffer_size) >> 20
+        ));
+    }
+    Ok(pool)
+}
+
+/// Returns the options that all ports are opened with.
+fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Options {
+    Options {
+        ring: options.ring.map(Into::into),
+        max_frame: usize::from(options.mtu) + FRAME_HEADERS,
+        pool: Some(pool),
+        interrupts: match options.wait {
+            // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
+            _ if options.timestamps && names.iter().all(PortName::is_packet) => Some(KEPT),
+            Some(Wait::Poll) => None,
+            // A port that another process serves can wake a thread; a card is polled unless requested
+            // otherwise.
+            None if !names.iter().any(PortName::may_be_served) => None,
+            _ => Some(Duration::from_micros(options.throttle.into())),
+        },
+        timestamps: options.timestamps,
+        take: options.bind.then_some(Take { access: Access::Either, force: options.force }),
+        ..Options::default().with_queues(options.queues)
+    }
+}
+
+/// Returns why ports with different numbers of queues are refused: packets would come to queues that no thread forwards.
+fn differing_queues(devices: &[Port]) -> Option<String> {
+    let queues = |device: &Port| device.info().rx_queues;
+    let first = devices.first()?;
+    let other = devices.iter().find(|device| queues(device) != queues(first))?;
+    Some(format!(
+        "{} has {} receive queues and {} has {}: give both the same number, for example by --queues 1, or queues=N in a name",
+        first.name(),
+        queues(first),
+        other.name(),
+        queues(other)
+    ))
+}
+
+/// Refuses a capture that is written to standard output, which also has the figures.
+fn check_standard_output(names: &[PortName]) {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
+    let output = file(Path::new("/proc/self/fd/1"));
+    for name in names.iter().filter(|name| name.is_capture_to_write()) {
+        let Some(path) = name.path().filter(|path| *path != Path::new("/dev/null")) else { continue };
+        if output.is_some() && file(path) == output {
+            usage(&format!(
+                "{name}: the figures are printed there, too; write to a pipe: mkfifo p; cat p & … pcap:p?write"
+            ));
+        }
+    }
+}
+
+/// Returns the most queues of the ports' AF_XDP sockets, which are as many as the interface has; 0 without one.
+pub fn xdp_queues(names: &[PortName]) -> u32 {
+    let interfaces = names.iter().filter(|name| name.is_xdp()).filter_map(interface);
+    interfaces.map(|interface| interface.queues()).max().unwrap_or(0)
+}
+
+/// Returns the kernel's interface that a port is on.
+pub fn interface(name: &PortName) -> Option<Interface> {
+    Interface::open_queue(name.interface()?).ok().map(|(interface, _)| interface)
+}
+
+/// Returns why a port is gone; a capture file that fails is not.
+pub fn gone(device: &Port) -> Option<Error> {
+    device.link().err().filter(|error| !is_of_file(error))
+}
+
+/// Returns whether an error is that of a capture file.
+fn is_of_file(error: &Error) -> bool {
+    error.kind() == ErrorKind::File
+}

@@ -1,0 +1,63 @@
+//! Requests to a run, from keys and programs.
+
+use linerate::Error;
+use serde_json::{Value, json};
+
+use super::Run;
+use crate::live::Asked;
+use crate::rates::{Counters, Rates};
+use crate::terminal::note;
+
+/// The shortest time over which a rate that is asked for is measured.
+const SHORTEST: f64 = 1e-3;
+
+impl Run {
+    /// Answers a program while the run waits for its links.
+    pub(super) fn answer_early(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
+        let now = self.ports.counters()?;
+        let done = match request.rate {
+            Some(_) => Err("the run waits for its links: its rate can change when it has begun".to_string()),
+            None => self.live.apply(&request, 0.0, &self.ports.devices[0], || 0.0),
+        };
+        let state = |_| self.state(0.0, [now.as_slice(); 3], SHORTEST);
+        // A client that is gone needs no answer.
+        let _ = answer.map(|answer| answer.send(done.map_or_else(refused, state)));
+        Ok(())
+    }
+
+    /// Does what is asked, notes it, and answers with the run's state.
+    pub(super) fn grant(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
+        let (now, mut intervals) = (self.ports.counters()?, self.intervals.borrow_mut());
+        let over = intervals.before.0.elapsed().as_secs_f64().max(SHORTEST);
+        let sent = || now[0].port.tx_packets.saturating_sub(intervals.before.1[0].port.tx_packets) as f64 / over;
+        let seconds = self.clock.elapsed();
+        let done = self.live.apply(&request, seconds, &self.ports.devices[0], sent);
+        match &done {
+            Ok(done) => done.iter().for_each(|done| note(&format!("at {seconds:.1} s: {done}"))),
+            // A program has it as its answer.
+            Err(why) if answer.is_none() => note(why),
+            Err(_) => {}
+        }
+        if request.reset && done.is_ok() {
+            intervals.zero.clone_from(&now);
+        }
+        let state = |_| self.state(seconds, [&intervals.zero, &intervals.before.1, &now], over);
+        let _ = answer.map(|answer| answer.send(done.map_or_else(refused, state)));
+        Ok(())
+    }
+
+    /// Returns the run's state for programs; the counters are those of [`rates`](super::Ports::rates).
+    fn state(&self, at: f64, [zero, before, now]: [&[Counters]; 3], over: f64) -> Value {
+        json!({
+            "seconds": (at * 1000.0).round() / 1000.0,
+            "paused": self.live.is_paused(),
+            "asked_mpps": self.live.asked().map(|rate| rate / 1e6),
+            "ports": self.ports.rates(zero, before, now, over).iter().map(Rates::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The answer to a request that cannot be done.
+fn refused(why: String) -> Value {
+    json!({ "error": why })
+}
