@@ -10,8 +10,8 @@
 //! - `vm`: starts QEMU with cards at ports
 //! - `grammar`: the command line, and the errors of its usage; `port_arg`: arguments that are names of ports; `examples`: below
 //!   each command's help; `manual`: pages of the manual, and completions for shells
-//! - `run`: shared by the commands above: opened ports, threads, the end of a run (`limits`), with `options` of their own;
-//!   `processors`: those that they use
+//! - `run`: opened ports, threads, and the end of a run (`limits`), for the commands above; `options`: theirs; `processors`: those
+//!   that they use
 //! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
 //!   move, and why; `error`: an error with its remedy and exit code
 //! - `line_rate`: the line behind a port; `wire`: the wires of models
@@ -66,12 +66,11 @@ mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use linerate::Error;
 use live::Steering;
-use options::{RunOptions, packets, seconds, whole};
+use options::{RunOptions, packets};
 
 /// User-space packet I/O: forward, generate, receive and check packets without the kernel.
 #[derive(Parser)]
@@ -217,47 +216,9 @@ enum Command {
         cards: Vec<String>,
     },
     /// Serve 82599 models as PCI devices, over vfio-user: to virtual machines, or to `vfio-user:PATH`
-    Sim {
-        /// Socket of a card; repeat it for several cards
-        #[arg(long, required = true)]
-        socket: Vec<PathBuf>,
-        /// Other end of each card's cable, in the order of the sockets: none (the default), sink,
-        /// traffic?rate=1M&size=64&flows=1&count=1M, sim:NAME (another card, named as its socket's file), or any port:
-        /// tap:NAME, packet:IF, xdp:IF, pcap:FILE, vale0:a, X{1, faulty:PORT, 0000:03:00.0, vfio-user:PATH.
-        /// &record=FILE records what leaves the card. Two cards without a --wire are cabled to each other
-        #[arg(long)]
-        wire: Vec<String>,
-        /// Kind of each card, in the order of the sockets, or one for all: 82599-sfp, 82599-kx4, x540, x550
-        #[arg(long)]
-        device: Vec<String>,
-        /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on
-        #[arg(long, default_value_t = 0, value_parser = whole::<u8>(0, 32))]
-        vfs: u8,
-        /// Stop after this many seconds
-        #[arg(long, value_parser = seconds)]
-        seconds: Option<Duration>,
-        /// End with one line of JSON: the summary
-        #[arg(long)]
-        json: bool,
-    },
+    Sim(sim::Models),
     /// Serve ports to other processes: switches, interfaces and pipes, under netmap's names
-    Serve {
-        /// Switches and interfaces to serve, for example vale0, with one socket each; without any, all names at one
-        /// socket
-        names: Vec<String>,
-        /// Permissions of the sockets, in octal
-        #[arg(long, default_value = "0600", value_parser = serve::octal)]
-        mode: u32,
-        /// The sockets' group
-        #[arg(long)]
-        group: Option<String>,
-        /// Let programs of different users have the two ends of a pipe; they then share its memory
-        #[arg(long)]
-        join_users: bool,
-        /// Stop after this many seconds
-        #[arg(long, value_parser = seconds)]
-        seconds: Option<Duration>,
-    },
+    Serve(serve::Service),
     /// Manage the ports and switches that are served
     Switch {
         #[command(subcommand)]
@@ -360,12 +321,8 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Bench(bench) => bench::run(&bench),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),
-        Command::Sim { socket, wire, device, vfs, seconds, json } => {
-            sim::run(&socket, &wire, &device, vfs, seconds, json)
-        }
-        Command::Serve { names, mode, group, join_users, seconds } => {
-            serve::run(&names, mode, group.as_deref(), join_users, seconds)
-        }
+        Command::Sim(models) => sim::run(&models),
+        Command::Serve(service) => serve::run(&service),
         Command::Switch { command } => switch::run(&command),
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),

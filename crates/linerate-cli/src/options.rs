@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, FromArgMatches, ValueEnum};
 use linerate::memory::{self, PageSize};
 use linerate::port;
 
@@ -70,6 +70,13 @@ pub struct RunOptions {
     /// Of commands that can be steered
     #[arg(skip)]
     pub steering: Steering,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        let matches = RunOptions::augment_args(Command::new("")).get_matches_from([""]);
+        RunOptions::from_arg_matches(&matches).expect("each option has a default")
+    }
 }
 
 impl RunOptions {

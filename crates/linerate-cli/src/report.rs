@@ -1,13 +1,16 @@
 //! The results of `bench` and `rfc2544`: tables, pictures, and the page that shows them.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
 use crate::chart::{self, Bars, Chart};
 use crate::profile::cycles_in;
+use crate::show::print;
+use crate::terminal::note;
 
 /// One experiment's result.
 #[derive(Default)]
@@ -147,6 +150,7 @@ fn escaped(text: &str) -> String {
 /// All sections, and the machine that they were measured on.
 pub struct Report {
     command: &'static str,
+    folder: PathBuf,
     /// How it was measured, for the page.
     about: String,
     machine: String,
@@ -160,19 +164,36 @@ pub struct Report {
 }
 
 impl Report {
-    /// Begins the report of a command; `about` says on the page how it was measured, and is HTML.
-    pub fn new(command: &'static str, ports: &[String; 2], about: String) -> Report {
+    /// Begins the report of a command in a folder; `about` says on the page how it was measured, and is HTML.
+    ///
+    /// # Errors
+    /// The command's exit code: files cannot be written there.
+    pub fn new(command: &'static str, ports: &[String; 2], about: String, folder: &Path) -> Result<Report, ExitCode> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Report {
-            command,
-            about,
-            machine: machine(),
-            date,
-            ports: ports.clone(),
-            sections: Vec::new(),
-            interrupted: None,
-            card: None,
+        let (folder, machine, ports) = (folder.to_path_buf(), machine(), ports.clone());
+        let (sections, interrupted, card) = (Vec::new(), None, None);
+        let report = Report { command, folder, about, machine, date, ports, sections, interrupted, card };
+        report.prepare().map_err(|error| report.unwritable(&error))?;
+        Ok(report)
+    }
+
+    /// Writes all files, and prints where they are, or all of it as JSON.
+    ///
+    /// # Errors
+    /// The command's exit code: they cannot be written.
+    pub fn finish(&self, is_json: bool) -> Result<(), ExitCode> {
+        self.write().map_err(|error| self.unwritable(&error))?;
+        match is_json {
+            true => print(&format!("{}\n", self.json())),
+            false => print(&format!("{}\n", self.folder.join("index.html").display())),
         }
+        Ok(())
+    }
+
+    fn unwritable(&self, error: &io::Error) -> ExitCode {
+        let folder = self.folder.display();
+        note(&format!("linerate: cannot write to {folder}: {error}; choose another folder with --out"));
+        ExitCode::FAILURE
     }
 
     /// Sums the report up: bars below a title, as a picture that can be shared.
@@ -196,7 +217,7 @@ impl Report {
         self.interrupted.as_deref()
     }
 
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         json!({"summary": {
             "command": self.command, "machine": self.machine, "date": self.date, "ports": self.ports,
             "interrupted": self.interrupted,
@@ -205,7 +226,8 @@ impl Report {
     }
 
     /// Creates the folder of a report, and checks that files can be written there, before anything is measured.
-    pub fn prepare(&self, folder: &Path) -> io::Result<()> {
+    fn prepare(&self) -> io::Result<()> {
+        let folder = &self.folder;
         std::fs::create_dir_all(folder)?;
         let earlier = folder.join(format!("{}.json", self.command));
         if earlier.try_exists()? {
@@ -219,8 +241,8 @@ impl Report {
     }
 
     /// Writes all files.
-    pub fn write(&self, folder: &Path) -> io::Result<()> {
-        let write = |name: String, text: &str| std::fs::write(folder.join(name), text);
+    fn write(&self) -> io::Result<()> {
+        let write = |name: String, text: &str| std::fs::write(self.folder.join(name), text);
         if let Some(card) = &self.card {
             write("share.svg".to_string(), card)?;
         }

@@ -114,14 +114,10 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
         what.resolution * 100.0,
         what.loss * 100.0
     );
-    let mut report = Report::new("rfc2544", &names.map(str::to_string), about);
-    let unwritable = |error: std::io::Error| {
-        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", what.out.display()));
-        Ok(ExitCode::FAILURE)
+    let mut report = match Report::new("rfc2544", &names.map(str::to_string), about, &what.out) {
+        Ok(report) => report,
+        Err(code) => return Ok(code),
     };
-    if let Err(error) = report.prepare(&what.out) {
-        return unwritable(error);
-    }
     let progress = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} trials, {msg}");
     progress.set_style(style.expect("the template is right"));
@@ -150,12 +146,8 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
         }
         report.add(section);
     }
-    if let Err(error) = report.write(&what.out) {
-        return unwritable(error);
-    }
-    match tester.options.json {
-        true => print(&format!("{}\n", report.json())),
-        false => print(&format!("{}\n", what.out.join("index.html").display())),
+    if let Err(code) = report.finish(tester.options.json) {
+        return Ok(code);
     }
     if let Some(place) = report.interrupted() {
         note(&format!(

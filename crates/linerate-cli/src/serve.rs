@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use linerate::kernel::Interface;
 use linerate::netmap::LONGEST_NAME;
 use linerate::port::{PortName, is_vale};
@@ -10,23 +11,38 @@ use linerate::share::{ANY, base, folder, socket_of};
 use linerate::{Error, ErrorKind};
 
 use crate::grammar::usage;
+use crate::options::seconds;
 use crate::show::print;
 use crate::signals::interrupts;
 
 /// Reads the permissions of a file.
-pub fn octal(text: &str) -> Result<u32, String> {
+fn octal(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| "it must be octal, as 0660".to_string())
 }
 
-/// Serves until Ctrl-C, or for the time given.
-pub fn run(
-    names: &[String],
+/// The names that are served, and to whom.
+#[derive(Args)]
+pub struct Service {
+    /// Switches and interfaces to serve, for example vale0, with one socket each; without any, all names at one
+    /// socket
+    names: Vec<String>,
+    /// Permissions of the sockets, in octal
+    #[arg(long, default_value = "0600", value_parser = octal)]
     mode: u32,
-    group: Option<&str>,
+    /// The sockets' group
+    #[arg(long)]
+    group: Option<String>,
+    /// Let programs of different users have the two ends of a pipe; they then share its memory
+    #[arg(long)]
     join_users: bool,
-    time: Option<Duration>,
-) -> Result<ExitCode, Error> {
+    /// Stop after this many seconds
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<Duration>,
+}
+
+/// Serves until Ctrl-C, or for the time given.
+pub fn run(Service { names, mode, group, join_users, seconds }: &Service) -> Result<ExitCode, Error> {
     for name in names {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let is_name = !name.is_empty() && !name.starts_with(['.', '-']) && name.chars().all(allowed);
@@ -43,26 +59,23 @@ pub fn run(
         }
         check(name);
     }
-    let group = group.map(group_number);
+    let group = group.as_deref().map(group_number);
     raise_descriptors();
     let folder = folder();
     let mut server = linerate::server();
-    if join_users {
+    if *join_users {
         server.join_users();
     }
     let sockets: Vec<_> = names.iter().map(|name| socket_of(&folder, name)).collect::<Result<_, Error>>()?;
     for (name, socket) in names.iter().zip(&sockets) {
-        server.listen(socket, (name != ANY).then(|| base(name)), mode, group)?;
+        server.listen(socket, (name != ANY).then(|| base(name)), *mode, group)?;
     }
     sockets.iter().for_each(|socket| print(&format!("{}\n", socket.display())));
     if names.is_empty() {
-        server.listen(&folder.join(ANY), None, mode, group)?;
+        server.listen(&folder.join(ANY), None, *mode, group)?;
         print(&format!("{}\n", folder.join(ANY).display()));
     }
-    match time {
-        Some(time) => drop(interrupts().wait(time)),
-        None => while !interrupts().wait(Duration::from_secs(86_400)) {},
-    }
+    interrupts().wait_for_end(*seconds);
     drop(server);
     Ok(ExitCode::SUCCESS)
 }

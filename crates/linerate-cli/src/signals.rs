@@ -33,6 +33,12 @@ impl Interrupts {
         self.have_come()
     }
 
+    /// Waits until the command is to end, or for the time given.
+    pub fn wait_for_end(&self, time: Option<Duration>) {
+        const DAY: Duration = Duration::from_secs(86_400);
+        while !self.wait(time.unwrap_or(DAY)) && time.is_none() {}
+    }
+
     /// True if the command is to end: a signal has come, or standard output takes nothing more.
     pub fn have_come(&self) -> bool {
         self.have_come.load(Ordering::Relaxed)

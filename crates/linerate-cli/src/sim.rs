@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use linerate::port::PortName;
 use linerate::sim82599::{self, Card, Function, Kind, Runner};
 use linerate::vfio_user::Server;
@@ -13,13 +14,11 @@ use serde_json::json;
 
 use crate::grammar::usage;
 use crate::notes::{capture_of_wire, defects};
+use crate::options::{seconds, whole};
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
 use crate::wire::check_cables;
-
-/// How long a wait without an end sleeps at a time.
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Breaches of a card that are printed one by one.
 const SHOWN: usize = 20;
@@ -31,14 +30,35 @@ struct Served {
     card: Arc<Card>,
 }
 
+/// The cards.
+#[derive(Args)]
+pub struct Models {
+    /// Socket of a card; repeat it for several cards
+    #[arg(long, required = true)]
+    socket: Vec<PathBuf>,
+    /// Other end of each card's cable, in the order of the sockets: none (the default), sink,
+    /// traffic?rate=1M&size=64&flows=1&count=1M, sim:NAME (another card, named as its socket's file), or any port:
+    /// tap:NAME, packet:IF, xdp:IF, pcap:FILE, vale0:a, X{1, faulty:PORT, 0000:03:00.0, vfio-user:PATH.
+    /// &record=FILE records what leaves the card. Two cards without a --wire are cabled to each other
+    #[arg(long)]
+    wire: Vec<String>,
+    /// Kind of each card, in the order of the sockets, or one for all: 82599-sfp, 82599-kx4, x540, x550
+    #[arg(long)]
+    device: Vec<String>,
+    /// Virtual functions of each card, served at PATH.vf0, PATH.vf1 and so on
+    #[arg(long, default_value_t = 0, value_parser = whole::<u8>(0, 32))]
+    vfs: u8,
+    /// Stop after this many seconds
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// End with one line of JSON: the summary
+    #[arg(long)]
+    json: bool,
+}
+
 /// Serves until Ctrl-C, or for the time given.
 pub fn run(
-    sockets: &[PathBuf],
-    wires: &[String],
-    devices: &[String],
-    functions: u8,
-    seconds: Option<Duration>,
-    json: bool,
+    Models { socket: sockets, wire: wires, device: devices, vfs, seconds, json }: &Models,
 ) -> Result<ExitCode, Error> {
     let names: Vec<String> = sockets.iter().map(|socket| name(socket)).collect();
     if wires.len() > sockets.len() {
@@ -59,16 +79,12 @@ pub fn run(
     for (n, socket) in sockets.iter().enumerate() {
         let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
         let device = device.cloned().unwrap_or_else(|| Kind::default().to_string());
-        served.push(serve(socket, &names[n], &all[n], &device, functions)?);
+        served.push(serve(socket, &names[n], &all[n], &device, *vfs)?);
         note(&format!("{}: {} {}, wire {}", socket.display(), served[n].card.kind(), served[n].card.mac(), all[n]));
     }
     note(&format!("-device {}", argument(&sockets[0])));
 
-    match seconds {
-        Some(time) => drop(interrupts().wait(time)),
-        None => while !interrupts().wait(DAY) {},
-    }
-
+    interrupts().wait_for_end(*seconds);
     let (mut cards, mut is_good) = (Vec::new(), true);
     for (Served { card, .. }, socket) in served.iter().zip(sockets) {
         card.finish_wire();
@@ -94,7 +110,7 @@ pub fn run(
         }));
     }
     let breaches: u64 = served.iter().map(|served| served.card.breach_count()).sum();
-    if json {
+    if *json {
         print(&format!("{}\n", json!({"summary": {"command": "sim", "cards": cards, "breaches": breaches}})));
     } else {
         print(&format!("sim: breaches {breaches}\n"));

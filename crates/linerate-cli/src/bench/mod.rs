@@ -11,7 +11,6 @@ mod path;
 mod published;
 
 use std::cell::RefCell;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,8 +22,7 @@ use linerate::port::PortName;
 
 use crate::chart::Chart;
 use crate::fwd::{self, Rules};
-use crate::live::Steering;
-use crate::options::{BatchSize, Pages, RunOptions, Wait};
+use crate::options::{RunOptions, Wait};
 use crate::processors::{Snapshot, Use, allowed};
 use crate::report::{Report, Section};
 use crate::run::{Measured, Mode, Moment, Run};
@@ -107,24 +105,13 @@ impl Plan {
     /// Returns the options that all experiments start from.
     fn options(&self) -> RunOptions {
         RunOptions {
-            batch: BatchSize::Fixed(32),
             ring: Some(512),
-            queues: 1,
-            mtu: 1500,
             seconds: Some(self.time),
             // Threads are pinned, so that runs are comparable.
             cores: Some(allowed()),
-            pages: Pages::Auto,
-            numa: None,
             wait: Some(Wait::Poll),
-            throttle: 10,
-            bind: false,
-            force: false,
-            strict: false,
-            metrics: None,
-            timestamps: false,
-            steering: Steering::default(),
             json: true,
+            ..RunOptions::default()
         }
     }
 
@@ -163,10 +150,6 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     }
     let wanted = |name: &str| bench.only.is_empty() || bench.only.iter().any(|only| only == name);
     let experiments: Vec<Experiment> = EXPERIMENTS.into_iter().filter(|(name, ..)| wanted(name)).collect();
-    let unwritable = |error: io::Error| {
-        note(&format!("linerate: cannot write to {}: {error}; choose another folder with --out", bench.out.display()));
-        Ok(ExitCode::FAILURE)
-    };
     let progress = ProgressBar::new(experiments.iter().map(|(_, points, _)| points).sum());
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {msg}");
     progress.set_style(style.expect("the template is right"));
@@ -182,10 +165,10 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
          The paper is Emmerich and others, \"User Space Network Drivers\", ANCS 2019.</p>\n<p>{}",
         conditions(plan.is_model())
     );
-    let mut report = Report::new("bench", &plan.ports, about);
-    if let Err(error) = report.prepare(&bench.out) {
-        return unwritable(error);
-    }
+    let mut report = match Report::new("bench", &plan.ports, about, &bench.out) {
+        Ok(report) => report,
+        Err(code) => return Ok(code),
+    };
     for (name, _, experiment) in experiments {
         plan.progress.set_message(name);
         let before = Snapshot::take();
@@ -214,13 +197,8 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         report.add(section);
     }
     plan.progress.finish_and_clear();
-    if let Err(error) = report.write(&bench.out) {
-        return unwritable(error);
-    }
-    if bench.json {
-        print(&format!("{}\n", report.json()));
-    } else {
-        print(&format!("{}\n", bench.out.join("index.html").display()));
+    if let Err(code) = report.finish(bench.json) {
+        return Ok(code);
     }
     if let Some(name) = report.interrupted() {
         note(&format!(

@@ -41,7 +41,7 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
     let waker = Waker::new().map_err(cannot)?;
     let ended = waker.clone();
     std::thread::spawn(move || {
-        while !interrupts().wait(Duration::from_secs(86_400)) {}
+        interrupts().wait_for_end(None);
         ended.wake();
     });
     let dropped = |port: &Port| port.statistics().map(|statistics| missed(&statistics.drops));
