@@ -73,7 +73,7 @@ fn memory() -> usize {
         let mut server = linerate::server();
         server.listen(&std::path::Path::new(&folder).join("any"), None, 0o600, None).unwrap();
         std::mem::forget(server);
-        table::start();
+        linerate_preload::start();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), ARENA + GAP + EXTERNAL, protection, flags, -1, 0) };
@@ -317,11 +317,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     while !input.0.is_empty() {
         let fd = fds[usize::from(input.u8() & 1)];
-        let descriptor = table::get(fd).expect("it was opened");
+        let descriptor = table::TABLE.get(fd).expect("it was opened");
         operate(&descriptor, &mut input);
     }
     for fd in fds {
-        drop(table::forget(fd));
+        drop(table::TABLE.forget(fd));
         // SAFETY: the descriptor belongs to this function.
         unsafe { libc::close(fd) };
     }

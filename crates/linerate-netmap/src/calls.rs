@@ -14,10 +14,11 @@ use std::ptr::null;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use linerate::{Error, ErrorKind};
+use linerate_preload::{call, errno, fail, guarded, memory, report, set_errno};
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
-use crate::real::{call, errno, fail, guarded, next};
-use crate::table::{self, Held};
+use crate::real::next;
+use crate::table::{self, Held, TABLE};
 use crate::{control, legacy, real, waiting};
 
 // Runs when the object is loaded.
@@ -28,14 +29,14 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     guarded((), || {
-        real::start();
-        table::start();
+        real::find_all();
+        linerate_preload::start();
     });
 }
 
 /// Reports an error: sets errno(3), and writes the message to stderr.
 pub fn refuse(error: &Error) -> c_int {
-    real::report(&error.with_command_hint());
+    report(&error.with_command_hint());
     fail(error.errno())
 }
 
@@ -108,7 +109,7 @@ extern "C-unwind" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
 
 /// Returns whether a path is `/dev/netmap`.
 fn is_device(path: *const c_char) -> bool {
-    real::is_text(path, b"/dev/netmap\0")
+    memory::is_text(path, b"/dev/netmap\0")
 }
 
 /// Describes `/dev/netmap`: a character device of the kind `misc`, which all users may read and write.
@@ -118,7 +119,8 @@ fn stat_device(at: *mut libc::stat) -> c_int {
     status.st_mode = libc::S_IFCHR | 0o666;
     status.st_nlink = 1;
     status.st_rdev = libc::makedev(10, 60);
-    if real::store(at as u64, &status) { 0 } else { fail(libc::EFAULT) }
+    // SAFETY: the program has given the address for the answer.
+    unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
 }
 
 macro_rules! describe {
@@ -162,12 +164,12 @@ extern "C-unwind" fn fstatat64(folder: c_int, path: *const c_char, at: *mut Stat
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat(fd: c_int, at: *mut Stat) -> c_int {
-    describe!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat(fd, at))
+    describe!(table::may_be_ours(fd) && TABLE.get(fd).is_some(), at, fstat(fd, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat64(fd: c_int, at: *mut Stat) -> c_int {
-    describe!(table::may_be_ours(fd) && table::get(fd).is_some(), at, fstat64(fd, at))
+    describe!(table::may_be_ours(fd) && TABLE.get(fd).is_some(), at, fstat64(fd, at))
 }
 
 #[unsafe(no_mangle)]
@@ -188,7 +190,8 @@ extern "C-unwind" fn statx(
         status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
         status.stx_nlink = 1;
         (status.stx_rdev_major, status.stx_rdev_minor) = (10, 60);
-        if real::store(at as u64, &status) { 0 } else { fail(libc::EFAULT) }
+        // SAFETY: the program has given the address for the answer.
+        unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
     })
 }
 
@@ -224,8 +227,9 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     guarded(-1, || {
         // Another thread may get the number as soon as it is closed.
-        let forgotten = table::forget(fd);
-        let result = call!(libc::SYS_close, fd) as c_int;
+        let forgotten = TABLE.forget(fd);
+        // SAFETY: the program's number.
+        let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
         let errno = errno();
         drop(forgotten);
         if result < 0 { fail(errno) } else { result }
@@ -234,10 +238,10 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 /// Removes numbers from the table that are closed now. Keeps the answer and errno(3).
 fn swept(answer: c_int) -> c_int {
-    if table::any() {
+    if TABLE.any() {
         let errno = errno();
-        guarded((), table::sweep);
-        fail(errno);
+        guarded((), || TABLE.sweep());
+        set_errno(errno);
     }
     answer
 }
@@ -264,8 +268,8 @@ extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if table::may_be_ours(from) || table::may_be_ours(to) {
         let errno = errno();
-        guarded((), || table::duplicate(from, to));
-        fail(errno);
+        guarded((), || drop(TABLE.duplicate(from, to)));
+        set_errno(errno);
     }
     to
 }
@@ -308,7 +312,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     let number = u64::from(request as u32);
     if table::may_be_ours(fd) || REQUESTS.contains(&number) {
         let answer = guarded(Some(-1), || {
-            let held = table::get(fd).or_else(|| table::adopt(fd).filter(|_| REQUESTS.contains(&number)));
+            let held = TABLE.get(fd).or_else(|| table::adopt(fd).filter(|_| REQUESTS.contains(&number)));
             held.map(|held| control(&held, number, argument as u64))
         });
         if let Some(answer) = answer {
@@ -356,7 +360,8 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
 }
 
 fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-    let map = |fd: c_int| call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void;
+    // SAFETY: the program's own arguments.
+    let map = |fd: c_int| unsafe { call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void };
     // An allocator may map anonymous memory early, so that the C library must not be called. mmap(2) of a socket fails
     // with ENODEV: then the number may be a descriptor that this process does not know yet.
     if flags & libc::MAP_ANONYMOUS != 0 || !table::may_be_ours(fd) {
@@ -366,7 +371,7 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
         }
     }
     guarded(libc::MAP_FAILED, || {
-        let Some(held) = table::get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
+        let Some(held) = TABLE.get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
         let seen = held.bound().map(|bound| bound.port().region().1);
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
         match (seen, end) {
@@ -383,7 +388,7 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
                 }
             },
             _ => {
-                fail(libc::EINVAL);
+                set_errno(libc::EINVAL);
                 libc::MAP_FAILED
             }
         }
@@ -443,7 +448,7 @@ extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    wait!(waiting::poll(events, count, || waiting::time(timeout), mask), ppoll(events, count, timeout, mask))
+    wait!(waiting::poll(events, count, || memory::read_duration(timeout), mask), ppoll(events, count, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
@@ -454,7 +459,10 @@ extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     len: usize,
 ) -> c_int {
-    wait!(waiting::poll(events, count, || waiting::time(timeout), mask), __ppoll_chk(events, count, timeout, mask, len))
+    wait!(
+        waiting::poll(events, count, || memory::read_duration(timeout), mask),
+        __ppoll_chk(events, count, timeout, mask, len)
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -479,7 +487,7 @@ extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let longest = || waiting::time(timeout);
+    let longest = || memory::read_duration(timeout);
     let ours = waiting::select(count, [read, write, except], longest, std::ptr::null_mut(), mask);
     wait!(ours, pselect(count, read, write, except, timeout, mask))
 }
@@ -520,6 +528,6 @@ extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let longest = || waiting::time(timeout);
+    let longest = || memory::read_duration(timeout);
     wait!(waiting::epoll(epoll, events, most, longest, mask), epoll_pwait2(epoll, events, most, timeout, mask))
 }

@@ -8,6 +8,7 @@ use linerate::port::{is_vale, switch_and_port};
 use linerate::share::netmap_object::{MemoryChoice, Offsets, Plan, STATE, SharedPort, memory_of, open_by};
 use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, folder};
 use linerate::{Error, Result};
+use linerate_preload::call;
 
 use crate::csb;
 use crate::descriptor::{Bound, client, gone, with_server};
@@ -15,9 +16,9 @@ use crate::header::{
     API, Header, MOST_API, NmOption, OptExtmem, OptOffsets, PoolsInfo, PortHdr, PortInfo, Register, ValeAttach,
     ValeDetach, ValeList, ValeNewif, ValePolling, flag, mode, option, request, set_text, text,
 };
-use crate::real::{borrow, call};
+use crate::real::borrow;
 use crate::request::{At, LONGEST_REQUEST, body, fault, options, refused, set_status, with};
-use crate::table::Held;
+use crate::table::{Held, renew};
 
 /// Answers `NIOCCTRL`, with a header in the program's memory.
 ///
@@ -147,7 +148,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
         // The server has bound the socket to the port. Without the port the descriptor needs another socket.
-        complete(descriptor, port, &chosen, register).inspect_err(|_| descriptor.renew())
+        complete(descriptor, port, &chosen, register).inspect_err(|_| renew(descriptor))
     };
     match descriptor.bind(bind) {
         Some(bound) => bound.map(drop),
@@ -288,7 +289,8 @@ const PAGE: usize = 4096;
 fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
     let memory = memory_of(borrow(descriptor.fd))?.ok_or_else(gone)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    let mapped = call!(libc::SYS_mmap, address, len, protection, flags, memory.as_raw_fd(), 0);
+    // SAFETY: memory that the program has given for this, and can write.
+    let mapped = unsafe { call!(libc::SYS_mmap, address, len, protection, flags, memory.as_raw_fd(), 0) };
     match mapped as u64 == address {
         true => Ok(()),
         false => refused("external memory cannot be shared", libc::EINVAL),
@@ -335,7 +337,8 @@ fn process() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     if NUMBER.load(Relaxed) == 0 {
         let mut number = 0u64;
-        call!(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), 0);
+        // SAFETY: the number has as many bytes.
+        unsafe { call!(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), 0) };
         // If two threads get here, one sets it. Numbers of processes are smaller.
         let _ = NUMBER.compare_exchange(0, number | 1 << 63, Relaxed, Relaxed);
     }

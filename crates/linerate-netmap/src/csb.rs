@@ -2,22 +2,26 @@
 //! loop is a thread of the kernel; here it is the thread that starts it.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use linerate::Result;
 use linerate::share::netmap_object::SharedPort;
+use linerate_preload::{call, memory};
 
 use crate::descriptor::Bound;
 use crate::entries::{Atok, Entries};
 use crate::header::{Header, NmOption, OptCsb, OptMode, SyncKloopStart, option};
-use crate::real::{borrow, call, fetch, fetch_all, kernel_poll, read, write};
+use crate::real::{borrow, kernel_poll};
 use crate::request::{At, fault, options, refused, set_status};
 use crate::table::Held;
 
 /// Returns whether `len` bytes can be read and written.
 fn is_there(address: u64, len: usize) -> bool {
-    read(address, len).is_some_and(|bytes| write(address, &bytes))
+    let bytes = memory::read_all(address as *const u8, len);
+    // SAFETY: the program's own bytes, which stay as they are.
+    bytes.is_ok_and(|bytes| unsafe { memory::write_bytes(address as *mut c_void, &bytes) }.is_ok())
 }
 
 /// A ring that is bound.
@@ -49,9 +53,9 @@ pub fn enable(descriptor: &Held, first: u64) -> Result<()> {
 
 /// As [`enable`], for a port that is being bound.
 pub fn enable_by(bound: &Bound, (at, _): At) -> Result<()> {
-    let result = match fetch::<OptCsb>(at) {
-        Some(entries) => enable_at(bound, entries.atok, entries.ktoa),
-        None => fault(),
+    let result = match memory::read(at as *const OptCsb) {
+        Ok(entries) => enable_at(bound, entries.atok, entries.ktoa),
+        Err(_) => fault(),
     };
     set_status(at, result)
 }
@@ -122,7 +126,7 @@ pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
     if header.body == 0 {
         return refused("the request has no body", libc::EINVAL);
     }
-    let Some(start) = fetch::<SyncKloopStart>(header.body) else { return fault() };
+    let Ok(start) = memory::read(header.body as *const SyncKloopStart) else { return fault() };
     let mut events = Vec::new();
     for (at, option) in options(header.options)? {
         let result = loop_option(at, &option, entries.count);
@@ -152,15 +156,15 @@ fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i
                 return refused("each bound ring needs an entry", libc::EINVAL);
             }
             // They follow the option (struct nmreq_opt_sync_kloop_eventfds).
-            match fetch_all(at.wrapping_add(size_of::<NmOption>() as u64), count) {
-                Some(events) => Ok(Some(events)),
-                None => fault(),
+            match memory::read_all(at.wrapping_add(size_of::<NmOption>() as u64) as *const [i32; 2], count) {
+                Ok(events) => Ok(Some(events)),
+                Err(_) => fault(),
             }
         }
-        option::SYNC_KLOOP_MODE => match fetch::<OptMode>(at).map(|option| option.mode) {
-            Some(0..=3) => Ok(None),
-            Some(_) => refused("there is no such mode of the loop", libc::EINVAL),
-            None => fault(),
+        option::SYNC_KLOOP_MODE => match memory::read(at as *const OptMode).map(|option| option.mode) {
+            Ok(0..=3) => Ok(None),
+            Ok(_) => refused("there is no such mode of the loop", libc::EINVAL),
+            Err(_) => fault(),
         },
         _ => refused("the loop does not have this option", libc::EOPNOTSUPP),
     }
@@ -196,7 +200,8 @@ impl Loop<'_> {
                 && *irqfd >= 0
             {
                 let one = 1u64;
-                let _ = call!(libc::SYS_write, *irqfd, &raw const one, 8);
+                // SAFETY: the number has 8 bytes.
+                unsafe { call!(libc::SYS_write, *irqfd, &raw const one, 8) };
             }
         }
         changed
@@ -222,7 +227,8 @@ impl Loop<'_> {
             let _ = kernel_poll(&mut all, Some(LONGEST));
             for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
                 let mut count = 0u64;
-                let _ = call!(libc::SYS_read, event.fd, &raw mut count, 8);
+                // SAFETY: the number has 8 bytes.
+                unsafe { call!(libc::SYS_read, event.fd, &raw mut count, 8) };
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use linerate::share::netmap_object::{SharedPort, is_served};
 use linerate::share::{Client, folder};
 use linerate::{Error, ErrorKind, Result};
+use linerate_preload::memory::read_all;
 
 use crate::entries::Entries;
 use crate::header::flag;
@@ -64,7 +65,7 @@ impl Bound {
     /// # Errors
     /// [`ErrorKind::BadRing`] if head or cur is invalid.
     pub fn sync_tx(&self, fd: c_int) -> Result<()> {
-        self.port.sync_tx(borrow(fd), crate::real::read)
+        self.port.sync_tx(borrow(fd), |address, len| read_all(address as *const u8, len).ok())
     }
 
     /// Syncs receive rings.

@@ -5,7 +5,7 @@
 
 use std::ffi::c_char;
 
-use crate::real::Plain;
+use linerate_preload::memory::Plain;
 
 pub const API: u16 = 14;
 pub const MOST_API: u16 = 15;

@@ -3,13 +3,13 @@
 use std::ffi::c_char;
 
 use linerate::Result;
+use linerate_preload::memory::Plain;
 
 use crate::control;
 use crate::header::{
     API, Header, Nmreq, PortHdr, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, ValePolling, command,
     flag, mode, request, ringid, set_text, text,
 };
-use crate::real::Plain;
 use crate::request::{body, refused};
 use crate::table::Held;
 

@@ -16,7 +16,10 @@
 //! - `csb`: programs that keep head, cur and tail in memory of their own (`entries`), and the loop that syncs for them
 //! - `waiting`: poll(2), select(2) and epoll(7) with such descriptors among others
 //! - `header`: the structures and numbers of `net/netmap.h`
-//! - `real`: the replaced functions of the C library, system calls, and access to the program's memory
+//! - `real`: the replaced functions of the C library
+//!
+//! [`linerate_preload`] has what it shares with libpcap's object: the real functions, the table of numbers, access to the
+//! program's memory, and the rules for its threads.
 
 mod calls;
 mod control;

@@ -1,9 +1,10 @@
 //! Reading requests and their options in the program's memory, and writing answers there.
+#![allow(unsafe_code)]
 
 use linerate::{Error, ErrorKind, Result};
+use linerate_preload::memory::{self, Plain};
 
 use crate::header::NmOption;
-use crate::real::{Plain, fetch, store};
 
 /// Returns the error for a request that is refused.
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
@@ -20,9 +21,10 @@ pub fn fault<T>() -> Result<T> {
 /// # Errors
 /// `EFAULT`, and those of `work`.
 pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
-    let Some(mut value) = fetch::<T>(address) else { return fault() };
+    let Ok(mut value) = memory::read(address as *const T) else { return fault() };
     let result = work(&mut value);
-    if store(address, &value) { result } else { fault() }
+    // SAFETY: the program has given the address for the answer.
+    unsafe { memory::write(address as *mut T, value) }.or_else(|_| fault()).and(result)
 }
 
 /// As [`with`], for a request or its body.
@@ -46,7 +48,7 @@ pub type At = (u64, NmOption);
 pub fn options(first: u64) -> Result<Vec<At>> {
     let (mut options, mut next) = (Vec::new(), first);
     while next != 0 && options.len() < MOST_OPTIONS {
-        let Some(option) = fetch::<NmOption>(next) else { return fault() };
+        let Ok(option) = memory::read(next as *const NmOption) else { return fault() };
         options.push((next, option));
         next = option.next;
     }
@@ -60,7 +62,8 @@ pub fn options(first: u64) -> Result<Vec<At>> {
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
     let status = result.as_ref().err().map_or(0, |error| error.errno() as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
-    if store(place, &status) { result } else { fault() }
+    // SAFETY: the program has given the address for the answer.
+    unsafe { memory::write(place as *mut u32, status) }.or_else(|_| fault()).and(result)
 }
 
 /// Bytes of the longest request with all of its options (`NETMAP_REQ_MAXSIZE`). Each option counts with a pointer.

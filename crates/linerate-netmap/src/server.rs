@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use linerate::share::netmap_object::own_socket;
 use linerate::{Error, ErrorKind, Remedy, Result};
-
-use crate::real::call;
+use linerate_preload::{call, without_signals};
 
 /// How long the server waits for its first client, and for the next one if its namespace cannot be deleted.
 const IDLE: Duration = Duration::from_secs(3);
@@ -165,57 +164,57 @@ fn spawn(image: &Image) -> Result<()> {
     const STACK: usize = 64 << 10;
     let mut stack = vec![MaybeUninit::<u128>::uninit(); STACK / 16];
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
-    // The child has the program's handlers and memory until it executes, so it must not get a signal.
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset(3) fills the set in.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
     // Its end causes no signal, so that an ordinary wait(2) does not find it.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
     let argument = std::ptr::from_ref(image).cast_mut().cast();
-    // SAFETY: the child has a stack of its own, and the parent waits for its end (CLONE_VFORK); the child makes only
-    // system calls.
-    let child = unsafe { libc::clone(child, top, flags, argument) };
-    let error = std::io::Error::last_os_error();
-    if child > 0 {
-        call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0);
-    }
-    // SAFETY: the previous set.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    if child < 0 { Err(Error::system("clone", error)) } else { Ok(()) }
+    // The child has the program's handlers and memory until it executes, so it must not get a signal.
+    without_signals(|| {
+        // SAFETY: the child has a stack of its own, and the parent waits for its end (CLONE_VFORK); the child makes only
+        // system calls.
+        let child = unsafe { libc::clone(child, top, flags, argument) };
+        let error = std::io::Error::last_os_error();
+        if child < 0 {
+            return Err(Error::system("clone", error));
+        }
+        // SAFETY: the call writes nothing.
+        unsafe { call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0) };
+        Ok(())
+    })
 }
 
 /// Runs in the first child: makes the second one, which executes the image. The first one ends at once.
 extern "C" fn child(image: *mut c_void) -> c_int {
-    call!(libc::SYS_setsid,);
-    // The first child shares the parent's memory; the second one has a copy.
-    if call!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
-        // SAFETY: the parent waits for the first child, and keeps the image until then; this is a copy of its memory.
-        execute(unsafe { &*image.cast::<Image>() });
+    // SAFETY: the parent waits for the first child, and keeps the image until then. The first child shares the parent's
+    // memory; the second one has a copy.
+    unsafe {
+        call!(libc::SYS_setsid,);
+        if call!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
+            execute(&*image.cast::<Image>());
+        }
     }
     0
 }
 
 fn execute(image: &Image) -> ! {
-    call!(libc::SYS_dup3, image.reply, 3, 0);
-    call!(libc::SYS_close_range, 4, libc::c_uint::MAX, 0);
-    for fd in 0..3 {
-        call!(libc::SYS_close, fd);
-    }
-    let flags = libc::O_RDWR;
-    // They get the lowest free numbers: 0, 1 and 2.
-    call!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0);
-    call!(libc::SYS_dup, 0);
-    call!(libc::SYS_dup, 0);
-    call!(libc::SYS_chdir, c"/".as_ptr());
-    let none = 0u64;
-    call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, 8);
-    call!(libc::SYS_execve, image.loader, image.arguments, image.environment);
-    loop {
-        call!(libc::SYS_exit_group, 127);
+    let (flags, none) = (libc::O_RDWR, 0u64);
+    // SAFETY: this process is new and has this thread alone. The paths, arguments and variables end with a zero; the set of
+    // signals has 8 bytes.
+    unsafe {
+        call!(libc::SYS_dup3, image.reply, 3, 0);
+        call!(libc::SYS_close_range, 4, libc::c_uint::MAX, 0);
+        for fd in 0..3 {
+            call!(libc::SYS_close, fd);
+        }
+        // They get the lowest free numbers: 0, 1 and 2.
+        call!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0);
+        call!(libc::SYS_dup, 0);
+        call!(libc::SYS_dup, 0);
+        call!(libc::SYS_chdir, c"/".as_ptr());
+        call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, 8);
+        call!(libc::SYS_execve, image.loader, image.arguments, image.environment);
+        loop {
+            call!(libc::SYS_exit_group, 127);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,11 @@ use std::time::{Duration, Instant};
 
 use libc::{epoll_event, pollfd, sigset_t};
 use linerate::port::Patience;
+use linerate_preload::{call, cancellation_point, errno, fail, guarded, keeping_errno, memory, report};
 
 use crate::descriptor::{Bound, gone};
-use crate::real::{
-    Fault, borrow, call, cancellation_point, errno, fail, fetch, fetch_all, fetch_optional, guarded, kernel_poll, next,
-    report, store, timespec, write, write_each,
-};
-use crate::table::{self, Held};
+use crate::real::{borrow, kernel_poll, next, timespec};
+use crate::table::{Held, TABLE};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -33,34 +31,16 @@ type Longest = Option<Duration>;
 /// A result, or errno(3).
 type Answer<T = c_int> = Result<T, c_int>;
 
-impl From<Fault> for c_int {
-    fn from(_: Fault) -> c_int {
-        libc::EFAULT
-    }
-}
-
 pub fn milliseconds(timeout: c_int) -> Longest {
     u64::try_from(timeout).ok().map(Duration::from_millis)
-}
-
-/// Reads a time in the program's memory.
-///
-/// # Errors
-/// `EFAULT` and `EINVAL`.
-pub fn time(time: *const libc::timespec) -> Answer<Longest> {
-    let Some(time) = fetch_optional(time)? else { return Ok(None) };
-    match (u64::try_from(time.tv_sec), time.tv_nsec) {
-        (Ok(seconds), 0..=999_999_999) => Ok(Some(Duration::new(seconds, time.tv_nsec as u32))),
-        _ => Err(libc::EINVAL),
-    }
 }
 
 /// Reads a time of select(2), whose microseconds may be more than a second.
 ///
 /// # Errors
-/// As [`time`].
+/// `EFAULT` and `EINVAL`.
 pub fn time_of_day(time: *const libc::timeval) -> Answer<Longest> {
-    let Some(time) = fetch_optional(time)? else { return Ok(None) };
+    let Some(time) = memory::read_optional(time)? else { return Ok(None) };
     match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
         (Ok(seconds), Ok(micros)) => {
             Ok(Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))))
@@ -313,7 +293,8 @@ fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
         Some(answer) => return Some(answer),
         None => {}
     }
-    cancellation_point();
+    // SAFETY: nothing is dropped here, nor in the exported functions that call this.
+    unsafe { cancellation_point() };
     let mut turn = guarded(Turn::Done(-1), turn);
     while let Turn::Sleep { events, count, time, mask } = turn {
         let time = time.as_ref().map_or(null(), std::ptr::from_ref);
@@ -359,7 +340,7 @@ impl Poll {
     /// `None` if no descriptor is one of `/dev/netmap`.
     fn new(events: Vec<pollfd>, report: Report) -> Option<Poll> {
         let found = |(place, event): (usize, &pollfd)| {
-            let descriptor = table::get(event.fd)?;
+            let descriptor = TABLE.get(event.fd)?;
             Some((place, Ours { descriptor, events: event.events }))
         };
         let (places, ours): (Vec<usize>, Vec<Ours>) = events.iter().enumerate().filter_map(found).unzip();
@@ -379,8 +360,11 @@ impl Poll {
             }
             Report::Events(at) => {
                 let at = |n: usize| at + (n * size_of::<pollfd>() + std::mem::offset_of!(pollfd, revents)) as u64;
+                let at = |n: usize| at(n) as *mut i16;
                 let revents: Vec<_> = self.events.iter().enumerate().map(|(n, event)| (at(n), event.revents)).collect();
-                if write_each(&revents) { Ok(count) } else { Err(libc::EFAULT) }
+                // SAFETY: the program has given the addresses for the answer.
+                unsafe { memory::write_each(&revents)? };
+                Ok(count)
             }
             Report::Sets { sets, words, .. } => {
                 if self.events.iter().any(|event| event.revents & libc::POLLNVAL != 0) {
@@ -397,9 +381,8 @@ impl Poll {
                         }
                     }
                     let bytes: Vec<u8> = bits.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                    if !write(*set, &bytes) {
-                        return Err(libc::EFAULT);
-                    }
+                    // SAFETY: as above.
+                    unsafe { memory::write_bytes(*set as *mut c_void, &bytes)? };
                 }
                 Ok(count)
             }
@@ -441,9 +424,8 @@ impl Question for Poll {
         {
             let left = libc::timeval { tv_sec: left.as_secs() as _, tv_usec: left.subsec_micros().into() };
             // If it cannot be written, the program is not informed, as in Linux.
-            let before = errno();
-            store(*time as u64, &left);
-            fail(before);
+            // SAFETY: as above.
+            let _ = unsafe { memory::write(*time, left) };
         }
     }
 }
@@ -456,7 +438,7 @@ pub fn poll(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     // A greater number is an error, or not meant for this object.
-    if !table::any() || count == 0 || count as usize > MOST {
+    if !TABLE.any() || count == 0 || count as usize > MOST {
         return None;
     }
     answer(|| {
@@ -464,7 +446,8 @@ pub fn poll(
         let count = count as usize;
         // The kernel reads and writes the events first, which shows that they can be.
         let now = timespec(Duration::ZERO);
-        if call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) < 0 {
+        // SAFETY: the program's own arguments.
+        if unsafe { call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) } < 0 {
             return Err(errno());
         }
         let mut all: Vec<pollfd> = Vec::with_capacity(count);
@@ -503,7 +486,7 @@ pub fn select(
     time: *mut libc::timeval,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !table::any() || count <= 0 {
+    if !TABLE.any() || count <= 0 {
         return None;
     }
     answer(|| {
@@ -513,7 +496,7 @@ pub fn select(
         let sets = sets.map(|set| set as u64);
         let mut wanted = vec![0i16; count];
         for (kind, set) in sets.iter().enumerate().filter(|(_, set)| **set != 0) {
-            let bits: Vec<u64> = fetch_all(*set, words).ok_or(libc::EFAULT)?;
+            let bits = memory::read_all(*set as *const u64, words)?;
             let is_in = |fd: usize| bits[fd / 64] & 1 << (fd % 64) != 0;
             (0..count).filter(|fd| is_in(*fd)).for_each(|fd| wanted[fd] |= KINDS[kind]);
         }
@@ -553,17 +536,18 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
 
 fn kernel_change(epoll: c_int, change: c_int, fd: c_int, one: &Watched) -> c_int {
     let mut event = epoll_event { events: if one.is_off { 0 } else { libc::EPOLLIN as u32 }, u64: one.tag };
-    call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int
+    // SAFETY: the kernel only reads the event.
+    unsafe { call!(libc::SYS_epoll_ctl, epoll, change, fd, &raw mut event) as c_int }
 }
 
 /// Answers epoll_ctl(2) for a descriptor of `/dev/netmap`.
 pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event) -> Option<c_int> {
-    let descriptor = table::get(fd)?;
+    let descriptor = TABLE.get(fd)?;
     let event = match change {
         libc::EPOLL_CTL_DEL => epoll_event { events: 0, u64: 0 },
-        _ => match fetch::<epoll_event>(event as u64) {
-            Some(event) => event,
-            None => return Some(fail(libc::EFAULT)),
+        _ => match memory::read(event) {
+            Ok(event) => event,
+            Err(fault) => return Some(fail(fault)),
         },
     };
     let tag = TAG | u64::from(LAST_TAG.fetch_add(1, Ordering::Relaxed));
@@ -582,9 +566,7 @@ pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event)
         descriptor.watched.store(waits_for & (IN | OUT) as u32, Ordering::Relaxed);
         if let Some(bound) = descriptor.bound() {
             // The kernel must know the present state at once.
-            let (before, events) = (errno(), waits_for as i16 & (IN | OUT));
-            ready(&descriptor, bound, events, false);
-            fail(before);
+            keeping_errno(|| ready(&descriptor, bound, waits_for as i16 & (IN | OUT), false));
         }
     }
     Some(answer)
@@ -614,7 +596,9 @@ impl Epoll {
         // Tokens of ports may fill all places; the kernel reports other descriptors at the next call.
         for _ in 0..=self.ours.len() {
             events.resize(most.min(MOST_EVENTS), epoll_event { events: 0, u64: 0 });
-            let count = call!(libc::SYS_epoll_pwait, self.epoll, events.as_mut_ptr(), events.len(), 0, 0, 8);
+            let (at, len) = (events.as_mut_ptr(), events.len());
+            // SAFETY: there is room for as many events; a signal mask of null changes nothing.
+            let count = unsafe { call!(libc::SYS_epoll_pwait, self.epoll, at, len, 0, 0, 8) };
             if count < 0 {
                 return Err(errno());
             }
@@ -632,7 +616,7 @@ impl Epoll {
     fn watched(&self) -> Vec<(Watched, Held)> {
         let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
-            let descriptor = table::get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
+            let descriptor = TABLE.get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
             let is_watched = kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, &one) == 0;
             if let (Some(descriptor), true) = (descriptor, is_watched) {
                 return Some((one, descriptor));
@@ -667,11 +651,10 @@ impl Epoll {
             watched().sort_by_key(is_found);
         }
         let all = found.iter().map(|(_, event)| *event).chain(others);
-        let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64);
+        let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64) as *mut epoll_event;
         let events: Vec<_> = all.enumerate().map(|(n, event)| (at(n), event)).collect();
-        if !write_each(&events) {
-            return Err(libc::EFAULT);
-        }
+        // SAFETY: the program has given the addresses for the answer.
+        unsafe { memory::write_each(&events)? };
         for (told, _) in found.iter().filter(|(one, _)| one.events & libc::EPOLLONESHOT as u32 != 0) {
             let same = |one: &&mut Watched| (one.epoll, one.fd, one.cookie) == (told.epoll, told.fd, told.cookie);
             if let Some(one) = watched().iter_mut().find(same) {
@@ -728,7 +711,7 @@ pub fn epoll(
     longest: impl FnOnce() -> Answer<Longest>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !table::any() {
+    if !TABLE.any() {
         return None;
     }
     answer(|| {

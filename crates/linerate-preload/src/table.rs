@@ -1,0 +1,304 @@
+//! A table of the program's numbers that an object answers for.
+//!
+//! A program may close a number without the object's functions, so that the number becomes another file's. So each use
+//! compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
+//!
+//! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs
+//! with threads. A place of the table is one word. The entry that it points at is reused, but never freed, so that a
+//! thread can look at it while another thread closes it. Its uses are counted.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use crate::{cookie_of, owns_memory};
+
+/// An object's record of one socket, which several numbers may stand for: free, or in use.
+struct Entry<T> {
+    /// The entry that was allocated before this one.
+    next: AtomicPtr<Entry<T>>,
+    /// Number of numbers that stand for it, and of calls that use it now.
+    uses: AtomicU32,
+    cookie: AtomicU64,
+    word: AtomicU32,
+    /// Initialised while there are uses.
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: the value is written and dropped by a thread that has the entry alone, and otherwise only shared.
+unsafe impl<T: Send + Sync> Sync for Entry<T> {}
+
+/// A value of `uses`: one thread is making or ending the entry. 0: the entry is free.
+const ALONE: u32 = u32::MAX;
+
+/// A use of an entry, by one of its numbers. Dropping the last use drops the value.
+pub struct Held<T: 'static> {
+    entry: &'static Entry<T>,
+    /// The number.
+    pub fd: c_int,
+}
+
+impl<T> Entry<T> {
+    /// Adds a use, unless the entry is free.
+    fn hold(&'static self, fd: c_int) -> Option<Held<T>> {
+        let one_more = |uses| if uses == 0 || uses >= ALONE - 1 { None } else { Some(uses + 1) };
+        self.uses.fetch_update(AcqRel, Acquire, one_more).ok().map(|_| Held { entry: self, fd })
+    }
+}
+
+impl<T> Held<T> {
+    /// Returns the socket's cookie; 0 if the entry is of no socket.
+    pub fn cookie(&self) -> u64 {
+        self.entry.cookie.load(Relaxed)
+    }
+
+    /// Makes the entry that of another socket, which has this cookie: the caller replaces the socket under its numbers.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.entry.cookie.store(cookie, Relaxed);
+    }
+
+    /// Sets the entry's word, which is not 0 ([`Table::word`]).
+    pub fn set_word(&self, word: u32) {
+        debug_assert_ne!(word, 0);
+        self.entry.word.store(word, Release);
+    }
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the entry has a use, and so a value, which is only shared meanwhile.
+        unsafe { (*self.entry.value.get()).assume_init_ref() }
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        let one_less = |uses| if uses == 1 { Some(ALONE) } else { Some(uses - 1) };
+        if self.entry.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
+            self.entry.cookie.store(0, Relaxed);
+            // SAFETY: there is no other use, and there will be none before the next value.
+            unsafe { (*self.entry.value.get()).assume_init_drop() };
+            self.entry.uses.store(0, Release);
+        }
+    }
+}
+
+/// Numbers in a page of a table, and pages: 1,048,576 numbers, the most that Linux gives a process by default.
+const PAGE: usize = 1024;
+
+type Place<T> = AtomicPtr<Entry<T>>;
+
+/// The numbers that an object answers for. It is a static.
+///
+/// Values are dropped with the last number of their socket, in whatever process: the value's type knows what of its own
+/// a child must leave to its parent (fork(2)).
+pub struct Table<T: 'static> {
+    pages: [AtomicPtr<[Place<T>; PAGE]>; PAGE],
+    /// All entries, the newest first.
+    all: AtomicPtr<Entry<T>>,
+    /// The count of numbers in the table.
+    count: AtomicUsize,
+}
+
+impl<T: Send + Sync> Table<T> {
+    /// An empty table.
+    pub const fn new() -> Table<T> {
+        Table {
+            pages: [const { AtomicPtr::new(null_mut()) }; PAGE],
+            all: AtomicPtr::new(null_mut()),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns whether the table has a number. If not, no call is for this object.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    fn page(&self, number: usize) -> Option<&'static [Place<T>; PAGE]> {
+        // SAFETY: null, or a page, which is never freed.
+        unsafe { self.pages.get(number)?.load(Acquire).as_ref() }
+    }
+
+    fn place(&self, fd: c_int) -> Option<&'static Place<T>> {
+        let fd = usize::try_from(fd).ok()?;
+        self.page(fd / PAGE)?.get(fd % PAGE)
+    }
+
+    /// As [`place`](Table::place); allocates the page of the table if it is missing.
+    fn place_to_be(&self, fd: c_int) -> Option<&'static Place<T>> {
+        let to_be = self.pages.get(usize::try_from(fd).ok()? / PAGE)?;
+        if to_be.load(Acquire).is_null() {
+            let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
+            if to_be.compare_exchange(null_mut(), page, AcqRel, Acquire).is_err() {
+                // SAFETY: it was made from a box, and another thread's page is in its place.
+                drop(unsafe { Box::from_raw(page) });
+            }
+        }
+        self.place(fd)
+    }
+
+    /// Returns the word of a number's entry, without asking the kernel; 0 if it has none. The entry may be out of date.
+    #[inline]
+    pub fn word(&self, fd: c_int) -> u32 {
+        // SAFETY: null, or an entry, which is never freed.
+        let entry = self.place(fd).and_then(|place| unsafe { place.load(Acquire).as_ref() });
+        entry.map_or(0, |entry| entry.word.load(Acquire))
+    }
+
+    /// Takes a free entry for a new value, or allocates one. The entry has one use.
+    fn hold(&self, fd: c_int, cookie: u64, word: u32, value: T) -> Held<T> {
+        // SAFETY: null, or an entry, which is never freed.
+        let mut free = unsafe { self.all.load(Acquire).as_ref() };
+        while let Some(entry) = free {
+            if entry.uses.compare_exchange(0, ALONE, Acquire, Relaxed).is_ok() {
+                break;
+            }
+            // SAFETY: as above.
+            free = unsafe { entry.next.load(Acquire).as_ref() };
+        }
+        let entry: &'static Entry<T> = free.unwrap_or_else(|| {
+            let entry: &'static Entry<T> = Box::leak(Box::new(Entry {
+                next: AtomicPtr::new(null_mut()),
+                uses: AtomicU32::new(ALONE),
+                cookie: AtomicU64::new(0),
+                word: AtomicU32::new(0),
+                value: UnsafeCell::new(MaybeUninit::uninit()),
+            }));
+            let itself = std::ptr::from_ref(entry).cast_mut();
+            let push = |newest| {
+                entry.next.store(newest, Relaxed);
+                Some(itself)
+            };
+            let _ = self.all.fetch_update(AcqRel, Acquire, push);
+            entry
+        });
+        entry.cookie.store(cookie, Relaxed);
+        // SAFETY: this thread has the entry alone.
+        unsafe { (*entry.value.get()).write(value) };
+        let held = Held { entry, fd };
+        held.set_word(word);
+        entry.uses.store(1, Release);
+        held
+    }
+
+    /// Returns the entry that a number stands for; `None` if it stands for none. Keeps errno(3).
+    pub fn get(&self, fd: c_int) -> Option<Held<T>> {
+        if !self.any() {
+            return None;
+        }
+        let place = self.place(fd)?;
+        let found = place.load(Acquire);
+        // SAFETY: null, or an entry, which is never freed.
+        let held = unsafe { found.as_ref() }?.hold(fd)?;
+        if cookie_of(fd).unwrap_or(0) == held.cookie() {
+            return Some(held);
+        }
+        // The number was closed without the object's functions.
+        if owns_memory() && place.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
+            self.count.fetch_sub(1, Relaxed);
+            drop(Held { entry: held.entry, fd });
+        }
+        None
+    }
+
+    /// Takes over the use that a place of the table had.
+    fn taken(&self, before: *mut Entry<T>, fd: c_int) -> Option<Held<T>> {
+        // SAFETY: null, or an entry, which is never freed.
+        let entry = unsafe { before.as_ref() }?;
+        self.count.fetch_sub(1, Relaxed);
+        Some(Held { entry, fd })
+    }
+
+    /// Removes a number that is about to be closed, without asking the kernel. If that was the last use, the value is
+    /// dropped with the result.
+    pub fn forget(&self, fd: c_int) -> Option<Held<T>> {
+        let place = self.place(fd)?;
+        if place.load(Relaxed).is_null() || !owns_memory() {
+            return None;
+        }
+        self.taken(place.swap(null_mut(), AcqRel), fd)
+    }
+
+    /// Gives a number another entry; returns the use of the one before.
+    fn put(&self, fd: c_int, held: Held<T>) -> Option<Held<T>> {
+        let place = self.place_to_be(fd)?;
+        self.count.fetch_add(1, Relaxed);
+        let before = place.swap(std::ptr::from_ref(held.entry).cast_mut(), AcqRel);
+        // The table has the use now.
+        std::mem::forget(held);
+        self.taken(before, fd)
+    }
+
+    /// Adds a number that was opened now, with its socket's cookie, or 0 if it is no socket. `word` is not 0. Returns
+    /// whether the table has it: not if the number is too large, or the process borrows its memory.
+    pub fn insert(&self, fd: c_int, cookie: u64, word: u32, value: T) -> bool {
+        if !owns_memory() || self.place_to_be(fd).is_none() {
+            return false;
+        }
+        drop(self.put(fd, self.hold(fd, cookie, word, value)));
+        true
+    }
+
+    /// Adds a number that another process has opened, or this process before exec, as [`insert`](Table::insert). A number
+    /// that another thread has added meanwhile stays as it is. Returns the number's entry.
+    pub fn adopt(&self, fd: c_int, cookie: u64, word: u32, value: T) -> Option<Held<T>> {
+        if !owns_memory() {
+            return None;
+        }
+        let place = self.place_to_be(fd)?;
+        let held = self.hold(fd, cookie, word, value);
+        let adopted = std::ptr::from_ref(held.entry).cast_mut();
+        if place.compare_exchange(null_mut(), adopted, AcqRel, Relaxed).is_ok() {
+            self.count.fetch_add(1, Relaxed);
+            // The table has the use now.
+            std::mem::forget(held);
+        }
+        self.get(fd)
+    }
+
+    /// Records that the kernel has made `to` the same as `from`. Returns the entry that `to` had before.
+    pub fn duplicate(&self, from: c_int, to: c_int) -> Option<Held<T>> {
+        if !self.any() || to < 0 || from == to || !owns_memory() {
+            return None;
+        }
+        match self.get(from).filter(|held| cookie_of(to).unwrap_or(0) == held.cookie()) {
+            Some(held) => self.put(to, held),
+            None => self.forget(to),
+        }
+    }
+
+    /// Returns the numbers in the table, and their places.
+    fn filled(&self) -> impl Iterator<Item = (c_int, &'static Place<T>)> {
+        let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, self.page(number)?)));
+        let places = pages.flat_map(|(at, page)| (at as c_int..).zip(page));
+        places.filter(|(_, place)| !place.load(Relaxed).is_null())
+    }
+
+    /// Returns the numbers that stand for an entry, which may be out of date.
+    pub fn numbers(&self, held: &Held<T>) -> Vec<c_int> {
+        let is_same = |place: &Place<T>| std::ptr::eq(place.load(Relaxed), held.entry);
+        self.filled().filter(|(_, place)| is_same(place)).map(|(fd, _)| fd).collect()
+    }
+
+    /// Removes all numbers that were closed without the object's functions.
+    pub fn sweep(&self) {
+        if self.any() {
+            self.filled().for_each(|(fd, _)| drop(self.get(fd)));
+        }
+    }
+}
+
+impl<T: Send + Sync> Default for Table<T> {
+    fn default() -> Table<T> {
+        Table::new()
+    }
+}
