@@ -15,12 +15,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 use crate::abi::*;
-use crate::cancel::Sleep;
 use crate::filter;
 use crate::latch::Latch;
 use crate::longest::LongestOfInterface;
 use crate::side::{Side, system};
-use crate::socket::system::without_signals;
+use crate::sleep::Sleep;
+use crate::socket::system::opening;
 use crate::socket::{names, shared};
 
 /// Nanoseconds in a second.
@@ -194,7 +194,7 @@ impl Active {
                 let interrupts = Some(if parsed.is_packet() { patience(settings) } else { Duration::ZERO });
                 let max_frame = longest.to_receive();
                 let options = Options { ring, pool, interrupts, timestamps, max_frame, ..Options::default() };
-                let [port] = without_signals(|| options.open([name]))?;
+                let [port] = opening(|| options.open([name]))?;
                 names::note_alone(&port);
                 // A program asks for the port's address by packet sockets while this handle has the port.
                 if let Some(name) = names::of_handle(name) {

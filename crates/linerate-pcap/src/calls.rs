@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::Relaxed;
 
+use linerate_preload::{cancellation_point, deferred, guarded};
+
 use crate::abi::*;
-use crate::cancel::{self, deferred, guarded};
 use crate::filter::copied;
 use crate::handle::{Handle, described};
 use crate::real::{put_text, real};
@@ -141,7 +142,8 @@ of_handle! {
 extern "C-unwind" fn pcap_inject(pcap: *mut c_void, bytes: *const c_void, len: usize) -> c_int {
     match Handle::of(pcap) {
         Some(handle) => {
-            cancel::test();
+            // SAFETY: the program's call, which has nothing to drop.
+            unsafe { cancellation_point() };
             deferred(|| {
                 guarded(PCAP_ERROR, || send(handle, bytes, len, "The number of bytes to be injected must not be zero"))
             })
@@ -155,7 +157,8 @@ extern "C-unwind" fn pcap_inject(pcap: *mut c_void, bytes: *const c_void, len: u
 extern "C-unwind" fn pcap_sendpacket(pcap: *mut c_void, bytes: *const c_void, len: c_int) -> c_int {
     match Handle::of(pcap) {
         Some(handle) => {
-            cancel::test();
+            // SAFETY: the program's call, which has nothing to drop.
+            unsafe { cancellation_point() };
             deferred(|| {
                 guarded(PCAP_ERROR, || {
                     let len = len.max(0) as usize;

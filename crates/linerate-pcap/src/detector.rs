@@ -1,7 +1,7 @@
 //! What the system's libpcap finds if a program passes a handle of this object to it.
 #![allow(unsafe_code)]
 
-use crate::socket::system::report;
+use linerate_preload::report;
 
 /// As many words of this are in front of a handle as the system's `struct pcap` has, which begins with functions: whichever of them
 /// it calls. Calls that only read a number from it are not detected.

@@ -5,9 +5,9 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
 use linerate::port::PortName;
+use linerate_preload::{deferred, guarded};
 
 use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
-use crate::cancel::{deferred, guarded};
 use crate::real::{put_text, real};
 use crate::socket::names::{self, is_interface};
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use linerate::port::PortName;
 use linerate::{Error, ErrorKind, Remedy};
+use linerate_preload::owner;
 
 use crate::abi::*;
 use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
@@ -158,7 +159,7 @@ impl Handle {
             Ok((mut active, of_port)) => {
                 active.keep_watch(&self.waiting, &self.ready);
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
-                table::set_word(active.descriptor(), table::HANDLE);
+                table::add_handle(active.descriptor());
                 // The kernel's interfaces and files are opened as often as the program likes.
                 let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
                     || PortName::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
@@ -187,7 +188,7 @@ impl Handle {
     pub fn is_without_its_threads(&self) -> bool {
         let has_threads = |side: &Side| InChild::of(&side.port) == InChild::Nothing;
         // A thread that the child does not have may have it.
-        self.process != table::owner() && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
+        self.process != owner() && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
     }
 
     /// Notes the error of a call, and returns true, if the port's threads are not in this process.
@@ -438,7 +439,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         alone().retain(|other| !std::ptr::eq(other.0, self));
-        table::set_word(self.descriptor.load(Ordering::Relaxed), 0);
+        table::remove_handle(self.descriptor.load(Ordering::Relaxed));
         if let Some(side) = self.side.get_mut() {
             side.finish();
         }

@@ -9,7 +9,7 @@
 //! - `active`: a port that a handle captures from: frames and waiting; `side`: its counters and its sending side, for all
 //!   threads; `latch`: their lock; `longest`: how long its frames may be
 //! - `read`: `pcap_dispatch` and the like: frames go to the program
-//! - `cancel`: threads that the program cancels, and panics
+//! - `sleep`: the sleep of a thread that waits for frames
 //! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
 //! - `socket`: packet sockets on ports, for programs that do not send by libpcap
 //! - `filter`: a program's filter
@@ -17,11 +17,13 @@
 //! - `mixed`: programs that have both libraries; `detector`: what the system's finds in a handle of this one
 //! - `real`: the system's libpcap
 //! - `abi`: the structures and numbers of `pcap/pcap.h`
+//!
+//! [`linerate_preload`] has what it shares with netmap's object: the real functions of the C library, the table of numbers,
+//! access to the program's memory, and the rules for its threads.
 
 mod abi;
 mod active;
 mod calls;
-mod cancel;
 mod detector;
 mod devices;
 mod entire;
@@ -33,4 +35,5 @@ mod mixed;
 mod read;
 mod real;
 mod side;
+mod sleep;
 mod socket;

@@ -12,10 +12,11 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use crate::cancel::{deferred, guarded};
+use linerate_preload::{deferred, guarded, report};
+
 use crate::handle::Handle;
 use crate::real::{object_of, real};
-use crate::socket::system::{self, report};
+use crate::socket::system;
 
 /// Where dlopen(3) goes on.
 #[repr(C)]

@@ -6,12 +6,13 @@ use std::ptr::null;
 use std::sync::atomic::Ordering;
 
 use linerate::Error;
+use linerate_preload::{cancellation_point, deferred, guarded};
 
 use crate::abi::*;
 use crate::active::{Active, Frame};
-use crate::cancel::{self, Sleep, deferred, guarded};
 use crate::handle::{Handle, described};
 use crate::real::real;
+use crate::sleep::Sleep;
 
 /// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
 const BUFFER: usize = 4096;
@@ -52,7 +53,8 @@ fn next(handle: &Handle, waits: bool) -> Next {
 }
 
 fn look(handle: &Handle, waits: bool) -> Next {
-    cancel::test();
+    // SAFETY: nothing is dropped here, nor in the functions that call this.
+    unsafe { cancellation_point() };
     handle.begin_reading();
     let mut was_woken = None;
     loop {

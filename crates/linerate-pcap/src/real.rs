@@ -6,9 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::cancel::{deferred, guarded};
+use linerate_preload::{Function, deferred, guarded};
 
 /// The library, open for good; null if there is none.
 struct Library(*mut c_void);
@@ -90,51 +89,25 @@ fn own_file() -> Option<(u64, u64)> {
 
 /// Returns the address of a function of the system's libpcap; null if that is not there.
 pub fn library_s_function() -> *const c_void {
-    static FUNCTION: Function = Function::new(c"pcap_create");
+    static FUNCTION: Function = Function::new("pcap_create\0", find);
     FUNCTION.address()
 }
 
-/// The address of a function of the system's libpcap, which is looked up once.
-pub struct Function {
-    name: &'static CStr,
-    address: AtomicPtr<c_void>,
-}
-
-impl Function {
-    pub const fn new(name: &'static CStr) -> Function {
-        Function { name, address: AtomicPtr::new(null_mut()) }
-    }
-
-    /// Returns the address; null if the system's libpcap lacks the function, or is not there.
-    pub fn address(&self) -> *mut c_void {
-        let known = self.address.load(Ordering::Relaxed);
-        if !known.is_null() {
-            return known;
-        }
-        deferred(|| guarded(null_mut(), || self.find()))
-    }
-
-    fn find(&self) -> *mut c_void {
+/// Finds a function of the system's libpcap; null if that lacks it, or is not there.
+pub fn find(name: &CStr) -> *mut c_void {
+    let find = || {
         let library = library();
-        if library.is_null() {
-            return null_mut();
-        }
         // SAFETY: an open library, and a name that ends with a zero.
-        let found = unsafe { libc::dlsym(library, self.name.as_ptr()) };
-        self.address.store(found, Ordering::Relaxed);
-        found
-    }
+        if library.is_null() { null_mut() } else { unsafe { libc::dlsym(library, name.as_ptr()) } }
+    };
+    deferred(|| guarded(null_mut(), find))
 }
 
 /// Calls the system's function with integers and pointers, or returns `$absent` if it is not there.
 macro_rules! real {
     ($name:ident($($argument:expr => $type:ty),* $(,)?) -> $result:ty | $absent:expr) => {{
-        static FUNCTION: $crate::real::Function = $crate::real::Function::new(
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a function's name"),
-            }
-        );
+        static FUNCTION: linerate_preload::Function =
+            linerate_preload::Function::new(concat!(stringify!($name), "\0"), $crate::real::find);
         let address = FUNCTION.address();
         if address.is_null() {
             $absent

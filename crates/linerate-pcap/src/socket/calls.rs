@@ -12,14 +12,13 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, timespec};
+use linerate_preload::{call, deferred, errno, fail, guarded, memory, option, report, set_errno};
 
 use super::member::Settings;
-use super::memory::{self, PARTS};
-use super::messages::{self, refuse};
-use super::system::{answered, call, errno, fail, next, opens, option};
-use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK};
+use super::messages::{self, PARTS, refuse};
+use super::system::{answered, next, opens};
+use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK, TABLE};
 use super::{control, link, names, netlink, system};
-use crate::cancel::{deferred, guarded};
 use crate::handle;
 
 // Runs when the object is loaded.
@@ -30,8 +29,8 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     guarded((), || {
-        system::start();
-        table::begin_process();
+        system::find_all();
+        linerate_preload::start();
         // SAFETY: the functions have no arguments and stay loaded: the object is never unloaded while they are needed.
         unsafe {
             libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
@@ -51,7 +50,6 @@ type Locks = (
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
     table::Locked,
     std::sync::MutexGuard<'static, link::Links>,
-    std::sync::MutexGuard<'static, netlink::Sockets>,
 );
 
 thread_local! {
@@ -60,7 +58,7 @@ thread_local! {
 
 unsafe extern "C" fn before_fork() {
     guarded((), || {
-        let locks = (handle::alone(), names::lock(), table::lock(), link::lock(), netlink::lock());
+        let locks = (handle::alone(), names::lock(), table::lock(), link::lock());
         let _ = LOCKS.try_with(|held| held.replace(Some(locks)));
     });
 }
@@ -73,9 +71,8 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     guarded((), || {
-        table::begin_process();
         let _ = LOCKS.try_with(|held| {
-            if let Some((_, _, _, links, _)) = &mut *held.borrow_mut() {
+            if let Some((_, _, _, links)) = &mut *held.borrow_mut() {
                 links.begin_child();
             }
             held.take()
@@ -88,7 +85,7 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_ROUTE && !opens() {
         let fd = next!(socket(domain, kind, protocol));
         if fd >= 0 {
-            deferred(|| guarded((), || netlink::opened(fd)));
+            deferred(|| guarded((), || table::add_netlink(fd)));
         }
         return fd;
     }
@@ -102,7 +99,8 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         guarded(-1, || {
             let is_placeholder = opened < 0 && errno() == libc::EPERM;
             let fd = match is_placeholder {
-                true => call!(libc::SYS_socket, libc::AF_UNIX, kind & !0xF | libc::SOCK_DGRAM, 0) as c_int,
+                // SAFETY: the call has no addresses.
+                true => unsafe { call!(libc::SYS_socket, libc::AF_UNIX, kind & !0xF | libc::SOCK_DGRAM, 0) as c_int },
                 false => opened,
             };
             if fd >= 0 {
@@ -120,14 +118,13 @@ fn packet_address(address: *const sockaddr, len: socklen_t) -> Result<Option<soc
     if len == 0 || (len as usize) < size_of::<sockaddr_ll>() && !address.is_null() {
         return Ok(None);
     }
-    // SAFETY: all fields are integers.
-    let address = unsafe { memory::read(address.cast::<sockaddr_ll>()) }?;
+    let address = memory::read(address.cast::<sockaddr_ll>())?;
     Ok((c_int::from(address.sll_family) == libc::AF_PACKET).then_some(address))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return next!(bind(fd, address, len));
     }
     let before = errno();
@@ -160,7 +157,7 @@ fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int
     for (has, what) in [(&settings.has_ring, "rings"), (&settings.has_kernel_filter, "filters of the kernel's data")] {
         if is_kernels && has.load(Relaxed) {
             let why = format!("a packet socket of a port has no {what}; give the program an interface of the kernel's");
-            system::report(&format!("{}: {why}: tap: or host:", name.text));
+            report(&format!("{}: {why}: tap: or host:", name.text));
             return Some(fail(libc::EOPNOTSUPP));
         }
     }
@@ -178,7 +175,7 @@ fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return next!(getsockname(fd, address, len));
     }
     let before = errno();
@@ -188,16 +185,18 @@ extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
 
 /// Gives the program the address of its socket.
 fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: any bytes are a number; the address has as many bytes.
-    let put = || unsafe {
+    let put = || {
         let whole = std::mem::offset_of!(sockaddr_ll, sll_addr) + usize::from(own.sll_halen);
         let room = memory::read(len)?;
         if (room as c_int) < 0 {
             return Err(libc::EINVAL);
         }
-        let bytes = std::slice::from_raw_parts(std::ptr::from_ref(own).cast::<u8>(), whole.min(room as usize));
-        memory::write_bytes(address.cast(), bytes)?;
-        memory::write(len, whole as socklen_t)
+        // SAFETY: the address has as many bytes; the program has given both addresses for the answer.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(std::ptr::from_ref(own).cast::<u8>(), whole.min(room as usize));
+            memory::write_bytes(address.cast(), bytes)?;
+            Ok(memory::write(len, whole as socklen_t)?)
+        }
     };
     put().map_or_else(fail, |()| 0)
 }
@@ -206,7 +205,7 @@ fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -
 /// socket of another kind.
 fn is_ours(fd: c_int) -> bool {
     let is_of_port = || table::get(fd).is_some_and(|socket| socket.link.is_some() || socket.is_placeholder);
-    table::word(fd) != 0 && deferred(|| guarded(false, is_of_port))
+    TABLE.word(fd) != 0 && deferred(|| guarded(false, is_of_port))
 }
 
 /// Defines functions that packet sockets do not have (`EOPNOTSUPP`).
@@ -232,23 +231,21 @@ without! {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return next!(close(fd));
     }
     let before = errno();
     let result = deferred(|| {
         guarded(-1, || {
-            match table::word(fd) {
-                NETLINK => netlink::closed(fd),
-                HANDLE => table::set_word(fd, 0),
-                _ => {}
-            }
+            let socket = table::get(fd);
             // Another thread may get the number as soon as it is closed.
-            let removed = table::get(fd).and_then(|_| table::remove(fd));
-            let result = call!(libc::SYS_close, fd) as c_int;
+            let forgotten = TABLE.forget(fd);
+            // SAFETY: the program's number.
+            let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
             let errno = errno();
-            if let Some(removed) = removed {
-                table::closed(removed);
+            drop(forgotten);
+            if let Some(socket) = socket {
+                table::closed(socket);
             }
             if result < 0 { fail(errno) } else { result }
         })
@@ -257,22 +254,12 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
 }
 
 fn duplicated(from: c_int, to: c_int) -> c_int {
-    if table::word(from) | table::word(to) != 0 {
+    if TABLE.word(from) | TABLE.word(to) != 0 {
         let errno = errno();
-        deferred(|| guarded((), || duplicate(from, to)));
-        fail::<c_int>(errno);
+        deferred(|| guarded((), || table::duplicate(from, to)));
+        set_errno(errno);
     }
     to
-}
-
-fn duplicate(from: c_int, to: c_int) {
-    if to >= 0 && from != to && table::word(to) == NETLINK {
-        netlink::closed(to);
-    }
-    table::duplicate(from, to);
-    if table::word(from) == NETLINK {
-        netlink::opened(to);
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -326,7 +313,7 @@ fn requested<T: Copy + PartialOrd + From<i8>>(fd: c_int, parts: &[iovec], sent: 
 /// Sends one buffer without an address. `$next` does so by the kernel alone.
 macro_rules! send {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
-        let word = table::word($fd);
+        let word = TABLE.word($fd);
         if word == 0 {
             return $next;
         }
@@ -356,7 +343,7 @@ extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: usize) -> ssiz
 #[unsafe(no_mangle)]
 extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // Of more parts, and without, the kernel knows the error.
-    if table::word(fd) != 0 && (0..=PARTS as c_int).contains(&count) && !parts.is_null() {
+    if TABLE.word(fd) != 0 && (0..=PARTS as c_int).contains(&count) && !parts.is_null() {
         // SAFETY: all fields are integers or pointers.
         let mut message = unsafe { std::mem::zeroed::<msghdr>() };
         (message.msg_iov, message.msg_iovlen) = (parts.cast_mut(), count as _);
@@ -377,9 +364,9 @@ extern "C-unwind" fn sendto(
     name: *const sockaddr,
     name_len: socklen_t,
 ) -> ssize_t {
-    if table::word(fd) != 0 {
+    if TABLE.word(fd) != 0 {
         let part = iovec { iov_base: buffer.cast_mut(), iov_len: len };
-        if table::word(fd) & NETLINK != 0 {
+        if TABLE.word(fd) & NETLINK != 0 {
             return requested(fd, &[part], next!(sendto(fd, buffer, len, flags, name, name_len)));
         }
         if let Some(answer) = deferred(|| sent(fd, &[part], flags, name, name_len)) {
@@ -391,16 +378,16 @@ extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if table::word(fd) & NETLINK != 0 {
+    if TABLE.word(fd) & NETLINK != 0 {
         let sent = next!(sendmsg(fd, message, flags));
         if sent >= 0 {
             // SAFETY: the program's message, which the kernel has read.
-            let parts = || unsafe { memory::parts((*message).msg_iov, (*message).msg_iovlen) };
+            let parts = || unsafe { messages::parts((*message).msg_iov, (*message).msg_iovlen) };
             deferred(|| guarded((), || parts().into_iter().for_each(|parts| netlink::sent(fd, &parts))));
         }
         return sent;
     }
-    if table::word(fd) != 0
+    if TABLE.word(fd) != 0
         && let Some(answer) = deferred(|| messages::send_message(fd, message, flags))
     {
         return answer;
@@ -410,7 +397,7 @@ extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if table::word(fd) != 0
+    if TABLE.word(fd) != 0
         && let Some(answer) = deferred(|| messages::send_all(fd, all, count, flags))
     {
         return answer;
@@ -434,7 +421,7 @@ fn link_from(
 /// Receives into one buffer, without an address. `$next` does so by the kernel alone.
 macro_rules! receive {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
-        let word = table::word($fd);
+        let word = TABLE.word($fd);
         if word & BOUND == 0 {
             if word & NETLINK != 0
                 && let Some(answer) = link_from($fd, $buffer, $len, $flags, std::ptr::null_mut(), std::ptr::null_mut())
@@ -483,7 +470,7 @@ extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    let word = table::word(fd);
+    let word = TABLE.word(fd);
     if word & (BOUND | DGRAM) != BOUND | DGRAM || parts.is_null() || !(0..PARTS as c_int).contains(&count) {
         return next!(readv(fd, parts, count));
     }
@@ -500,7 +487,7 @@ extern "C-unwind" fn recvfrom(
     name: *mut sockaddr,
     name_len: *mut socklen_t,
 ) -> ssize_t {
-    let word = table::word(fd);
+    let word = TABLE.word(fd);
     if word & NETLINK != 0
         && let Some(answer) = link_from(fd, buffer, len, flags, name, name_len)
     {
@@ -531,7 +518,7 @@ extern "C-unwind" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let word = table::word(fd);
+    let word = TABLE.word(fd);
     if word & NETLINK != 0
         && let Some(answer) = deferred(|| guarded(None, || netlink::receive_message(fd, message, flags)))
     {
@@ -552,7 +539,7 @@ extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    let word = table::word(fd);
+    let word = TABLE.word(fd);
     if word & BOUND == 0 {
         return next!(recvmmsg(fd, all, count, flags, timeout));
     }
@@ -562,7 +549,7 @@ extern "C-unwind" fn recvmmsg(
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return next!(setsockopt(fd, level, name, value, len));
     }
     let before = errno();
@@ -578,7 +565,7 @@ extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return next!(getsockopt(fd, level, name, value, len));
     }
     let before = errno();
@@ -590,13 +577,13 @@ extern "C-unwind" fn getsockopt(
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let before = errno();
     if request as u32 as c_ulong == libc::FIONREAD
-        && table::word(fd) & BOUND != 0
+        && TABLE.word(fd) & BOUND != 0
         && let Some(answer) = deferred(|| guarded(None, || control::next_len(fd, argument)))
     {
         return answered(before, answer);
     }
     // On Linux a handle's descriptor is a socket, which accepts requests about interfaces.
-    let is_of_handle = table::word(fd) & HANDLE != 0 && control::is_of_sockets(request);
+    let is_of_handle = TABLE.word(fd) & HANDLE != 0 && control::is_of_sockets(request);
     let answer = match is_of_handle {
         true => deferred(|| guarded(-1, || control::by_socket(request, argument))),
         false => next!(ioctl(fd, request, argument)),

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate::Error;
+use linerate_preload::memory::{self, Plain};
+use linerate_preload::{call, errno, fail};
 
 use super::frame::ETHERNET;
-use super::memory;
 use super::messages::refuse;
 use super::names::{self, About, Name};
-use super::system::{call, errno, fail};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
@@ -76,10 +76,14 @@ pub fn is_of_sockets(request: c_ulong) -> bool {
 
 /// Makes a request by a socket of the kernel's.
 pub fn by_socket(request: c_ulong, argument: *mut c_void) -> c_int {
-    let socket = call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as c_int;
-    let answer = if socket < 0 { -1 } else { call!(libc::SYS_ioctl, socket, request, argument) as c_int };
-    let before = errno();
-    call!(libc::SYS_close, socket);
+    // SAFETY: the program's own arguments, and a socket that nothing else has.
+    let (answer, before) = unsafe {
+        let socket = call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as c_int;
+        let answer = if socket < 0 { -1 } else { call!(libc::SYS_ioctl, socket, request, argument) as c_int };
+        let before = errno();
+        call!(libc::SYS_close, socket);
+        (answer, before)
+    };
     if answer < 0 { fail(before) } else { answer }
 }
 
@@ -130,9 +134,12 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
 pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
     let socket = table::get(fd).filter(|socket| socket.link.is_some())?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    let len = call!(libc::SYS_recvfrom, fd, 0, 0, flags, 0, 0);
+    // SAFETY: the call has no addresses.
+    let len = unsafe { call!(libc::SYS_recvfrom, fd, 0, 0, flags, 0, 0) };
     let skipped = if socket.settings.is_dgram { frame::HEADER as i64 } else { 0 };
-    Some(memory::write(argument.cast(), (len - skipped).max(0) as c_int).map_or_else(fail, |()| 0))
+    // SAFETY: the program has given the address for the answer.
+    let written = unsafe { memory::write(argument.cast(), (len - skipped).max(0) as c_int) };
+    Some(written.map_or_else(fail, |()| 0))
 }
 
 /// Returns the properties of a port. A packet socket that asks opens the port until it is closed: a program may have no
@@ -156,35 +163,27 @@ pub fn put_name(to: &mut [c_char; libc::IFNAMSIZ], name: &Name) {
 }
 
 /// Reads a value of an option that the program has given with its length.
-///
-/// # Safety
-/// Any bytes are a `T`.
-unsafe fn given<T: Copy>(value: *const c_void, len: libc::socklen_t) -> Result<T, c_int> {
+fn given<T: Plain>(value: *const c_void, len: libc::socklen_t) -> Result<T, c_int> {
     if (len as usize) < size_of::<T>() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: as the caller says.
-    unsafe { memory::read(value.cast()) }
+    Ok(memory::read(value.cast())?)
 }
 
 /// Sets an option of a packet socket; `None` if that is the kernel's to do.
 pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> Option<c_int> {
     let socket = table::get(fd)?;
     let done = match (level, name) {
-        (SOL_PACKET, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP) => {
-            // SAFETY: the structure is of integers.
-            match unsafe { given::<libc::packet_mreq>(value, len) } {
-                Ok(request) => member(&socket, name == PACKET_ADD_MEMBERSHIP, &request)?,
-                Err(errno) => return socket.link.is_some().then(|| fail(errno)),
-            }
-        }
+        (SOL_PACKET, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP) => match given::<libc::packet_mreq>(value, len) {
+            Ok(request) => member(&socket, name == PACKET_ADD_MEMBERSHIP, &request)?,
+            Err(errno) => return socket.link.is_some().then(|| fail(errno)),
+        },
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_DETACH_FILTER)
             if socket.settings.is_locked.load(Relaxed) =>
         {
             Err(libc::EPERM)
         }
-        // SAFETY: any bytes are a number.
-        (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => match unsafe { given::<c_int>(value, len) } {
+        (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => match given::<c_int>(value, len) {
             Ok(on) => match socket.settings.is_locked.fetch_or(on != 0, Relaxed) {
                 true if on == 0 => Err(libc::EPERM),
                 _ => Ok(()),
@@ -192,8 +191,7 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
             Err(errno) => Err(errno),
         },
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => {
-            // SAFETY: any bytes are a length and an address.
-            let attached = unsafe { given(value, len) }.and_then(|program| attach(&socket, &program));
+            let attached = given(value, len).and_then(|program| attach(&socket, &program));
             socket.settings.has_kernel_filter.store(attached.is_err(), Relaxed);
             attached
         }
@@ -207,28 +205,24 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
             socket.settings.has_kernel_filter.store(false, Relaxed);
             if had { Ok(()) } else { Err(libc::ENOENT) }
         }
-        (SOL_PACKET, PACKET_AUXDATA) => {
-            // SAFETY: any bytes are a number.
-            match unsafe { given::<c_int>(value, len) } {
-                Ok(on) => {
-                    socket.settings.has_auxiliary.store(on != 0, Relaxed);
-                    table::settings_changed(&socket);
-                    Ok(())
-                }
-                Err(errno) => Err(errno),
+        (SOL_PACKET, PACKET_AUXDATA) => match given::<c_int>(value, len) {
+            Ok(on) => {
+                socket.settings.has_auxiliary.store(on != 0, Relaxed);
+                table::settings_changed(&socket);
+                Ok(())
             }
-        }
+            Err(errno) => Err(errno),
+        },
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-            // SAFETY: any bytes are a number.
-            if let (Some(link), Ok(bytes)) = (&socket.link, unsafe { given::<c_int>(value, len) }) {
+            if let (Some(link), Ok(bytes)) = (&socket.link, given::<c_int>(value, len)) {
                 link.resize(&socket.settings, name == libc::SO_RCVBUFFORCE, bytes);
             }
             return None;
         }
         (SOL_PACKET, PACKET_QDISC_BYPASS | PACKET_IGNORE_OUTGOING) => Ok(()),
         (SOL_PACKET, PACKET_RX_RING | PACKET_TX_RING) => {
-            // SAFETY: any bytes are a number. The size of a ring's blocks comes first; a ring is removed by zeros.
-            let size = unsafe { given::<u32>(value, len) };
+            // The size of a ring's blocks comes first; a ring is removed by zeros.
+            let size = given::<u32>(value, len);
             socket.settings.has_ring.store(size.is_ok_and(|size| size != 0), Relaxed);
             Err(libc::ENOPROTOOPT)
         }
@@ -320,15 +314,17 @@ pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut l
 
 /// Writes an option's value, cut where the program has less room.
 fn put<T: Copy>(value: *mut c_void, len: *mut libc::socklen_t, from: T) -> c_int {
-    // SAFETY: any bytes are a number; the value has as many bytes, and no padding.
-    let put = || unsafe {
+    let put = || {
         let room = memory::read(len)?;
         if (room as c_int) < 0 {
             return Err(libc::EINVAL);
         }
         let count = (room as usize).min(size_of::<T>());
-        memory::write_bytes(value, std::slice::from_raw_parts((&raw const from).cast(), count))?;
-        memory::write(len, count as libc::socklen_t)
+        // SAFETY: the value has as many bytes, and no padding; the program has given both addresses for the answer.
+        unsafe {
+            memory::write_bytes(value, std::slice::from_raw_parts((&raw const from).cast(), count))?;
+            Ok(memory::write(len, count as libc::socklen_t)?)
+        }
     };
     put().map_or_else(fail, |()| 0)
 }

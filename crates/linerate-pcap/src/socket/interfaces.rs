@@ -5,11 +5,11 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 
 use libc::{ifaddrs, sockaddr_ll};
+use linerate_preload::{deferred, errno, guarded, set_errno};
 
 use super::control::{FLAGS, put_name};
-use super::system::{answered, errno, fail, next};
+use super::system::{answered, next};
 use super::{frame, names};
-use crate::cancel::{deferred, guarded};
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
@@ -21,7 +21,7 @@ extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
     let refused = errno();
     // SAFETY: the program's name, which ends with a zero (if_nametoindex(3)).
     let index = deferred(|| guarded(None, || unsafe { names::of_pointer(name) }.map(|name| name.index)));
-    fail::<c_int>(if index.is_some() { before } else { refused });
+    set_errno(if index.is_some() { before } else { refused });
     index.unwrap_or(0)
 }
 

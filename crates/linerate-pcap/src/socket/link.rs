@@ -15,12 +15,12 @@ use std::time::Duration;
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Port, PortName, RxQueue, TxQueue};
 use linerate::{Error, Options};
+use linerate_preload::{call, guarded, option, set_option};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Member, Settings};
 use super::names::{self, About, Name};
-use super::system::{call, option, set_option, without_signals};
-use crate::cancel::guarded;
+use super::system::opening;
 use crate::longest::LongestOfInterface;
 
 /// How long a thread waits for the frames that it has sent to reach the wire.
@@ -134,7 +134,8 @@ impl Links {
         // A thread's handle must not be dropped where there is no such thread.
         std::mem::forget(std::mem::take(&mut self.places));
         for end in self.ends.drain(..) {
-            call!(libc::SYS_close, end);
+            // SAFETY: the child's own number, whose owner was forgotten above.
+            unsafe { call!(libc::SYS_close, end) };
         }
     }
 }
@@ -373,7 +374,7 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     let max_frame = longest.to_receive();
     let (pool, interrupts) = (Some(Pool::new(region)), Some(Duration::ZERO));
     let options = Options { ring, pool, interrupts, max_frame, ..Options::default() };
-    let [mut port] = without_signals(|| options.open([&name.text]))?;
+    let [mut port] = opening(|| options.open([&name.text]))?;
     // Ports that only send, or only receive, have one of them. Another program may have one, too: the error names it.
     let is_taken = |error: &Error| error.errno() == libc::EBUSY;
     let is_only_sending;
@@ -421,6 +422,6 @@ fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, E
         // Also after a panic nothing waits for this thread.
         of_thread.fail();
     };
-    let started = without_signals(|| std::thread::Builder::new().name("linerate link".to_string()).spawn(work));
+    let started = opening(|| std::thread::Builder::new().name("linerate link".to_string()).spawn(work));
     started.map_err(|source| Error::system("pthread_create", source))
 }

@@ -7,16 +7,15 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, ssize_t, timespec};
+use linerate_preload::{cancellation_point, errno, fail, guarded, memory, report, set_errno};
 
 use super::frame::{self, HEADER, fits};
-use super::memory::{self, PARTS};
 use super::names;
-use super::system::{errno, fail, next, report};
-use super::table;
-use crate::cancel::{self, guarded};
+use super::system::next;
+use super::table::{self, TABLE};
 
 /// `SOL_PACKET` and its `PACKET_AUXDATA`.
 const SOL_PACKET: c_int = 263;
@@ -39,12 +38,20 @@ struct Auxiliary {
     vlan_protocol: u16,
 }
 
+/// The most parts of a message (`UIO_MAXIOV`).
+pub const PARTS: usize = 1024;
+
+/// Returns the parts of a message; those that are too many are `EMSGSIZE` before any is read.
+pub fn parts(from: *const iovec, count: usize) -> Result<Vec<iovec>, c_int> {
+    if count > PARTS { Err(libc::EMSGSIZE) } else { Ok(memory::read_all(from, count)?) }
+}
+
 fn len_of(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len))
 }
 
 /// Reads the first bytes of a message that has as many.
-fn first(parts: &[iovec], bytes: &mut [u8]) -> Result<(), c_int> {
+fn first(parts: &[iovec], bytes: &mut [u8]) -> Result<(), memory::Fault> {
     let mut at = 0;
     for part in parts {
         let len = part.iov_len.min(bytes.len() - at);
@@ -85,11 +92,12 @@ fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>, c_int
 ///
 /// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
 pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return None;
     }
     // The kernel's call is a cancellation point, also if it fails.
-    cancel::test();
+    // SAFETY: nothing is dropped here, nor in the functions that call this.
+    unsafe { cancellation_point() };
     let flags = flags & !libc::MSG_OOB | libc::MSG_NOSIGNAL;
     let prepared = guarded(Some(Err(libc::EIO)), || prepare(fd, message, parts));
     let mut prepared = match prepared? {
@@ -115,13 +123,12 @@ pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Optio
 
 /// As [`send`], for a message of the program.
 pub fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return None;
     }
-    // SAFETY: any bytes are a message of pointers and lengths.
-    let read = guarded(Err(libc::EIO), || unsafe {
+    let read = guarded(Err(libc::EIO), || {
         let message = memory::read(message)?;
-        Ok((message, memory::parts(message.msg_iov, message.msg_iovlen)?))
+        Ok((message, parts(message.msg_iov, message.msg_iovlen)?))
     });
     let (message, parts) = match read {
         Ok((message, parts)) => (message, ManuallyDrop::new(parts)),
@@ -130,7 +137,7 @@ pub fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<s
     let sent = send(fd, &message, &parts, flags);
     let before = errno();
     drop(ManuallyDrop::into_inner(parts));
-    fail::<c_int>(before);
+    set_errno(before);
     sent
 }
 
@@ -185,9 +192,9 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     let mtu = link.about.mtu();
     if header.is_none()
         && (mtu + HEADER + 1..=mtu + linerate::port::FRAME_HEADERS).contains(&whole)
-        && let Err(errno) = first(parts, &mut begin)
+        && let Err(fault) = first(parts, &mut begin)
     {
-        return Some(Err(errno));
+        return Some(Err(fault.into()));
     }
     if parts.len() + usize::from(header.is_some()) > PARTS || !fits(&begin, whole, mtu) {
         return Some(Err(libc::EMSGSIZE));
@@ -225,7 +232,7 @@ pub fn refuse(error: &linerate::Error) -> c_int {
 
 /// Sends messages one after the other; `None` if they are the kernel's.
 pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Option<c_int> {
-    if table::word(fd) == 0 {
+    if TABLE.word(fd) == 0 {
         return None;
     }
     let count = (count as usize).min(PARTS);
@@ -247,9 +254,10 @@ pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) 
 }
 
 /// Writes the length of a message that was sent or received.
-fn put_len(message: *mut mmsghdr, len: ssize_t) -> Result<(), c_int> {
+fn put_len(message: *mut mmsghdr, len: ssize_t) -> Result<(), memory::Fault> {
     let at = message.cast::<u8>().wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
-    memory::write(at.cast::<c_uint>(), len as c_uint)
+    // SAFETY: the program has given the message for the answer.
+    unsafe { memory::write(at.cast::<c_uint>(), len as c_uint) }
 }
 
 /// Receives a message of these parts from a port's socket; `None` if the number is another file's meanwhile. The lengths
@@ -317,9 +325,12 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     if wants_address && let Some(link) = guarded(None, || table::get(fd)?.link) {
         let from = frame::sender(&header, link.name.index, &link.about);
         let room = (message.msg_namelen as usize).min(size_of::<sockaddr_ll>());
-        // SAFETY: the address has as many bytes.
-        let bytes = unsafe { std::slice::from_raw_parts((&raw const from).cast::<u8>(), room) };
-        if let Err(errno) = memory::write_bytes(message.msg_name, bytes) {
+        // SAFETY: the address has as many bytes; the program has given the message for the answer.
+        let written = unsafe {
+            let bytes = std::slice::from_raw_parts((&raw const from).cast::<u8>(), room);
+            memory::write_bytes(message.msg_name, bytes)
+        };
+        if let Err(errno) = written {
             return Some(fail(errno));
         }
         message.msg_namelen = size_of::<sockaddr_ll>() as u32;
@@ -344,8 +355,11 @@ fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
     }
     let header = libc::cmsghdr { cmsg_len: whole as _, cmsg_level: SOL_PACKET, cmsg_type: PACKET_AUXDATA };
     let control = message.msg_control.wrapping_byte_add(at);
-    let is_written = memory::write(control.cast(), header)
-        .and_then(|()| memory::write(control.wrapping_byte_add(whole - LEN).cast(), *auxiliary));
+    // SAFETY: the program has given the message for the answer.
+    let is_written = unsafe {
+        memory::write(control.cast(), header)
+            .and_then(|()| memory::write(control.wrapping_byte_add(whole - LEN).cast(), *auxiliary))
+    };
     if is_written.is_ok() {
         message.msg_controllen = (at + needed) as _;
     }
@@ -366,8 +380,7 @@ pub fn receive_from(
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
     if !name.is_null() {
         message.msg_name = name.cast();
-        // SAFETY: any bytes are a number.
-        match unsafe { memory::read(name_len) } {
+        match memory::read(name_len) {
             Ok(len) if len as c_int >= 0 => message.msg_namelen = len,
             Ok(_) => return Some(fail(libc::EINVAL)),
             Err(errno) => return Some(fail(errno)),
@@ -376,7 +389,8 @@ pub fn receive_from(
     let received = receive(fd, word, &mut message, &[part], flags)?;
     if received >= 0
         && !name.is_null()
-        && let Err(errno) = memory::write(name_len, message.msg_namelen)
+        // SAFETY: the program has given the address for the answer.
+        && let Err(errno) = unsafe { memory::write(name_len, message.msg_namelen) }
     {
         return Some(fail(errno));
     }
@@ -385,7 +399,7 @@ pub fn receive_from(
 
 /// Receives into the program's parts; `None` as of [`receive`].
 pub fn receive_parts(fd: c_int, word: u32, parts: *const iovec, count: usize) -> Option<ssize_t> {
-    let parts = match guarded(Err(libc::EIO), || memory::parts(parts, count)) {
+    let parts = match guarded(Err(libc::EIO), || self::parts(parts, count)) {
         Ok(parts) => ManuallyDrop::new(parts),
         Err(errno) => return Some(fail(errno)),
     };
@@ -394,7 +408,7 @@ pub fn receive_parts(fd: c_int, word: u32, parts: *const iovec, count: usize) ->
     let received = receive(fd, word, &mut message, &parts, 0);
     let before = errno();
     drop(ManuallyDrop::into_inner(parts));
-    fail::<c_int>(before);
+    set_errno(before);
     received
 }
 
@@ -403,10 +417,9 @@ pub fn receive_message(fd: c_int, word: u32, at: *mut msghdr, flags: c_int) -> O
     if !table::is_current(fd) {
         return None;
     }
-    // SAFETY: any bytes are a message of pointers and lengths.
-    let read = guarded(Err(libc::EIO), || unsafe {
+    let read = guarded(Err(libc::EIO), || {
         let message = memory::read(at)?;
-        Ok((message, memory::parts(message.msg_iov, message.msg_iovlen)?))
+        Ok((message, parts(message.msg_iov, message.msg_iovlen)?))
     });
     let (mut message, parts) = match read {
         Ok((message, parts)) => (message, ManuallyDrop::new(parts)),
@@ -415,10 +428,13 @@ pub fn receive_message(fd: c_int, word: u32, at: *mut msghdr, flags: c_int) -> O
     let received = receive(fd, word, &mut message, &parts, flags);
     let before = errno();
     drop(ManuallyDrop::into_inner(parts));
-    fail::<c_int>(before);
+    set_errno(before);
     // Only lengths and flags have changed.
     match received {
-        Some(received) if received >= 0 => Some(memory::write(at, message).map_or_else(fail, |()| received)),
+        Some(received) if received >= 0 => {
+            // SAFETY: the program has given the message for the answer.
+            Some(unsafe { memory::write(at, message) }.map_or_else(fail, |()| received))
+        }
         received => received,
     }
 }
@@ -433,17 +449,10 @@ pub fn receive_all(
     timeout: *mut timespec,
 ) -> Option<c_int> {
     let begin = Instant::now();
-    let mut longest = None;
-    if !timeout.is_null() {
-        // SAFETY: any bytes are numbers.
-        match unsafe { memory::read(timeout) } {
-            Ok(time) if time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec) => {
-                longest = Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
-            }
-            Ok(_) => return Some(fail(libc::EINVAL)),
-            Err(errno) => return Some(fail(errno)),
-        }
-    }
+    let longest = match memory::read_duration(timeout) {
+        Ok(longest) => longest,
+        Err(errno) => return Some(fail(errno)),
+    };
     let count = (count as usize).min(PARTS);
     let mut flags = flags;
     for at in 0..count {

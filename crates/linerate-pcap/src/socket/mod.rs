@@ -8,12 +8,11 @@
 //! - `interfaces`: the same for names of interfaces
 //! - `control`: ioctl(2) and options; `messages`: sending and receiving with addresses
 //! - `netlink`: dumps of links
-//! - `memory`: the program's memory
 //! - `table`: the numbers that are packet sockets
 //! - `shared`: a libpcap handle's port where this process has packet sockets on the same port
 //! - `mover`: the thread of a link; `link`: an open port and its members; `member`: one end of a pair
 //! - `frame`: what packet(7) says about a frame; `names`: indexes of ports
-//! - `system`: the replaced functions of the C library, and system calls
+//! - `system`: the replaced functions of the C library
 
 mod calls;
 mod control;
@@ -21,7 +20,6 @@ pub mod frame;
 mod interfaces;
 pub mod link;
 pub mod member;
-mod memory;
 mod messages;
 mod mover;
 pub mod names;

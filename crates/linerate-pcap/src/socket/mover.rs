@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use linerate::Batch;
+use linerate_preload::report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{Link, Queues, ROOM};
 use super::member::{Member, Taken};
-use super::system::report;
 
 /// Frames that are received at once, and taken from a member at once.
 const BATCH: usize = 64;

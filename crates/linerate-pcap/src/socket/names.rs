@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use linerate::ErrorKind;
 use linerate::port::{Behind, Port, PortName};
 use linerate::share::{Client, folder};
+use linerate_preload::{keeping_errno, report};
 
-use super::system::{errno, fail, next, report};
+use super::system::next;
 
 /// The first index. The kernel counts its own up from 1.
 const FIRST: u32 = 0x4000_0000;
@@ -86,10 +87,7 @@ pub fn lock() -> MutexGuard<'static, Names> {
 
 /// Returns whether the kernel has an interface of this name. Keeps errno(3).
 pub fn is_interface(name: &CStr) -> bool {
-    let before = errno();
-    let is_interface = next!(if_nametoindex(name.as_ptr()) | 0) != 0;
-    fail::<i32>(before);
-    is_interface
+    keeping_errno(|| next!(if_nametoindex(name.as_ptr()) | 0) != 0)
 }
 
 /// Returns the port of this name and gives it an index; `None` if the name is the kernel's, no port's, or too long for an

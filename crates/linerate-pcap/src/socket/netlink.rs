@@ -5,19 +5,18 @@
 //! addresses, so that dumps of addresses have nothing to add.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use linerate::port::PortName;
 
 use libc::{iovec, sockaddr_nl, ssize_t};
+use linerate::port::PortName;
+use linerate_preload::{call, fail, keeping_errno, memory};
 
 use super::control::FLAGS;
 use super::frame::ETHERNET;
+use super::link;
+use super::messages::parts;
 use super::names::{self, Name};
-use super::system::{call, errno, fail};
-use super::{link, memory, table};
+use super::table::with_answers;
 
 /// `struct nlmsghdr` and `struct ifinfomsg`.
 const HEADER: usize = 16;
@@ -29,69 +28,22 @@ const ANSWER: usize = 4096 - 512;
 /// `IF_OPER_UP`.
 const OPERATIONAL: u8 = 6;
 
-/// The numbers of sockets, several of which may be one socket's (dup(2)), and the answers that each socket has not received yet. Both
-/// know a socket by its cookie (`SO_COOKIE`).
-pub struct Sockets {
-    numbers: BTreeMap<c_int, u64>,
-    answers: BTreeMap<u64, VecDeque<Vec<u8>>>,
-}
-
-impl Sockets {
-    /// Returns the answers of the socket that has this number now.
-    fn answers(&mut self, fd: c_int) -> Option<&mut VecDeque<Vec<u8>>> {
-        let cookie = self.numbers.get(&fd)?;
-        self.answers.get_mut(cookie).filter(|_| table::cookie_of(fd) == Some(*cookie))
-    }
-}
-
-static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { numbers: BTreeMap::new(), answers: BTreeMap::new() });
-
-/// Locks the sockets.
-pub fn lock() -> MutexGuard<'static, Sockets> {
-    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Records a number of a socket: it was opened, or duplicated, now.
-pub fn opened(fd: c_int) {
-    let Some(cookie) = table::cookie_of(fd).filter(|_| table::is_owner()) else { return };
-    let sockets = &mut *lock();
-    sockets.numbers.insert(fd, cookie);
-    sockets.answers.entry(cookie).or_default();
-    table::set_word(fd, table::NETLINK);
-}
-
-/// Forgets a number that is about to be closed, or was closed.
-pub fn closed(fd: c_int) {
-    if !table::is_owner() {
-        return;
-    }
-    table::set_word(fd, 0);
-    let sockets = &mut *lock();
-    if let Some(cookie) = sockets.numbers.remove(&fd)
-        && !sockets.numbers.values().any(|other| *other == cookie)
-    {
-        sockets.answers.remove(&cookie);
-    }
-}
-
 /// Notes the answers to a request that the kernel has taken. Keeps errno(3).
 pub fn sent(fd: c_int, parts: &[iovec]) {
-    let before = errno();
-    let mut request = Vec::new();
-    for part in parts {
-        let mut bytes = vec![0; part.iov_len.min(LONGEST - request.len())];
-        if memory::read_bytes(part.iov_base, &mut bytes).is_err() {
-            break;
+    keeping_errno(|| {
+        let mut request = Vec::new();
+        for part in parts {
+            let mut bytes = vec![0; part.iov_len.min(LONGEST - request.len())];
+            if memory::read_bytes(part.iov_base, &mut bytes).is_err() {
+                break;
+            }
+            request.extend(bytes);
         }
-        request.extend(bytes);
-    }
-    if let Some(sequence) = dump_of_links(&request) {
-        let answers = answers(sequence, port_of(fd));
-        if let Some(waiting) = lock().answers(fd) {
-            waiting.extend(answers);
+        if let Some(sequence) = dump_of_links(&request) {
+            let answers = answers(sequence, port_of(fd));
+            with_answers(fd, |waiting| waiting.extend(answers));
         }
-    }
-    fail::<c_int>(before);
+    });
 }
 
 /// Returns the number of a request for all links, if one of these messages is such.
@@ -118,7 +70,8 @@ fn port_of(fd: c_int) -> u32 {
     let mut own = unsafe { std::mem::zeroed::<sockaddr_nl>() };
     let mut len = size_of::<sockaddr_nl>() as libc::socklen_t;
     let (own_at, len_at) = (&raw mut own, &raw mut len);
-    call!(libc::SYS_getsockname, fd, own_at, len_at);
+    // SAFETY: the address has this length.
+    unsafe { call!(libc::SYS_getsockname, fd, own_at, len_at) };
     own.nl_pid
 }
 
@@ -176,24 +129,28 @@ fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
 /// # Errors
 /// Addresses that are not the program's.
 pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize_t, c_int), c_int>> {
-    let mut sockets = lock();
-    let answers = sockets.answers(fd).filter(|_| flags & libc::MSG_ERRQUEUE == 0)?;
-    let answer = answers.front()?;
-    let mut left = &answer[..];
-    for part in parts {
-        let (bytes, rest) = left.split_at(part.iov_len.min(left.len()));
-        if let Err(errno) = memory::write_bytes(part.iov_base, bytes) {
-            return Some(Err(errno));
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return None;
+    }
+    with_answers(fd, |answers| {
+        let answer = answers.front()?;
+        let mut left = &answer[..];
+        for part in parts {
+            let (bytes, rest) = left.split_at(part.iov_len.min(left.len()));
+            // SAFETY: the program has given the address for the answer.
+            if let Err(fault) = unsafe { memory::write_bytes(part.iov_base, bytes) } {
+                return Some(Err(fault.into()));
+            }
+            left = rest;
         }
-        left = rest;
-    }
-    let whole = flags & libc::MSG_TRUNC != 0;
-    let len = if whole { answer.len() } else { answer.len() - left.len() };
-    let is_cut = if left.is_empty() { 0 } else { libc::MSG_TRUNC };
-    if flags & libc::MSG_PEEK == 0 {
-        answers.pop_front();
-    }
-    Some(Ok((len as ssize_t, is_cut)))
+        let whole = flags & libc::MSG_TRUNC != 0;
+        let len = if whole { answer.len() } else { answer.len() - left.len() };
+        let is_cut = if left.is_empty() { 0 } else { libc::MSG_TRUNC };
+        if flags & libc::MSG_PEEK == 0 {
+            answers.pop_front();
+        }
+        Some(Ok((len as ssize_t, is_cut)))
+    })?
 }
 
 /// As [`receive`], with the address of the kernel.
@@ -208,30 +165,33 @@ pub fn receive_from(
     let put = |(len, _)| match name.is_null() {
         true => Ok(len),
         false => {
-            // SAFETY: any bytes are a number.
-            let room = unsafe { memory::read(name_len) }?;
+            let room = memory::read(name_len)?;
             put_address(name.cast(), room as usize)?;
-            memory::write(name_len, size_of::<sockaddr_nl>() as libc::socklen_t).map(|()| len)
+            // SAFETY: the program has given the address for the answer.
+            unsafe { memory::write(name_len, size_of::<sockaddr_nl>() as libc::socklen_t)? };
+            Ok(len)
         }
     };
     Some(received.and_then(put).unwrap_or_else(fail))
 }
 
-fn put_address(to: *mut std::ffi::c_void, room: usize) -> Result<(), c_int> {
+fn put_address(to: *mut std::ffi::c_void, room: usize) -> Result<(), memory::Fault> {
     let mut address = [0; size_of::<sockaddr_nl>()];
     address[..2].copy_from_slice(&(libc::AF_NETLINK as u16).to_ne_bytes());
-    memory::write_bytes(to, &address[..room.min(address.len())])
+    // SAFETY: the program has given the address for the answer.
+    unsafe { memory::write_bytes(to, &address[..room.min(address.len())]) }
 }
 
 /// As [`receive`], for a message of the program.
 pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option<ssize_t> {
-    if lock().answers(fd).is_none_or(|answers| answers.is_empty()) {
+    if with_answers(fd, |answers| answers.is_empty()) != Some(false) {
         return None;
     }
-    // SAFETY: any bytes are a message of pointers and lengths.
-    let read = unsafe { memory::read(at) }
-        .and_then(|message| memory::parts(message.msg_iov, message.msg_iovlen).map(|parts| (message, parts)));
-    let (mut message, parts) = match read {
+    let read = || {
+        let message = memory::read(at)?;
+        Ok::<_, c_int>((message, parts(message.msg_iov, message.msg_iovlen)?))
+    };
+    let (mut message, parts) = match read() {
         Ok(read) => read,
         Err(errno) => return Some(fail(errno)),
     };
@@ -241,7 +201,9 @@ pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option
             message.msg_namelen = size_of::<sockaddr_nl>() as libc::socklen_t;
         }
         (message.msg_flags, message.msg_controllen) = (is_cut, 0);
-        memory::write(at, message).map(|()| len)
+        // SAFETY: the program has given the message for the answer.
+        unsafe { memory::write(at, message)? };
+        Ok(len)
     };
     Some(receive(fd, &parts, flags)?.and_then(put).unwrap_or_else(fail))
 }

@@ -1,33 +1,37 @@
-//! The table of packet sockets, by number.
+//! The packet sockets of the program, and the other descriptors that this object answers for.
 //!
-//! A number has a word, which is read without a lock: calls on other descriptors, and most calls on packet sockets of
-//! ports, go to the kernel at once. All else is behind a lock.
-//!
-//! A program may close a number without the functions of `calls`, so that the number becomes another file's. So each use
-//! compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
+//! An entry of the table has a word, which is read without a lock: calls on other descriptors, and most calls on packet
+//! sockets of ports, go to the kernel at once. What a packet socket is bound to is behind a lock.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linerate_preload::{Held, Table, call, cookie_of, copy_status, guarded, option, replace, set_option};
 
 use super::frame::HEADER;
 use super::link::{self, Link};
 use super::member::Settings;
 use super::mover;
 use super::names::Name;
-use super::system::{call, errno, fail, option, set_option};
-use crate::cancel::guarded;
 
-/// A packet socket that the program has opened.
-#[derive(Clone)]
+/// A descriptor that this object answers for.
+pub enum Entry {
+    /// A packet socket. [`Sockets`] has what changes of it, by this number.
+    Packet(u64, Arc<Settings>),
+    /// A socket of rtnetlink(7). [`Sockets`] has its answers, by this number.
+    Netlink(u64),
+    /// The descriptor of a libpcap handle, which is a packet socket on Linux.
+    Handle,
+}
+
+/// A packet socket that the program has opened, as it is at this moment.
 pub struct Socket {
-    /// The same for all duplicates.
-    identity: u64,
-    cookie: u64,
+    held: Held<Entry>,
     pub settings: Arc<Settings>,
     /// The kernel has refused it (`EPERM`): a socket of another kind has its number until it is bound to a port.
     pub is_placeholder: bool,
@@ -37,66 +41,80 @@ pub struct Socket {
     pub sender: Option<Arc<Sender>>,
 }
 
+/// What changes of a packet socket, as in [`Socket`].
+#[derive(Clone, Default)]
+pub struct State {
+    is_placeholder: bool,
+    link: Option<Arc<Link>>,
+    sender: Option<Arc<Sender>>,
+}
+
 /// A member of a link that only sends.
 pub struct Sender {
     pub link: Arc<Link>,
     pub end: OwnedFd,
 }
 
-/// Numbers that can be packet sockets of ports: as many as Linux gives a process by default.
-const NUMBERS: usize = 1 << 20;
-/// Bits of a word: the number is a packet socket; it is a port's; it is `SOCK_DGRAM`; it has auxiliary data.
+/// All descriptors.
+pub static TABLE: Table<Entry> = Table::new();
+
+/// Bits of an entry's word: it is a packet socket; it is a port's; it is `SOCK_DGRAM`; it has auxiliary data.
 const PRESENT: u32 = 1;
 pub const BOUND: u32 = 2;
 pub const DGRAM: u32 = 4;
 pub const AUXILIARY: u32 = 8;
 /// It is no packet socket, but one of rtnetlink(7).
 pub const NETLINK: u32 = 16;
-/// It is no packet socket, but the descriptor of a libpcap handle, which is one on Linux.
+/// It is no packet socket, but the descriptor of a libpcap handle.
 pub const HANDLE: u32 = 32;
 /// The longest frame that needs no look at the socket is in the bits above.
 const LONGEST: u32 = 8;
 
-static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
+/// The changing parts of sockets, by the numbers of their entries.
+pub struct Sockets {
+    packets: BTreeMap<u64, State>,
+    /// The answers that a socket of rtnetlink(7) has not received yet.
+    answers: BTreeMap<u64, VecDeque<Vec<u8>>>,
+}
 
-pub type Sockets = BTreeMap<c_int, Socket>;
+static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { packets: BTreeMap::new(), answers: BTreeMap::new() });
 
-static SOCKETS: Mutex<Sockets> = Mutex::new(BTreeMap::new());
-
-/// The locked table.
+/// The locked sockets.
 pub type Locked = MutexGuard<'static, Sockets>;
 
-/// Locks the table.
-pub fn lock() -> MutexGuard<'static, Sockets> {
+/// Locks the sockets. No use of an entry may be dropped meanwhile.
+pub fn lock() -> Locked {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the word of a number; 0: no packet socket.
-#[inline]
-pub fn word(fd: c_int) -> u32 {
-    usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)).map_or(0, |word| word.load(Acquire))
+/// Returns a number that no other entry has.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
 }
 
-/// Notes what a number is that is no packet socket: `NETLINK`, `HANDLE`, or zero.
-pub fn set_word(fd: c_int, kind: u32) {
-    if !is_owner() {
-        return;
-    }
-    if let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) {
-        word.store(kind, Release);
+impl Drop for Entry {
+    fn drop(&mut self) {
+        match self {
+            Entry::Packet(number, _) => {
+                let state = lock().packets.remove(number);
+                // Not under the lock, since it may close a descriptor.
+                drop(state);
+            }
+            Entry::Netlink(number) => drop(lock().answers.remove(number)),
+            Entry::Handle => {}
+        }
     }
 }
 
-fn word_of(socket: &Socket) -> u32 {
+fn word_of(settings: &Settings, state: &State) -> u32 {
     let mut word = PRESENT;
-    for (bit, is_set) in [
-        (BOUND, socket.link.is_some()),
-        (DGRAM, socket.settings.is_dgram),
-        (AUXILIARY, socket.settings.has_auxiliary.load(Relaxed)),
-    ] {
+    for (bit, is_set) in
+        [(BOUND, state.link.is_some()), (DGRAM, settings.is_dgram), (AUXILIARY, settings.has_auxiliary.load(Relaxed))]
+    {
         word |= if is_set { bit } else { 0 };
     }
-    let plain = socket.link.as_ref().filter(|link| link.about.can_send && !socket.settings.is_dgram);
+    let plain = state.link.as_ref().filter(|link| link.about.can_send && !settings.is_dgram);
     let longest = plain.map_or(0, |link| link.about.mtu() + HEADER).min((u32::MAX >> LONGEST) as usize);
     word | (longest as u32) << LONGEST
 }
@@ -107,33 +125,6 @@ pub fn is_plain(word: u32, len: usize) -> bool {
     word & BOUND != 0 && len >= HEADER && len <= (word >> LONGEST) as usize
 }
 
-/// Returns the cookie of a number's socket; `None` if it is no socket. Keeps errno(3).
-pub fn cookie_of(fd: c_int) -> Option<u64> {
-    let (before, mut cookie, mut len) = (errno(), 0u64, size_of::<u64>() as libc::socklen_t);
-    let (cookie_at, len_at) = (&raw mut cookie, &raw mut len);
-    let found = call!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_COOKIE, cookie_at, len_at) == 0;
-    fail::<c_int>(before);
-    found.then_some(cookie)
-}
-
-/// The process that owns the table. A child that borrows its parent's memory (vfork(2)) must not change it.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Makes this process the table's owner: when the object is loaded, and in a child with memory of its own.
-pub fn begin_process() {
-    OWNER.store(std::process::id(), Relaxed);
-}
-
-/// Returns the process whose memory this is, without a system call.
-pub fn owner() -> u32 {
-    OWNER.load(Relaxed)
-}
-
-/// Returns whether this process is the table's owner.
-pub fn is_owner() -> bool {
-    owner() == std::process::id()
-}
-
 /// Returns whether a number, whose word says so, still is a packet socket. Keeps errno(3).
 pub fn is_current(fd: c_int) -> bool {
     guarded(false, || get(fd).is_some())
@@ -141,61 +132,57 @@ pub fn is_current(fd: c_int) -> bool {
 
 /// Returns the packet socket that a number stands for.
 pub fn get(fd: c_int) -> Option<Socket> {
-    if word(fd) == 0 {
-        return None;
-    }
-    let found = lock().get(&fd).cloned()?;
-    if cookie_of(fd) == Some(found.cookie) {
-        return Some(found);
-    }
-    // The number was closed without the functions of `calls`.
-    remove(fd);
-    None
+    at_this_moment(TABLE.get(fd)?)
 }
 
-/// Removes a number that is about to be closed, or was closed. Dropping the result may end links.
-pub fn remove(fd: c_int) -> Option<Socket> {
-    if word(fd) == 0 || !is_owner() {
-        return None;
-    }
-    let mut sockets = lock();
-    WORDS[fd as usize].store(0, Release);
-    sockets.remove(&fd)
-}
-
-fn put(fd: c_int, socket: Socket) {
-    let Some(word) = usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd)) else { return };
-    if !is_owner() {
-        return;
-    }
-    let before = {
-        let mut sockets = lock();
-        word.store(word_of(&socket), Release);
-        sockets.insert(fd, socket)
-    };
-    // Not under the lock, since it may close a descriptor.
-    drop(before);
+fn at_this_moment(held: Held<Entry>) -> Option<Socket> {
+    let Entry::Packet(number, settings) = &*held else { return None };
+    let settings = settings.clone();
+    let State { is_placeholder, link, sender } = lock().packets.get(number).cloned()?;
+    Some(Socket { held, settings, is_placeholder, link, sender })
 }
 
 /// Adds a packet socket that was opened now.
 pub fn add(fd: c_int, settings: Settings, is_placeholder: bool) {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let identity = NEXT.fetch_add(1, Relaxed);
     let Some(cookie) = cookie_of(fd) else { return };
-    put(fd, Socket { identity, cookie, settings: Arc::new(settings), is_placeholder, link: None, sender: None });
+    let (number, state) = (number(), State { is_placeholder, ..State::default() });
+    let word = word_of(&settings, &state);
+    lock().packets.insert(number, state);
+    TABLE.insert(fd, cookie, word, Entry::Packet(number, Arc::new(settings)));
+}
+
+/// Adds a socket of rtnetlink(7) that was opened now.
+pub fn add_netlink(fd: c_int) {
+    let Some(cookie) = cookie_of(fd) else { return };
+    let number = number();
+    lock().answers.insert(number, VecDeque::new());
+    TABLE.insert(fd, cookie, NETLINK, Entry::Netlink(number));
+}
+
+/// Adds the descriptor of a libpcap handle.
+pub fn add_handle(fd: c_int) {
+    TABLE.insert(fd, 0, HANDLE, Entry::Handle);
+}
+
+/// Removes the descriptor of a libpcap handle.
+pub fn remove_handle(fd: c_int) {
+    if TABLE.get(fd).is_some_and(|held| matches!(*held, Entry::Handle)) {
+        drop(TABLE.forget(fd));
+    }
+}
+
+/// Calls `work` with the answers that wait for a socket of rtnetlink(7); `None` if the number is no such socket.
+pub fn with_answers<T>(fd: c_int, work: impl FnOnce(&mut VecDeque<Vec<u8>>) -> T) -> Option<T> {
+    let held = TABLE.get(fd)?;
+    let Entry::Netlink(number) = &*held else { return None };
+    let mut sockets = lock();
+    sockets.answers.get_mut(number).map(work)
 }
 
 /// Records that the kernel has made `to` the same as `from`.
 pub fn duplicate(from: c_int, to: c_int) {
-    if to < 0 || from == to {
-        return;
-    }
-    let before = remove(to);
-    if let Some(socket) = get(from) {
-        put(to, socket);
-    }
-    if let Some(socket) = before {
-        closed(socket);
+    if let Some(before) = TABLE.duplicate(from, to).and_then(at_this_moment) {
+        closed(before);
     }
 }
 
@@ -206,21 +193,20 @@ pub fn closed(socket: Socket) {
     links.iter().flatten().for_each(|link| link.settle());
 }
 
-/// Makes the change to a socket under all its numbers, which are returned.
-fn change(socket: &Socket, change: impl Fn(&mut Socket)) -> Vec<c_int> {
-    let (mut numbers, mut before) = (Vec::new(), Vec::new());
-    for (&fd, other) in lock().iter_mut().filter(|(_, other)| other.identity == socket.identity) {
-        before.push(other.clone());
-        change(other);
-        WORDS[fd as usize].store(word_of(other), Release);
-        numbers.push(fd);
-    }
+/// Makes the change to a socket.
+fn change(socket: &Socket, change: impl FnOnce(&mut State)) {
+    let Entry::Packet(number, settings) = &*socket.held else { return };
+    let mut sockets = lock();
+    let Some(state) = sockets.packets.get_mut(number) else { return };
+    let before = state.clone();
+    change(state);
+    socket.held.set_word(word_of(settings, state));
+    drop(sockets);
     // Not under the lock, since it may close a descriptor.
     drop(before);
-    numbers
 }
 
-/// Brings the words of a socket up to date with its settings.
+/// Brings the word of a socket up to date with its settings.
 pub fn settings_changed(socket: &Socket) {
     change(socket, |_| {});
 }
@@ -232,17 +218,17 @@ pub fn settings_changed(socket: &Socket) {
 pub fn bind(fd: c_int, socket: &Socket, name: &Arc<Name>) -> Result<(), linerate::Error> {
     let (link, end) = link::join(name, &socket.settings, true, mover::run)?;
     let end_number = end.as_raw_fd();
-    let flags = call!(libc::SYS_fcntl, fd, libc::F_GETFL, 0);
-    call!(libc::SYS_fcntl, end_number, libc::F_SETFL, flags);
+    copy_status(fd, end_number);
     copy_options(fd, end_number);
-    let cookie = cookie_of(end_number).unwrap_or_default();
-    let before = socket.cookie;
-    let numbers = change(socket, |socket| {
-        (socket.cookie, socket.link, socket.is_placeholder) = (cookie, Some(link.clone()), false);
+    let before = socket.held.cookie();
+    let numbers = TABLE.numbers(&socket.held);
+    change(socket, |state| {
+        (state.link, state.is_placeholder) = (Some(link.clone()), false);
+        socket.held.set_cookie(cookie_of(end_number).unwrap_or_default());
     });
     for number in numbers.into_iter().filter(|&number| cookie_of(number) == Some(before)) {
-        let is_closed_on_exec = call!(libc::SYS_fcntl, number, libc::F_GETFD, 0) & libc::FD_CLOEXEC as i64 != 0;
-        call!(libc::SYS_dup3, end_number, number, if is_closed_on_exec { libc::O_CLOEXEC } else { 0 });
+        // SAFETY: the program's number: this object has its number only.
+        unsafe { replace(number, end_number) };
     }
     drop(end);
     // The port that it was bound to before.
@@ -263,8 +249,11 @@ fn copy_options(from: c_int, to: c_int) {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let mut len = size_of::<libc::timeval>() as libc::socklen_t;
         let time_at = &raw mut time;
-        if call!(libc::SYS_getsockopt, from, libc::SOL_SOCKET, name, time_at, &raw mut len) == 0 {
-            call!(libc::SYS_setsockopt, to, libc::SOL_SOCKET, name, time_at, len);
+        // SAFETY: the time has this length.
+        unsafe {
+            if call!(libc::SYS_getsockopt, from, libc::SOL_SOCKET, name, time_at, &raw mut len) == 0 {
+                call!(libc::SYS_setsockopt, to, libc::SOL_SOCKET, name, time_at, len);
+            }
         }
     }
 }
@@ -279,7 +268,7 @@ pub fn sender(socket: &Socket, name: &Arc<Name>) -> Result<Arc<Sender>, linerate
     }
     let (link, end) = link::join(name, &Arc::new(Settings::default()), false, mover::run)?;
     let sender = Arc::new(Sender { link, end });
-    change(socket, |socket| socket.sender = Some(sender.clone()));
+    change(socket, |state| state.sender = Some(sender.clone()));
     // The frames that went to another port before.
     if let Some(before) = &socket.sender {
         before.link.settle();
