@@ -5,10 +5,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::debians::Debian;
+use linerate_testkit::{Debian, InTime};
+
 use crate::machine::{newer, unpacked};
 use crate::namespace::Namespace;
-use crate::wait::InTime;
 
 /// A process that ends with this value, and with the test.
 struct Process {

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use linerate_testkit::{Deadline, MOST};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::wait::{Deadline, MOST};
 
 /// The longest time for a command.
 const PATIENCE: Duration = MOST;

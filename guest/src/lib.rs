@@ -26,16 +26,12 @@
 //! - `traffic`: what it sends and receives there
 //! - `scenario`: what every card must be able to do
 //! - `served`: cards of ours in the guest, served by the test itself
-//! - `debians`: Debian 13's programs beside this machine's
-//! - [`wait`]: waits that end, which the tests of all crates share
 //!
 //! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
 //! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
 //! and the kernels. Nothing here sleeps: every wait is for an event, with a bound.
 
 mod back_end;
-#[path = "../../crates/linerate/tests/debians/mod.rs"]
-mod debians;
 mod guest;
 mod initramfs;
 mod machine;
@@ -44,12 +40,9 @@ mod namespace;
 mod scenario;
 mod served;
 mod traffic;
-#[path = "../../crates/linerate/tests/wait/mod.rs"]
-pub mod wait;
 mod wire;
 
 pub use back_end::{OpenVswitch, Passt};
-pub use debians::Debian;
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use linerate_testkit::{Debian, MOST};
 use tempfile::TempDir;
 
-use crate::debians::Debian;
 use crate::guest::Guest;
 use crate::initramfs;
 use crate::namespace::Namespace;
-use crate::wait::MOST;
 use crate::wire::Wire;
 
 /// A machine to be booted: q35, 768 MiB, and one processor. With two, QEMU's emulation of processors (10.0)

@@ -4,34 +4,29 @@
 
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::Command;
 
-use crate::wait::InTime;
 use crate::wire::Wire;
 
 /// A network namespace, removed when it is dropped.
-pub struct Namespace {
-    name: String,
-}
+pub struct Namespace(linerate_testkit::Namespace);
 
 impl Namespace {
     /// Makes a namespace without any interface that is up, and without IPv6, so that nothing is sent unasked.
     pub fn new(name: &str) -> Namespace {
-        let namespace = Namespace { name: format!("lr-{name}-{}", std::process::id()) };
-        execute("ip", &["netns", "add", &namespace.name]);
-        namespace.run("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6");
-        namespace
+        let namespace = linerate_testkit::Namespace::new(name);
+        namespace.disable_ipv6("all");
+        Namespace(namespace)
     }
 
     /// Returns its name, for `ip netns`.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// Runs a command in it that must succeed, and returns its output.
     #[track_caller]
     pub fn run(&self, command: &str) -> String {
-        execute("ip", &["netns", "exec", &self.name, "sh", "-c", command])
+        self.0.script(command)
     }
 
     /// Makes a TAP interface for a card with `queues` queues, and sets it up.
@@ -50,7 +45,7 @@ impl Namespace {
         // A thread that enters a namespace stays there, so this one ends.
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let namespace = File::open(format!("/run/netns/{}", self.name)).expect("the namespace");
+                let namespace = File::open(format!("/run/netns/{}", self.0.name)).expect("the namespace");
                 rustix::thread::move_into_link_name_space(
                     std::os::fd::AsFd::as_fd(&namespace),
                     Some(rustix::thread::LinkNameSpaceType::Network),
@@ -80,20 +75,5 @@ fn packet_socket(interface: &str) -> OwnedFd {
         let bound = libc::bind(socket, (&raw const address).cast(), len);
         assert_eq!(bound, 0, "bind to {interface}: {}", std::io::Error::last_os_error());
         socket_fd
-    }
-}
-
-#[track_caller]
-fn execute(program: &str, arguments: &[&str]) -> String {
-    let output =
-        Command::new(program).args(arguments).output_in_time().unwrap_or_else(|error| panic!("{program}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::wait::MOST;
+use linerate_testkit::MOST;
 
 /// A cable that ends in the test: each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {

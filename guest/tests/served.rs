@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate::sim82599::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
 use linerate::traffic::Generator;
-use linerate_guest::wait::Deadline;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
+use linerate_testkit::Deadline;
 use serde_json::Value;
 
 /// Messages of drivers about faults that a real card does not have.

@@ -20,8 +20,8 @@ use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::port::{Link, Port, PortName, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
-use linerate_guest::wait::{Deadline, InTime, MOST, end_of, output_of, until};
-use linerate_guest::{Debian, Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
+use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
+use linerate_testkit::{Deadline, Debian, InTime, MOST, end_of, output_of, until};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,

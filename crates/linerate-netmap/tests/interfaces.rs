@@ -2,7 +2,6 @@
 //! stack, and both as ports of a switch.
 
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kit::{InTime, World, until};
@@ -15,29 +14,16 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 mod kit;
 
 /// A network namespace, which is deleted with the test.
-struct Namespace(String);
+struct Namespace(kit::Namespace);
 
 impl Namespace {
     fn new(test: &str) -> Namespace {
-        let namespace = Namespace(format!("linerate-{test}-{}", std::process::id()));
-        namespace.add();
-        namespace
-    }
-
-    fn add(&self) {
-        let made = Command::new("ip").args(["netns", "add", &self.0]).status();
-        assert!(made.expect("iproute2 is there: apt install iproute2").success());
-    }
-
-    fn delete(&self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).output();
+        Namespace(kit::Namespace::new(test))
     }
 
     /// Runs a program in it; returns whether it succeeds.
     fn runs(&self, words: &str) -> bool {
-        let output =
-            Command::new("ip").args(["netns", "exec", &self.0]).args(words.split(' ')).output_in_time().unwrap();
-        output.status.success()
+        self.0.command(words).output_in_time().unwrap().status.success()
     }
 
     #[track_caller]
@@ -47,7 +33,7 @@ impl Namespace {
 
     /// Starts a server there.
     fn world(&self) -> World {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).unwrap();
+        let file = std::fs::File::open(format!("/run/netns/{}", self.0.name)).unwrap();
         let serve = move || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             World::served(0o600)
@@ -56,17 +42,11 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        self.delete();
-    }
-}
-
 /// Makes two namespaces with a veth pair between them: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the
 /// other.
 fn pair(test: &str) -> [Namespace; 2] {
     let ends = [Namespace::new(&format!("{test}0")), Namespace::new(&format!("{test}1"))];
-    ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0));
+    ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0.name));
     for (n, end) in ends.iter().enumerate() {
         end.run(&format!("ip link set n{n} addrgenmode none"));
         end.run(&format!("ip address add 10.88.0.{}/24 dev n{n}", n + 1));
@@ -86,9 +66,9 @@ fn programs_send_and_receive_on_interfaces() {
     // As netmap's script 024, in both directions.
     let (near, far) = ((&a.0, "n0"), (&b.0, "n1"));
     for (from, to) in [(near, far), (far, near)] {
-        let mut receiver = to.0.start_soon(&format!("receive {} 20000 poll", to.1));
+        let receiver = to.0.start_soon(&format!("receive {} 20000 poll", to.1));
         let _sender = from.0.start_soon(&format!("send {} 100000000 1000 poll", from.1));
-        let (code, said) = receiver.end();
+        let (code, said) = receiver.ended();
         assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
     }
 }
@@ -98,16 +78,16 @@ fn programs_send_and_receive_on_interfaces() {
 fn an_interface_has_a_ring_for_each_of_its_queues() {
     let ends = ["nq0", "nq1"].map(Namespace::new);
     let queues = "numtxqueues 4 numrxqueues 4";
-    ends[0].run(&format!("ip link add n0 {queues} type veth peer name n1 netns {} {queues}", ends[1].0));
+    ends[0].run(&format!("ip link add n0 {queues} type veth peer name n1 netns {} {queues}", ends[1].0.name));
     let [a, b] = ends.map(|end| (end.world(), end));
     let client = |world: &World| Client::find(world.folder.path(), "n0").unwrap().unwrap();
     let rings = client(&a.0).info("n0").unwrap();
     assert_eq!((rings.tx, rings.rx), (4, 4));
     let last = a.0.start("open n0-3");
     drop(last);
-    let mut receiver = b.0.start("receive n1 20000 poll");
+    let receiver = b.0.start("receive n1 20000 poll");
     let _sender = a.0.start_soon("send n0 100000000 1000 poll");
-    let (code, said) = receiver.end();
+    let (code, said) = receiver.ended();
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
     let rings = client(&a.0).info("n0").unwrap();
     assert_eq!((rings.tx, rings.rx), (4, 4), "it is open now");
@@ -232,12 +212,12 @@ fn a_deleted_interface_leaves_its_switch() {
 #[test]
 fn a_namespace_goes_with_its_last_program() {
     let ends = ["nn0", "nn1"].map(Namespace::new);
-    let make = format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0);
+    let make = format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0.name);
     let [near, far] = ends;
     let has_gone = |far: &Namespace| {
         near.run(&make);
         let world = World::new();
-        let file = std::fs::File::open(format!("/run/netns/{}", far.0)).unwrap();
+        let file = std::fs::File::open(format!("/run/netns/{}", far.0.name)).unwrap();
         let started = std::thread::scope(|scope| {
             let start = || {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -253,8 +233,8 @@ fn a_namespace_goes_with_its_last_program() {
     let is_gone = (0..10).any(|_| {
         let is_gone = has_gone(&far);
         // The kernel deletes a namespace's interfaces a moment after its end.
-        far.delete();
-        far.add();
+        far.0.delete();
+        far.0.add();
         let begin = Instant::now();
         while !near.runs(&make) {
             assert!(begin.elapsed() < Duration::from_secs(60), "the deleted namespace's veth is still there");
@@ -272,17 +252,18 @@ fn programs_hear_that_their_interface_is_deleted() {
     let make = "ip link add n0 type veth peer name n1";
     namespace.run(make);
     let world = namespace.world();
-    let mut receivers = ["n0", "n0^"].map(|name| world.start(&format!("receive {name} 1 poll")));
+    let receivers = ["n0", "n0^"].map(|name| world.start(&format!("receive {name} 1 poll")));
     let holder = world.start("open n1");
     namespace.run("ip link delete n0");
-    for receiver in &mut receivers {
-        let (code, said) = receiver.end();
-        assert!(code == Some(1) && said.contains("poll: Input/output error, 0 frames were received"), "{said}");
+    for receiver in receivers {
+        let (status, _, errors) = receiver.end();
+        let text = "poll: Input/output error, 0 frames were received";
+        assert!(status.code() == Some(1) && errors.contains(text), "{errors}");
     }
     namespace.run(make);
-    let mut receiver = world.start("receive n1 2000 poll");
+    let receiver = world.start("receive n1 2000 poll");
     let _sender = world.start_soon("send n0 100000000 100 poll");
-    let (code, said) = receiver.end();
+    let (code, said) = receiver.ended();
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
     drop(holder);
 }
@@ -292,10 +273,10 @@ fn programs_hear_that_their_interface_is_deleted() {
 fn an_interface_is_exclusive_while_a_program_has_it() {
     let [a, b] = ["nd0", "nd1"].map(Namespace::new);
     // The interfaces are not set up: Linux would send packets of its own, for neighbours, routers and groups.
-    a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0));
+    a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0.name));
     let told = |end: &Namespace, file: &str| {
         let path = format!("/sys/class/net/{file}");
-        let output = Command::new("ip").args(["netns", "exec", &end.0, "cat", &path]).output_in_time().unwrap();
+        let output = end.0.of(["cat", &path]).output_in_time().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_string()
     };
     let is_up = |end: &Namespace, name: &str| {
@@ -304,10 +285,10 @@ fn an_interface_is_exclusive_while_a_program_has_it() {
     };
     let (near, far) = (a.world(), b.world());
     let holder = near.start("open n0");
-    let mut receiver = far.start("receive n1 2000 poll");
+    let receiver = far.start("receive n1 2000 poll");
     assert!(is_up(&a, "n0") && is_up(&b, "n1"));
     let sender = near.start_soon("send n0 100000000 100 poll");
-    let (code, said) = receiver.end();
+    let (code, said) = receiver.ended();
     assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{said}");
     drop(sender);
     let receiver = far.start("open n1");

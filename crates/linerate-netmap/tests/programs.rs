@@ -1,7 +1,7 @@
 //! A program that knows only netmap's interface (`program.c`), over the shared object: in processes of their own, with
 //! a server in this one.
 
-use kit::{Running, World};
+use kit::{Process, World};
 
 #[allow(dead_code)] // each test uses a part of it
 mod kit;
@@ -13,12 +13,12 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
         [("poll", 60, 200_000), ("select", 1500, 100_000), ("epoll", 9000, 20_000), ("busy", 60, 200_000)]
     {
         // A pipe is in the memory of the process that makes it; these two are in one memory, as requested.
-        let mut bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
-        let mut receiver = world.start(&format!("receive y}}1 {count} {how}"));
-        let mut sender = world.start(&format!("send x{{1 {count} {len} {how}"));
-        sender.said(&format!("sent {count}"));
-        bridge.said(&format!("moved {count} swapped 1"));
-        receiver.said(&format!("received {count} bad 0 disordered 0 missing 0"));
+        let bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
+        let receiver = world.start(&format!("receive y}}1 {count} {how}"));
+        let sender = world.start(&format!("send x{{1 {count} {len} {how}"));
+        sender.says(&format!("sent {count}"));
+        bridge.says(&format!("moved {count} swapped 1"));
+        receiver.says(&format!("received {count} bad 0 disordered 0 missing 0"));
     }
 }
 
@@ -28,9 +28,9 @@ fn packets_pass_a_switch_whole_and_in_order() {
     for (how, len) in [("poll", 60), ("select", 1514), ("epoll", 5000)] {
         // A switch drops packets without room, so that more are sent than received. The next sender has its own switch,
         // without packets of the last one.
-        let mut receiver = world.start(&format!("receive valeT{how}:b 50000 {how}"));
+        let receiver = world.start(&format!("receive valeT{how}:b 50000 {how}"));
         let _sender = world.start(&format!("send valeT{how}:a 100000000 {len} {how}"));
-        let (code, said) = receiver.end();
+        let (code, said) = receiver.ended();
         assert_eq!(code, Some(0), "{said}");
         assert!(said.starts_with("received ") && said.contains(" bad 0 disordered 0 "), "{said}");
     }
@@ -39,35 +39,35 @@ fn packets_pass_a_switch_whole_and_in_order() {
 #[test]
 fn the_first_program_starts_a_missing_server() {
     let world = World::new();
-    let mut receiver = world.start("receive valeT2:b 20000 poll");
+    let receiver = world.start("receive valeT2:b 20000 poll");
     let _sender = world.start("fill valeT2:a");
-    assert_eq!(receiver.end().0, Some(0));
+    assert_eq!(receiver.ended().0, Some(0));
 }
 
 #[test]
 fn the_older_api_is_answered_as_well() {
     let world = World::served(0o600);
-    let mut receiver = world.start("receive old:x}5 10000 poll");
-    let mut sender = world.start("send old:x{5 10000 300 poll");
-    sender.said("sent 10000");
-    receiver.said("received 10000 bad 0 disordered 0 missing 0");
+    let receiver = world.start("receive old:x}5 10000 poll");
+    let sender = world.start("send old:x{5 10000 300 poll");
+    sender.says("sent 10000");
+    receiver.says("received 10000 bad 0 disordered 0 missing 0");
 }
 
 #[test]
 fn rings_are_opened_one_by_one_and_by_direction() {
     let world = World::served(0o600);
     // Two pairs each; packets of a ring arrive at the ring of the same number.
-    let mut second = world.start("receive valeT4:b-1# 1000 poll");
+    let second = world.start("receive valeT4:b-1# 1000 poll");
     let _other = world.start("open valeT4:b-0");
     let _sender = world.start("send valeT4:a-1# 100000000 60 poll");
-    assert_eq!(second.end().0, Some(0));
-    let mut receiver = world.start("receive valeU4:b/R 1000 poll");
+    assert_eq!(second.ended().0, Some(0));
+    let receiver = world.start("receive valeU4:b/R 1000 poll");
     let _opposite = world.start("open valeU4:b/T");
     // The same request shares its rings; other requests overlap with them.
     let _same = world.start("open valeU4:b/R");
     assert!(world.refused("open valeU4:b").contains("taken already"));
     let _sender = world.start("send valeU4:a/T 100000000 60 poll");
-    assert_eq!(receiver.end().0, Some(0));
+    assert_eq!(receiver.ended().0, Some(0));
     assert!(world.refused("open valeU4:b-7").contains("no such rings"));
     assert!(world.refused("open valeU4:b^").contains("no such rings"));
 }
@@ -78,7 +78,7 @@ fn a_monitor_gets_sent_and_received_packets() {
     let _port = world.start("fill valeT5:a");
     let _other = world.start("receive valeT5:b 100000000 poll");
     for monitor in ["valeT5:a/t", "valeT5:a/zrt", "valeT5:b/r"] {
-        let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).end();
+        let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).ended();
         assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
     }
     assert!(world.refused("open valeT5:none/r").contains("not open"));
@@ -96,22 +96,22 @@ fn a_pipe_between_processes_has_monitors() {
         let _receiver = world.start("receive seen}7 100000000 poll");
         let _sender = world.start("fill seen{7");
         for monitor in ["seen{7/t", "seen}7/zrt", "seen}7/r", "seen{7/rt"] {
-            let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).end();
+            let (code, said) = world.start(&format!("receive {monitor} 5000 poll")).ended();
             assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
         }
     }
     // Idle monitors, and monitors that begin and end, lose copies, and the pipe loses no packet.
     for len in [60, 5000] {
-        let mut receiver = world.start("receive seen}8 100000 poll");
+        let receiver = world.start("receive seen}8 100000 poll");
         let _idle = world.start("open seen}8/r");
-        let mut sender = world.start(&format!("send seen{{8 100000 {len} poll"));
+        let sender = world.start(&format!("send seen{{8 100000 {len} poll"));
         for _ in 0..3 {
             // The sender may have ended, so that its port is closed.
-            let mut monitor = Running::new(world.command("open seen{8/rt"));
-            assert!(monitor.line() == "ready" || monitor.end().1.contains("not open"));
+            let mut monitor = Process::start(&mut world.command("open seen{8/rt"));
+            assert!(monitor.line() == "ready" || monitor.end().2.contains("not open"));
         }
-        sender.said("sent 100000");
-        receiver.said("received 100000 bad 0 disordered 0 missing 0");
+        sender.says("sent 100000");
+        receiver.says("received 100000 bad 0 disordered 0 missing 0");
     }
 }
 
@@ -133,7 +133,7 @@ fn an_exclusive_port_is_refused_to_others() {
 #[test]
 fn a_process_that_is_killed_leaves_its_ports_to_others() {
     let world = World::served(0o600);
-    let mut receiver = world.start("receive valeT7:c 200000 poll");
+    let receiver = world.start("receive valeT7:c 200000 poll");
     for round in 0..20 {
         // The sender is killed at any moment.
         let mut victim = world.start_soon("fill valeT7:a");
@@ -145,7 +145,7 @@ fn a_process_that_is_killed_leaves_its_ports_to_others() {
         drop(pipe);
     }
     let _last = world.start_soon("fill valeT7:a");
-    let (code, said) = receiver.end();
+    let (code, said) = receiver.ended();
     // Each of them begins with frame 0.
     assert!(code == Some(1) && said.contains(" bad 0 "), "{said}");
 }
@@ -153,14 +153,14 @@ fn a_process_that_is_killed_leaves_its_ports_to_others() {
 #[test]
 fn the_end_of_the_server_is_an_error() {
     let mut world = World::served(0o600);
-    let mut waiting = world.start("receive valeT8x:b 1 poll");
+    let waiting = world.start("receive valeT8x:b 1 poll");
     let mut selecting = world.start("receive valeT8x:c 1 select");
-    let mut busy = world.start("fill valeT8:a");
-    let mut busy_on_a_pipe = world.start("fill x{1");
+    let busy = world.start("fill valeT8:a");
+    let busy_on_a_pipe = world.start("fill x{1");
     world.server = None;
-    for (running, what) in [(&mut waiting, "poll"), (&mut busy, "gone"), (&mut busy_on_a_pipe, "gone")] {
-        let (code, said) = running.end();
-        assert!(code == Some(1) && said.contains(what), "{said}");
+    for (process, what) in [(waiting, "poll"), (busy, "gone"), (busy_on_a_pipe, "gone")] {
+        let (status, _, errors) = process.end();
+        assert!(status.code() == Some(1) && errors.contains(what), "{errors}");
     }
     // select(2) reports an error as a ready descriptor, so that the receiver asks again and again.
     selecting.child.kill().unwrap();
@@ -169,13 +169,13 @@ fn the_end_of_the_server_is_an_error() {
 #[test]
 fn the_socket_s_permissions_admit_users() {
     let world = World::served(0o600);
-    let mut running = Running::new(world.command_of_nobody("open valeT9:a"));
-    assert_eq!(running.line(), "");
-    let said = running.end().1;
-    assert!(said.contains("Permission denied") && said.contains("another mode or group"), "{said}");
+    let mut process = Process::start(&mut world.command_of_nobody("open valeT9:a"));
+    assert_eq!(process.line(), "");
+    let errors = process.end().2;
+    assert!(errors.contains("Permission denied") && errors.contains("another mode or group"), "{errors}");
 
     let world = World::served(0o666);
-    assert_eq!(Running::new(world.command_of_nobody("open valeT9:a")).line(), "ready");
+    assert_eq!(Process::start(&mut world.command_of_nobody("open valeT9:a")).line(), "ready");
 }
 
 #[test]
@@ -216,12 +216,11 @@ fn flags_of_slots_count_on_a_switch() {
 fn packets_outside_buffers_can_be_long() {
     let world = World::served(0o600);
     for len in [60, 2048, 2049, 65_535] {
-        let mut receiver = world.start("receive valeIn:b 300 poll");
+        let receiver = world.start("receive valeIn:b 300 poll");
         // A switch drops packets without room.
-        let mut sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
-        let (code, said) = sender.end();
-        assert_eq!((code, &*said), (Some(0), "sent 3000"));
-        let (code, said) = receiver.end();
+        let sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
+        sender.says("sent 3000");
+        let (code, said) = receiver.ended();
         assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{len}: {said}");
     }
 }

@@ -53,7 +53,7 @@ fn all() -> String {
 }
 
 impl Pair {
-    fn start(&self, words: &str, port: &str, rest: &str) -> kit::Running {
+    fn start(&self, words: &str, port: &str, rest: &str) -> kit::Process {
         self.world.start(format!("{words} {port} {rest}").trim_end())
     }
 
@@ -61,11 +61,11 @@ impl Pair {
     fn is_copied_before_it_is_received(&self, from: &str, to: &str, monitor: &str) {
         for len in LENGTHS {
             let (_from, _to) = (self.start("open", from, ""), self.start("open", to, ""));
-            let mut monitor = self.start("receive", monitor, &format!("{COUNT} poll"));
-            let mut sender = self.start("send", from, &format!("{COUNT} {len} poll"));
-            monitor.said(&all());
-            self.start("receive", to, &format!("{COUNT} poll")).said(&all());
-            sender.said(&format!("sent {COUNT}"));
+            let monitor = self.start("receive", monitor, &format!("{COUNT} poll"));
+            let sender = self.start("send", from, &format!("{COUNT} {len} poll"));
+            monitor.says(&all());
+            self.start("receive", to, &format!("{COUNT} poll")).says(&all());
+            sender.says(&format!("sent {COUNT}"));
         }
     }
 }
@@ -91,10 +91,10 @@ fn a_monitor_copies_sent_frames_that_their_receiver_has_not_read() {
 fn a_zero_copy_monitor_waits_until_its_port_has_read() {
     for pair in pairs("Sc") {
         let _near = pair.start("open", &pair.near, "");
-        let mut holder = pair.start("hold", &pair.monitored, &COUNT.to_string());
-        let mut sender = pair.start("send", &pair.far, &format!("{COUNT} 60 poll"));
-        holder.said(&all());
-        sender.said(&format!("sent {COUNT}"));
+        let holder = pair.start("hold", &pair.monitored, &COUNT.to_string());
+        let sender = pair.start("send", &pair.far, &format!("{COUNT} 60 poll"));
+        holder.says(&all());
+        sender.says(&format!("sent {COUNT}"));
     }
 }
 
@@ -104,11 +104,11 @@ fn a_zero_copy_monitor_of_a_switch_s_port_does_not_wait_for_a_receiver() {
     for pair in pairs("Sd").into_iter().filter(|pair| pair.near.starts_with("vale")) {
         for len in LENGTHS {
             let (_near, _far) = (pair.start("open", &pair.near, ""), pair.start("open", &pair.far, ""));
-            let mut monitor = pair.start("receive", &format!("{}/z", pair.monitored), &format!("{COUNT} poll"));
-            let mut sender = pair.start("send", &pair.near, &format!("{COUNT} {len} poll"));
-            monitor.said(&all());
-            sender.said(&format!("sent {COUNT}"));
-            pair.start("receive", &pair.far, &format!("{COUNT} poll")).said(&all());
+            let monitor = pair.start("receive", &format!("{}/z", pair.monitored), &format!("{COUNT} poll"));
+            let sender = pair.start("send", &pair.near, &format!("{COUNT} {len} poll"));
+            monitor.says(&all());
+            sender.says(&format!("sent {COUNT}"));
+            pair.start("receive", &pair.far, &format!("{COUNT} poll")).says(&all());
         }
     }
 }
@@ -120,9 +120,9 @@ fn a_zero_copy_monitor_of_a_pipe_waits_for_the_other_end() {
     for len in LENGTHS {
         let _far = pipe.start("open", &pipe.far, "");
         let mut keeper = pipe.start("keep", &pipe.near, &format!("{COUNT} {len}"));
-        assert_eq!(keeper.line(), "blocked", "{}", keeper.end().1);
-        pipe.start("receive", &pipe.far, &format!("{COUNT} poll")).said(&all());
-        keeper.said(&all());
+        assert_eq!(keeper.line(), "blocked", "{}", keeper.end().2);
+        pipe.start("receive", &pipe.far, &format!("{COUNT} poll")).says(&all());
+        keeper.says(&all());
     }
 }
 
@@ -141,9 +141,9 @@ fn every_other_port_of_a_switch_receives_a_broadcast() {
             let others = ports.iter().enumerate().filter(|(n, _)| *n != sender);
             let receivers: Vec<_> =
                 others.map(|(_, port)| world.start(&format!("receive {port} {COUNT} poll"))).collect();
-            world.start(&format!("send {} {COUNT} 274 poll", ports[sender])).said(&format!("sent {COUNT}"));
-            for mut receiver in receivers {
-                receiver.said(&all());
+            world.start(&format!("send {} {COUNT} 274 poll", ports[sender])).says(&format!("sent {COUNT}"));
+            for receiver in receivers {
+                receiver.says(&all());
             }
         }
     }
@@ -156,9 +156,9 @@ fn a_pipe_passes_frames_in_both_directions() {
     let _held = (pipe.start("open", &pipe.near, ""), pipe.start("open", &pipe.far, ""));
     for (from, to) in [(&pipe.far, &pipe.near), (&pipe.near, &pipe.far)] {
         for len in LENGTHS {
-            let mut receiver = pipe.start("receive", to, &format!("{COUNT} poll"));
-            pipe.start("send", from, &format!("{COUNT} {len} poll")).said(&format!("sent {COUNT}"));
-            receiver.said(&all());
+            let receiver = pipe.start("receive", to, &format!("{COUNT} poll"));
+            pipe.start("send", from, &format!("{COUNT} {len} poll")).says(&format!("sent {COUNT}"));
+            receiver.says(&all());
         }
     }
 }

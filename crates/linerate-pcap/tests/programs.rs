@@ -8,7 +8,7 @@ use linerate::Batch;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Deadline, InTime, Namespace, Running, World, capture, folder, port, program, send};
+use kit::{Deadline, InTime, Namespace, Process, World, capture, folder, port, program, send};
 
 /// tcpdump with this object on a port prints and writes what tcpdump prints and writes on its interface, where both see the
 /// same frames.
@@ -35,15 +35,15 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
             }
             let file = written[usize::from(is_ours)].display().to_string();
             command.args(arguments.iter().map(|&word| if word == "FILE" { &*file } else { word }));
-            Running::new(&mut command)
+            Process::start(&mut command)
         });
         for running in &mut both {
-            running.wait_for("listening on");
+            running.await_error("listening on");
         }
         let mut send = namespace.command("tcpreplay", false);
         let sent = send.args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output_in_time();
         assert!(sent.expect("tcpreplay is there").status.success());
-        let [theirs, ours] = both.map(Running::said);
+        let [theirs, ours] = both.map(Process::said);
         assert_eq!(ours, theirs, "{arguments:?}");
         assert!(arguments.contains(&"-w") || theirs.lines().count() >= 3, "{theirs}");
     }
@@ -65,7 +65,7 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let program = program().display().to_string();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
         let mut command = namespace.command(&program, is_ours);
-        Running::new(command.args(["api", device])).said().replace(device, "v1")
+        Process::start(command.args(["api", device])).said().replace(device, "v1")
     });
     assert_eq!(ours, theirs);
     assert!(theirs.lines().count() > 50, "{theirs}");
@@ -79,7 +79,7 @@ fn a_refused_direction_has_an_alternative() {
     let namespace = Namespace::new("direction");
     let outgoing = |device: &str, is_ours| {
         let mut command = namespace.command(&program().display().to_string(), is_ours);
-        Running::new(command.args(["outgoing", device])).said()
+        Process::start(command.args(["outgoing", device])).said()
     };
     let said = outgoing("packet:v0?ring=64", true);
     assert_eq!(said, "-1 this port captures what it receives; what the interface sends: capture from v0\n");
@@ -100,14 +100,14 @@ fn frames_of_a_larger_mtu_are_captured() {
     drop(writer);
     let mut both = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
         let mut command = namespace.command("tcpdump", is_ours);
-        Running::new(command.args(["-i", device, "-nn", "-t", "-e", "-x", "-c", "6"]))
+        Process::start(command.args(["-i", device, "-nn", "-t", "-e", "-x", "-c", "6"]))
     });
     for running in &mut both {
-        running.wait_for("listening on");
+        running.await_error("listening on");
     }
     let sent = namespace.command("tcpreplay", false).args(["-q", "-i", "v0"]).arg(&frames).output_in_time();
     assert!(sent.expect("tcpreplay is there").status.success());
-    let [theirs, ours] = both.map(Running::said);
+    let [theirs, ours] = both.map(Process::said);
     assert_eq!(ours, theirs);
     assert!(theirs.contains("length 9014"), "{theirs}");
 }
@@ -144,10 +144,10 @@ fn a_child_sends_beside_its_parent() {
     let namespace = Namespace::new("both");
     let program = program().display().to_string();
     let mut tcpdump = namespace.command("tcpdump", false);
-    let mut tcpdump = Running::new(tcpdump.args(["-i", "v1", "-nn", "-t", "-x", "-c", "401"]));
-    tcpdump.wait_for("listening on");
+    let mut tcpdump = Process::start(tcpdump.args(["-i", "v1", "-nn", "-t", "-x", "-c", "401"]));
+    tcpdump.await_error("listening on");
     let mut both = namespace.command(&program, true);
-    assert_eq!(Running::new(both.args(["both", "packet:v0", "200"])).said(), "sent\n");
+    assert_eq!(Process::start(both.args(["both", "packet:v0", "200"])).said(), "sent\n");
     let all = tcpdump.said();
     let frames = all.split("\n\t0x0000:").skip(1);
     let mut marks: Vec<&str> = frames.map(|frame| &frame[17..21]).collect();
@@ -190,7 +190,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     let mut other = port("vale91:sender");
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, SENT);
-    slow.interrupt();
+    slow.stop();
     let said = slow.said();
     let numbers: Vec<u64> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let [frames, received, dropped, disorder] = numbers[..] else { panic!("{said}") };
@@ -208,7 +208,7 @@ fn a_filter_decides_what_is_counted() {
     let mut other = port("vale92:b");
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 4000);
-    loops.interrupt();
+    loops.stop();
     assert_eq!(loops.said(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
 }
 
@@ -270,7 +270,7 @@ fn a_descriptor_without_frames_is_not_readable() {
     let world = World::new();
     let mut command = Command::new(program());
     command.args(["quiet", "vale65:a"]).env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path());
-    let mut quiet = Running::with_input(&mut command, Stdio::piped());
+    let mut quiet = Process::with_input(&mut command, Stdio::piped());
     let said: Vec<String> = (0..6).map(|_| quiet.line()).collect();
     let nothing = ["is_readable(pcap, 0): 0", "is_readable(pcap, 0): 0", "is_readable(other, 0): 0"];
     assert_eq!(said[..3], nothing);
@@ -399,7 +399,7 @@ fn a_cut_capture_ends_with_an_error() {
         assert!(said.contains(call) && said.contains("it is cut after frame 4"), "{said}{errors}");
     }
     let mut tcpdump = world.command("tcpdump");
-    let (status, said, errors) = Running::new(tcpdump.args(["-Z", "root", "-nn", "-i", &name])).end();
+    let (status, said, errors) = Process::start(tcpdump.args(["-Z", "root", "-nn", "-i", &name])).end();
     assert_eq!((status.code(), said.lines().count()), (Some(1), 4), "{said}{errors}");
     assert!(errors.contains("it is cut after frame 4"), "{errors}");
 }
@@ -412,8 +412,8 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     let mut tx = port.tx(0).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut command = world.command("tcpdump");
-    let mut tcpdump = Running::new(command.args(["-Z", "root", "-i", "vale71:b", "-w"]).arg(file.path()));
-    tcpdump.wait_for("listening on");
+    let mut tcpdump = Process::start(command.args(["-Z", "root", "-i", "vale71:b", "-w"]).arg(file.path()));
+    tcpdump.await_error("listening on");
     tcpdump.wait_for_sleep();
     tcpdump.pause(true);
     send(&port, &mut tx, 500);
@@ -439,7 +439,7 @@ fn a_loop_on_a_port_that_is_gone_sleeps() {
         assert_eq!(again.line(), "vale72:a: the process that served it is gone; open it again");
         again.wait_for_sleep();
     }
-    again.interrupt();
+    again.stop();
     assert!(again.end().0.success());
 }
 
@@ -513,9 +513,10 @@ fn texts_are_there_without_the_system_s_libpcap() {
     let hidden = "for file in /usr/lib/*-linux-gnu/libpcap.so.*.*.*; do mount --bind /dev/null \"$file\" || exit; done; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", hidden, "sh"]).arg(program()).args(["texts", ""]);
-    let said = Running::new(command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path())).said();
+    let said =
+        Process::start(command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path())).said();
     assert!(said.starts_with("linerate's libpcap") && said.matches("apt install libpcap0.8").count() == 2, "{said}");
-    let theirs = Running::new(Command::new(program()).args(["texts", ""])).said();
+    let theirs = Process::start(Command::new(program()).args(["texts", ""])).said();
     assert!(theirs.starts_with("libpcap version") && !theirs.contains("apt install"), "{theirs}");
 }
 
@@ -527,17 +528,17 @@ fn programs_that_cancel_threads_end_at_ctrl_c() {
     // then with no libpcap.
     for (device, threads) in [("vale74:a", 2), ("sim:ctrl?rate=1", 3)] {
         let mut iftop = world.command("/usr/sbin/iftop");
-        let iftop = Running::new(iftop.args(["-t", "-n", "-i", device]));
+        let iftop = Process::start(iftop.args(["-t", "-n", "-i", device]));
         iftop.wait_for_threads(threads);
-        iftop.interrupt();
+        iftop.stop();
         iftop.must_end("Ctrl-C");
         let mut ettercap = world.command("ettercap");
         let ettercap = ettercap.args(["-T", "-q", "-u", "-z", "-i", device]);
-        let mut ettercap = Running::with_input(ettercap, std::process::Stdio::piped());
-        ettercap.wait_for_line("for inline help");
+        let mut ettercap = Process::with_input(ettercap, std::process::Stdio::piped());
+        ettercap.await_output("for inline help");
         // Its handler locks what the interrupted thread has while that prints.
         ettercap.wait_for_main_sleep();
-        ettercap.interrupt();
+        ettercap.stop();
         ettercap.must_end("Ctrl-C");
     }
 }
@@ -585,7 +586,7 @@ fn programs_that_filter_their_system_calls_capture() {
             .map(calls_of)
     };
     let started = |mut command: Command, device: &str, lists: [String; 3]| {
-        let mut filtered = Running::new(command.args(["filtered", device]).args(lists));
+        let mut filtered = Process::start(command.args(["filtered", device]).args(lists));
         let said = filtered.line();
         assert_eq!(said, "ready", "{device}: {}", filtered.end().2);
         filtered
@@ -601,7 +602,7 @@ fn programs_that_filter_their_system_calls_capture() {
     let namespace = Namespace::new("filtered");
     let inside = || namespace.command(&program().display().to_string(), true);
     let filtered = started(inside(), "packet:v0", lists("and of `packet:IF`", &[]));
-    assert_eq!(Running::new(inside().args(["both", "packet:v1", "10"])).said(), "sent\n");
+    assert_eq!(Process::start(inside().args(["both", "packet:v1", "10"])).said(), "sent\n");
     assert_eq!(filtered.said(), "3 frames\n");
 
     let first = "the first frame that is sent at a served port";

@@ -12,7 +12,7 @@ use linerate::capture::Writer;
 use linerate::port::RxQueue;
 
 mod kit;
-use kit::{Deadline, Debian, InTime, Namespace, Running, Timely, World, capture, compiled, end_of, object, port, send};
+use kit::{Deadline, Debian, InTime, Namespace, Process, Timely, World, capture, compiled, end_of, object, port, send};
 
 /// Returns the program of packet sockets.
 fn program() -> &'static Path {
@@ -52,7 +52,8 @@ fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> 
 #[test]
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("sockets");
-    let [theirs, ours] = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, &["calls"], is_ours)).said());
+    let [theirs, ours] =
+        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["calls"], is_ours)).said());
     assert_eq!(ours.replace("packet:v1", "v1"), theirs);
     assert!(theirs.lines().count() > 75 && theirs.contains("own: 18 bytes, family 17, protocol 0003"), "{theirs}");
 }
@@ -91,7 +92,7 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
         &["receive", "raw", "3", "50"],
         &["receive", "cooked", "88b5", "30"],
     ] {
-        let mut both = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, arguments, is_ours)));
+        let mut both = [false, true].map(|is_ours| Process::start(&mut inside(&namespace, arguments, is_ours)));
         let mut said = both.each_mut().map(|running| {
             let mut said = String::new();
             while !said.ends_with("ready\n") {
@@ -124,7 +125,7 @@ fn frames_arrive_that_are_sent_in_every_way() {
     let world = World::new();
     let mut other = port("vale111:b?ring=4096");
     let mut rx = other.rx(0).unwrap();
-    let sender = Running::new(world.command(program()).args(["send", "vale111:a", &COUNT.to_string()]));
+    let sender = Process::start(world.command(program()).args(["send", "vale111:a", &COUNT.to_string()]));
     let frames = received(&mut rx, COUNT, |_| false);
     assert_eq!(sender.said(), "");
     let number = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[14], frame[15]]));
@@ -153,7 +154,7 @@ fn tcpreplay_replays_a_capture() {
     let mut rx = other.rx(0).unwrap();
     let replay = |name: &str| {
         let mut command = world.command("tcpreplay");
-        Running::new(command.args(["-i", name, "-t"]).arg(&frames).current_dir(&scratch))
+        Process::start(command.args(["-i", name, "-t"]).arg(&frames).current_dir(&scratch))
     };
     let running = replay("vale112:a");
     assert!(received(&mut rx, 1000, |_| false) == expected);
@@ -240,7 +241,7 @@ sniffer.join()
 print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr(port))
 "#;
     let said = with_responder("vale113:r", || {
-        Running::new(world.command_of(debian, "/usr/bin/python3").args(["-c", script, "vale113:s"])).said()
+        Process::start(world.command_of(debian, "/usr/bin/python3").args(["-c", script, "vale113:s"])).said()
     });
     let address = said.trim_end().rsplit(' ').next().unwrap().to_string();
     let expected =
@@ -255,17 +256,17 @@ fn arp_scan_and_arping_find_hosts() {
     let world = World::new();
     with_responder("vale114:r", || {
         let scan = ["-I", "vale114:s", "--arpspa=10.0.0.9", "--plain", "10.0.0.1-10.0.0.6"];
-        let said = Running::new(world.command("/usr/sbin/arp-scan").args(scan)).said();
+        let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
         let hosts: Vec<&str> = said.lines().map(|line| line.split('\t').next().unwrap()).collect();
         assert_eq!(hosts, ["10.0.0.2", "10.0.0.4", "10.0.0.6"], "{said}");
         // Where the port is of the program alone, its socket asks for the address after the handle is open.
         for port in ["p114{1", "sim:114", "vale114:o"] {
             let scan = ["-I", port, "--arpspa=10.0.0.9", "-r", "1", "10.0.0.1-10.0.0.3"];
-            let said = Running::new(world.command("/usr/sbin/arp-scan").args(scan)).said();
+            let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
             assert!(said.contains(&format!("Interface: {port}, type: EN10MB, MAC: 02:")), "{said}");
         }
         let ping = ["-I", "vale114:p", "-S", "10.0.0.9", "-c", "2", "10.0.0.8"];
-        let said = Running::new(world.command("/usr/sbin/arping").args(ping)).said();
+        let said = Process::start(world.command("/usr/sbin/arping").args(ping)).said();
         assert!(said.contains("2 packets transmitted, 2 packets received"), "{said}");
     });
 }
@@ -274,7 +275,8 @@ fn arp_scan_and_arping_find_hosts() {
 #[test]
 fn descriptors_of_handles_accept_requests_about_interfaces() {
     let namespace = Namespace::new("asks");
-    let [theirs, ours] = [false, true].map(|is_ours| Running::new(&mut inside(&namespace, &["asks"], is_ours)).said());
+    let [theirs, ours] =
+        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["asks"], is_ours)).said());
     assert_eq!(ours, theirs);
     assert!(theirs.lines().count() == 57 && theirs.contains("SIOCGIFHWADDR, &request): 0"), "{theirs}");
 }
@@ -285,7 +287,7 @@ fn dumps_of_links_contain_ports() {
     let world = World::new();
     let [theirs, ours] = [("lo", false), ("vale123:a", true)].map(|(name, is_ours)| {
         let mut command = if is_ours { world.command(program()) } else { Command::new(program()) };
-        Running::new(command.args(["links", name])).said()
+        Process::start(command.args(["links", name])).said()
     });
     let port = "vale123:a 1 11043 1500 02";
     for (theirs, ours) in theirs.lines().zip(ours.lines()) {
@@ -302,7 +304,7 @@ fn sockets_survive_hostile_programs() {
     let world = World::new();
     let mut other = port("vale115:b");
     let mut rx = other.rx(0).unwrap();
-    let said = Running::new(world.command(program()).args(["hostile", "vale115:a"])).said();
+    let said = Process::start(world.command(program()).args(["hostile", "vale115:a"])).said();
     let expected = [
         "waitpid(child, &status, 0) == child: 1",
         "status: 0",
@@ -358,9 +360,9 @@ fn sockets_survive_hostile_programs() {
 fn ports_that_cannot_be_used_are_errors() {
     let world = World::new();
     let _other = port("vale118:taken");
-    let said = Running::new(world.command(program()).args(["send", "vale118:taken", "1"])).end().1;
+    let said = Process::start(world.command(program()).args(["send", "vale118:taken", "1"])).end().1;
     assert_eq!(said, "bind: Device or resource busy\n");
-    let mut waits = Running::new(world.command(program()).args(["gone", "vale118:a"]));
+    let mut waits = Process::start(world.command(program()).args(["gone", "vale118:a"]));
     assert_eq!(waits.line(), "ready");
     waits.wait_for_sleep();
     drop(world);
@@ -397,10 +399,10 @@ fn ports_with_one_side_taken_are_busy() {
         let mut taken = taken.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(Timely(taken.stdout.take().unwrap())));
         assert!(lines.by_ref().map_while(Result::ok).any(|line| line.contains("it is taken")));
-        let (_, said, errors) = Running::new(world.command(program()).args(["send", "vale119:a", "1"])).end();
+        let (_, said, errors) = Process::start(world.command(program()).args(["send", "vale119:a", "1"])).end();
         let mut tcpdump = world.command("tcpdump");
-        let mut tcpdump = Running::new(tcpdump.args(["-Z", "root", "-nn", "-i", "vale119:a"]));
-        let shown = tcpdump.wait_for(if side == "transmit" { "listening on" } else { "receive queue" });
+        let mut tcpdump = Process::start(tcpdump.args(["-Z", "root", "-nn", "-i", "vale119:a"]));
+        let shown = tcpdump.await_error(if side == "transmit" { "listening on" } else { "receive queue" });
         drop(tcpdump);
         drop(taken.stdin.take());
         lines.for_each(drop);
@@ -421,7 +423,7 @@ fn names_that_were_cut_are_refused() {
     capture(&frames, 10);
     let replay = |name: &str| {
         let mut command = world.command("tcpreplay");
-        Running::new(command.args(["-t", "-i", name]).arg(&frames)).end()
+        Process::start(command.args(["-t", "-i", name]).arg(&frames)).end()
     };
     for name in ["vale121:averyverylongportname", "vale121:averyve"] {
         let mut other = port("vale121:b");
@@ -443,7 +445,7 @@ fn ports_of_one_process_are_reported() {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.args(["calls", "vale120:a"]).env("LD_PRELOAD", object()).env("LINERATE_PORTS", scratch.path());
-    let (_, _, errors) = Running::new(&mut command).end();
+    let (_, _, errors) = Process::start(&mut command).end();
     let report =
         "linerate: nothing else reaches vale120:a, which is in this process; for ports of several: linerate serve";
     assert_eq!(errors.lines().filter(|line| *line == report).count(), 1, "{errors}");
@@ -481,7 +483,7 @@ fn random_calls_leave_nothing_behind() {
     let _sender = port("vale117:b");
     let calls = std::env::var("LINERATE_CALLS").unwrap_or("2000".to_string());
     for (name, seed) in [("vale117:a", "1"), ("null:", "2"), ("vale117:c", "3")] {
-        let said = Running::new(world.command(program()).args(["churn", name, &calls, seed])).said();
+        let said = Process::start(world.command(program()).args(["churn", name, &calls, seed])).said();
         assert_eq!(said, "0 descriptors and 0 threads more\n");
     }
 }
@@ -499,7 +501,7 @@ fn ports_need_no_privileges() {
     let start = |interface: &str| {
         let mut command = Command::new(at.join("program"));
         command.args(["send", interface, "700"]).env("LD_PRELOAD", at.join("object.so"));
-        Running::new(command.env("LINERATE_PORTS", at).current_dir(at).uid(65534).gid(65534))
+        Process::start(command.env("LINERATE_PORTS", at).current_dir(at).uid(65534).gid(65534))
     };
     assert_eq!(start("pcap:o?write").said(), "");
     let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", at.display())]).unwrap();
@@ -513,7 +515,7 @@ fn ports_need_no_privileges() {
     // A port that needs them says so: its own packet socket is the kernel's.
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-i", "packet:lo"]).env("LD_PRELOAD", at.join("object.so")).uid(65534).gid(65534).current_dir(at);
-    let (status, _, errors) = Running::new(&mut tcpdump).end();
+    let (status, _, errors) = Process::start(&mut tcpdump).end();
     assert!(!status.success() && errors.contains("Operation not permitted"), "{errors}");
 }
 
@@ -521,7 +523,7 @@ fn ports_need_no_privileges() {
 #[test]
 fn threads_are_cancelled_in_every_call() {
     let world = World::new();
-    let said = Running::new(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).said();
+    let said = Process::start(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).said();
     assert_eq!(said, "1800 cancelled\n");
 }
 
@@ -529,7 +531,7 @@ fn threads_are_cancelled_in_every_call() {
 #[test]
 fn a_socket_shares_the_port_of_an_open_handle() {
     let world = World::new();
-    let mut shares = Running::new(world.command(program()).args(["shares", "vale122:a"]));
+    let mut shares = Process::start(world.command(program()).args(["shares", "vale122:a"]));
     assert_eq!(shares.line(), "ready");
     let mut other = port("vale122:b");
     let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());

@@ -114,9 +114,6 @@ pub mod vfio_user;
 pub mod vhost;
 #[cfg(feature = "vhost")]
 pub mod virtio_user;
-#[cfg(all(test, not(loom)))]
-#[path = "../tests/wait/mod.rs"]
-mod wait;
 
 pub use batch::{Batch, Taken};
 pub use error::{Error, ErrorKind, Remedy, Result};

@@ -1,7 +1,5 @@
 //! Clusters: the hash of a flow, and ports that are handed out to several consumers.
 
-mod wait;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +10,10 @@ use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Port, Receive, RxQueue, TxQueue};
 use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
 use linerate::{Batch, Options};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wait::Deadline;
 
 const KEYS: [FlowKey; 3] = [FlowKey::Flow, FlowKey::Inner, FlowKey::Addresses];
 

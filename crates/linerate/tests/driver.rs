@@ -1,7 +1,5 @@
 //! The control side of the driver: address, filters, link, memory, statistics while queues are in use.
 
-mod wait;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -11,7 +9,7 @@ use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::port::{Device, Link, MacAddress};
 use linerate::sim82599::{Cable, Card, CardBar, Frame, Runner, Traffic, from_fn};
 use linerate::traffic::Generator;
-use wait::Deadline;
+use linerate_testkit::Deadline;
 
 fn pool() -> Arc<Pool> {
     pool_of(4096)

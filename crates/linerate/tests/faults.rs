@@ -1,7 +1,5 @@
 //! External faults give a clear error or a counted drop, and everything works afterwards.
 
-mod wait;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +9,7 @@ use linerate::port::{Device, Link, MacAddress, Rss};
 use linerate::sim82599::{Cable, Card, CardBar, Frame, Traffic, from_fn};
 use linerate::spec::x82599::{CTRL, RXDCTL, TXDCTL};
 use linerate::{Batch, Error, Options};
-use wait::Deadline;
+use linerate_testkit::Deadline;
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 

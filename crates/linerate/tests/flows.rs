@@ -1,7 +1,5 @@
 //! Several queues under receive-side scaling, each on its own thread: each flow keeps its order.
 
-mod wait;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +8,7 @@ use linerate::port::{Device, Rss};
 use linerate::sim82599::{Card, Kind, Runner, Traffic};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
-use wait::Deadline;
+use linerate_testkit::Deadline;
 
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);

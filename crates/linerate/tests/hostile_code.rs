@@ -1,8 +1,6 @@
 //! Hostile safe code: it panics in closures, swaps values, mixes regions, and replaces what it was lent.
 #![forbid(unsafe_code)]
 
-mod wait;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +8,7 @@ use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{NetmapPort, Pipe, RxRing, Side, TxRing};
 use linerate::port::{Address, Description, Device, Info, PortKind, Receive, Transmit};
 use linerate::{Batch, Options, sim82599};
-use wait::Deadline;
+use linerate_testkit::Deadline;
 
 /// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };

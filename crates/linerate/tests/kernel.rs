@@ -1,8 +1,6 @@
 //! Ports on a veth pair, in a network namespace of the test's thread: AF_XDP at one end, AF_PACKET at the other,
 //! through random schedules. Each buffer is accounted for at every moment.
 
-mod wait;
-
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,10 +12,10 @@ use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Port, RxQueue, TxQueue};
 use linerate::traffic::{Checker, Generator};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use wait::Deadline;
 
 /// Runs a program in the thread's namespace.
 fn run(words: &str) {
@@ -220,7 +218,7 @@ fn open_while_closing() {
         // The opener sleeps between its attempts.
         let call = format!("/proc/self/task/{opener}/syscall");
         let sleep = format!("{} ", libc::SYS_clock_nanosleep);
-        wait::until("the opener to sleep", || std::fs::read_to_string(&call).unwrap().starts_with(&sleep));
+        linerate_testkit::until("the opener to sleep", || std::fs::read_to_string(&call).unwrap().starts_with(&sleep));
         drop(first);
     });
     assert!(open("xdp:q0-1?flow=udp:2").is_ok());

@@ -1,7 +1,5 @@
 //! Ports in memory: pipes and the switch, as netmap(4) and vale(4) define them.
 
-mod wait;
-
 use std::sync::Arc;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
@@ -9,9 +7,9 @@ use linerate::netmap::{Destination, Forward, Frames, NetmapPort, Switch, ValePor
 use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator};
 use linerate::{Batch, Options};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
-use wait::Deadline;
 
 fn pool(buffers: usize) -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);

@@ -6,8 +6,6 @@
 //! property has a fault injector between driver and program, whose counts account for each difference.
 #![allow(unsafe_code)]
 
-mod wait;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -19,9 +17,9 @@ use linerate::sim82599::{Card, Frame, Function, Wire};
 use linerate::spec::x82599::TDH;
 use linerate::vfio_user::{Server, VfioUser};
 use linerate::{Batch, Options};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use tempfile::TempDir;
-use wait::Deadline;
 
 /// Frames on the test's wire, and whether it accepts any.
 #[derive(Default)]

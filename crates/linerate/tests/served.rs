@@ -1,8 +1,6 @@
 //! A card that is served over vfio-user, with clients that send malformed messages, overwrite memory and die.
 #![allow(unsafe_code)]
 
-mod wait;
-
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -15,9 +13,9 @@ use linerate::sim82599::{Cable, Card, Function, Runner, Traffic};
 use linerate::spec::x82599::*;
 use linerate::vfio_user::{Server, VfioUser};
 use linerate::{Batch, Options};
+use linerate_testkit::{Deadline, until};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
-use wait::{Deadline, until};
 
 /// A served card.
 struct Bench {
@@ -47,7 +45,7 @@ impl Bench {
 
     fn stranger(&self) -> Stranger {
         let socket = UnixStream::connect(&self.path).unwrap();
-        socket.set_read_timeout(Some(wait::MOST)).unwrap();
+        socket.set_read_timeout(Some(linerate_testkit::MOST)).unwrap();
         Stranger { socket, id: 0 }
     }
 
@@ -582,6 +580,6 @@ fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     assert_eq!(stranger.reply(), None, "there is no descriptor for it");
     assert!(used() - before < 500_000, "the server polls for it all the time");
     all.truncate(all.len() - 8);
-    stranger.socket.set_read_timeout(Some(wait::MOST)).unwrap();
+    stranger.socket.set_read_timeout(Some(linerate_testkit::MOST)).unwrap();
     assert_eq!(stranger.reply().expect("it is served").0, 0);
 }

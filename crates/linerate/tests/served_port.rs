@@ -1,7 +1,5 @@
 //! A port served by another process behaves like any other: transfers, counters, drops and refusals.
 
-mod wait;
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +10,8 @@ use linerate::port::{Config, Device, Link, Receive, Transmit};
 use linerate::share::netmap_object::{MemoryChoice, SharedPort};
 use linerate::share::{Client, ClusterRequest, OpenRequest, RingSelection, ServedPort, Server};
 use linerate::{Batch, ErrorKind, Options};
+use linerate_testkit::{Deadline, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wait::{Deadline, until};
 
 fn serve(folder: &Path) -> Server {
     let mut server = linerate::server();

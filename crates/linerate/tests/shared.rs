@@ -2,8 +2,6 @@
 //! packet is lost or duplicated when programs come and go.
 #![allow(unsafe_code)]
 
-mod wait;
-
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use linerate::memory::Mapping;
 use linerate::share::netmap_object::{MemoryChoice, RingAt, STATE, SharedPort};
 use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, Server};
-use wait::{Deadline, Timely, end_of, until};
+use linerate_testkit::{Deadline, Timely, end_of, until};
 
 /// Returns 64-bit words of memory that another process shares.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {

@@ -16,12 +16,11 @@ use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
 use linerate::port::{Device, Link, Receive, Vectors};
 use linerate::{Batch, Error, Options};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
-use wait::Deadline;
 
 #[path = "../benches/fake_virtio/mod.rs"]
 mod fake_virtio;
-mod wait;
 
 fn pool() -> Arc<Pool> {
     pool_of(1024, 2048)

@@ -1,7 +1,5 @@
 //! Interrupts, on the model: a sleeping thread is woken, and a polling thread gets none.
 
-mod wait;
-
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +12,8 @@ use linerate::nic::ixgbe::Config;
 use linerate::port::{Port, Rss, RxQueue, Wait, Waiter, Waker};
 use linerate::sim82599::{Card, Frame, Runner, from_fn};
 use linerate::traffic::Generator;
+use linerate_testkit::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wait::Deadline;
 
 /// Makes a card whose wire supplies as many frames as the counter has, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {

@@ -1,16 +1,14 @@
 //! Ports around other ports: faults by probability, and recordings.
 
-mod wait;
-
 use std::sync::Arc;
 
 use linerate::capture::Reader;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::{Batch, Options};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use wait::Deadline;
 
 fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);

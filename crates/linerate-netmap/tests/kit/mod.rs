@@ -1,34 +1,26 @@
 //! Parts that all tests share: the shared object, the program, and a server of its ports.
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use linerate::share::Server;
 #[allow(unused_imports)] // each test uses its part
-pub use wait::{Deadline, InTime, Timely, end_of, until};
-
-#[path = "../../../linerate/tests/wait/mod.rs"]
-mod wait;
+pub use linerate_testkit::{Deadline, InTime, Namespace, Process, Timely, end_of, until};
+use linerate_testkit::{built, compiled};
 
 /// Returns the shared object, which was built with this test.
 fn object() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("liblinerate_netmap.so")
+    built("liblinerate_netmap.so")
 }
 
-/// Compiles a program of this folder with our header. Each test binary has its own.
+/// Compiles a program of this folder with our header.
 fn compile(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let test = std::env::current_exe().unwrap();
-    let output = test.with_file_name(format!("{}-{name}", test.file_stem().unwrap().to_string_lossy()));
-    let mut compile = Command::new("cc");
-    compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"]).arg(here.join("include"));
-    let status = compile.arg(here.join(format!("tests/{name}.c"))).arg("-o").arg(&output).status();
-    assert!(status.expect("a C compiler is there: apt install gcc").success());
-    output
+    let include = here.join("include").display().to_string();
+    compiled(here.join(format!("tests/{name}.c")), &["-I", &include])
 }
 
 /// Returns the program that sends and receives.
@@ -109,73 +101,32 @@ impl World {
     }
 
     /// Starts the program, and waits until its ports are open.
-    pub fn start(&self, words: &str) -> Running {
-        let mut running = Running::new(self.command(words));
-        assert_eq!(running.line(), "ready", "{words}: {}", running.end().1);
-        running
+    pub fn start(&self, words: &str) -> Process {
+        let mut process = Process::start(&mut self.command(words));
+        assert_eq!(process.line(), "ready", "{words}: {}", process.end().2);
+        process
     }
 
     /// Runs the program, which must fail; returns its message.
     pub fn refused(&self, words: &str) -> String {
-        let mut running = Running::new(self.command(words));
-        assert_eq!(running.line(), "", "{words}");
-        let (code, said) = running.end();
-        assert_eq!(code, Some(1), "{words}: {said}");
-        said
-    }
-}
-
-pub struct Running {
-    pub child: Child,
-    output: BufReader<Timely<std::process::ChildStdout>>,
-}
-
-impl Running {
-    pub fn new(mut command: Command) -> Running {
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(Timely(child.stdout.take().unwrap()));
-        Running { child, output }
+        let mut process = Process::start(&mut self.command(words));
+        assert_eq!(process.line(), "", "{words}");
+        let (status, _, errors) = process.end();
+        assert_eq!(status.code(), Some(1), "{words}: {errors}");
+        errors
     }
 
-    pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_string()
-    }
-
-    /// Waits for the program's end; returns its exit code, and the last line of its output, or its errors.
-    pub fn end(&mut self) -> (Option<i32>, String) {
-        let mut said = self.line();
-        Timely(self.child.stderr.take().unwrap()).read_to_string(&mut said).unwrap();
-        (end_of(&mut self.child).code(), said)
-    }
-
-    /// Waits for the program's end, which must be a success with this output.
-    #[track_caller]
-    pub fn said(&mut self, what: &str) {
-        assert_eq!(self.end(), (Some(0), what.to_string()));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl World {
     /// As [`start`](World::start), while a killed process may still have the port for a short time.
-    pub fn start_soon(&self, words: &str) -> Running {
+    pub fn start_soon(&self, words: &str) -> Process {
         let deadline = Deadline::begin();
         loop {
             deadline.check(|| format!("the port of a killed process: {words}"));
-            let mut running = Running::new(self.command(words));
-            if running.line() == "ready" {
-                return running;
+            let mut process = Process::start(&mut self.command(words));
+            if process.line() == "ready" {
+                return process;
             }
-            let said = running.end().1;
-            assert!(said.contains("open already") || said.contains("taken already"), "{said}");
+            let errors = process.end().2;
+            assert!(errors.contains("open already") || errors.contains("taken already"), "{errors}");
         }
     }
 }

@@ -25,8 +25,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+    use linerate_testkit::Deadline;
+
     use super::*;
-    use crate::wait::Deadline;
 
     #[repr(align(128))]
     struct OnItsOwn(AtomicUsize);

@@ -5,11 +5,11 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use linerate_testkit::MOST;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
 use crate::port::{Link, Port};
-use crate::wait::{self, MOST};
 
 /// A folder for a socket, and the socket's path.
 pub fn socket() -> (TempDir, PathBuf) {
@@ -22,7 +22,7 @@ pub fn socket() -> (TempDir, PathBuf) {
 #[track_caller]
 pub fn until(is_so: impl FnMut() -> bool) {
     let caller = Location::caller();
-    wait::until(std::fmt::from_fn(|f| f.write_str(&source_of(caller))), is_so);
+    linerate_testkit::until(std::fmt::from_fn(|f| f.write_str(&source_of(caller))), is_so);
 }
 
 /// Returns the lines of a call in this crate's source: to the first line that is indented as the call is, and ends.
@@ -40,7 +40,7 @@ fn source_of(caller: &Location) -> String {
 #[track_caller]
 pub fn until_link(port: &Port, is_up: bool) {
     let what = format!("the link of {} to be up: {is_up}", port.name());
-    wait::until(what, || (port.link().unwrap() != Link::Down) == is_up);
+    linerate_testkit::until(what, || (port.link().unwrap() != Link::Down) == is_up);
 }
 
 /// Accepts the next connection, each read of which has an end.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 
+use linerate_testkit::{Deadline, MOST};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -26,7 +27,6 @@ use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
 use crate::unix_socket::tests::{accepted, until};
-use crate::wait::{Deadline, MOST};
 use crate::{ErrorKind, Options};
 
 const SIZE: u16 = 16;

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use linerate_testkit::MOST;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
@@ -25,7 +26,6 @@ use crate::spec::virtio::{feature, header, status};
 use crate::traffic::{Checker, Generator, Report};
 use crate::unix_socket::tests::{accepted, socket, until, until_link};
 use crate::vhost::message::*;
-use crate::wait::MOST;
 use crate::{Error, Options, Result};
 
 const BUFFERS: usize = 2048;

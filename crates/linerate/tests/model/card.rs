@@ -5,9 +5,9 @@ use linerate::pci::Bar;
 use linerate::sim82599::{Breach, Card, Direction, Frame};
 use linerate::spec::descriptor::{legacy_receive, receive, transmit};
 use linerate::spec::x82599::*;
+use linerate_testkit::Deadline;
 
 use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
-use crate::wait::Deadline;
 
 #[test]
 fn legacy_descriptors_carry_frames_both_ways() {

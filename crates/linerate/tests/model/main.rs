@@ -7,5 +7,3 @@ mod offloads;
 mod packets;
 mod steering;
 mod time;
-#[path = "../wait/mod.rs"]
-mod wait;

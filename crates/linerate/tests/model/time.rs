@@ -9,9 +9,9 @@ use linerate::sim82599::{Card, Frame, Kind, Traffic};
 use linerate::spec::descriptor::{receive, transmit};
 use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
+use linerate_testkit::Deadline;
 
 use crate::bench::{Bench, PACKET, pattern, registers};
-use crate::wait::Deadline;
 
 const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
 

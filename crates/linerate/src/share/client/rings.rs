@@ -234,6 +234,8 @@ pub fn stamp(ring: &SharedRing) {
 mod tests {
     use std::os::fd::AsFd;
 
+    use linerate_testkit::{Deadline, until};
+
     use super::*;
     use crate::share::protocol::connection::Connection;
     use crate::share::protocol::connection::tests::was_notified;
@@ -241,7 +243,6 @@ mod tests {
     use crate::share::protocol::pipe::end_pipe;
     use crate::share::protocol::ring::{NS_FORWARD, NS_MOREFRAG};
     use crate::share::server::netmap_memory::NetmapMemory;
-    use crate::wait::{Deadline, until};
 
     const SLOTS: u32 = 8;
 

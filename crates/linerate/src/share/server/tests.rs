@@ -2,6 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use linerate_testkit::{Deadline, until};
+
 use super::connections::most_connections;
 use super::request_handler::RequestHandler;
 use super::served::SWITCH_SLOTS;
@@ -10,7 +12,6 @@ use super::*;
 use crate::share::protocol::layout::{Objects, Offsets, Plan};
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
-use crate::wait::{Deadline, until};
 
 /// A user other than root and the server's own.
 const STRANGER: u32 = 12_345;

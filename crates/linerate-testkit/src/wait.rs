@@ -1,5 +1,4 @@
 //! Waits that end, in the tests of all crates: after [`MOST`] they fail, and say what they waited for.
-#![allow(dead_code)] // each test uses its part
 
 use std::fmt::Display;
 use std::io::{self, Read};

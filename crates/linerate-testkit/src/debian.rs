@@ -1,5 +1,4 @@
 //! The Debians whose programs tests run: this machine's own, and Debian 13 in a folder, which `guest/prepare` makes.
-#![allow(dead_code)] // each test uses its part
 
 use std::path::Path;
 use std::process::Command;
