@@ -10,9 +10,9 @@ use linerate::port::{Port, TxQueue};
 use linerate::share::Server;
 use linerate::traffic::Generator;
 use linerate::{Batch, Options};
-use linerate_testkit::built;
 #[allow(unused_imports)] // each test uses its part
 pub use linerate_testkit::{Deadline, Debian, InTime, Process, Timely, end_of, is_in_state};
+use linerate_testkit::{built, until};
 
 /// Returns a folder with the shared object, which was built with this test, under libpcap's names.
 pub fn folder() -> &'static Path {
@@ -57,6 +57,11 @@ impl Namespace {
         namespace.run("ip link add v0 type veth peer name v1");
         namespace.run("ip link set v0 up");
         namespace.run("ip link set v1 up");
+        // The kernel notices a moment later that the other end is up (`IFF_RUNNING`), which programs print.
+        for end in ["v0", "v1"] {
+            let state = format!("cat /sys/class/net/{end}/operstate");
+            until(format_args!("the link of {end}"), || namespace.run(&state).trim_end() == "up");
+        }
         Namespace(namespace)
     }
 
