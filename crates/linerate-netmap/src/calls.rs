@@ -2,7 +2,8 @@
 //! library's own function unchanged, and keeps its properties: it is async-signal-safe, or a cancellation point.
 //!
 //! A thread that is cancelled or ends in the C library is unwound through the functions of this file. They are
-//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs under `guarded`.
+//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs in `deferred`, and but for waits
+//! in `guarded`: a program may have chosen to be cancelled at any instruction.
 //!
 //! `open`, `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as
 //! named ones, so that a function with all of them named is equivalent.
@@ -14,7 +15,7 @@ use std::ptr::null;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use linerate::{Error, ErrorKind};
-use linerate_preload::{call, errno, fail, guarded, memory, report, set_errno};
+use linerate_preload::{call, deferred, errno, fail, guarded, memory, report, set_errno};
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::next;
@@ -45,7 +46,7 @@ fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
     if !is_device(path) {
         return None;
     }
-    guarded(Some(-1), || table::open(flags & libc::O_CLOEXEC != 0))
+    deferred(|| guarded(Some(-1), || table::open(flags & libc::O_CLOEXEC != 0)))
 }
 
 macro_rules! open {
@@ -109,7 +110,7 @@ extern "C-unwind" fn creat64(path: *const c_char, mode: c_uint) -> c_int {
 
 /// Returns whether a path is `/dev/netmap`.
 fn is_device(path: *const c_char) -> bool {
-    memory::is_text(path, b"/dev/netmap\0")
+    deferred(|| memory::is_text(path, b"/dev/netmap\0"))
 }
 
 /// Describes `/dev/netmap`: a character device of the kind `misc`, which all users may read and write.
@@ -125,8 +126,13 @@ fn stat_device(at: *mut libc::stat) -> c_int {
 
 macro_rules! describe {
     ($is_ours:expr, $at:expr, $($next:tt)*) => {
-        if $is_ours { guarded(-1, || stat_device($at)) } else { next!($($next)*) }
+        if $is_ours { deferred(|| guarded(-1, || stat_device($at))) } else { next!($($next)*) }
     };
+}
+
+/// Returns whether a number stands for `/dev/netmap`.
+fn is_ours(fd: c_int) -> bool {
+    table::may_be_ours(fd) && deferred(|| guarded(false, || TABLE.get(fd).is_some()))
 }
 
 /// `stat` is `stat64` where the C library has both.
@@ -164,12 +170,12 @@ extern "C-unwind" fn fstatat64(folder: c_int, path: *const c_char, at: *mut Stat
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat(fd: c_int, at: *mut Stat) -> c_int {
-    describe!(table::may_be_ours(fd) && TABLE.get(fd).is_some(), at, fstat(fd, at))
+    describe!(is_ours(fd), at, fstat(fd, at))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn fstat64(fd: c_int, at: *mut Stat) -> c_int {
-    describe!(table::may_be_ours(fd) && TABLE.get(fd).is_some(), at, fstat64(fd, at))
+    describe!(is_ours(fd), at, fstat64(fd, at))
 }
 
 #[unsafe(no_mangle)]
@@ -183,16 +189,19 @@ extern "C-unwind" fn statx(
     if !is_device(path) {
         return next!(statx(folder, path, flags, mask, at));
     }
-    guarded(-1, || {
-        // SAFETY: all fields are integers.
-        let mut status = unsafe { std::mem::zeroed::<libc::statx>() };
-        status.stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK;
-        status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
-        status.stx_nlink = 1;
-        (status.stx_rdev_major, status.stx_rdev_minor) = (10, 60);
-        // SAFETY: the program has given the address for the answer.
-        unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
-    })
+    deferred(|| guarded(-1, || statx_device(at)))
+}
+
+/// As [`stat_device`].
+fn statx_device(at: *mut libc::statx) -> c_int {
+    // SAFETY: all fields are integers.
+    let mut status = unsafe { std::mem::zeroed::<libc::statx>() };
+    status.stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_NLINK;
+    status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
+    status.stx_nlink = 1;
+    (status.stx_rdev_major, status.stx_rdev_minor) = (10, 60);
+    // SAFETY: the program has given the address for the answer.
+    unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
 }
 
 /// Answers access(2): all users may read and write `/dev/netmap`, and none execute it.
@@ -225,14 +234,16 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     if !table::may_be_ours(fd) {
         return next!(close(fd));
     }
-    guarded(-1, || {
-        // Another thread may get the number as soon as it is closed.
-        let forgotten = TABLE.forget(fd);
-        // SAFETY: the program's number.
-        let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
-        let errno = errno();
-        drop(forgotten);
-        if result < 0 { fail(errno) } else { result }
+    deferred(|| {
+        guarded(-1, || {
+            // Another thread may get the number as soon as it is closed.
+            let forgotten = TABLE.forget(fd);
+            // SAFETY: the program's number.
+            let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
+            let errno = errno();
+            drop(forgotten);
+            if result < 0 { fail(errno) } else { result }
+        })
     })
 }
 
@@ -240,7 +251,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
 fn swept(answer: c_int) -> c_int {
     if TABLE.any() {
         let errno = errno();
-        guarded((), || TABLE.sweep());
+        deferred(|| guarded((), || TABLE.sweep()));
         set_errno(errno);
     }
     answer
@@ -268,7 +279,7 @@ extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if table::may_be_ours(from) || table::may_be_ours(to) {
         let errno = errno();
-        guarded((), || drop(TABLE.duplicate(from, to)));
+        deferred(|| guarded((), || drop(TABLE.duplicate(from, to))));
         set_errno(errno);
     }
     to
@@ -311,11 +322,11 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     // Some programs keep the request in an int.
     let number = u64::from(request as u32);
     if table::may_be_ours(fd) || REQUESTS.contains(&number) {
-        let answer = guarded(Some(-1), || {
+        let ours = || {
             let held = TABLE.get(fd).or_else(|| table::adopt(fd).filter(|_| REQUESTS.contains(&number)));
             held.map(|held| control(&held, number, argument as u64))
-        });
-        if let Some(answer) = answer {
+        };
+        if let Some(answer) = deferred(|| guarded(Some(-1), ours)) {
             return answer;
         }
     }
@@ -370,29 +381,31 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
             return mapped;
         }
     }
-    guarded(libc::MAP_FAILED, || {
-        let Some(held) = TABLE.get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
-        let seen = held.bound().map(|bound| bound.port().region().1);
-        let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
-        match (seen, end) {
-            (Some(seen), Some(end)) if end <= seen => match linerate::share::netmap_object::memory_of(real::borrow(fd))
-            {
-                Ok(Some(memory)) => map(memory.as_raw_fd()),
-                Ok(None) => {
-                    refuse(&crate::descriptor::gone());
-                    libc::MAP_FAILED
-                }
-                Err(error) => {
-                    refuse(&error);
-                    libc::MAP_FAILED
-                }
-            },
-            _ => {
-                set_errno(libc::EINVAL);
+    deferred(|| guarded(libc::MAP_FAILED, || map_port(fd, len, offset, map)))
+}
+
+/// Maps the memory of a descriptor's port by `map`, or the number itself if it is no descriptor.
+fn map_port(fd: c_int, len: usize, offset: i64, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
+    let Some(held) = TABLE.get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
+    let seen = held.bound().map(|bound| bound.port().region().1);
+    let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len));
+    match (seen, end) {
+        (Some(seen), Some(end)) if end <= seen => match linerate::share::netmap_object::memory_of(real::borrow(fd)) {
+            Ok(Some(memory)) => map(memory.as_raw_fd()),
+            Ok(None) => {
+                refuse(&crate::descriptor::gone());
                 libc::MAP_FAILED
             }
+            Err(error) => {
+                refuse(&error);
+                libc::MAP_FAILED
+            }
+        },
+        _ => {
+            set_errno(libc::EINVAL);
+            libc::MAP_FAILED
         }
-    })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -422,7 +435,7 @@ extern "C-unwind" fn mmap64(
 /// Answers a call that waits, or calls the C library's function.
 macro_rules! wait {
     ($ours:expr, $($next:tt)*) => {
-        match $ours {
+        match deferred(|| $ours) {
             Some(answer) => answer,
             None => next!($($next)*),
         }
@@ -474,8 +487,8 @@ extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let longest = || waiting::time_of_day(timeout);
-    let ours = waiting::select(count, [read, write, except], longest, timeout, null());
-    wait!(ours, select(count, read, write, except, timeout))
+    let ours = || waiting::select(count, [read, write, except], longest, timeout, null());
+    wait!(ours(), select(count, read, write, except, timeout))
 }
 
 #[unsafe(no_mangle)]
@@ -488,14 +501,14 @@ extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let longest = || memory::read_duration(timeout);
-    let ours = waiting::select(count, [read, write, except], longest, std::ptr::null_mut(), mask);
-    wait!(ours, pselect(count, read, write, except, timeout, mask))
+    let ours = || waiting::select(count, [read, write, except], longest, std::ptr::null_mut(), mask);
+    wait!(ours(), pselect(count, read, write, except, timeout, mask))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn epoll_ctl(epoll: c_int, change: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     if table::may_be_ours(fd)
-        && let Some(answer) = guarded(Some(-1), || waiting::change(epoll, change, fd, event))
+        && let Some(answer) = deferred(|| guarded(Some(-1), || waiting::change(epoll, change, fd, event)))
     {
         return answer;
     }

@@ -620,6 +620,64 @@ static void cancel_ports(char **ports)
 	open_port(alone);
 }
 
+/* A thread that calls one function until it is cancelled. */
+struct restless {
+	int fd, way;
+	volatile int has_begun;
+};
+
+enum { SYNCS, POLLS, SLEEPS, SELECTS, EPOLLS, DESCRIBES, FINDS, DUPLICATES, WAYS };
+
+static void *calls_until_cancelled(void *argument)
+{
+	struct restless *self = argument;
+	struct pollfd event = {.fd = self->fd, .events = POLLIN};
+	struct epoll_event watched = {.events = EPOLLIN};
+	struct timeval none;
+	struct stat found;
+	fd_set set;
+	int epoll = epoll_create1(0), other = dup(self->fd);
+	CHECK(epoll >= 0 && other >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, self->fd, &watched) == 0);
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	self->has_begun = 1;
+	for (;;)
+		switch (self->way) {
+		case SYNCS: ioctl(self->fd, NIOCRXSYNC, NULL); break;
+		case POLLS: poll(&event, 1, 0); break;
+		case SLEEPS: poll(&event, 1, -1); break;
+		case SELECTS:
+			FD_ZERO(&set);
+			FD_SET(self->fd, &set);
+			none = (struct timeval){0, 0};
+			select(self->fd + 1, &set, NULL, NULL, &none);
+			break;
+		case EPOLLS: epoll_wait(epoll, &watched, 1, 0); break;
+		case DESCRIBES: fstat(self->fd, &found); break;
+		case FINDS: stat("/dev/netmap", &found); break;
+		case DUPLICATES: dup2(self->fd, other); break;
+		}
+	return NULL;
+}
+
+/* At any instruction of a call: the program goes on, and so does the port. */
+static void cancel_anywhere(char **ports)
+{
+	struct port to = open_port(ports[0]), from = open_port(ports[1]);
+	for (int way = 0; way < WAYS; way++)
+		for (int n = 0; n < 20; n++) {
+			struct restless restless = {.fd = to.fd, .way = way};
+			pthread_t thread;
+			CHECK(pthread_create(&thread, NULL, calls_until_cancelled, &restless) == 0);
+			while (!restless.has_begun)
+				sched_yield();
+			for (int pause = n; pause > 0; pause--)
+				sched_yield();
+			CHECK(pthread_cancel(thread) == 0 && joined(thread) == PTHREAD_CANCELED);
+		}
+	send_one(&from);
+	CHECK(poll_for_ever(to.fd) == 1);
+}
+
 static void timeouts(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -1198,7 +1256,7 @@ int main(int argc, char **argv)
 		void (*run)(char **);
 	} cases[] = {
 		{"wakeup", wakeup},         {"wakeups", wakeups},     {"epoll", epoll_by_line}, {"forks", forks},
-		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},           {"confined", confined},           {"child-opens", child_opens},       {"cancel", cancel},       {"cancel-ports", cancel_ports},
+		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},           {"confined", confined},           {"child-opens", child_opens},       {"cancel", cancel},       {"cancel-ports", cancel_ports}, {"cancel-anywhere", cancel_anywhere},
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
 		{"inherited", inherited}, {"executes", executes}, {"passes", passes}, {"nested", nested},

@@ -123,6 +123,11 @@ fn threads_that_wait_for_ports_can_be_cancelled() {
 }
 
 #[test]
+fn threads_can_be_cancelled_at_any_instruction() {
+    fine("cancel-anywhere valeC21:b valeC21:a");
+}
+
+#[test]
 fn a_timeout_may_be_longer_than_the_clock() {
     fine("timeouts valeC7:a");
 }
