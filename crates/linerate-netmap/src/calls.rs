@@ -15,7 +15,7 @@ use std::ptr::null;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use linerate::{Error, ErrorKind};
-use linerate_preload::{call, deferred, errno, fail, guarded, memory, report, set_errno};
+use linerate_preload::{call, deferred, errno, fail, guarded, hold_at_fork, memory, report, set_errno};
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::next;
@@ -32,6 +32,7 @@ extern "C" fn start() {
     guarded((), || {
         real::find_all();
         linerate_preload::start();
+        hold_at_fork!(waiting::Locked, waiting::lock, |_| {});
     });
 }
 

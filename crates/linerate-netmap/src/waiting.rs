@@ -510,7 +510,7 @@ pub fn select(
 /// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches its tokens: so the kernel keeps
 /// the relation, whatever becomes of the numbers, and wakes threads that wait for the epoll.
 #[derive(Clone, Copy)]
-struct Watched {
+pub struct Watched {
     epoll: c_int,
     fd: c_int,
     cookie: u64,
@@ -530,7 +530,11 @@ static LAST_TAG: AtomicU32 = AtomicU32::new(0);
 /// It contains only numbers, so that nothing is dropped while it is locked.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
-fn watched() -> MutexGuard<'static, Vec<Watched>> {
+/// The locked descriptors that an epoll(7) watches.
+pub type Locked = MutexGuard<'static, Vec<Watched>>;
+
+/// Locks the descriptors that an epoll(7) watches.
+pub fn lock() -> Locked {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -555,7 +559,7 @@ pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event)
         Watched { epoll, fd, cookie: descriptor.cookie(), events: event.events, data: event.u64, tag, is_off: false };
     let answer = kernel_change(epoll, change, fd, &one);
     if answer == 0 {
-        let mut all = watched();
+        let mut all = lock();
         all.retain(|other| (other.epoll, other.fd) != (epoll, fd));
         if change != libc::EPOLL_CTL_DEL {
             all.push(one);
@@ -614,14 +618,14 @@ impl Epoll {
 
     /// Returns the ports that this epoll(7) watches, and forgets those that were closed or replaced.
     fn watched(&self) -> Vec<(Watched, Held)> {
-        let all: Vec<Watched> = watched().iter().filter(|one| one.epoll == self.epoll).copied().collect();
+        let all: Vec<Watched> = lock().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
             let descriptor = TABLE.get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
             let is_watched = kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, &one) == 0;
             if let (Some(descriptor), true) = (descriptor, is_watched) {
                 return Some((one, descriptor));
             }
-            watched().retain(|other| (other.epoll, other.fd, other.cookie) != (one.epoll, one.fd, one.cookie));
+            lock().retain(|other| (other.epoll, other.fd, other.cookie) != (one.epoll, one.fd, one.cookie));
             None
         };
         all.into_iter().filter_map(still).collect()
@@ -648,7 +652,7 @@ impl Epoll {
         if found.len() + others.len() >= self.most {
             // Reported ports come last at the next call, as in Linux.
             let is_found = |one: &Watched| found.iter().any(|(told, _)| told.tag == one.tag);
-            watched().sort_by_key(is_found);
+            lock().sort_by_key(is_found);
         }
         let all = found.iter().map(|(_, event)| *event).chain(others);
         let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64) as *mut epoll_event;
@@ -657,7 +661,7 @@ impl Epoll {
         unsafe { memory::write_each(&events)? };
         for (told, _) in found.iter().filter(|(one, _)| one.events & libc::EPOLLONESHOT as u32 != 0) {
             let same = |one: &&mut Watched| (one.epoll, one.fd, one.cookie) == (told.epoll, told.fd, told.cookie);
-            if let Some(one) = watched().iter_mut().find(same) {
+            if let Some(one) = lock().iter_mut().find(same) {
                 one.is_off = true;
                 kernel_change(self.epoll, libc::EPOLL_CTL_MOD, one.fd, one);
             }
@@ -715,7 +719,7 @@ pub fn epoll(
         return None;
     }
     answer(|| {
-        if !watched().iter().any(|one| one.epoll == epoll) {
+        if !lock().iter().any(|one| one.epoll == epoll) {
             return Ok(None);
         }
         let most = usize::try_from(most).ok().filter(|most| (1..=MOST).contains(most)).ok_or(libc::EINVAL)?;

@@ -260,6 +260,50 @@ static void forks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
+/* Adds a descriptor to an epoll(7), and removes it, again and again. */
+static void *watches(void *fd)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int epoll = epoll_create1(0);
+	CHECK(epoll >= 0);
+	while (!stopped) {
+		CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, *(int *)fd, &event) == 0);
+		CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+		CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, *(int *)fd, NULL) == 0);
+	}
+	return NULL;
+}
+
+/* A child waits for a descriptor by epoll(7), whatever its parent's threads did with theirs when it was made. */
+static void forks_epoll(char **ports)
+{
+	struct port port = open_port(ports[0]);
+	pthread_t threads[2];
+	for (int n = 0; n < 2; n++)
+		CHECK(pthread_create(&threads[n], NULL, watches, &port.fd) == 0);
+	for (int round = 0; round < 500; round++) {
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			alarm(DEADLINE / 2);
+			struct epoll_event event = {.events = EPOLLIN};
+			int epoll = epoll_create1(0);
+			CHECK(epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, port.fd, &event) == 0);
+			CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+			_exit(0);
+		}
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		if (status) {
+			fprintf(stderr, "a child hangs or fails in round %d\n", round);
+			_exit(1);
+		}
+	}
+	stopped = 1;
+	for (int n = 0; n < 2; n++)
+		joined(threads[n]);
+}
+
 /* Opens, duplicates, waits for and closes a port of its own, again and again. */
 static void *churns(void *argument)
 {
@@ -1257,6 +1301,7 @@ int main(int argc, char **argv)
 	} cases[] = {
 		{"wakeup", wakeup},         {"wakeups", wakeups},     {"epoll", epoll_by_line}, {"forks", forks},
 		{"vforks", vforks},         {"closes", closes},         {"closes-all", closes_all}, {"churn", churn},           {"confined", confined},           {"child-opens", child_opens},       {"cancel", cancel},       {"cancel-ports", cancel_ports}, {"cancel-anywhere", cancel_anywhere},
+		{"forks-epoll", forks_epoll},
 		{"timeouts", timeouts},     {"duplicated", duplicated}, {"serves", serves},     {"pointers", pointers},
 		{"time-left", time_left},   {"created", created},     {"external", external},
 		{"inherited", inherited}, {"executes", executes}, {"passes", passes}, {"nested", nested},

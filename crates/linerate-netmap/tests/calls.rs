@@ -60,6 +60,11 @@ fn a_child_of_a_program_with_threads_can_close() {
 }
 
 #[test]
+fn a_child_of_a_program_whose_threads_use_epoll_can_use_it() {
+    fine("forks-epoll valeC22:a/x");
+}
+
+#[test]
 fn a_parent_keeps_numbers_that_its_child_closes() {
     fine("vforks valeC4:a/x");
 }

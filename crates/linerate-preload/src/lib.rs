@@ -13,6 +13,7 @@
 //! - A number is not a descriptor's identity: the program may close it by a system call. [`Table`] compares the socket's
 //!   cookie at each use.
 //! - Only the process that owns the memory changes it ([`owns_memory`]): a child of vfork(2) borrows its parent's.
+//! - A child of fork(2) has one thread: locks that others had must be free ([`hold_at_fork!`]).
 //! - A pointer of the program may be wrong, which is `EFAULT` and not the end of the program ([`memory`]).
 //! - errno(3) is the program's: a call that succeeds leaves it as it is ([`keeping_errno`]).
 //! - stderr may be another file by now: [`report`] checks it before it writes.
@@ -22,6 +23,7 @@
 mod cancel;
 mod descriptor;
 mod errno;
+mod fork;
 mod function;
 pub mod memory;
 mod message;

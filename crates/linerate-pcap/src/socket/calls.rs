@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, sockaddr_ll, socklen_t, ssize_t, timespec};
-use linerate_preload::{call, deferred, errno, fail, guarded, memory, option, report, set_errno};
+use linerate_preload::{call, deferred, errno, fail, guarded, hold_at_fork, memory, option, report, set_errno};
 
 use super::member::Settings;
 use super::messages::{self, PARTS, refuse};
@@ -31,11 +31,9 @@ extern "C" fn start() {
     guarded((), || {
         system::find_all();
         linerate_preload::start();
-        // SAFETY: the functions have no arguments and stay loaded: the object is never unloaded while they are needed.
-        unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child));
-            libc::atexit(end);
-        }
+        hold_at_fork!(Locks, lock, |(_, _, _, links): &mut Locks| links.begin_child());
+        // SAFETY: the function has no arguments and stays loaded: the object is never unloaded while it is needed.
+        unsafe { libc::atexit(end) };
     });
 }
 
@@ -44,7 +42,7 @@ extern "C" fn end() {
     deferred(|| guarded((), link::end_all));
 }
 
-/// The locks that are held while a process forks, so that the child finds what they guard whole.
+/// The locks that are held while a process forks.
 type Locks = (
     std::sync::MutexGuard<'static, Vec<handle::Alone>>,
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
@@ -52,32 +50,8 @@ type Locks = (
     std::sync::MutexGuard<'static, link::Links>,
 );
 
-thread_local! {
-    static LOCKS: std::cell::RefCell<Option<Locks>> = const { std::cell::RefCell::new(None) };
-}
-
-unsafe extern "C" fn before_fork() {
-    guarded((), || {
-        let locks = (handle::alone(), names::lock(), table::lock(), link::lock());
-        let _ = LOCKS.try_with(|held| held.replace(Some(locks)));
-    });
-}
-
-unsafe extern "C" fn in_parent() {
-    guarded((), || {
-        let _ = LOCKS.try_with(|held| held.take());
-    });
-}
-
-unsafe extern "C" fn in_child() {
-    guarded((), || {
-        let _ = LOCKS.try_with(|held| {
-            if let Some((_, _, _, links)) = &mut *held.borrow_mut() {
-                links.begin_child();
-            }
-            held.take()
-        });
-    });
+fn lock() -> Locks {
+    (handle::alone(), names::lock(), table::lock(), link::lock())
 }
 
 #[unsafe(no_mangle)]
