@@ -729,9 +729,9 @@ static void ask_by_descriptor(void) {
 	pcap_t *pcap = pcap_open_live(interface, 65535, 1, 10, error);
 	if (!pcap)
 		die(error);
-	int fds[] = { pcap_get_selectable_fd(pcap), pcap_fileno(pcap) };
+	int fds[] = { pcap_get_selectable_fd(pcap), pcap_fileno(pcap), dup(pcap_fileno(pcap)) };
 	const char *names[] = { interface, "lo", "nosuch0" };
-	for (int n = 0; n < 6; n++) {
+	for (int n = 0; n < 9; n++) {
 		int fd = fds[n / 3];
 		struct ifreq request = { 0 };
 		strncpy(request.ifr_name, names[n % 3], IFNAMSIZ - 1);
@@ -750,6 +750,7 @@ static void ask_by_descriptor(void) {
 	SHOW(ioctl(fds[0], SIOCGIFCONF, &list));
 	int is_on = 1;
 	SHOW(ioctl(fds[0], FIONBIO, &is_on));
+	SHOW(close(fds[2]));
 	pcap_close(pcap);
 	SHOW(ioctl(fds[0], SIOCGIFCONF, &list));
 }
