@@ -6,9 +6,9 @@
 //! - An exported function has nothing to drop. It may be cancelled at any instruction, if the program has chosen that
 //!   (`PTHREAD_CANCEL_ASYNCHRONOUS`). All of its work is in [`deferred`], which the compiler does not inline: a function with
 //!   destructors has a table of its calls, and unwinding from any other instruction ends the program.
-//! - In [`deferred`] a thread is cancelled only in calls of the C library that are cancellation points: those that wait. Nothing is to be
-//!   dropped there, and no lock is held.
-//! - Everything else runs in [`guarded`], where a thread is not cancelled. It does not wait for frames.
+//! - In [`deferred`] a thread is cancelled only in calls of the C library that are cancellation points: those that wait. Nothing is
+//!   to be dropped there, and no lock is held.
+//! - Everything else runs in [`guarded`], where a thread is not cancelled. A wait there cannot be cancelled.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;

@@ -8,8 +8,8 @@
 //! threads that are cancelled. These are the rules:
 //!
 //! - A call that is not for the object goes to the C library's own function unchanged ([`functions!`]).
-//! - An exported function has nothing to drop. Its work runs in [`guarded`]; where it calls a cancellation point, it
-//!   runs in [`deferred`] (`cancel`).
+//! - An exported function has nothing to drop. Its work runs in [`deferred`]; all of it that does not wait runs in
+//!   [`guarded`] there. `src/cancel.rs` has the reasons.
 //! - A number is not a descriptor's identity: the program may close it by a system call. [`Table`] compares the socket's
 //!   cookie at each use.
 //! - Only the process that owns the memory changes it ([`owns_memory`]): a child of vfork(2) borrows its parent's.
