@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Link, Port, PortName, RxQueue, TxQueue, Wait, Waiter};
+use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
 use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
@@ -271,7 +271,7 @@ fn open(names: &[String; 2]) -> [Port; 2] {
 
 /// Opens a port with a pool of its own, whose buffers can be counted while other tests run.
 fn open_one(name: &str) -> Result<Port, linerate::Error> {
-    let buffer_size = PortName::parse(name)?.buffer_size();
+    let buffer_size = linerate::parse(name)?.buffer_size();
     let pool = Pool::new(Region::new(&RegionOptions { buffer_size, ..RegionOptions::default() })?);
     let [port] = Options { pool: Some(pool), ..Options::default() }.open([name])?;
     Ok(port)

@@ -126,7 +126,7 @@ enum Target {
 /// Runs until its end.
 pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode, Error> {
     what.check(ports);
-    let parsed = ports.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+    let parsed = ports.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is written, and gives no packets; the file to write is --write FILE"));
     }

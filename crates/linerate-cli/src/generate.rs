@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use linerate::port::PortName;
 use linerate::traffic::Report;
 use linerate::{Batch, Error};
 use pace::Pace;
@@ -61,7 +60,7 @@ pub struct Traffic {
 
 /// Runs until its end.
 pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCode, Error> {
-    if PortName::parse(port)?.is_capture_to_read() {
+    if linerate::parse(port)?.is_capture_to_read() {
         usage(&format!("{port} is read; to write into it: gen '{}'", with_option(port, "write")));
     }
     let streams = match &traffic.streams {

@@ -82,7 +82,6 @@ fn explain(error: &clap::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use linerate::port;
 
     use super::*;
 
@@ -123,7 +122,7 @@ mod tests {
                 }
             }
             for word in &line {
-                let _ = port::PortName::parse(word);
+                let _ = linerate::parse(word);
             }
         }
         assert!(understood > 20 && refused > 20, "{understood} understood, {refused} refused");
@@ -141,7 +140,7 @@ mod tests {
         for _ in 0..20_000 {
             let count = 1 + random(&mut state, 8);
             let name: String = (0..count).map(|_| parts[random(&mut state, parts.len())]).collect();
-            match port::PortName::parse(&name) {
+            match linerate::parse(&name) {
                 Ok(parsed) => understood += usize::from(!parsed.short().is_empty()),
                 Err(error) => assert!(!error.with_hint().is_empty()),
             }
@@ -167,7 +166,7 @@ mod tests {
             }
         }
         for name in linerate::KINDS.iter().map(|kind| kind.example).chain(examples::NAMES.map(|(name, _)| name)) {
-            port::PortName::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+            linerate::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 
@@ -221,7 +220,7 @@ mod tests {
                     && !word.split(',').all(is_address)
             }) {
                 if !matches!(words[1], "sim" | "switch") {
-                    port::PortName::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
+                    linerate::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
                 }
             }
             count += 1;

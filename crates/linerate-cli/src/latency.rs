@@ -16,7 +16,6 @@ use std::time::Duration;
 use clap::Args;
 use hdrhistogram::Histogram;
 use linerate::capture::Output;
-use linerate::port::PortName;
 use linerate::sim82599::Timed;
 use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report};
 use linerate::{Batch, Error};
@@ -254,7 +253,7 @@ fn head(names: [&str; 2]) -> Result<String, Error> {
 /// True for two models whose wires are not given in their names.
 fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
     let is_side = |name: &str| -> Result<bool, Error> {
-        let name = PortName::parse(name)?;
+        let name = linerate::parse(name)?;
         Ok(name.model().is_some() && name.option("wire").is_none())
     };
     Ok(is_side(names[0])? && is_side(names[1])?)
@@ -328,7 +327,7 @@ fn through_a_forwarder(
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
     for name in [a, b] {
-        let name = PortName::parse(name)?;
+        let name = linerate::parse(name)?;
         if let Some(option) = ["rate", "size", "count"].into_iter().find(|option| name.option(option).is_some()) {
             usage(&format!("{name}: the load is the command's own: leave out the option {option}"));
         }
@@ -371,7 +370,7 @@ fn from_port_to_port(
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
     for name in names {
-        let parsed = PortName::parse(name)?;
+        let parsed = linerate::parse(name)?;
         if wire_of(&parsed) == Some("traffic") {
             usage(&format!(
                 "{name}: its wire sends frames of its own: give it another wire, or give none to both ports, which are \

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use linerate::port::{Link, Port, PortName};
+use linerate::port::{Link, Port};
 use linerate::sim82599::{self, Card};
 use linerate::traffic::Rate;
 
@@ -11,7 +11,7 @@ use crate::terminal::note;
 
 /// Returns the model behind a port, if there is one.
 pub fn model(port: &Port) -> Option<Arc<Card>> {
-    PortName::parse(port.name()).ok()?.model().and_then(sim82599::named)
+    linerate::parse(port.name()).ok()?.model().and_then(sim82599::named)
 }
 
 /// Returns the line rate of a card in bits per second: that of its link, or 10 Gbit/s while that is down. `None` for other

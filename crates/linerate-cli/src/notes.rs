@@ -79,7 +79,7 @@ pub struct WaysOut(Vec<(Option<u64>, PortName)>);
 
 impl WaysOut {
     pub fn of(names: &[PortName]) -> WaysOut {
-        let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| PortName::parse(wire).ok());
+        let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| linerate::parse(wire).ok());
         let all = names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten();
         WaysOut(all.map(|name| (dropped_on_the_way_out(&name), name)).collect())
     }
@@ -146,7 +146,7 @@ fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
 /// Returns why a wire's port did not send frames of at most `payload` bytes, and what mends that.
 fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
     let Unsent { too_long, refused, injected, no_buffer, waiting } = *unsent;
-    let behind = PortName::parse(&wire.replace(';', "&")).map(|wire| wire.behind());
+    let behind = linerate::parse(&wire.replace(';', "&")).map(|wire| wire.behind());
     let is_on_interface = matches!(behind, Ok(Behind::Packet | Behind::Xdp));
     let with = |option: String| match wire.contains('?') {
         true => format!("wire={wire};{option}"),
@@ -267,7 +267,7 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
         let is_writable = device.link().is_ok();
         if is_writable && drops.tx_too_long > 0 && statistics.iter().all(|port| port.tx_packets == 0) {
             let name = device.name();
-            let parsed = PortName::parse(name).ok();
+            let parsed = linerate::parse(name).ok();
             let interface = parsed.as_ref().and_then(PortName::interface).map_or_else(String::new, |interface| {
                 format!(", and set that of its interface: ip link set dev {interface} mtu MTU")
             });

@@ -93,7 +93,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 /// Runs until its end.
 pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result<ExitCode, Error> {
-    let parsed = PortName::parse(name)?;
+    let parsed = linerate::parse(name)?;
     if parsed.is_capture_to_read() {
         let written = with_option(name, "write");
         usage(&format!("{name} is read; to write into it: replay {} '{written}'", file.display()));
@@ -108,7 +108,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
         usage(&format!("{} is a pipe, which cannot be read again: leave out --loop", pipe.display()));
     }
     for path in paths.iter().filter(|path| !path.exists()) {
-        let port = path.to_str().and_then(|path| PortName::parse(path).ok()).filter(PortName::is_capture_to_read);
+        let port = path.to_str().and_then(|path| linerate::parse(path).ok()).filter(PortName::is_capture_to_read);
         if let Some(port) = port {
             usage(&format!("{port} is the name of a port; replay has the file: replay {} {name}", port.rest()));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use linerate::kernel::Interface;
 use linerate::netmap::LONGEST_NAME;
-use linerate::port::{PortName, is_vale};
+use linerate::port::is_vale;
 use linerate::share::{ANY, base, folder, socket_of};
 use linerate::{Error, ErrorKind};
 
@@ -47,7 +47,7 @@ pub fn run(Service { names, mode, group, join_users, seconds }: &Service) -> Res
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let is_name = !name.is_empty() && !name.starts_with(['.', '-']) && name.chars().all(allowed);
         if !is_name {
-            let port = match PortName::parse(name) {
+            let port = match linerate::parse(name) {
                 Ok(_) if !is_vale(name) && name.contains(':') => {
                     format!("; a port joins a switch: linerate switch attach vale0:{name}")
                 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use linerate::port::PortName;
 use linerate::sim82599::{self, Card, Function, Kind, Runner};
 use linerate::vfio_user::Server;
 use linerate::{Error, Options};
@@ -133,7 +132,7 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
         options.split('&').filter(|option| !option.is_empty()).partition(is_model);
     let wire = if ports.is_empty() { wire.to_string() } else { format!("{wire}?{}", ports.join(";")) };
     let text = format!("sim:{name}?device={device}&vfs={functions}&wire={wire}&{}", models.join("&"));
-    let (card, runner) = sim82599::open_named(&PortName::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
+    let (card, runner) = sim82599::open_named(&linerate::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
     let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())?))?];
     for number in 0..functions {
         let path = PathBuf::from(format!("{}.vf{number}", socket.display()));

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use linerate::port::PortName;
 use linerate::traffic::{Checker, Report};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
@@ -28,7 +27,7 @@ impl Mode for Sink {
 
 /// Runs until its end.
 pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) -> Result<ExitCode, Error> {
-    if PortName::parse(port)?.is_capture_to_write() {
+    if linerate::parse(port)?.is_capture_to_write() {
         usage(&format!(
             "{port} is written, which would empty it; to read it: sink {}",
             port.split('?').next().unwrap_or(port)

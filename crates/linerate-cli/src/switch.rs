@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use linerate::port::{PortName, is_vale, switch_and_port};
+use linerate::port::{is_vale, switch_and_port};
 use linerate::share::{Client, RingCounts, folder};
 use linerate::{Error, ErrorKind};
 use serde_json::json;
@@ -39,11 +39,11 @@ fn client(name: &str) -> Result<Client, Error> {
 /// Returns the switch and the port of a name. The server may have another working directory.
 fn parts(name: &str) -> Result<(&str, String), Error> {
     let why = || {
-        let port = if PortName::parse(name).is_err() && name.chars().all(char::is_alphanumeric) { name } else { "a" };
+        let port = if linerate::parse(name).is_err() && name.chars().all(char::is_alphanumeric) { name } else { "a" };
         Error::new(ErrorKind::BadName, name, "a port of a switch is named valeS:P").with_remedy(format!("vale0:{port}"))
     };
     let (switch, port) = switch_and_port(name).ok_or_else(why)?;
-    let port = match PortName::parse(port) {
+    let port = match linerate::parse(port) {
         Ok(port) => port.with_absolute_path()?,
         // A name that only the server knows.
         Err(_) => port.to_string(),

@@ -61,7 +61,7 @@ pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
 
 /// Reads the name of a port that a machine can have its card at.
 fn card_of(text: &str) -> Result<PortName, Error> {
-    let port = PortName::parse(text)?;
+    let port = linerate::parse(text)?;
     if !std::ptr::eq(port.kind(), &vhost::KIND.about) {
         usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
     }

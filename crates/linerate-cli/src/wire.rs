@@ -19,12 +19,12 @@ pub fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
 
 /// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.
 pub fn is_tester(name: &str) -> bool {
-    PortName::parse(name).is_ok_and(|name| wire_of(&name) == Some("traffic"))
+    linerate::parse(name).is_ok_and(|name| wire_of(&name) == Some("traffic"))
 }
 
 /// Returns whether a port's other end counts all frames that arrive there.
 pub fn is_checked(name: &str) -> bool {
-    PortName::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
+    linerate::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
 }
 
 /// Returns a port's name as it was given, with another option.
@@ -38,7 +38,7 @@ pub fn with_option(name: &str, option: &str) -> String {
 /// [`ErrorKind::BadOption`].
 pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     for (name, wire) in wires {
-        let Ok(wire_name) = PortName::parse(wire) else { continue };
+        let Ok(wire_name) = linerate::parse(wire) else { continue };
         // A wire around a model is no cable.
         let Some(other) = wire_name.model().filter(|other| wire_name.rest() == *other) else { continue };
         let back = format!("sim:{name}");

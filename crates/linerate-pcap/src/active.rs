@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{PortName, RxQueue};
+use linerate::port::RxQueue;
 use linerate::{Batch, Error, ErrorKind, Options, Packet};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -173,7 +173,7 @@ pub struct Active {
 
 impl Active {
     pub fn open(name: &str, settings: &Settings, ready: &Ready) -> Result<(Active, Side), Error> {
-        let parsed = PortName::parse(name)?;
+        let parsed = linerate::parse(name)?;
         // A card that another process serves has its ring there; the length of a switch's is the library's choice.
         let asked = settings.buffer_size.get().cast_unsigned() as usize / SLOT;
         let ring = match asked {

@@ -4,7 +4,6 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
-use linerate::port::PortName;
 use linerate_preload::{deferred, guarded};
 
 use crate::abi::{Interface, PCAP_ERRBUF_SIZE, PCAP_ERROR, PCAP_IF_USABLE};
@@ -67,7 +66,7 @@ fn lookup(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char
     // SAFETY: the program's text, which ends with a zero.
     let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
     let text = text.filter(|text| !is_interface(text))?.to_string_lossy();
-    PortName::parse(&text).ok()?;
+    linerate::parse(&text).ok()?;
     // SAFETY: the program's memory for the two numbers, its buffer of libpcap's size, and this thread's errno.
     unsafe {
         net.write(0);

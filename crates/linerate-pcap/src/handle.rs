@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, A
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate::port::PortName;
 use linerate::{Error, ErrorKind, Remedy};
 use linerate_preload::owner;
 
@@ -100,7 +99,7 @@ impl Handle {
 
     /// Returns whether a name is a port's, and no interface of the kernel has it.
     pub fn is_port(name: &str) -> bool {
-        let is_port = || PortName::parse(name).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
+        let is_port = || linerate::parse(name).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
         CString::new(name).is_ok_and(|text| !is_interface(&text)) && is_port()
     }
 
@@ -162,7 +161,7 @@ impl Handle {
                 table::add_handle(active.descriptor());
                 // The kernel's interfaces and files are opened as often as the program likes.
                 let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
-                    || PortName::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
+                    || linerate::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
                 (*receiving, *side) = (Some(active), Some(of_port));
                 self.is_activated.store(true, Ordering::Release);
                 drop((receiving, side));
@@ -210,7 +209,7 @@ impl Handle {
         let name = match (monitor(&self.name), direction) {
             (None, PCAP_D_OUT) => {
                 let mut why = "this port captures what it receives".to_string();
-                if let Ok(name) = PortName::parse(&self.name) {
+                if let Ok(name) = linerate::parse(&self.name) {
                     if name.may_be_served() {
                         why += &format!("; what it sends has the name {}+t", name.short());
                     } else if let Some(interface) = name.interface() {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use linerate::port::{Behind, Drops, FRAME_HEADERS, Port, PortName, TxQueue};
+use linerate::port::{Behind, Drops, FRAME_HEADERS, Port, TxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
@@ -35,7 +35,7 @@ impl InChild {
             Behind::Packet => InChild::Again,
             Behind::Server | Behind::Xdp => InChild::TakenOver,
             Behind::Stack => InChild::Same,
-            Behind::Capture if PortName::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => {
+            Behind::Capture if linerate::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => {
                 InChild::Same
             }
             _ => InChild::Nothing,

@@ -37,15 +37,14 @@
 //!
 //! # Read it
 //!
-//! The modules. Each uses only modules of lines above its own, which `tests/rooms.rs` checks; those of the first line use
-//! each other:
+//! `linerate-core` has what ports are made of: slots, regions, batches, queues, errors, events. `linerate-spec` has the registers
+//! of cards. The modules here use both; each uses only modules of lines above its own, which `tests/rooms.rs` checks:
 //!
 //! ```text
-//! slot  packet  batch  memory  offload  error  event  ring
+//! options
 //! port
-//! spec  traffic  filter  capture
+//! traffic  capture
 //! pci
-//! unix_socket
 //! vfio_user  vhost  memif  kernel  netmap
 //! nic  share
 //! sim82599  virtio_user
@@ -77,37 +76,27 @@
 // Rooms that every build has also serve the rooms of features.
 #![cfg_attr(not(all(feature = "model", feature = "netmap")), allow(dead_code, unused_imports))]
 
-mod batch;
 #[cfg(feature = "capture")]
 pub mod capture;
-mod error;
-#[cfg(loom)]
-pub mod event;
-#[cfg(not(loom))]
-mod event;
-pub mod filter;
 #[cfg(feature = "kernel")]
 pub mod kernel;
 #[cfg(feature = "memif")]
 pub mod memif;
-pub mod memory;
 #[cfg(feature = "netmap")]
 pub mod netmap;
 pub mod nic;
-mod offload;
 mod open;
-mod packet;
+mod options;
 pub mod pci;
+#[cfg(all(test, any(feature = "memif", feature = "vhost")))]
+#[path = "../tests/peer/mod.rs"]
+mod peer;
 pub mod port;
-mod ring;
 #[cfg(feature = "netmap")]
 pub mod share;
 #[cfg(feature = "model")]
 pub mod sim82599;
-mod slot;
 pub mod traffic;
-#[cfg(any(feature = "memif", feature = "vfio-user", feature = "vhost"))]
-mod unix_socket;
 #[cfg(feature = "vfio-user")]
 pub mod vfio_user;
 #[cfg(feature = "vhost")]
@@ -115,17 +104,16 @@ pub mod vhost;
 #[cfg(feature = "vhost")]
 pub mod virtio_user;
 
-pub use batch::{Batch, Taken};
-pub use error::{Error, ErrorKind, Remedy, Result};
+pub use linerate_core::{Batch, Error, ErrorKind, HEADROOM, Packet, Packets, Remedy, Result, SlotsMut, Taken};
+pub(crate) use linerate_core::{batch, error, event, offload, packet, ring, slot, unix_socket};
+pub use linerate_core::{filter, memory};
 pub use linerate_spec as spec;
 #[cfg(feature = "model")]
 pub use open::drive_model;
 #[cfg(feature = "netmap")]
 pub use open::server;
-pub use open::{KINDS, open};
-pub use packet::{Packet, Packets, SlotsMut};
-pub use port::Options;
-pub use slot::HEADROOM;
+pub use open::{KINDS, open, parse};
+pub use options::Options;
 
 #[cfg(all(fuzzing, feature = "model", feature = "netmap"))]
 pub mod fuzzing;

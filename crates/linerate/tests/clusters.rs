@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linerate::filter::FlowKey;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Device, Port, Receive, RxQueue, TxQueue};
+use linerate::port::{Device, Port, Receive, RxQueue, SoftwarePort, TxQueue};
 use linerate::share::{ClusterRequest, OpenRequest, ServedPort, Server};
 use linerate::{Batch, Options};
 use linerate_testkit::Deadline;
@@ -572,7 +572,7 @@ struct Served {
     pool: Arc<Pool>,
     sender: Box<dyn linerate::port::Transmit>,
     _server: Server,
-    _sending: ServedPort,
+    _sending: SoftwarePort<ServedPort>,
 }
 
 impl Served {
@@ -585,11 +585,11 @@ impl Served {
         Served { folder, switch, pool, sender, _server: server, _sending: sending }
     }
 
-    fn client(&self, shares: u16, by: &str) -> linerate::Result<ServedPort> {
+    fn client(&self, shares: u16, by: &str) -> linerate::Result<SoftwarePort<ServedPort>> {
         self.open("a", Some(ClusterRequest { shares, by: by.to_string() }))
     }
 
-    fn open(&self, port: &str, cluster: Option<ClusterRequest>) -> linerate::Result<ServedPort> {
+    fn open(&self, port: &str, cluster: Option<ClusterRequest>) -> linerate::Result<SoftwarePort<ServedPort>> {
         open(self.folder.path(), &format!("{}:{port}", self.switch), cluster)
     }
 
@@ -604,7 +604,11 @@ impl Served {
     }
 }
 
-fn open(folder: &std::path::Path, name: &str, cluster: Option<ClusterRequest>) -> linerate::Result<ServedPort> {
+fn open(
+    folder: &std::path::Path,
+    name: &str,
+    cluster: Option<ClusterRequest>,
+) -> linerate::Result<SoftwarePort<ServedPort>> {
     let wanted = OpenRequest { name: name.to_string(), cluster, ..OpenRequest::default() };
     let config = Options { ring: Some(64), ..Options::default() }.of_port(name, pool(512)).unwrap();
     ServedPort::find(folder, wanted, config).map(|port| port.expect("it is served"))
@@ -682,7 +686,7 @@ fn clients_of_a_server_share_a_port() {
 #[test]
 fn clients_that_ask_for_another_cluster_are_refused() {
     let served = Served::new("valerefuse");
-    let message = |result: linerate::Result<ServedPort>| result.map(drop).unwrap_err().with_hint();
+    let message = |result: linerate::Result<SoftwarePort<ServedPort>>| result.map(drop).unwrap_err().with_hint();
     for (shares, by) in [(0, "flow"), (65, "flow"), (2, "x"), (2, "flow&flow=all")] {
         assert!(message(served.client(shares, by)).contains(&format!("handed out to {shares} clients by {by:?}")));
     }

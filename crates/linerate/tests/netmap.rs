@@ -494,7 +494,7 @@ fn names_and_numbers_have_limits() {
         )
     };
     let mut ports: Vec<_> = (1..254).map(|n| small(n).unwrap()).collect();
-    assert_eq!(ports[0].switch().ports().len(), 254);
+    assert_eq!(ports[0].kind().switch().ports().len(), 254);
     let error = small(999).map(drop).unwrap_err().with_hint();
     assert!(error.contains("254 ports"), "{error}");
     ports.swap_remove(100);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::ixgbe::Ixgbe;
 use linerate::pci::PciDevice;
-use linerate::port::{Device, Faults, Faulty, Injected, PortName, RxQueue, TxQueue, Vectors, Wrapped};
+use linerate::port::{Device, Faults, Faulty, Injected, RxQueue, TxQueue, Vectors, Wrapped};
 use linerate::sim82599::{Card, Frame, Function, Wire};
 use linerate::spec::x82599::TDH;
 use linerate::vfio_user::{Server, VfioUser};
@@ -477,7 +477,7 @@ fn faults() -> impl Strategy<Value = String> {
 
 /// Wraps a port's device into a fault injector.
 fn faulty(device: impl Device + 'static, faults: &str) -> Faulty {
-    Wrapped::new("faulty", Box::new(device), Faults::of(&PortName::parse(faults).unwrap()).unwrap())
+    Wrapped::new("faulty", Box::new(device), Faults::of(&linerate::parse(faults).unwrap()).unwrap())
 }
 
 /// Checks frames behind an injector: all are accounted for, and those that met no fault are intact and in order.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Config, Device, Link, Receive, Transmit};
+use linerate::port::{Config, Device, Link, Receive, SoftwarePort, Transmit};
 use linerate::share::netmap_object::{MemoryChoice, SharedPort};
 use linerate::share::{Client, ClusterRequest, OpenRequest, RingSelection, ServedPort, Server};
 use linerate::{Batch, ErrorKind, Options};
@@ -25,7 +25,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
 }
 
 /// Opens a port with its own pool and one queue each way, unless `change` sets others.
-fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Options)) -> ServedPort {
+fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Options)) -> SoftwarePort<ServedPort> {
     let mut options = Options { ring: Some(64), ..Options::default() };
     change(&mut options);
     let pool = options.pool.take().unwrap_or_else(|| pool(512));
@@ -38,7 +38,7 @@ fn named(name: &str) -> OpenRequest {
 }
 
 /// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
-fn pipe(folder: &Path, change: impl Fn(&str, &mut Options)) -> [ServedPort; 2] {
+fn pipe(folder: &Path, change: impl Fn(&str, &mut Options)) -> [SoftwarePort<ServedPort>; 2] {
     ["pipe{1", "pipe}1"].map(|name| {
         open(folder, named(name), |options| {
             options.max_frame = 9000;
@@ -424,7 +424,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
     let (mut tx, mut rx) = (sender.tx(0).unwrap(), watched.rx(0).unwrap());
     let (deadline, pool) = (Deadline::begin(), sender.pool().clone());
     let (mut sent, mut batch, mut taken) = (0, Batch::with_capacity(256), Batch::with_capacity(256));
-    let counted = |port: &ServedPort| {
+    let counted = |port: &SoftwarePort<ServedPort>| {
         let now = port.statistics().unwrap();
         (now.rx_packets + now.drops.no_descriptor) as usize
     };

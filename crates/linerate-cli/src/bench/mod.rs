@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
-use linerate::port::PortName;
 
 use crate::chart::Chart;
 use crate::fwd::{self, Rules};
@@ -120,7 +119,7 @@ impl Plan {
     }
 
     fn is_model(&self) -> bool {
-        self.ports.iter().all(|port| PortName::parse(port).is_ok_and(|port| port.model().is_some()))
+        self.ports.iter().all(|port| linerate::parse(port).is_ok_and(|port| port.model().is_some()))
     }
 
     /// Records the use of processors by a measurement, and the rate that it did not reach.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use linerate::capture::Format;
 use linerate::filter::Filter;
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Drops, Port, PortName, RxQueue, Wait, Waiter, Waker};
+use linerate::port::{Drops, Port, RxQueue, Wait, Waiter, Waker};
 use linerate::{Batch, Error, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -64,7 +64,7 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
 /// Returns an error with what mends it here.
 fn explain(error: &Error, name: &str) -> String {
     let is_taken = matches!(error.kind(), linerate::ErrorKind::QueueTaken | linerate::ErrorKind::InUse);
-    match PortName::parse(name) {
+    match linerate::parse(name) {
         Ok(port) if is_taken && port.may_be_served() => {
             let copies = Interface::of(&format!("{}+rt", port.short()));
             format!("another program has port '{name}'\n  try copies of its packets: {copies}")
@@ -75,7 +75,7 @@ fn explain(error: &Error, name: &str) -> String {
 
 fn open(name: &str) -> Result<Port, Error> {
     // The length of a served port's ring is the library's choice.
-    let ring = (!PortName::parse(name)?.may_be_served()).then_some(RING);
+    let ring = (!linerate::parse(name)?.may_be_served()).then_some(RING);
     let buffers = RegionOptions { buffers: 4 * RING, ..RegionOptions::default() };
     let pool = Some(Pool::new(Region::new(&buffers)?));
     let options = Options { ring, pool, interrupts: Some(Duration::ZERO), timestamps: true, ..Options::default() };

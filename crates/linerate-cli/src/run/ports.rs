@@ -41,7 +41,7 @@ pub struct Ports {
 impl Ports {
     /// Opens ports on one pool that is large enough for all their queues.
     pub fn open(mode: &dyn Mode, names: &[&str], options: &RunOptions) -> Result<Ports, Error> {
-        let parsed = names.iter().map(|name| PortName::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        let parsed = names.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
         check_standard_output(&parsed);
         check_cables(
             &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),

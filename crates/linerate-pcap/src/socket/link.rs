@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Port, PortName, RxQueue, TxQueue};
+use linerate::port::{Port, RxQueue, TxQueue};
 use linerate::{Error, Options};
 use linerate_preload::{call, guarded, option, set_option};
 use rustix::event::{EventfdFlags, eventfd};
@@ -365,7 +365,7 @@ pub fn end_all() {
 
 /// Opens a port. That its receiving side is another owner's is an error if it `receives`.
 fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
-    let parsed = PortName::parse(&name.text)?;
+    let parsed = linerate::parse(&name.text)?;
     let is_served = parsed.may_be_served();
     let memory = RegionOptions::default();
     let region = if is_served { Region::lazy(&memory) } else { Region::new(&memory) }?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use linerate::ErrorKind;
-use linerate::port::{Behind, Port, PortName};
+use linerate::port::{Behind, Port};
 use linerate::share::{Client, folder};
 use linerate_preload::{keeping_errno, report};
 
@@ -104,7 +104,7 @@ pub fn of_handle(text: &str) -> Option<Arc<Name>> {
     if let Some(name) = lock().iter().find(|name| name.text == text) {
         return Some(name.clone());
     }
-    let is_port = PortName::parse(text).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
+    let is_port = linerate::parse(text).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
     if !is_port || is_interface(&CString::new(text).ok()?) {
         return None;
     }
@@ -211,7 +211,7 @@ fn names_in(argument: &str) -> Vec<&str> {
         None => argument.strip_prefix("-i").unwrap_or(argument),
     };
     let quoted = argument.split(['"', '\'']).skip(1).step_by(2);
-    [whole].into_iter().chain(quoted).filter(|name| PortName::parse(name).is_ok()).collect()
+    [whole].into_iter().chain(quoted).filter(|name| linerate::parse(name).is_ok()).collect()
 }
 
 #[cfg(test)]

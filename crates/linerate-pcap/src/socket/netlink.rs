@@ -8,7 +8,6 @@
 use std::ffi::c_int;
 
 use libc::{iovec, sockaddr_nl, ssize_t};
-use linerate::port::PortName;
 use linerate_preload::{call, fail, keeping_errno, memory};
 
 use super::control::FLAGS;
@@ -82,7 +81,7 @@ fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
         // A program takes a port's address from here. One in memory, which is to be the program's own, is opened for that, as by
         // `SIOCGIFHWADDR`.
         let is_in_memory =
-            PortName::parse(&name.text).is_ok_and(|parsed| parsed.may_be_served() || parsed.model().is_some());
+            linerate::parse(&name.text).is_ok_and(|parsed| parsed.may_be_served() || parsed.model().is_some());
         if is_in_memory && in_arguments.contains(&name.text) {
             let _ = link::about(&name);
         }

@@ -19,7 +19,7 @@ use std::time::Instant;
 use linerate::Batch;
 use linerate::memory::{Pages, Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Side, ValePort};
-use linerate::port::{Config, Device, Receive, Transmit};
+use linerate::port::{Config, Device, Receive, SoftwarePort, Transmit};
 
 const BATCH: usize = 32;
 /// Batches in a round, and rounds.
@@ -91,7 +91,7 @@ struct Port {
     rx: Box<dyn Receive>,
     tx: Box<dyn Transmit>,
     batch: Batch,
-    _device: ValePort,
+    _device: SoftwarePort<ValePort>,
 }
 
 impl Port {

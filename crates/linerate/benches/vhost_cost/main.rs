@@ -8,7 +8,7 @@ mod processes;
 mod testpmd;
 
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::{Link, Port, PortName, RxQueue, TxQueue};
+use linerate::port::{Link, Port, RxQueue, TxQueue};
 use linerate::{Batch, Options};
 use processes::Kind;
 use testpmd::Testpmd;
@@ -94,7 +94,7 @@ impl Crossing {
 
     /// Opens both ports, and sends the packets in flight; each waits until the other end is there.
     fn new(names: [String; 2], size: usize) -> Crossing {
-        let needed = names.each_ref().map(|name| PortName::parse(name).expect("a name").buffer_size());
+        let needed = names.each_ref().map(|name| linerate::parse(name).expect("a name").buffer_size());
         let [buffer_size, other] = needed;
         let buffer_size = buffer_size.max(other);
         let region = RegionOptions { buffers: 16_384, buffer_size, ..RegionOptions::default() };

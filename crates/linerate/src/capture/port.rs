@@ -22,10 +22,7 @@ use crate::port::{
 /// ever; `speed=1x` keeps the file's times, `speed=2x` is twice as fast, and without it frames are given as fast as they are
 /// received. A file that is malformed or cut, or a disk that is full, is an error of
 /// [`Port::link`](crate::port::Port::link) from then on.
-pub type CapturePort = SoftwarePort<CaptureFile>;
-
-/// The file behind a [`CapturePort`].
-pub struct CaptureFile {
+pub struct CapturePort {
     path: PathBuf,
     /// Taken by the receive queue.
     reader: Option<Replay>,
@@ -95,7 +92,7 @@ impl CapturePort {
     /// # Errors
     /// [`ErrorKind::File`](crate::ErrorKind::File) if it cannot be read or written, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), also for more
     /// than one queue.
-    pub fn open(name: &PortName, config: Config) -> Result<CapturePort> {
+    pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<CapturePort>> {
         for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
             if queues > 1 {
                 return Err(Error::too_many_queues(config.name, direction, queues, 1));
@@ -118,11 +115,11 @@ impl CapturePort {
             false => (Some(Replay::open(&path, passes, speed, defects.clone())?), None),
         };
         let (failure, exhausted) = (Arc::default(), Arc::new(AtomicBool::new(is_written)));
-        Ok(CapturePort::new(config, CaptureFile { path, reader, writer, is_written, failure, exhausted, defects }))
+        Ok(SoftwarePort::new(config, CapturePort { path, reader, writer, is_written, failure, exhausted, defects }))
     }
 }
 
-impl SoftwareDevice for CaptureFile {
+impl SoftwareDevice for CapturePort {
     const DRIVER: &'static str = "pcap";
     const BEHIND: Behind = Behind::Capture;
 

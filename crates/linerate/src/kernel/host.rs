@@ -9,6 +9,7 @@
 use super::bpf::{Kind, Link, Program, Turn, Way};
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
+use super::port::KernelPort;
 use super::tap::{TAP, Tap};
 use crate::error::Result;
 use crate::port::{Address, Config, Description, Device, Form, Opening, PortKind};
@@ -86,7 +87,7 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
 ///
 /// # Errors
 /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): a kernel before 6.6, no privilege.
-pub fn open_stack(interface: &Interface, config: Config) -> Result<Tap> {
+pub fn open_stack(interface: &Interface, config: Config) -> Result<KernelPort<Tap>> {
     Tap::hidden(config, |tap| {
         let attach = || -> std::io::Result<[Link; 2]> {
             let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out, Turn::First)?;

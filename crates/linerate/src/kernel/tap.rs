@@ -22,9 +22,6 @@ use crate::port::{
     PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 
-/// A TAP interface of Linux.
-pub type Tap = KernelPort<Files>;
-
 /// `tap:NAME`
 pub static TAP: PortKind = PortKind {
     about: Description {
@@ -62,8 +59,8 @@ fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(Tap::open(name, opening.config)?))
 }
 
-/// The file of each queue, shared by its two directions; and programs attached for the port.
-pub struct Files {
+/// A TAP interface of Linux.
+pub struct Tap {
     queues: Vec<Arc<File>>,
     /// Linux takes datagrams to be segmented, since 6.2.
     takes_datagrams: bool,
@@ -85,7 +82,7 @@ impl Tap {
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
     /// not a TAP interface.
-    pub fn open(name: &str, config: Config) -> Result<Tap> {
+    pub fn open(name: &str, config: Config) -> Result<KernelPort<Tap>> {
         if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
             let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();
             return Err(Error::bad_name(config.name, why));
@@ -96,7 +93,10 @@ impl Tap {
     }
 
     /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
-    pub(super) fn hidden(config: Config, attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>) -> Result<Tap> {
+    pub(super) fn hidden(
+        config: Config,
+        attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>,
+    ) -> Result<KernelPort<Tap>> {
         let (interface, mut files) = Tap::make("linerate%d", &config)?;
         let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
         // Fails on kernels without IPv6, which send nothing of it.
@@ -106,7 +106,7 @@ impl Tap {
         OnInterface::port(On { interface, config }, files, true)
     }
 
-    fn make(name: &str, config: &Config) -> Result<(Interface, Files)> {
+    fn make(name: &str, config: &Config) -> Result<(Interface, Tap)> {
         let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
         let (mut queues, mut takes_datagrams) = (Vec::new(), true);
@@ -119,11 +119,11 @@ impl Tap {
         }
         let interface = Interface::open(&name)?;
         interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
-        Ok((interface, Files { queues, takes_datagrams, attached: None }))
+        Ok((interface, Tap { queues, takes_datagrams, attached: None }))
     }
 }
 
-impl Files {
+impl Tap {
     /// Calls a tun ioctl with an `ifreq`; the interface may be in another network namespace by now.
     fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
         let mut ask = request_for("", number(0));
@@ -281,7 +281,7 @@ impl SendFinished for TapTx {
     }
 }
 
-impl Sockets for Files {
+impl Sockets for Tap {
     const DRIVER: &'static str = "tap";
     const BEHIND: Behind = Behind::Stack;
     const SPREADS: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";

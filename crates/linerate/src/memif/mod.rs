@@ -47,10 +47,7 @@ use zero_copy::{LendingTx, Lends};
 pub const MAX_QUEUES: u16 = 64;
 
 /// A port to a peer over memif.
-pub type Memif = SoftwarePort<Interface>;
-
-/// This side of a [`Memif`].
-pub struct Interface {
+pub struct Memif {
     shared: Arc<Shared>,
     role: Role,
     id: u32,
@@ -111,7 +108,7 @@ impl Memif {
     /// # Errors
     /// [`ErrorKind::BadOption`]; [`BadName`](ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`] if it cannot
     /// be used, or if a server's socket is not for this user; [`ErrorKind::Exhausted`], [`ErrorKind::System`].
-    pub fn open(name: &PortName, config: Config) -> Result<Memif> {
+    pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<Memif>> {
         let role = match name.option("role") {
             None | Some("client") => Role::Client,
             Some("server") => Role::Server,
@@ -170,14 +167,14 @@ impl Memif {
         let shared = Arc::new(Shared::new(rx_queues)?);
         let control = control::start(Path::new(name.rest()), wanted, shared.clone())?;
         let path = name.rest().to_string();
-        Ok(Memif::new(
+        Ok(SoftwarePort::new(
             config,
-            Interface { shared, role, id, path, lends, _reservation: reservation, _control: control },
+            Memif { shared, role, id, path, lends, _reservation: reservation, _control: control },
         ))
     }
 }
 
-impl SoftwareDevice for Interface {
+impl SoftwareDevice for Memif {
     const DRIVER: &'static str = "memif";
     const BEHIND: Behind = Behind::Peer;
 

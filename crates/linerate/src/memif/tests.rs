@@ -20,8 +20,8 @@ use super::ring::{At, BUFFER, Buffers, MemifRing, NEXT, STRIDE};
 use crate::batch::Batch;
 use crate::event::Interrupt;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use crate::port::{Link, Port, PortName, RxQueue, TxQueue};
-use crate::unix_socket::tests::{socket, until, until_link};
+use crate::peer::{socket, until, until_link};
+use crate::port::{Link, Port, RxQueue, TxQueue};
 use crate::unix_socket::{connect_as, listen_as};
 use crate::{ErrorKind, Options};
 
@@ -30,7 +30,7 @@ const BUFFERS: usize = 1024;
 const COPIES: [&str; 2] = ["zero-copy=off", "zero-copy=on"];
 
 fn pool(name: &str) -> Arc<Pool> {
-    let buffer_size = PortName::parse(name).map_or(2048, |name| name.buffer_size());
+    let buffer_size = crate::parse(name).map_or(2048, |name| name.buffer_size());
     pool_of(buffer_size)
 }
 

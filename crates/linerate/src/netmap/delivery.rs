@@ -136,6 +136,7 @@ impl Delivery {
 
     /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room. Returns whether the receiver
     /// is still to be woken, by [`wake`](Delivery::wake).
+    #[inline]
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) -> bool {
         // A port without receive queues takes no packets.
         let Some(lane) = self.lane(queue) else { return false };
@@ -162,10 +163,13 @@ impl Delivery {
                 }
                 (None, Some(slots)) => {
                     let one = |n: usize| std::slice::from_ref(&slots[n]);
-                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one)
+                    // SAFETY: the copies are of this pool (above), and the packets of the frames' region.
+                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one) }
                 }
                 (None, None) => {
-                    entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, |n| frames.slots(n))
+                    let packet = |n| frames.slots(n);
+                    // SAFETY: as above.
+                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, packet) }
                 }
             };
             full += entry.flush(&mut time);
@@ -237,15 +241,19 @@ impl Delivery {
 /// Takes copies for a monitor.
 impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
-        copies.is_of(&self.pool);
+        if !copies.is_of(&self.pool) {
+            return false;
+        }
         // SAFETY: it is used with the packet's slots, which are of that pool.
         let view = unsafe { theirs.region().view() };
+        // SAFETY: as above, and the copies are of this pool.
+        let is_short =
+            |copies: &mut Batch| unsafe { copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 };
         let careful = |copies: &mut Batch| {
             // SAFETY: as above.
             unsafe { copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) }
         };
-        let is_copied =
-            copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 || careful(copies) == Copied::Whole;
+        let is_copied = is_short(copies) || careful(copies) == Copied::Whole;
         if is_copied && let Some(time) = timestamp(&packet[0], view) {
             copies.stamp_last(time);
         }

@@ -15,11 +15,8 @@ use crate::port::{
 };
 use crate::slot::Slot;
 
-/// A monitor of another port.
-pub type Monitor = SoftwarePort<Monitoring>;
-
-/// Monitors a port until it is dropped.
-pub struct Monitoring {
+/// A monitor of another port, until it is dropped.
+pub struct Monitor {
     port: Arc<Monitored>,
     one: MonitorEntry,
     delivery: Arc<Delivery>,
@@ -31,23 +28,23 @@ impl Monitor {
     ///
     /// # Errors
     /// [`ErrorKind::NotServed`], [`ErrorKind::BadOption`].
-    pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<Monitor> {
+    pub fn open(name: &str, receive: bool, transmit: bool, config: Config) -> Result<SoftwarePort<Monitor>> {
         config.check_ring()?;
         let port = Monitored::find(name).ok_or_else(|| Error::not_open(name))?;
         let delivery = Arc::new(Delivery::new(&config)?);
         let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
         port.add(one.clone());
-        Ok(Monitor::new(config, Monitoring { port, one, delivery }))
+        Ok(SoftwarePort::new(config, Monitor { port, one, delivery }))
     }
 }
 
-impl Drop for Monitoring {
+impl Drop for Monitor {
     fn drop(&mut self) {
         self.port.remove(&self.one);
     }
 }
 
-impl SoftwareDevice for Monitoring {
+impl SoftwareDevice for Monitor {
     const DRIVER: &'static str = "monitor";
     const BEHIND: Behind = Behind::Memory;
 

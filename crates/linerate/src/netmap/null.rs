@@ -25,23 +25,20 @@ pub static NULL: PortKind = PortKind {
 };
 
 /// The port `null:`.
-pub type Null = SoftwarePort<Nothing>;
-
-/// The kind of port that drops all packets.
-pub struct Nothing(());
+pub struct Null(());
 
 impl Null {
     /// Opens such a port. A process may have any number of them.
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
-    pub fn open(config: Config) -> Result<Null> {
+    pub fn open(config: Config) -> Result<SoftwarePort<Null>> {
         config.check_ring()?;
-        Ok(Null::new(config, Nothing(())))
+        Ok(SoftwarePort::new(config, Null(())))
     }
 }
 
-impl SoftwareDevice for Nothing {
+impl SoftwareDevice for Null {
     const DRIVER: &'static str = "null";
     const BEHIND: Behind = Behind::Nothing;
 

@@ -14,9 +14,6 @@ use crate::port::{
     Transmit, Tx,
 };
 
-/// One end of a pipe.
-pub type Pipe = SoftwarePort<PipeEnd>;
-
 /// The end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -26,8 +23,8 @@ pub enum Side {
     Slave,
 }
 
-/// An open end.
-pub struct PipeEnd {
+/// One end of a pipe.
+pub struct Pipe {
     pipe: Arc<PipeState>,
     side: Side,
 }
@@ -67,7 +64,7 @@ impl Pipe {
     /// # Errors
     /// [`ErrorKind::InUse`](crate::ErrorKind::InUse) if this end is open, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a ring
     /// that is not possible, and for more queues than the other end has.
-    pub fn open(name: &str, side: Side, config: Config) -> Result<Pipe> {
+    pub fn open(name: &str, side: Side, config: Config) -> Result<SoftwarePort<Pipe>> {
         config.check_ring()?;
         let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
         pipes.retain(|(_, pipe)| pipe.strong_count() > 0);
@@ -92,7 +89,7 @@ impl Pipe {
         *open = true;
         let options = Settings { ring: Some(pipe.ring), ..config.options };
         let config = Config { pool: pipe.pool.clone(), options, ..config };
-        Ok(Pipe::new(config, PipeEnd { pipe: pipe.clone(), side }))
+        Ok(SoftwarePort::new(config, Pipe { pipe: pipe.clone(), side }))
     }
 }
 
@@ -123,13 +120,13 @@ impl Drop for PipeState {
     }
 }
 
-impl Drop for PipeEnd {
+impl Drop for Pipe {
     fn drop(&mut self) {
         self.pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[self.side as usize] = false;
     }
 }
 
-impl SoftwareDevice for PipeEnd {
+impl SoftwareDevice for Pipe {
     const DRIVER: &'static str = "pipe";
     const BEHIND: Behind = Behind::Memory;
 

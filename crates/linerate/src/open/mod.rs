@@ -7,6 +7,8 @@ mod kinds;
 mod memory;
 #[cfg(feature = "model")]
 mod model;
+#[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
+mod names;
 #[cfg(feature = "netmap")]
 mod server;
 #[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
@@ -119,15 +121,19 @@ impl Others for Options {
     }
 }
 
-impl PortName {
-    /// Parses a name of the library's kinds.
-    ///
-    /// # Errors
-    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
-    pub fn parse(text: &str) -> Result<PortName> {
-        Options::default().parse(text)
-    }
+/// Parses a port's name of the library's kinds.
+///
+/// ```
+/// let name = linerate::parse("sim:0?rate=1M")?;
+/// assert_eq!((name.short(), name.option("rate")), ("sim:0", Some("1M")));
+/// # Ok::<(), linerate::Error>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
+/// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+pub fn parse(name: &str) -> Result<PortName> {
+    Options::default().parse(name)
 }
 
 /// Opens a port whose packets are handed out in this process, if its name has the options.

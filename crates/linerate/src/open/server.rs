@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kernel::Interface;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::offload::LONGEST;
-use crate::port::{CLUSTER, DEFAULT_FRAME, Options, PortName, is_pipe, is_vale};
+use crate::port::{CLUSTER, DEFAULT_FRAME, Options, is_pipe, is_vale};
 use crate::share::{RingCounts, Server};
 
 /// A server of ports for other processes, which are opened here under their names: `vale0:a`, or `eth0`, which is
@@ -19,7 +19,7 @@ pub fn server() -> Server {
         // A card, or any other port, as part of a switch.
         let is_whole = is_memory || short.contains(':');
         let there = if is_whole { 1 } else { queues_of(short) };
-        let mut port = PortName::parse(&if is_whole { name.to_string() } else { format!("netmap:{name}") })?;
+        let mut port = crate::parse(&if is_whole { name.to_string() } else { format!("netmap:{name}") })?;
         // netmap takes all packets of an interface away from Linux; a program that uses its name expects that.
         let is_card = !short.contains(['^', '/']);
         if is_card && !is_whole {

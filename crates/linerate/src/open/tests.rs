@@ -6,8 +6,8 @@ use crate::Options;
 use crate::batch::Batch;
 use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use crate::offload::{Offload, cut};
+use crate::peer::{socket, until, until_link};
 use crate::port::{Port, PortName, RxQueue};
-use crate::unix_socket::tests::{socket, until, until_link};
 
 const BUFFERS: usize = 2048;
 
@@ -15,7 +15,7 @@ const BUFFERS: usize = 2048;
 #[test]
 fn each_name_fits_one_kind() {
     for kind in crate::KINDS {
-        let name = PortName::parse(kind.example).unwrap();
+        let name = crate::parse(kind.example).unwrap();
         assert!(std::ptr::eq(name.kind(), &kind.about), "{}", kind.example);
         let others = crate::KINDS.iter().rev().map(|kind| &kind.about).collect::<Vec<_>>();
         let reversed = PortName::parse_among(kind.example, &others).unwrap();
@@ -23,7 +23,7 @@ fn each_name_fits_one_kind() {
         if name.monitored().is_some() {
             continue; // A monitor of a port around another is no port around a monitor.
         }
-        let inside = PortName::parse(&format!("recorded:{}", kind.example)).unwrap();
+        let inside = crate::parse(&format!("recorded:{}", kind.example)).unwrap();
         assert_eq!((inside.kind().prefix, inside.behind()), ("recorded", name.behind()), "{}", kind.example);
     }
 }
@@ -179,7 +179,7 @@ fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
         [format!("vhost:{single}?offloads=on"), format!("virtio-user:{single}?offloads=on&mergeable=off")],
     ];
     for names in pairs {
-        let pools = names.each_ref().map(|name| pool_of(PortName::parse(name).unwrap().buffer_size()));
+        let pools = names.each_ref().map(|name| pool_of(crate::parse(name).unwrap().buffer_size()));
         let mut n = 0;
         let mut ports = names.map(|name| {
             n += 1;

@@ -336,7 +336,7 @@ impl Pacer {
         match &mut self.random {
             None => mean,
             // Of 53 random bits, which are never 1: the logarithm is finite.
-            Some(random) => -mean * (1.0 - (random.next() >> 11) as f64 / (1u64 << 53) as f64).ln(),
+            Some(random) => -mean * (1.0 - (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64).ln(),
         }
     }
 }

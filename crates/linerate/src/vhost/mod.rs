@@ -46,10 +46,7 @@ use vring::{Attached, Vring};
 pub const MAX_QUEUES: u16 = 64;
 
 /// A port to a front end.
-pub type Vhost = SoftwarePort<BackEnd>;
-
-/// The back end of a [`Vhost`].
-pub struct BackEnd {
+pub struct Vhost {
     shared: Arc<Shared>,
     path: String,
     _control: ControlThread,
@@ -62,7 +59,7 @@ impl Vhost {
     /// # Errors
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used,
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), [`ErrorKind::System`](crate::ErrorKind::System).
-    pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<Vhost> {
+    pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<SoftwarePort<Vhost>> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
             return Err(Error::too_many_queues(config.name, "pairs of", queues, MAX_QUEUES));
@@ -82,7 +79,7 @@ impl Vhost {
             longest: config.options.max_frame,
         });
         let control = session::start(&config.name, Path::new(path), is_client, shared.clone())?;
-        Ok(Vhost::new(config, BackEnd { shared, path: path.to_string(), _control: control }))
+        Ok(SoftwarePort::new(config, Vhost { shared, path: path.to_string(), _control: control }))
     }
 }
 
@@ -114,7 +111,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(Vhost::open(name.rest(), is_client, has_packed, opening.config)?))
 }
 
-impl SoftwareDevice for BackEnd {
+impl SoftwareDevice for Vhost {
     const DRIVER: &'static str = "vhost";
     const BEHIND: Behind = Behind::Peer;
     const SPREADS: &'static str = "the front end selects the queue";

@@ -22,11 +22,11 @@ use super::message::*;
 use crate::batch::Batch;
 use crate::event::Interrupt;
 use crate::memory::{Descriptors, DmaArray, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+use crate::peer::{accepted, until};
 use crate::port::{Link, Port, RxQueue, TxQueue};
 use crate::spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use crate::spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use crate::spec::virtio::{feature, header};
-use crate::unix_socket::tests::{accepted, until};
 use crate::{ErrorKind, Options};
 
 const SIZE: u16 = 16;

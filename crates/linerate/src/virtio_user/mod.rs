@@ -31,10 +31,7 @@ use control::Shared;
 use queue::{UserRx, UserTx};
 
 /// A port at a back end.
-pub type VirtioUser = SoftwarePort<FrontEnd>;
-
-/// The front end of a [`VirtioUser`].
-pub struct FrontEnd {
+pub struct VirtioUser {
     shared: Arc<Shared>,
     _control: ControlThread,
 }
@@ -64,7 +61,7 @@ impl VirtioUser {
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if no back end listens there, or if it or the path cannot be used,
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::BadOption`](crate::ErrorKind::BadOption), and errors of the driver.
-    pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<VirtioUser> {
+    pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<SoftwarePort<VirtioUser>> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {
@@ -72,7 +69,7 @@ impl VirtioUser {
         }
         let shared = Arc::new(Shared::new(path, forms, &config)?);
         let control = control::start(is_server, shared.clone())?;
-        Ok(VirtioUser::new(config, FrontEnd { shared, _control: control }))
+        Ok(SoftwarePort::new(config, VirtioUser { shared, _control: control }))
     }
 }
 
@@ -117,7 +114,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(VirtioUser::open(name.rest(), name.switch("server", false)?, forms, opening.config)?))
 }
 
-impl SoftwareDevice for FrontEnd {
+impl SoftwareDevice for VirtioUser {
     const DRIVER: &'static str = "virtio-user";
     const BEHIND: Behind = Behind::Peer;
     const SPREADS: &'static str = "the back end selects the queue";

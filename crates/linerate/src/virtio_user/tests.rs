@@ -20,11 +20,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::link::Link as Requests;
 use crate::batch::Batch;
 use crate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+use crate::peer::{accepted, socket, until, until_link};
 use crate::port::{Port, RxQueue, TxQueue, Vectors};
 use crate::spec::virtio::packed::{AVAILABLE, USED};
 use crate::spec::virtio::{feature, header, status};
 use crate::traffic::{Checker, Generator, Report};
-use crate::unix_socket::tests::{accepted, socket, until, until_link};
 use crate::vhost::message::*;
 use crate::{Error, Options, Result};
 
@@ -366,7 +366,7 @@ impl BackEnd {
         let (sender, memory) = mpsc::channel();
         let serve = move || {
             let mut requests = Vec::new();
-            let mut connection = Connection::new(crate::unix_socket::tests::accepted(&listener));
+            let mut connection = Connection::new(crate::peer::accepted(&listener));
             drop(listener); // the next one is refused
             let mut last_status = 0;
             loop {

@@ -26,9 +26,6 @@ use crate::port::{
 use queue::{PacketRx, PacketTx, Retry};
 use socket::Socket;
 
-/// An interface, over packet sockets.
-pub type PacketPort = KernelPort<PacketSockets>;
-
 /// `packet:IF`
 pub static PACKET: PortKind = PortKind {
     about: Description {
@@ -50,8 +47,8 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(PacketPort::open(interface, flow_of(opening.name)?, opening.config)?))
 }
 
-/// The sockets of a port, one for each queue.
-pub struct PacketSockets {
+/// An interface, over packet sockets.
+pub struct PacketPort {
     description: String,
     /// The packets to deliver; all if `None`.
     flow: Option<Filter>,
@@ -68,7 +65,7 @@ impl PacketPort {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable): the obstacle.
-    pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<PacketPort> {
+    pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<KernelPort<PacketPort>> {
         config.check_ring()?;
         let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
         let count = config.options.rx_queues.max(config.options.tx_queues);
@@ -80,12 +77,12 @@ impl PacketPort {
         if !config.description.is_empty() {
             description += &format!(", {}", config.description);
         }
-        let sockets = PacketSockets { description, flow, sockets, started, dropped: AtomicU64::new(0) };
+        let sockets = PacketPort { description, flow, sockets, started, dropped: AtomicU64::new(0) };
         OnInterface::port(On { interface, config }, sockets, true)
     }
 }
 
-impl PacketSockets {
+impl PacketPort {
     /// Marks a receive queue as taken; with the last one, packets begin to arrive.
     fn start(&mut self, interface: &Interface, queue: u16) -> Result<()> {
         let before = self.started.iter().all(|started| *started);
@@ -104,7 +101,7 @@ impl PacketSockets {
     }
 }
 
-impl Sockets for PacketSockets {
+impl Sockets for PacketPort {
     const DRIVER: &'static str = "packet";
     const BEHIND: Behind = Behind::Packet;
     const SPREADS: &'static str = "the kernel spreads flows over the sockets by its own hash";
@@ -227,7 +224,7 @@ mod tests {
                 }
             };
             send(400);
-            let drops = |port: &PacketPort| port.statistics().unwrap().drops.no_descriptor;
+            let drops = |port: &KernelPort<PacketPort>| port.statistics().unwrap().drops.no_descriptor;
             let first = drops(&port);
             assert!((100..=800).contains(&first), "{first}");
             assert_eq!(drops(&port), first);

@@ -67,9 +67,6 @@ pub enum Steer {
     Never,
 }
 
-/// An interface shared with the kernel.
-pub type Xdp = KernelPort<XdpSockets>;
-
 /// `xdp:IF` and `xdp:IF-Q`
 pub static XDP: PortKind = PortKind {
     about: Description {
@@ -139,8 +136,8 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     }
 }
 
-/// A port's sockets, and the program that directs packets to them.
-pub struct XdpSockets {
+/// An interface shared with the kernel.
+pub struct Xdp {
     /// Removed first.
     _steering: Option<Steering>,
     description: String,
@@ -206,7 +203,7 @@ impl Xdp {
     ///
     /// # Errors
     /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others: the obstacle.
-    pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<Xdp> {
+    pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<KernelPort<Xdp>> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
         let size = config.pool.region().buffer_size();
@@ -280,7 +277,7 @@ impl Xdp {
             None => description,
         };
         let started = Mutex::new(vec![None; on.config.options.rx_queues.into()]);
-        let sockets = XdpSockets {
+        let sockets = Xdp {
             _steering: steering,
             description,
             options: options.clone(),
@@ -297,7 +294,7 @@ impl Xdp {
     }
 }
 
-impl XdpSockets {
+impl Xdp {
     /// Fails if the port takes all packets of an interface that has an address: traffic to the machine would be lost.
     /// `flow=all` permits it.
     fn check_unused(&self, interface: &Interface) -> Result<()> {
@@ -313,7 +310,7 @@ impl XdpSockets {
 
     /// Returns the socket at an index, reopened if it was closed.
     fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
-        let XdpSockets { options, past, .. } = &*self;
+        let Xdp { options, past, .. } = &*self;
         let Place { queue, socket, waiting } = &self.sockets[place];
         let socket = match waiting.clone().or_else(|| socket.upgrade()) {
             Some(socket) => socket,
@@ -372,7 +369,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
     }
 }
 
-impl Sockets for XdpSockets {
+impl Sockets for Xdp {
     const DRIVER: &'static str = "xdp";
     const BEHIND: Behind = Behind::Xdp;
     const SPREADS: &'static str = "the interface's driver spreads packets: ethtool -X";

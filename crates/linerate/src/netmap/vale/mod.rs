@@ -170,11 +170,8 @@ struct Snapshot {
     groups: Arc<Groups>,
 }
 
-/// A port of a switch.
-pub type ValePort = SoftwarePort<Attached>;
-
-/// A port's place on a switch, which is free again when this is dropped.
-pub struct Attached {
+/// A port of a switch. Its place is free again when it is dropped.
+pub struct ValePort {
     switch: Arc<Switch>,
     number: u8,
     delivery: Arc<Delivery>,
@@ -185,7 +182,7 @@ impl ValePort {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`], [`ErrorKind::Exhausted`], [`ErrorKind::BadName`], [`ErrorKind::BadOption`].
-    pub fn open(switch: &str, port: &str, config: Config) -> Result<ValePort> {
+    pub fn open(switch: &str, port: &str, config: Config) -> Result<SoftwarePort<ValePort>> {
         config.check_ring()?;
         let name = format!("{switch}:{port}");
         let bad = |why: &str| Err(Error::bad_name(&name, why).with_remedy("vale0:a"));
@@ -203,22 +200,22 @@ impl ValePort {
         }
         let switch = Switch::named(switch);
         let (number, delivery) = switch.add(port, Delivery::new(&config)?)?;
-        Ok(ValePort::new(config, Attached { switch, number, delivery }))
+        Ok(SoftwarePort::new(config, ValePort { switch, number, delivery }))
     }
 
-    /// Returns the port's switch.
+    /// Returns the port's switch: `port.kind().switch()`.
     pub fn switch(&self) -> &Arc<Switch> {
-        &self.kind().switch
+        &self.switch
     }
 }
 
-impl Drop for Attached {
+impl Drop for ValePort {
     fn drop(&mut self) {
         self.switch.remove(self.number);
     }
 }
 
-impl SoftwareDevice for Attached {
+impl SoftwareDevice for ValePort {
     const DRIVER: &'static str = "vale";
     const BEHIND: Behind = Behind::Memory;
 

@@ -500,7 +500,7 @@ mod tests {
     /// Slots that the server frees during a sync go to the monitor with the next one.
     #[test]
     fn a_monitor_misses_nothing_that_is_freed_during_a_sync() {
-        const FREED: usize = if cfg!(miri) { 50 } else { 200_000 };
+        const FREED: usize = if cfg!(miri) { 50 } else { 20_000 };
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(2, &rings, 0)).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| false, Offsets::default()).unwrap();

@@ -19,10 +19,7 @@ use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
 
 /// A port that another process serves.
-pub type ServedPort = SoftwarePort<Remote>;
-
-/// The connections of a served port.
-pub struct Remote {
+pub struct ServedPort {
     /// A pipe's or a monitor's whole port. For any other port only a description: each queue has a connection of its
     /// own.
     port: Arc<OpenedRings>,
@@ -56,7 +53,7 @@ impl ServedPort {
     ///
     /// # Errors
     /// That of the server, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
-    pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<ServedPort>> {
+    pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<SoftwarePort<ServedPort>>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         config.check_ring()?;
         let is_whole = is_pipe(&wanted.name) || wanted.monitor_rx || wanted.monitor_tx;
@@ -80,11 +77,11 @@ impl ServedPort {
         let config = Config { options, ..config };
         let mac = opened.port.mac();
         let (port, connect) = (Arc::new(opened), Box::new(connect));
-        Ok(Some(SoftwarePort::with_mac(config, mac, Remote { port, connect, wanted, is_whole, prepared: None })))
+        Ok(Some(SoftwarePort::with_mac(config, mac, ServedPort { port, connect, wanted, is_whole, prepared: None })))
     }
 }
 
-impl Remote {
+impl ServedPort {
     fn queue(&mut self, queue: u16, receives: bool) -> Result<Arc<OpenedRings>> {
         if self.is_whole {
             return Ok(self.port.clone());
@@ -106,7 +103,7 @@ impl Remote {
     }
 }
 
-impl SoftwareDevice for Remote {
+impl SoftwareDevice for ServedPort {
     const DRIVER: &'static str = "served";
     const BEHIND: Behind = Behind::Server;
 

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::event::PEER_TIMEOUT;
 use crate::netmap::{RxMirror, delivery_of};
 use crate::packet::Times;
-use crate::port::{Port, is_pipe, is_vale};
+use crate::port::{Address, Description, Form, Port, PortName, is_pipe, is_vale};
 use crate::share::protocol::connection::{Connection, Message};
 use crate::share::protocol::layout::{Plan, PortLayout, RingCounts};
 use crate::share::protocol::lock;
@@ -26,6 +26,9 @@ use crate::share::protocol::socket::is_trusted;
 use crate::share::server::netmap_memory::{Lease, NetmapMemory};
 use crate::share::server::pump::{Pump, RxPump, TxPump};
 use crate::share::server::recipient::{DeliveredRing, RingRecipient, Yields};
+
+/// The names of a switch's ports.
+static VALE_NAMES: Description = Description { form: Form::VALE, ..Description::new("vale", Address::Text) };
 
 /// The longest search for the session of a descriptor.
 const PROOF_TIME: Duration = Duration::from_secs(2);
@@ -240,7 +243,7 @@ impl RequestHandler {
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
             None if is_vale(name) => {
-                crate::port::PortName::parse(name)?;
+                PortName::parse_among(name, &[&VALE_NAMES])?;
                 Ok(usual(&self.rings(name, &unasked)).of_card())
             }
             None => crate::kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),

@@ -188,7 +188,7 @@ impl<'a> Layout<'a> {
             Some(Fill::Byte(byte)) => bytes.resize(end, byte),
             Some(Fill::Random) => {
                 let mut random = Random::new(self.seed, u64::MAX);
-                bytes.extend((0..payload).map(|_| random.next() as u8));
+                bytes.extend((0..payload).map(|_| random.next_u64() as u8));
             }
         }
         bytes.resize(len, 0);

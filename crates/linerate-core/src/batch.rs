@@ -1,0 +1,620 @@
+//! A batch: the packets of one thread, and the free buffers that travel with them.
+#![allow(unsafe_code)]
+
+mod copies;
+mod segments;
+mod sort;
+mod taken;
+
+pub use copies::Copied;
+pub use segments::Segmented;
+pub use taken::Taken;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::memory::{Cache, Pool, View};
+use crate::packet::{Packet, Packets, SlotsMut};
+use crate::slot::{HEADROOM, Slot};
+
+/// Slots of a batch beyond its capacity, so that the last packet can be a whole chain.
+pub const MAX_CHAIN: usize = 64;
+
+/// Packets on their way from one queue to another; it owns their slots.
+///
+/// ```text
+///     slots   [ sent | sent | packet | packet | packet | free place ... | room for a chain ]
+///                           ^ start                    ^ end            ^ capacity
+///     cache   [ free buffers of the same pool, the warmest last ]
+/// ```
+///
+/// [`RxQueue::recv`](crate::port::RxQueue::recv) appends packets, and gives the card buffers from the cache in
+/// exchange. [`TxQueue::send`](crate::port::TxQueue::send) takes packets from the front, and puts buffers that the
+/// card is done with into the cache. The rest returns to the pool when the batch is [cleared](Batch::clear) or
+/// dropped, so nothing leaks and nothing is freed twice, without a pool pointer per packet.
+///
+/// A batch belongs to the pool of the first queue that it is used with. A queue of another region copies its packets.
+pub struct Batch {
+    slots: Box<[Slot]>,
+    capacity: usize,
+    start: usize,
+    end: usize,
+    /// False if every packet is in one slot, which shortens loops over the packets.
+    has_chains: bool,
+    cache: Cache,
+    /// In a box: it is rare, and the fields above stay at their places.
+    segmented: Option<Box<Segmented>>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch::new()
+    }
+}
+
+impl Batch {
+    /// Creates a batch for 32 slots.
+    pub fn new() -> Batch {
+        Batch::with_capacity(32)
+    }
+
+    /// Creates a batch for `capacity` slots, at least one.
+    ///
+    /// # Panics
+    /// If memory cannot hold as many slots, as [`Vec::with_capacity`].
+    pub fn with_capacity(capacity: usize) -> Batch {
+        let capacity = capacity.max(1);
+        let slots = (0..capacity.saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
+        Batch { slots, capacity, start: 0, end: 0, has_chains: false, cache: Cache::default(), segmented: None }
+    }
+
+    /// Returns the most slots to receive before some are sent or cleared.
+    #[inline(always)]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the count of slots: that of packets, unless frames are longer than a buffer.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Returns whether the batch has no packets.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Frees the buffers of all packets.
+    #[inline]
+    pub fn clear(&mut self) {
+        if self.end > 0 {
+            self.free(self.start..self.end);
+            self.sent_all();
+        }
+    }
+
+    /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
+    ///
+    /// The buffers are from `pool`, or from the pool whose packets the batch already has. Returns false, without a
+    /// change, if the batch is full or the pool exhausted.
+    pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
+        self.push_parts(pool, bytes.len(), std::iter::once(bytes), None)
+    }
+
+    /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns the count. Appends
+    /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
+    pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
+        self.adopt(pool);
+        if len > self.room() {
+            return 0;
+        }
+        let all = |slots: &mut [Slot], bufs: &[u32]| {
+            for (slot, &buf) in slots.iter_mut().zip(bufs) {
+                // SAFETY: the buffer is exchanged for this slot, and has room for `len` bytes behind the headroom.
+                *slot = unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
+            }
+            bufs.len()
+        };
+        // SAFETY: all places are written, with slots of the buffers offered.
+        unsafe { self.exchange(count, all).1 }
+    }
+
+    /// Iterates over the packets, each with all its slots.
+    #[inline(always)]
+    pub fn packets(&mut self) -> Packets<'_> {
+        let has_chains = self.has_chains;
+        let (slots, view) = self.parts();
+        debug_assert!(has_chains || !slots.iter().any(Slot::has_more), "a chain is not noted");
+        Packets::new(slots, view, has_chains)
+    }
+
+    /// Iterates over the bytes of each slot; a packet longer than a buffer has several.
+    #[inline(always)]
+    pub fn slots_mut(&mut self) -> SlotsMut<'_> {
+        let (slots, view) = self.parts();
+        SlotsMut::new(slots, view)
+    }
+
+    /// Returns the slots, and a view of their bytes; a batch without a cache has no slots.
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut [Slot], View<'_>) {
+        // SAFETY: it is used with the batch's slots, which are of the cache's pool.
+        let view = self.cache.pool().map_or(View::EMPTY, |pool| unsafe { pool.region().view() });
+        (&mut self.slots[self.start..self.end], view)
+    }
+
+    /// Returns the count of free buffers that travel with the batch.
+    pub fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Returns free buffers that travel with the batch to their pool, unless there are `most` or fewer.
+    #[inline(always)]
+    pub fn keep_cached(&mut self, most: usize) {
+        if self.cache.len() > most {
+            self.cache.keep(most);
+        }
+    }
+
+    /// Returns false if a packet of `len` bytes can never be appended, even to an empty batch with a full pool: it
+    /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; others
+    /// without room may wait.
+    pub fn can_hold(&self, pool: &Arc<Pool>, len: usize) -> bool {
+        let pool = if self.is_empty() { pool } else { self.pool().unwrap_or(pool) };
+        let region = pool.region();
+        len.div_ceil(region.room()) <= MAX_CHAIN.min(region.buffers())
+    }
+
+    /// Returns the bytes of a buffer of the batch's pool behind the headroom.
+    fn room(&self) -> usize {
+        self.pool().map_or(0, |pool| pool.region().room())
+    }
+
+    // The rest is for the queues of this crate.
+
+    /// Returns whether the batch's packets and buffers are of `pool`.
+    #[inline(always)]
+    pub fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
+        self.is_at(pool.address())
+    }
+
+    /// Returns whether the batch's packets and buffers are of the pool at this [address](Pool::address).
+    #[inline(always)]
+    pub fn is_at(&self, address: usize) -> bool {
+        self.cache.is_at(address)
+    }
+
+    /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.
+    #[inline(always)]
+    pub fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
+        self.is_already_of(pool) || self.adopt(pool)
+    }
+
+    /// As [`is_already_of`](Batch::is_already_of), but a batch without a pool gets `pool`.
+    #[inline(always)]
+    pub fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
+        match self.pool() {
+            Some(own) => Arc::ptr_eq(own, pool),
+            None => self.adopt(pool),
+        }
+    }
+
+    #[cold]
+    fn adopt(&mut self, pool: &Arc<Pool>) -> bool {
+        let own = self.is_already_of(pool);
+        if !own && self.is_empty() {
+            self.cache = Cache::new(pool, self.capacity());
+            return true;
+        }
+        own
+    }
+
+    /// Offers room for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one,
+    /// from the front, and returns the count. Returns the counts offered and exchanged; both are 0 for a batch
+    /// without a pool. A caller that writes packets of several slots calls [`note_chains`](Batch::note_chains).
+    ///
+    /// # Safety
+    /// `take` writes a slot of the batch's pool, of its own, to each place that it counts, reads none that was there, and has the
+    /// buffers alone that it counts.
+    #[inline(always)]
+    pub unsafe fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
+        let room = count.min(self.capacity().saturating_sub(self.len()));
+        if self.end + room > self.capacity() {
+            self.compact();
+        }
+        let bufs = self.cache.offer(room);
+        let offered = bufs.len();
+        let taken = take(&mut self.slots[self.end..self.end + offered], bufs);
+        self.cache.used(offered, taken);
+        self.end += taken;
+        (offered, taken)
+    }
+
+    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer; `None`, without a change, if
+    /// there is no [place](Batch::place), or the cache is empty.
+    ///
+    /// # Safety
+    /// The slot is of the batch's pool.
+    #[inline(always)]
+    pub unsafe fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
+        let place = entry(&mut self.slots, self.capacity, self.end)?;
+        let buf = self.cache.take_warmest()?;
+        *place = slot;
+        self.end += 1;
+        Some(buf)
+    }
+
+    /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or slots must be moved to its front first.
+    ///
+    /// # Safety
+    /// As [`space`](Batch::space).
+    #[inline(always)]
+    pub unsafe fn place(&mut self) -> Option<&mut Slot> {
+        entry(&mut self.slots, self.capacity, self.end)
+    }
+
+    /// Returns whether the batch has as many slots as its capacity, or more.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.capacity()
+    }
+
+    /// Returns whether the batch has room for one slot, and no more.
+    #[inline(always)]
+    pub fn has_room_for_one(&self) -> bool {
+        self.len() + 1 == self.capacity()
+    }
+
+    /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
+    /// packet. Report the count written to [`appended`](Batch::appended).
+    ///
+    /// # Safety
+    /// Slots that are there are not read: they have other owners.
+    #[inline(always)]
+    pub unsafe fn space(&mut self) -> &mut [Slot] {
+        let room = self.capacity().saturating_sub(self.len());
+        let room = if room == 0 && self.ends_in_chain() { 1 } else { room };
+        if self.end + room > self.slots.len() {
+            self.compact();
+        }
+        let room = room.min(self.slots.len() - self.end);
+        &mut self.slots[self.end..self.end + room]
+    }
+
+    /// Commits `count` slots written into [`space`](Batch::space), and whether they include packets of several slots.
+    ///
+    /// # Safety
+    /// As many slots of the batch's pool were written there.
+    #[inline(always)]
+    pub unsafe fn appended(&mut self, count: usize, has_chains: bool) {
+        self.has_chains |= has_chains;
+        self.end += count;
+    }
+
+    /// Records whether the slots [exchanged](Batch::exchange) include packets of several slots.
+    #[inline(always)]
+    pub fn note_chains(&mut self, has_chains: bool) {
+        self.has_chains |= has_chains;
+    }
+
+    /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
+    pub fn take_buffer(&mut self) -> Option<u32> {
+        self.cache.take_one()
+    }
+
+    /// Appends a slot of `pool`, the batch's own, also beyond the capacity for the rest of a chain; returns false if that is
+    /// full, too.
+    ///
+    /// # Safety
+    /// The slot is of this pool, and so is the batch.
+    pub unsafe fn push_slot(&mut self, pool: &Arc<Pool>, slot: &mut Slot) -> bool {
+        debug_assert!(self.is_already_of(pool), "a slot of another pool enters a batch");
+        if self.end == self.slots.len() {
+            self.compact();
+        }
+        if self.end == self.slots.len() {
+            return false;
+        }
+        self.has_chains |= slot.has_more();
+        self.slots[self.end] = slot.take();
+        self.end += 1;
+        true
+    }
+
+    /// Removes the last slot.
+    pub fn pop_slot(&mut self) -> Option<Slot> {
+        if self.is_empty() {
+            return None;
+        }
+        self.end -= 1;
+        Some(self.slots[self.end].take())
+    }
+
+    /// Returns whether the last packet is incomplete.
+    #[inline(always)]
+    pub fn ends_in_chain(&self) -> bool {
+        self.end > self.start && self.slots[self.end - 1].has_more()
+    }
+
+    /// Moves the beginning of an incomplete packet into `partial`, which must be empty: packets are delivered whole.
+    pub fn keep_beginning(&mut self, partial: &mut Vec<Slot>) {
+        while self.ends_in_chain() {
+            partial.extend(self.pop_slot());
+        }
+        partial.reverse();
+    }
+
+    /// Restores slots that [`keep_beginning`](Batch::keep_beginning) moved out.
+    ///
+    /// # Safety
+    /// They are of this pool, and so is the batch.
+    #[inline(always)]
+    pub unsafe fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
+        for mut slot in partial.drain(..) {
+            // SAFETY: as the caller promises. A slot that was not pushed is not used again.
+            unsafe {
+                if !self.push_slot(pool, &mut slot) {
+                    self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
+                }
+            }
+        }
+    }
+
+    /// Drops the beginning of an incomplete packet.
+    pub fn drop_beginning(&mut self) {
+        while self.ends_in_chain() {
+            let slot = self.pop_slot().map(|slot| slot.buf());
+            // SAFETY: the slot was the batch's, and is gone.
+            unsafe { self.put(slot.as_slice()) };
+        }
+    }
+
+    /// Returns the pool of the batch's packets and buffers.
+    #[inline(always)]
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.cache.pool()
+    }
+
+    /// Returns the slots and their pool; `None` for a batch that never had any.
+    #[inline(always)]
+    pub fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
+        self.pool().map(|pool| (&self.slots[self.start..self.end], pool))
+    }
+
+    /// Returns the slots, in order.
+    #[inline(always)]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots[self.start..self.end]
+    }
+
+    /// Returns the slots, to change them.
+    ///
+    /// # Safety
+    /// Each place keeps a slot of the batch's pool, until it is [sent](Batch::sent).
+    #[inline(always)]
+    pub unsafe fn raw_slots(&mut self) -> &mut [Slot] {
+        &mut self.slots[self.start..self.end]
+    }
+
+    /// Leaves these offloads to do to the packet that begins at slot `at`.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn leave(&mut self, at: usize, offload: crate::offload::Offload) {
+        let (slots, view) = self.parts();
+        offload.note(&mut slots[at], view);
+    }
+
+    /// Returns the first slot.
+    #[inline(always)]
+    pub fn first(&self) -> Option<&Slot> {
+        if self.is_empty() { None } else { self.slots.get(self.start) }
+    }
+
+    /// Removes the first `count` slots, which a queue owns now.
+    #[inline(always)]
+    pub fn sent(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            self.sent_all();
+        }
+    }
+
+    /// Removes all slots, which a queue owns now.
+    #[inline(always)]
+    pub fn sent_all(&mut self) {
+        (self.start, self.end, self.has_chains) = (0, 0, false);
+    }
+
+    /// Takes buffers of the batch's own pool that a queue no longer needs.
+    ///
+    /// # Safety
+    /// They are of the batch's pool, the caller's alone, and put back once.
+    #[inline(always)]
+    pub unsafe fn put(&mut self, bufs: &[u32]) {
+        // SAFETY: as the caller promises.
+        unsafe { self.cache.put(bufs) };
+    }
+
+    /// Returns whether the cache would return buffers to the pool if it got `more`, and the pool does not need them.
+    #[inline(always)]
+    pub fn is_stocked(&self, more: usize) -> bool {
+        self.cache.is_stocked(more)
+    }
+
+    /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should
+    /// contain whole packets.
+    pub fn drop_front(&mut self, count: usize) {
+        let count = count.min(self.len());
+        self.free(self.start..self.start + count);
+        self.sent(count);
+    }
+
+    /// Drops the last `count` slots: whole packets.
+    pub fn drop_back(&mut self, count: usize) {
+        let count = count.min(self.len());
+        self.free(self.end - count..self.end);
+        self.end -= count;
+    }
+
+    /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, nothing is
+    /// freed: no buffer of another slot may become free.
+    fn free(&mut self, places: Range<usize>) {
+        let slots = &self.slots[places];
+        // A loop over many prepares more than one packet costs.
+        if let [slot] = slots
+            && !slot.is_empty_place()
+        {
+            // SAFETY: the slot was the batch's, whose caller forgets it.
+            return unsafe { self.cache.put(&[slot.buf()]) };
+        }
+        let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
+        debug_assert_eq!(empty, 0, "a place without a buffer is freed");
+        if empty == 0 {
+            // SAFETY: as above.
+            unsafe { self.cache.put_all(slots.iter().map(Slot::buf)) };
+        }
+    }
+
+    /// Moves the slots to the front, so that all free entries are at the end.
+    #[cold]
+    fn compact(&mut self) {
+        if self.start > 0 {
+            for index in self.start..self.end {
+                self.slots[index - self.start] = self.slots[index].take();
+            }
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+}
+
+/// Returns the entry at `end`, unless it is behind the capacity.
+#[inline(always)]
+fn entry(slots: &mut [Slot], capacity: usize, end: usize) -> Option<&mut Slot> {
+    if end < capacity { slots.get_mut(end) } else { None }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Iterates over the packets, as [`Batch::packets`].
+impl<'a> IntoIterator for &'a mut Batch {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+
+    #[inline(always)]
+    fn into_iter(self) -> Packets<'a> {
+        self.packets()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{PageSize, Pages, Region, RegionOptions};
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    }
+
+    fn frames(batch: &mut Batch) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for packet in batch.packets() {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        }
+        frames
+    }
+
+    #[test]
+    fn long_packets_become_chains_and_come_back_whole() {
+        let pool = pool(64);
+        let mut batch = Batch::new();
+        let sent: Vec<Vec<u8>> = [1, 384, 385, 9_000].map(|len| (0..len).map(|i| i as u8).collect()).into();
+        for frame in &sent {
+            assert!(batch.push(&pool, frame));
+        }
+        assert_eq!(batch.len(), 1 + 1 + 2 + 24);
+        assert_eq!(frames(&mut batch), sent);
+        // By internal iteration, from the second packet on; then without chains.
+        let lens = |batch: &mut Batch| {
+            let (mut lens, mut packets) = (Vec::new(), batch.packets());
+            lens.extend(packets.next().map(|packet| packet.len()));
+            packets.for_each(|packet| lens.push(packet.len()));
+            lens
+        };
+        assert_eq!(lens(&mut batch), [1, 384, 385, 9_000]);
+        batch.clear();
+        sent[..2].iter().for_each(|frame| assert!(batch.push(&pool, frame)));
+        assert_eq!(lens(&mut batch), [1, 384]);
+        batch.clear();
+        assert_eq!(batch.cached() + pool.available(), 64);
+        drop(batch);
+        assert_eq!(pool.available(), 64);
+    }
+
+    #[test]
+    fn a_full_batch_or_an_exhausted_pool_takes_nothing_more() {
+        let pool = pool(8);
+        let mut batch = Batch::with_capacity(4);
+        for _ in 0..4 {
+            assert!(batch.push(&pool, &[1]));
+        }
+        assert!(!batch.push(&pool, &[1]));
+        let mut other = Batch::with_capacity(32);
+        assert_eq!(other.alloc(&pool, 32, 60) + batch.len() + batch.cached() + pool.available(), 8);
+        assert_eq!(other.alloc(&pool, 1, 10_000), 0);
+    }
+
+    #[test]
+    fn packets_that_are_not_kept_are_free() {
+        let pool = pool(32);
+        let mut batch = Batch::new();
+        for len in [1, 2_000, 3, 900, 5] {
+            assert!(batch.push(&pool, &vec![len as u8; len]));
+        }
+        batch.retain(|bytes| bytes[0] % 2 == 1);
+        assert_eq!(frames(&mut batch), [vec![1], vec![3; 3], vec![5; 5]]);
+        assert_eq!(batch.len() + batch.cached() + pool.available(), 32);
+        batch.retain(|_| false);
+        assert!(batch.is_empty() && batch.cached() + pool.available() == 32);
+    }
+
+    #[test]
+    fn the_rest_goes_elsewhere_or_is_free() {
+        let pool = pool(32);
+        let (mut batch, mut rest) = (Batch::new(), Batch::with_capacity(4));
+        for len in [1, 2_000, 3, 900, 6, 5, 8] {
+            assert!(batch.push(&pool, &vec![len as u8; len]));
+        }
+        assert_eq!(batch.split(&mut rest, |bytes| bytes[0] % 2 == 1), 3, "2,000 bytes are as much as it takes");
+        assert_eq!(frames(&mut batch), [vec![1], vec![3; 3], vec![5; 5]]);
+        assert_eq!(frames(&mut rest), [vec![2_000u16 as u8; 2_000]]);
+        let mut elsewhere = Batch::new();
+        elsewhere.push(&self::pool(8), &[1]);
+        assert_eq!(batch.split(&mut elsewhere, |_| false), 3);
+        assert_eq!((batch.len(), elsewhere.len()), (0, 1));
+        assert_eq!(batch.cached() + rest.len() + rest.cached() + pool.available(), 32);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_slots_in_order() {
+        let pool = pool(8);
+        let mut batch = Batch::new();
+        batch.push(&pool, &[1, 2]);
+        batch.push(&pool, &[3]);
+        for mut packet in &mut batch {
+            packet[0] += 10;
+        }
+        assert_eq!(frames(&mut batch), [vec![11, 2], vec![13]]);
+        batch.drop_front(1);
+        assert_eq!(frames(&mut batch), [[13]]);
+    }
+}

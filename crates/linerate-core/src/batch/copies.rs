@@ -1,0 +1,308 @@
+//! Packets copied into a batch: from bytes of programs, from the kernel's rings, from other regions.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::{Batch, MAX_CHAIN};
+use crate::memory::{Pool, View};
+use crate::offload::{LONGEST, Offload, Segmentation, cut};
+use crate::packet::stamp;
+use crate::slot::{HEADROOM, Slot};
+
+/// The result of copying a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// The packet was copied whole.
+    Whole,
+    /// No buffer is free.
+    NoBuffer,
+    /// The packet is too long, or cannot be finished.
+    TooLong,
+}
+
+impl Batch {
+    /// Appends copies of packets of another pool whose bits are set, in order, as long as they are finished, in one
+    /// slot and at most `longest` bytes, and room and a buffer are free. Returns the bits of the remaining packets.
+    ///
+    /// # Safety
+    /// The batch [is of](Batch::is_of) `pool`, and the packets are of the region of `theirs`.
+    #[inline(always)]
+    pub unsafe fn copy_short<'a>(
+        &mut self,
+        pool: &Arc<Pool>,
+        theirs: View<'_>,
+        longest: usize,
+        mut wanted: u64,
+        packet: impl Fn(usize) -> &'a [Slot],
+    ) -> u64 {
+        let longest = longest.min(pool.region().room());
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let ours = unsafe { pool.region().view() };
+        let count = wanted.count_ones() as usize;
+        let copy = |places: &mut [Slot], bufs: &[u32]| {
+            let mut copied = 0;
+            for (place, &buf) in places.iter_mut().zip(bufs) {
+                let [slot] = packet(wanted.trailing_zeros() as usize) else { break };
+                if slot.whole_len() > longest {
+                    break;
+                }
+                // SAFETY: the buffer is exchanged for this slot.
+                *place = unsafe { theirs.copy(slot, ours, buf) };
+                wanted &= wanted - 1;
+                copied += 1;
+            }
+            copied
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        unsafe { self.exchange(count, copy) };
+        wanted
+    }
+
+    /// Appends a copy of a packet of another pool, of at most `longest` bytes; unfinished only if `offloads`. Appends
+    /// several packets if it must be segmented.
+    ///
+    /// # Safety
+    /// The packet's slots are of the pool `theirs`.
+    #[cold]
+    pub unsafe fn copy_careful(
+        &mut self,
+        pool: &Arc<Pool>,
+        packet: &[Slot],
+        theirs: &Pool,
+        longest: usize,
+        offloads: bool,
+    ) -> Copied {
+        let len: usize = packet.iter().map(Slot::len).sum();
+        // SAFETY: it is used with the packet's slots, which are of that pool.
+        let view = unsafe { theirs.region().view() };
+        let left = packet.first().and_then(|first| Offload::of(first, view));
+        let parts = packet.iter().map(|slot| view.bytes(slot));
+        let appended = |done: bool| if done { Copied::Whole } else { Copied::NoBuffer };
+        match left {
+            Some(left) if offloads && len <= LONGEST => appended(self.push_parts(pool, len, parts, Some(left))),
+            Some(left) if left.segmentation() != Segmentation::None => {
+                let bytes = parts.collect::<Vec<_>>().concat();
+                let (mut fits, mut done) = (true, true);
+                let is_cut = cut(&bytes, left, |segment| {
+                    fits &= segment.len() <= longest;
+                    done &= fits && self.push(pool, segment);
+                });
+                if is_cut && fits { appended(done) } else { Copied::TooLong }
+            }
+            left if len <= longest => match self.push_parts(pool, len, parts, left) {
+                true if self.finish_last() => Copied::Whole,
+                // Copied as it is: the checksum's offset lies outside the packet.
+                pushed => appended(pushed),
+            },
+            _ => Copied::TooLong,
+        }
+    }
+
+    /// Copies packets from the front of `other`, which is of another region, as far as there is room, and frees them
+    /// there. Only frees finished packets longer than `longest`, and packets that `pool` can never hold. Returns the count of
+    /// slots freed, and of packets too long.
+    pub fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
+        let (mut slots, mut too_long) = (0, 0);
+        for packet in other.packets() {
+            let is_too_long = packet.len() > longest && packet.offload().is_none();
+            if is_too_long || !self.can_hold(pool, packet.len()) {
+                too_long += 1;
+            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload()) {
+                break;
+            } else if let Some(time) = packet.timestamp() {
+                self.stamp_last(time);
+            }
+            slots += packet.slots();
+        }
+        other.drop_front(slots);
+        (slots, too_long)
+    }
+
+    /// As [`push`](Batch::push), for bytes in several parts of `len` bytes in all, with the offloads left to do.
+    pub fn push_parts<'a>(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+        offload: Option<Offload>,
+    ) -> bool {
+        let (mut parts, mut part): (_, &[u8]) = (parts, &[]);
+        self.push_filled(pool, len, offload, |_, mut target| {
+            while !target.is_empty() {
+                if part.is_empty() {
+                    part = parts.next().expect("the parts are `len` bytes");
+                    continue;
+                }
+                let fits = part.len().min(target.len());
+                target[..fits].copy_from_slice(&part[..fits]);
+                (target, part) = (&mut target[fits..], &part[fits..]);
+            }
+        })
+    }
+
+    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it gets the count of bytes written before, and
+    /// room for the next.
+    pub fn push_filled(
+        &mut self,
+        pool: &Arc<Pool>,
+        len: usize,
+        offload: Option<Offload>,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> bool {
+        if self.len() >= self.capacity() {
+            return false;
+        }
+        self.belongs_to(pool);
+        let room = self.room();
+        let count = if len <= room { 1 } else { len.div_ceil(room) };
+        if count > MAX_CHAIN {
+            return false;
+        }
+        self.compact();
+        let Batch { slots, end, cache, .. } = self;
+        let bufs = cache.offer(count);
+        if bufs.len() < count {
+            return false;
+        }
+        let slots = &mut slots[*end..*end + count];
+        for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
+            let part = room.min(len - index * room);
+            // SAFETY: the buffer is of the batch's pool, offered to this slot, and has `room` bytes behind the headroom.
+            *slot = unsafe { Slot::new(buf, HEADROOM, part as u16, index + 1 < count) };
+        }
+        let Some(region) = cache.pool().map(|pool| pool.region()) else { return false };
+        // SAFETY: it is used with these slots, of buffers of the same pool.
+        let view = unsafe { region.view() };
+        if let Some(offload) = offload {
+            offload.note(&mut slots[0], view);
+        }
+        for (index, slot) in slots.iter_mut().enumerate() {
+            fill(index * room, view.bytes_mut(slot));
+        }
+        cache.used(count, count);
+        *end += count;
+        self.has_chains |= count > 1;
+        true
+    }
+
+    /// Appends packets of one slot each. `fill` writes each to a buffer's room of at most `longest` bytes, and
+    /// returns its length, and whether a switch must not learn from it; `None` ends. Returns the count of packets.
+    #[inline(always)]
+    pub fn push_short(
+        &mut self,
+        pool: &Arc<Pool>,
+        longest: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Option<(usize, bool)>,
+    ) -> usize {
+        if !self.is_of(pool) {
+            return 0;
+        }
+        let longest = longest.min(pool.region().room());
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let view = unsafe { pool.region().view() };
+        let fill_all = |places: &mut [Slot], bufs: &[u32]| {
+            let mut done = 0;
+            for (place, &buf) in places.iter_mut().zip(bufs) {
+                // SAFETY: the buffer is offered to this slot, and has room for `longest` bytes. The first slot is gone when the
+                // second is made.
+                let slot = |len: usize| unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
+                let Some((len, is_unlearned)) = fill(view.bytes_mut(&mut slot(longest))) else { break };
+                *place = slot(len.min(longest));
+                if is_unlearned {
+                    place.set_unlearned();
+                }
+                done += 1;
+            }
+            done
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        unsafe { self.exchange(usize::MAX, fill_all).1 }
+    }
+
+    /// Receives for `batch`, which has packets of another region than `pool`'s: `receive` receives into this batch,
+    /// and packets are copied from here. Returns the count of slots appended. Packets left in this batch come with
+    /// the next call, in any region's batch.
+    pub fn receive_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        receive: impl FnOnce(&mut Batch) -> usize,
+    ) -> usize {
+        if self.is_empty() {
+            receive(self);
+        }
+        let before = batch.len();
+        batch.copy_from(pool, self, usize::MAX);
+        batch.len() - before
+    }
+
+    /// Sends for `batch`, which has packets of another region than `pool`'s: copies as many as there is room for into
+    /// this batch, and passes those to `send`. Returns the count of slots taken, and of packets dropped for being
+    /// longer than `longest`.
+    pub fn send_for(
+        &mut self,
+        pool: &Arc<Pool>,
+        batch: &mut Batch,
+        longest: usize,
+        mut send: impl FnMut(&mut Batch) -> usize,
+    ) -> (usize, usize) {
+        let (mut taken, mut dropped) = (0, 0);
+        loop {
+            self.is_of(pool);
+            send(self);
+            if !self.is_empty() {
+                break;
+            }
+            let (copied, too_long) = self.copy_from(pool, batch, longest);
+            dropped += too_long;
+            if copied == 0 {
+                break;
+            }
+            taken += copied;
+        }
+        (taken, dropped)
+    }
+
+    /// Computes the checksum of the last packet, if left to do; returns false if that is impossible.
+    pub fn finish_last(&mut self) -> bool {
+        let (slots, view) = self.last();
+        let Some(first) = slots.first() else { return true };
+        Offload::of(first, view).is_none_or(|offload| offload.finish(slots, view))
+    }
+
+    /// Records when the last packet arrived.
+    pub fn stamp_last(&mut self, nanoseconds: u64) {
+        let (slots, view) = self.last();
+        if let Some(first) = slots.first_mut() {
+            stamp(first, view, nanoseconds);
+        }
+    }
+
+    /// Records when the packets came that have no time yet: at `time`, and each a nanosecond after the one before. Returns the
+    /// time of the next.
+    pub fn stamp_from(&mut self, mut time: u64) -> u64 {
+        let (slots, view) = self.parts();
+        for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
+            if !packet[0].is_stamped() {
+                stamp(&mut packet[0], view, time);
+            }
+            time += 1;
+        }
+        time
+    }
+
+    /// Marks the last packet so that a switch does not learn from it.
+    pub fn unlearn_last(&mut self) {
+        if let Some(first) = self.last().0.first_mut() {
+            first.set_unlearned();
+        }
+    }
+
+    /// Returns the slots of the last packet, and a view of their bytes.
+    fn last(&mut self) -> (&mut [Slot], View<'_>) {
+        let (slots, view) = self.parts();
+        let before = slots.len().saturating_sub(1);
+        let first = slots[..before].iter().rposition(|slot| !slot.has_more()).map_or(0, |last| last + 1);
+        (&mut slots[first..], view)
+    }
+}

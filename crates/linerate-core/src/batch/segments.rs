@@ -1,0 +1,392 @@
+//! Packets that a queue cannot leave to its device: they are finished, or segmented, in the batch.
+#![allow(unsafe_code)]
+
+use std::ops::ControlFlow;
+
+use super::Batch;
+use crate::memory::View;
+use crate::offload::{Headers, Offload, Segmentation};
+use crate::slot::{HEADROOM, Slot};
+
+/// The most segments to cut off at once: their buffers come back while the next are cut.
+const AT_ONCE: usize = 16;
+
+/// The packet that was segmented last, for the port's monitors.
+#[derive(Clone, Copy)]
+pub struct Segmented {
+    /// The first buffer of its rest, or of its last segment.
+    pub rest: u32,
+    /// The count of segments that were cut off.
+    pub segments: usize,
+}
+
+impl Batch {
+    /// Makes the packet at slot `at` one that every queue can send: computes its checksum, or cuts segments off, which are
+    /// in front of the rest then. Returns false if that is impossible: offsets outside of its first slot, or no free buffer.
+    #[cold]
+    pub fn finish_packet(&mut self, at: usize) -> bool {
+        let Some(pool) = self.pool().cloned() else { return true };
+        // SAFETY: it is used with slots of this batch, and of buffers from its cache.
+        let view = unsafe { pool.region().view() };
+        let packet = first_packet(&mut self.parts().0[at..]);
+        let Some(left) = packet.first().and_then(|first| Offload::of(first, view)) else { return true };
+        if left.segmentation() == Segmentation::None {
+            return left.finish(packet, view);
+        }
+        let len = packet.iter().map(Slot::len).sum();
+        let Some(headers) = Headers::of(view.bytes(&packet[0]), len, left) else { return false };
+        let mut place = at;
+        for _ in 0..AT_ONCE {
+            match self.cut_off(place, &headers, view) {
+                ControlFlow::Continue(slots) => place += slots,
+                ControlFlow::Break(true) => return true,
+                // Those in front may be sent now.
+                ControlFlow::Break(false) => return place > at,
+            }
+        }
+        true
+    }
+
+    /// As [`finish_packet`](Batch::finish_packet), for the first packet, which is dropped if that is impossible. Returns the
+    /// count of slots dropped.
+    #[cold]
+    pub fn finish_first(&mut self) -> usize {
+        if self.finish_packet(0) {
+            return 0;
+        }
+        let count = Slot::first_packet(self.slots());
+        self.drop_front(count);
+        count
+    }
+
+    /// Cuts a segment off the packet at slot `at`, and returns its count of slots, or true after the last one. Returns false,
+    /// without a change, if the packet has no payload, or there is no room or no buffer for the segment.
+    fn cut_off(&mut self, at: usize, headers: &Headers, view: View<'_>) -> ControlFlow<bool, usize> {
+        let room = self.room();
+        let packet = first_packet(&mut self.parts().0[at..]);
+        let [first, others @ ..] = packet else { return ControlFlow::Break(false) };
+        let (buffer, own) = (first.buf(), first.len() - headers.len);
+        let payload = own + others.iter().map(Slot::len).sum::<usize>();
+        if payload == 0 {
+            return ControlFlow::Break(false);
+        }
+        if payload <= headers.size {
+            let rest: Vec<&[u8]> = others.iter().map(|slot| view.bytes(slot)).collect();
+            headers.finish(view.bytes_mut(first), &rest);
+            first.set_unfinished(false);
+            return ControlFlow::Break(true);
+        }
+
+        let mut bytes = Vec::with_capacity(headers.len + headers.size);
+        for slot in packet.iter() {
+            let missing = headers.len + headers.size - bytes.len();
+            bytes.extend_from_slice(&view.bytes(slot)[..missing.min(slot.len())]);
+        }
+        headers.continues(&mut bytes);
+        headers.finish(&mut bytes, &[]);
+
+        // Slots that the segment empties; the first always has the headers.
+        let (count, mut emptied, mut after) = (packet.len(), 0, headers.size.saturating_sub(own));
+        while after > 0 && others_len(packet, emptied) <= after {
+            after -= others_len(packet, emptied);
+            emptied += 1;
+        }
+        let is_unlearned = packet[0].is_unlearned();
+        let needed = bytes.len().div_ceil(room);
+        if self.len() + needed - emptied > self.slots.len() {
+            return ControlFlow::Break(false);
+        }
+        let mut slots = Vec::with_capacity(needed + count);
+        for part in bytes.chunks(room) {
+            let Some(buf) = self.take_buffer() else {
+                // SAFETY: they were taken from the cache, and their slots are forgotten.
+                slots.iter().for_each(|slot: &Slot| unsafe { self.put(&[slot.buf()]) });
+                return ControlFlow::Break(false);
+            };
+            // SAFETY: the buffer was taken for this slot, and has `room` bytes behind the headroom.
+            let mut slot = unsafe { Slot::new(buf, HEADROOM, part.len() as u16, slots.len() + 1 < needed) };
+            view.bytes_mut(&mut slot).copy_from_slice(part);
+            slots.push(slot);
+        }
+        if is_unlearned {
+            slots[0].set_unlearned();
+        }
+
+        let packet = first_packet(&mut self.parts().0[at..]);
+        let first = &mut packet[0];
+        headers.advance(view.bytes_mut(first));
+        shorten(first, headers.len, headers.size.min(own), view);
+        let mut freed = Vec::with_capacity(emptied);
+        for (n, slot) in packet.iter_mut().enumerate() {
+            if (1..=emptied).contains(&n) {
+                freed.push(slot.take().buf());
+            } else {
+                if n == emptied + 1 {
+                    shorten(slot, 0, after, view);
+                }
+                slots.push(slot.take());
+            }
+        }
+        // SAFETY: their slots were the batch's, and are gone.
+        unsafe { self.put(&freed) };
+        self.replace(at, count, slots);
+        match &mut self.segmented {
+            Some(last) if last.rest == buffer => last.segments += 1,
+            other => *other = Some(Box::new(Segmented { rest: buffer, segments: 1 })),
+        }
+        ControlFlow::Continue(needed)
+    }
+
+    /// Replaces `count` slots from `at` on, whose places are empty, by others, for which there is room.
+    fn replace(&mut self, at: usize, count: usize, slots: Vec<Slot>) {
+        self.compact();
+        let behind: Vec<Slot> = self.slots[at + count..self.end].iter_mut().map(Slot::take).collect();
+        self.has_chains |= slots.iter().any(Slot::has_more);
+        self.end = at;
+        for slot in slots.into_iter().chain(behind) {
+            self.slots[self.end] = slot;
+            self.end += 1;
+        }
+    }
+
+    /// Forgets the packet that was segmented last, and returns it.
+    pub fn take_segmented(&mut self) -> Option<Segmented> {
+        self.segmented.take().map(|last| *last)
+    }
+}
+
+/// Returns the slots of the first packet.
+fn first_packet(slots: &mut [Slot]) -> &mut [Slot] {
+    let count = Slot::first_packet(slots);
+    &mut slots[..count]
+}
+
+/// Returns the length of slot `n` behind a packet's first; more than any length behind its last.
+fn others_len(packet: &[Slot], n: usize) -> usize {
+    packet.get(n + 1).map_or(usize::MAX, Slot::len)
+}
+
+/// Removes `count` bytes behind the first `headers` of a slot. The headers move up to the rest; at the largest offset of a slot
+/// all of it moves back to the front of the buffer.
+fn shorten(slot: &mut Slot, headers: usize, count: usize, view: View<'_>) {
+    let (offset, len) = (slot.offset(), slot.len());
+    if offset + count <= Slot::MAX_OFFSET {
+        view.bytes_mut(slot).copy_within(..headers, count);
+        // SAFETY: the end stays where it is.
+        return unsafe { slot.set_data(offset + count, len - count) };
+    }
+    let front = offset.min(HEADROOM);
+    // SAFETY: as above.
+    unsafe { slot.set_data(front, offset + len - front) };
+    let (bytes, begin) = (view.bytes_mut(slot), offset - front);
+    bytes.copy_within(begin..begin + headers, 0);
+    bytes.copy_within(begin + headers + count.., headers);
+    // SAFETY: the slot becomes shorter.
+    unsafe { slot.set_data(front, len - count) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+    use crate::offload::cut;
+
+    fn pool(buffers: usize, buffer_size: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
+    }
+
+    /// Returns a packet of this many bytes, to be cut into segments with `size` bytes each.
+    fn large(is_tcp: bool, payload: usize, size: u16) -> (Vec<u8>, Offload) {
+        let payload: Vec<u8> = (0..payload).map(|n| (n * 7 + n / 250) as u8).collect();
+        let mut bytes = Vec::new();
+        let ethernet = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]);
+        if is_tcp {
+            let tcp = ethernet.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9).tcp(80, 4321, u32::MAX - 9, 1000).fin().psh();
+            tcp.write(&mut bytes, &payload).unwrap();
+        } else {
+            ethernet.ipv6([1; 16], [2; 16], 9).udp(443, 4321).write(&mut bytes, &payload).unwrap();
+        }
+        let ([a, b], (kind, start, place)) = (size.to_le_bytes(), if is_tcp { (1, 34, 16) } else { (5, 54, 6) });
+        (bytes, Offload([1, kind, 0, 0, a, b, start, 0, place, 0]))
+    }
+
+    fn segments(packet: &[u8], left: Offload) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        assert!(cut(packet, left, |segment| all.push(segment.to_vec())));
+        all
+    }
+
+    /// Takes what is finished from the front of a batch, `most` packets at a time.
+    fn take_all(batch: &mut Batch, most: usize) -> Vec<Vec<u8>> {
+        let mut taken = Vec::new();
+        while !batch.is_empty() {
+            let mut slots = 0;
+            for packet in batch.packets().take(most).take_while(|packet| packet.offload().is_none()) {
+                let mut bytes = Vec::new();
+                packet.append_to(&mut bytes);
+                taken.push(bytes);
+                slots += packet.slots();
+            }
+            batch.drop_front(slots);
+            if slots == 0 {
+                assert_eq!(batch.finish_first(), 0);
+            }
+        }
+        taken
+    }
+
+    /// A batch with a large packet between two others becomes one of its segments, whatever its buffers are, and however
+    /// many packets are taken at a time; no buffer is lost.
+    #[test]
+    fn a_large_packet_becomes_segments_in_its_place() {
+        for buffer_size in [512, 2048, 16_384] {
+            let pool = pool(512, buffer_size);
+            for (is_tcp, payload, size) in [
+                (true, 20_000, 1448),
+                (true, 2897, 1448),
+                (true, 9000, 8960),
+                (false, 20_000, 1000),
+                (false, 3000, 1000),
+                (false, 999, 1000),
+                (false, 300, 1),
+            ] {
+                // Each byte takes Miri some microseconds.
+                if cfg!(miri) && (buffer_size, payload) != (512, 2897) {
+                    continue;
+                }
+                let (bytes, left) = large(is_tcp, payload, size);
+                for most in [1, 3, 64] {
+                    let mut batch = Batch::with_capacity(64);
+                    assert!(batch.push(&pool, &[1; 60]));
+                    assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+                    assert!(batch.push(&pool, &[2; 60]));
+                    let taken = take_all(&mut batch, most);
+                    let expected = [vec![vec![1; 60]], segments(&bytes, left), vec![vec![2; 60]]].concat();
+                    assert!(taken == expected, "{buffer_size}, {is_tcp}, {payload}, {size}, {most}");
+                    drop(batch);
+                    assert_eq!(pool.available(), 512);
+                }
+            }
+        }
+    }
+
+    /// In one large buffer the rest of the packet advances to a slot's largest offset again and again.
+    #[test]
+    fn a_packet_in_one_large_buffer_is_cut_by_its_offset() {
+        // Each byte takes Miri some microseconds, and a packet of fewer does not get there.
+        if cfg!(miri) {
+            return;
+        }
+        let (pool, payload) = (pool(64, 65_536), 60_000);
+        for (is_tcp, size) in [(true, 1448), (true, 4000), (true, 9000), (false, 600), (false, 60)] {
+            let (bytes, left) = large(is_tcp, payload, size);
+            let mut batch = Batch::new();
+            assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+            assert_eq!(batch.len(), 1);
+            assert!(take_all(&mut batch, 64) == segments(&bytes, left), "{is_tcp}, {size}");
+            drop(batch);
+            assert_eq!(pool.available(), 64);
+        }
+    }
+
+    /// A peer cannot make a packet tens of thousands of segments.
+    #[test]
+    fn a_packet_of_too_many_segments_is_dropped() {
+        // Each byte takes Miri some microseconds, and these are refused by their number.
+        if cfg!(miri) {
+            return;
+        }
+        let pool = pool(64, 2048);
+        for (payload, size, is_cut) in [(60_000, 1, false), (60_000, 29, false), (60_000, 30, true), (2000, 1, true)] {
+            for is_tcp in [true, false] {
+                let (bytes, left) = large(is_tcp, payload, size);
+                let mut batch = Batch::new();
+                assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+                let slots = batch.len();
+                assert_eq!(batch.finish_first(), if is_cut { 0 } else { slots }, "{payload}, {size}");
+                assert_eq!(cut(&bytes, left, |_| {}), is_cut);
+            }
+        }
+    }
+
+    /// The packets in front, which a queue may have taken already, stay where they are; the rest is found by its buffer.
+    #[test]
+    fn a_packet_behind_others_is_segmented_where_it_is() {
+        let pool = pool(128, 2048);
+        let (bytes, left) = large(true, 3000, 100);
+        let mut batch = Batch::with_capacity(40);
+        batch.push(&pool, &[0; 60]);
+        batch.push(&pool, &[1; 60]);
+        batch.drop_front(1);
+        assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+        let buffers: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
+        assert!(batch.finish_packet(0), "nothing is to be done");
+        assert!(batch.take_segmented().is_none());
+        assert!(batch.finish_packet(1));
+        assert_eq!(batch.slots()[0].buf(), buffers[0]);
+        let Segmented { rest, segments: count } = batch.take_segmented().unwrap();
+        assert_eq!((rest, count), (buffers[1], AT_ONCE));
+        assert_eq!(batch.slots()[1 + AT_ONCE].buf(), rest);
+        let expected = [vec![vec![1; 60]], segments(&bytes, left)].concat();
+        assert_eq!(take_all(&mut batch, 5), expected);
+    }
+
+    /// As much is cut off as there are buffers and places for; a packet of which nothing can be is dropped.
+    #[test]
+    fn a_packet_waits_for_no_buffer() {
+        let (bytes, left) = large(false, 1000, 200);
+        let pool = pool(8, 512);
+        let mut batch = Batch::with_capacity(1);
+        assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+        let used = batch.len();
+        let mut others = Batch::with_capacity(8);
+        while others.push(&pool, &[0; 60]) {}
+        assert_eq!(others.len() + used + batch.cached(), 8);
+        if batch.cached() > 0 {
+            assert!(batch.finish_packet(0));
+        }
+        batch.clear();
+        others.clear();
+        drop(others);
+
+        // All buffers are in the packet itself.
+        let (bytes, left) = large(false, 2900, 200);
+        assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+        assert_eq!((batch.len(), batch.cached(), pool.available()), (8, 0, 0));
+        assert!(!batch.finish_packet(0));
+        assert_eq!((batch.finish_first(), batch.len()), (8, 0));
+        drop(batch);
+        assert_eq!(pool.available(), 8);
+    }
+
+    /// Descriptions that do not fit the packet are refused, and change nothing.
+    #[test]
+    fn a_packet_that_lies_is_not_cut() {
+        let pool = pool(64, 512);
+        let (bytes, left) = large(true, 3000, 1000);
+        let with = |at: usize, value: u16| {
+            let mut left = left;
+            left.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            left
+        };
+        let mut unknown = left;
+        unknown.0[1] = 3;
+        // No payload per segment, a header outside of the first slot or of the packet, or in the middle of another.
+        for left in [with(4, 0), with(6, 400), with(6, 9000), with(6, 20), unknown] {
+            let mut batch = Batch::new();
+            assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+            assert!(!batch.finish_packet(0), "{left:?}");
+            let mut same = Vec::new();
+            batch.packets().for_each(|packet| packet.append_to(&mut same));
+            assert_eq!(same, bytes);
+            assert!(batch.finish_first() > 1);
+        }
+        // Headers, and nothing behind them.
+        let mut batch = Batch::new();
+        assert!(batch.push_parts(&pool, 54, [&bytes[..54]].into_iter(), Some(left)));
+        assert_eq!(batch.finish_first(), 1);
+    }
+}

@@ -1,0 +1,300 @@
+//! Errors: their subject, reason and remedy.
+
+mod causes;
+mod remedy;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+pub use remedy::Remedy;
+
+/// The result of most functions here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of this library: what it is about, why it failed, and what mends it.
+///
+/// ```
+/// let Err(error) = linerate::open(["eth9"]) else { panic!("no port has this name") };
+/// assert_eq!(error.kind(), linerate::ErrorKind::BadName);
+/// assert_eq!(error.to_string(), "eth9: no port has this name: it has no kind in front, as in kind:name");
+/// assert!(error.remedy().unwrap().to_string().starts_with("did you mean xdp:eth9"));
+/// ```
+#[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct Error(Box<Cause>);
+
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+struct Cause {
+    kind: ErrorKind,
+    subject: String,
+    why: Cow<'static, str>,
+    remedy: Option<Remedy>,
+    #[cfg_attr(feature = "serde", serde(with = "errno"))]
+    source: Option<Arc<io::Error>>,
+}
+
+/// An error crosses a socket with the errno(3) of what caused it.
+#[cfg(feature = "serde")]
+mod errno {
+    use std::io;
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(source: &Option<Arc<io::Error>>, to: S) -> Result<S::Ok, S::Error> {
+        source.as_ref().and_then(|source| source.raw_os_error()).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<io::Error>>, D::Error> {
+        let number = Option::<i32>::deserialize(from)?;
+        Ok(number.map(|number| Arc::new(io::Error::from_raw_os_error(number))))
+    }
+}
+
+/// The sort of an error, as far as a program may want to act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A name that no port, switch or card can have.
+    BadName,
+    /// A value of an option that is not possible: of a port's name, of [`Options`](crate::Options), or of a call.
+    BadOption,
+    /// A filter that cannot be parsed.
+    BadFilter,
+    /// A kind of port that this build of the library lacks.
+    NotBuilt,
+    /// An interface, a card, or a queue that does not exist.
+    NotFound,
+    /// A port that no server has, or that is not open in this process.
+    NotServed,
+    /// A port, a card or a file that something else has.
+    InUse,
+    /// A queue that has an owner already.
+    QueueTaken,
+    /// Something that exists already.
+    Exists,
+    /// A card or an interface that was there, and is gone.
+    Gone,
+    /// Buffers, hugepages, locked memory, or ports of a switch: none are left, or too few.
+    Exhausted,
+    /// A packet without room for more bytes, or with fewer than are to be removed.
+    NoRoom,
+    /// A packet that must be segmented first.
+    Unfinished,
+    /// Buffers of different regions, whose contents must be copied.
+    OtherRegion,
+    /// Something that this port, card, or kernel does not have.
+    Unsupported,
+    /// A card, an interface or a socket that cannot be used in the state in which it is.
+    Unusable,
+    /// A user that may not do this.
+    Denied,
+    /// A card that did not answer within the time that its datasheet promises.
+    Timeout,
+    /// A device that violates its specification, or was stopped by the IOMMU.
+    BadDevice,
+    /// A device that needs a reset.
+    NeedsReset,
+    /// Another process that violates the protocol.
+    BadPeer,
+    /// A head or cur of a netmap ring that is not between the last head and tail.
+    BadRing,
+    /// Code at the other end of a model's cable that has panicked.
+    WirePanicked,
+    /// A capture file that cannot be read, or a recording that cannot be written.
+    File,
+    /// A system call that failed.
+    System,
+}
+
+impl ErrorKind {
+    /// Returns the errno(3) for programs that know only those.
+    fn errno(self) -> i32 {
+        match self {
+            ErrorKind::InUse | ErrorKind::QueueTaken => libc::EBUSY,
+            ErrorKind::NotFound | ErrorKind::NotServed | ErrorKind::Gone => libc::ENXIO,
+            ErrorKind::Exists => libc::EEXIST,
+            ErrorKind::Exhausted => libc::ENOMEM,
+            ErrorKind::Unsupported => libc::EOPNOTSUPP,
+            ErrorKind::Denied => libc::EPERM,
+            ErrorKind::System => libc::EIO,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Error {
+    /// An error about `subject`, such as a port's name; empty if the reason names it. `why` is a sentence without a full stop.
+    ///
+    /// ```
+    /// use linerate::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Unsupported, "echo:0", "it has no statistics").with_remedy("another port");
+    /// assert_eq!(error.to_string(), "echo:0: it has no statistics");
+    /// assert_eq!(error.with_hint(), "echo:0: it has no statistics\n  try: another port");
+    /// ```
+    pub fn new(kind: ErrorKind, subject: impl Into<String>, why: impl Into<Cow<'static, str>>) -> Error {
+        Error(Box::new(Cause { kind, subject: subject.into(), why: why.into(), remedy: None, source: None }))
+    }
+
+    /// The error of a system call.
+    pub fn system(call: &str, source: impl Into<io::Error>) -> Error {
+        let source = source.into();
+        let why = format!("{call} failed: {source}");
+        let remedy = match source.raw_os_error() {
+            Some(libc::EMFILE) => Some(MORE_DESCRIPTORS.into()),
+            // A file of memory has a length, too.
+            Some(libc::EFBIG) => Some("ulimit -f unlimited".into()),
+            Some(libc::ENOMEM) => {
+                Some(Remedy::Do("close other programs; if the limit is this shell's: ulimit -v unlimited".into()))
+            }
+            _ => None,
+        };
+        let error = Error::new(ErrorKind::System, "", why).with_source(source);
+        remedy.into_iter().fold(error, Error::with_remedy)
+    }
+
+    /// The error of a thread that cannot be started.
+    pub fn thread(source: io::Error) -> Error {
+        Error::system("starting a thread", source)
+            .with_remedy(Remedy::Do("the limit of threads may be reached; see: ulimit -u".into()))
+    }
+
+    /// Adds what mends it, in the place of what was known.
+    pub fn with_remedy(mut self, remedy: impl Into<Remedy>) -> Error {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Adds the error that caused it. If that is one of the kernel, its errno(3) is that of this error.
+    pub fn with_source(mut self, source: impl Into<io::Error>) -> Error {
+        self.0.source = Some(Arc::new(source.into()));
+        self
+    }
+
+    /// Returns the sort of error.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns what it is about: a port's name, a card's address, a path; empty if the reason names it.
+    pub fn subject(&self) -> &str {
+        &self.0.subject
+    }
+
+    /// Returns the reason.
+    pub fn why(&self) -> &str {
+        &self.0.why
+    }
+
+    /// Returns what mends it, if known.
+    pub fn remedy(&self) -> Option<&Remedy> {
+        self.0.remedy.as_ref()
+    }
+
+    /// Returns the error of the kernel that caused it, if there is one.
+    pub fn io_error(&self) -> Option<&io::Error> {
+        self.0.source.as_deref()
+    }
+
+    /// Returns the errno(3) for programs that know only those.
+    pub fn errno(&self) -> i32 {
+        let source = self.0.source.as_ref().and_then(|source| source.raw_os_error());
+        source.unwrap_or_else(|| self.0.kind.errno())
+    }
+
+    /// Returns the error and its remedy, each in one line.
+    pub fn with_hint(&self) -> String {
+        self.above(self.remedy().map(Remedy::to_string))
+    }
+
+    /// As [`with_hint`](Error::with_hint), for users of a program that has no options for it: commands of `linerate` in the
+    /// place of functions.
+    pub fn with_command_hint(&self) -> String {
+        self.above(self.remedy().map(Remedy::command))
+    }
+
+    fn above(&self, hint: Option<String>) -> String {
+        let hint = hint.map(|hint| format!("\n  {hint}"));
+        format!("{self}{}", hint.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Cause { subject, why, .. } if subject.is_empty() => f.write_str(why),
+            Cause { subject, why, .. } => write!(f, "{subject}: {why}"),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.io_error().map(|source| source as _)
+    }
+}
+
+/// The remedy for a process that may open no more files.
+pub const MORE_DESCRIPTORS: &str = "ulimit -n 4096";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_a_line_and_its_remedy_another() {
+        let error = Error::no_such_queue("sim:0", "receive", 3, 1);
+        assert_eq!(error.to_string(), "sim:0: it has no receive queue 3: it was opened with 1");
+        assert!(error.with_hint().ends_with("\n  open it with more, for example 'sim:0?queues=4'"));
+        let plain = Error::new(ErrorKind::BadDevice, "", "no");
+        assert_eq!([plain.with_hint(), plain.with_command_hint()], ["no", "no"]);
+        let refused = plain.with_remedy(Remedy::JoinUsers);
+        assert!(refused.with_hint().ends_with("\n  let programs of different users meet: Server::join_users"));
+        assert!(refused.with_command_hint().starts_with("no\n  try: linerate serve, and let programs"));
+    }
+
+    #[test]
+    fn errors_have_numbers_of_errno() {
+        let system = |source: io::Error| Error::system("call", source);
+        for (error, number) in [
+            (Error::port_in_use("a"), libc::EBUSY),
+            (Error::queue_taken("a", "receive", 0), libc::EBUSY),
+            (Error::not_open("a"), libc::ENXIO),
+            (Error::port_memory_full("room"), libc::ENOMEM),
+            (Error::unsupported("a", "mode", "no"), libc::EOPNOTSUPP),
+            (Error::bad_peer("no"), libc::EINVAL),
+            (system(io::Error::from_raw_os_error(libc::ENFILE)), libc::ENFILE),
+            (system(io::Error::other("none of the kernel's")), libc::EIO),
+            (Error::bad_peer("no").with_source(io::Error::from_raw_os_error(libc::EXDEV)), libc::EXDEV),
+        ] {
+            assert_eq!(error.errno(), number, "{error:?}");
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn an_error_crosses_a_socket_as_it_is() {
+        for error in [
+            Error::queue_taken("vale0:a", "receive", 0),
+            Error::new(ErrorKind::Denied, "a", "no").with_remedy(Remedy::TakeOthers { first: "b".to_string() }),
+            Error::system("call", io::Error::from_raw_os_error(libc::ENOMEM)),
+        ] {
+            let there: Error = serde_json::from_str(&serde_json::to_string(&error).unwrap()).unwrap();
+            assert_eq!(
+                (there.kind(), there.subject(), there.why(), there.remedy(), there.errno()),
+                (error.kind(), error.subject(), error.why(), error.remedy(), error.errno())
+            );
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The remedy of an error: data, which each program displays in its own words.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A step that mends the cause of an error. [`Display`](fmt::Display) names functions of the library, [`command`](Remedy::command)
+/// commands of `linerate`; a program may display its own text for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A step in a sentence.
+    Do(Cow<'static, str>),
+    /// A command of a shell, or a step that may help.
+    Try(Cow<'static, str>),
+    /// Choosing another card.
+    ChooseCard,
+    /// Choosing another queue than one that is in use.
+    ChooseQueue,
+    /// Taking the card from the kernel.
+    Take {
+        /// Its address.
+        address: String,
+    },
+    /// Taking the other cards of its IOMMU group from the kernel.
+    TakeOthers {
+        /// The address of the first.
+        first: String,
+    },
+    /// Taking the card although Linux is using it.
+    TakeByForce {
+        /// Its address.
+        address: String,
+    },
+    /// Taking the card over vfio.
+    TakeOverVfio {
+        /// Its address.
+        address: String,
+    },
+    /// A step of the system, or taking the card over uio.
+    TakeOverUio {
+        /// Its address.
+        address: String,
+        /// The step.
+        step: Cow<'static, str>,
+    },
+    /// A step of the program, or polling instead of interrupts.
+    Poll(Cow<'static, str>),
+    /// Serving a card.
+    ServeCard {
+        /// The socket.
+        path: String,
+    },
+    /// Serving the ports for other users, too.
+    Admit,
+    /// Letting programs of different users meet at the server.
+    JoinUsers,
+}
+
+/// A command, or a step that may help.
+impl<T: Into<Cow<'static, str>>> From<T> for Remedy {
+    fn from(step: T) -> Remedy {
+        Remedy::Try(step.into())
+    }
+}
+
+impl Remedy {
+    /// Returns the step with commands of `linerate` in the place of functions. Their flags are the command's to name.
+    pub fn command(&self) -> String {
+        let step = match self {
+            Remedy::Do(_) | Remedy::Try(_) | Remedy::ChooseQueue => return self.to_string(),
+            Remedy::ChooseCard => "linerate ports, which lists the cards".to_string(),
+            Remedy::Take { address } => format!("sudo linerate bind {address}"),
+            Remedy::TakeOthers { first } => {
+                format!("sudo linerate bind {first}, and the others, if you can do without them")
+            }
+            Remedy::TakeByForce { address } => format!("linerate bind {address}, with force, if you can do without it"),
+            Remedy::TakeOverVfio { address } => {
+                format!("sudo linerate bind {address}, to use it over vfio, without privileges")
+            }
+            Remedy::TakeOverUio { address, step } => format!("{step}, or take it over uio: linerate bind {address}"),
+            Remedy::Poll(step) => format!("{step}, or poll"),
+            Remedy::ServeCard { path } => format!("linerate sim, with {path} as its socket"),
+            Remedy::Admit => "linerate serve, with another mode or group of its socket".to_string(),
+            Remedy::JoinUsers => "linerate serve, and let programs of different users meet".to_string(),
+        };
+        format!("try: {step}")
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Do(step) => f.write_str(step),
+            Remedy::Try(step) => write!(f, "try: {step}"),
+            Remedy::ChooseCard => f.write_str("pci::network_cards lists the cards"),
+            Remedy::ChooseQueue => f.write_str("drop the first one, or ask for another queue"),
+            Remedy::Take { address } => {
+                write!(f, "take {address} from the kernel: pci::take as root, or Options::take for one run")
+            }
+            Remedy::TakeOthers { first } => {
+                write!(f, "take {first} from the kernel, and the others, if you can do without them: pci::take")
+            }
+            Remedy::TakeByForce { address } => {
+                write!(f, "take {address} with force, if you can do without it: Take::force")
+            }
+            Remedy::TakeOverVfio { address } => {
+                write!(f, "take {address} over vfio, for which root is not needed: Access::Vfio")
+            }
+            Remedy::TakeOverUio { address, step } => write!(f, "{step}, or take {address} over uio: Access::Uio"),
+            Remedy::Poll(step) => write!(f, "{step}, or poll: Options::interrupts"),
+            Remedy::ServeCard { path } => write!(f, "start a server at {path}: vfio_user::Server"),
+            Remedy::Admit => f.write_str("give its socket another mode or group: Server::listen"),
+            Remedy::JoinUsers => f.write_str("let programs of different users meet: Server::join_users"),
+        }
+    }
+}

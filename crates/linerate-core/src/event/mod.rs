@@ -1,0 +1,28 @@
+//! Events between threads and processes, and waiting for them.
+//!
+//! - `interrupt`: [`Interrupt`], an event (eventfd(2)) of a card, a peer or a thread; `shared`: raising one that another process
+//!   has, too, without sleeping
+//! - `armed`: [`ArmedEvent`], which wakes a receiver that sleeps until packets are sent to it
+//! - `handover`: [`Handover`], a value that a control thread changes and queues work with
+//! - `waker`: [`Waker`], which ends another thread's sleep
+//! - `patience`: [`Patience`], waiting without sleeping
+
+mod armed;
+mod handover;
+mod interrupt;
+mod patience;
+mod shared;
+mod waker;
+
+pub use armed::ArmedEvent;
+pub use handover::{Handover, Seen};
+pub use interrupt::Interrupt;
+pub use patience::Patience;
+pub use patience::run_soon_when_woken;
+pub use waker::Waker;
+
+use std::time::Duration;
+
+/// The longest wait for a peer, another process or another thread: for a whole message, a reply, an accepted connection, or room
+/// for a message. A peer that is stopped keeps no thread for longer.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);

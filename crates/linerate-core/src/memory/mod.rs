@@ -1,0 +1,43 @@
+//! Packet memory: memory that a device can access, divided into buffers, and the ownership of buffers.
+//!
+//! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
+//! - [`DmaSpace`]: mapping memory for a device, and its device addresses
+//! - [`DmaArray`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
+//! - [`Region`]: a mapping divided into buffers of one size
+//! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them, and `Depot` exchanges
+//!   whole magazines of them between threads without a lock
+//!
+//! This module knows no ports or cards. Read [`Pool`] next.
+//!
+//! `unsafe` is denied in all files but those that begin with `#![allow(unsafe_code)]`: mappings, regions, pools and DMA here;
+//! slots, and what hands them on (`slot/`, `packet.rs`, `batch/`, `netmap/`, `share/server/recipient.rs`); registers, vfio and uio (`pci/`, `vfio_user/`); starting
+//! queues, and descriptors several at a time (`nic/`); system calls and the kernel's rings (`kernel/`, `event/`);
+//! memory shared with other processes (`share/protocol/ring/`, `vhost/`, `virtio_user/`, `memif/`); the model's view of memory
+//! (`sim82599/`); handing a device to its one driver (`open/`). `tests/rooms.rs` checks that there are no others.
+
+mod addresses;
+mod depot;
+mod dma;
+mod fault;
+mod fence;
+mod mapping;
+mod page_size;
+mod placement;
+mod pool;
+mod region;
+
+pub use addresses::Locate;
+pub use addresses::{Addresses, Contiguous, DeviceAddress, Paged};
+#[cfg(loom)]
+pub use depot::Depot;
+pub use dma::{Descriptors, DmaArray, DmaMap, DmaSpace, Word};
+pub use fence::full_fence;
+pub use mapping::Mapping;
+pub use mapping::{HUGETLBFS_MAGIC, MOST_PEER_BYTES};
+pub use page_size::PageSize;
+pub use placement::Placement;
+pub(crate) use pool::Cache;
+pub use pool::Pool;
+pub use pool::Reservation;
+pub use region::View;
+pub use region::{Pages, Region, RegionOptions};

@@ -1,0 +1,689 @@
+//! Offloads: a packet's checksum or segmentation, left to the hardware by the sender.
+//!
+//! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and its buffer begins with the offloads,
+//! in the format of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux uses on TAP interfaces, too. A queue that
+//! supports them passes them on. Any other computes the checksum itself, and segments
+//! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
+
+use crate::memory::View;
+use crate::slot::Slot;
+
+/// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
+/// checksum, and the offset from there at which it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload(pub [u8; Offload::LEN]);
+
+/// The segmentation left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segmentation {
+    /// Nothing.
+    None,
+    /// TCP over IP version 4.
+    TcpIpv4,
+    /// TCP over IP version 6.
+    TcpIpv6,
+    /// UDP's payload into datagrams (Linux's `UDP_SEGMENT`, VIRTIO 1.3), over either version of IP.
+    Udp,
+    /// UDP by fragments of IP, or unknown.
+    Other,
+}
+
+/// VirtIO's features by which one side takes what the other leaves undone (VIRTIO 1.2, 5.1.3.1).
+pub struct Taken {
+    /// A checksum.
+    pub checksum: u64,
+    /// Segments of TCP over IP version 4.
+    pub tcp_ipv4: u64,
+    /// The same, over version 6.
+    pub tcp_ipv6: u64,
+    /// Datagrams of UDP.
+    pub udp: u64,
+    /// Segments of TCP with explicit congestion notification (RFC 3168).
+    pub ecn: u64,
+}
+
+impl Offload {
+    /// Bytes of the header.
+    pub const LEN: usize = 10;
+    const NEEDS_CHECKSUM: u8 = 1;
+    /// A flag of the segmentation type: TCP's CWR is set, which only the first segment keeps (RFC 3168).
+    const ECN: u8 = 0x80;
+
+    /// Returns the offloads left to do for the packet that begins in this slot.
+    pub fn of(slot: &Slot, view: View<'_>) -> Option<Offload> {
+        let notes = slot.is_unfinished().then(|| view.notes(slot))?;
+        notes.first_chunk().copied().map(Offload)
+    }
+
+    /// Writes the offloads to the buffer of a packet's first slot.
+    pub fn note(self, slot: &mut Slot, view: View<'_>) {
+        slot.set_unfinished(true);
+        view.note(slot, 0, &self.0);
+    }
+
+    /// Returns whether anything is left to do.
+    pub fn is_needed(self) -> bool {
+        self.needs_checksum() || self.segmentation() != Segmentation::None
+    }
+
+    /// Adjusts the offsets after `by` bytes were inserted in front of the network header.
+    pub fn moved(&mut self, by: u16) {
+        for at in [2, 6] {
+            let old = u16::from_le_bytes([self.0[at], self.0[at + 1]]);
+            self.0[at..at + 2].copy_from_slice(&old.saturating_add(by).to_le_bytes());
+        }
+    }
+
+    /// Sets the length of the headers.
+    pub fn set_headers(&mut self, len: u16) {
+        self.0[2..4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Returns whether a checksum is left to do.
+    pub fn needs_checksum(self) -> bool {
+        self.0[0] & Offload::NEEDS_CHECKSUM != 0
+    }
+
+    /// Returns the segmentation that is left to do.
+    pub fn segmentation(self) -> Segmentation {
+        match self.0[1] & !Offload::ECN {
+            0 => Segmentation::None,
+            1 => Segmentation::TcpIpv4,
+            4 => Segmentation::TcpIpv6,
+            5 => Segmentation::Udp,
+            _ => Segmentation::Other,
+        }
+    }
+
+    /// Returns whether the other side takes all that is left to do, by the features that were negotiated.
+    pub fn is_taken(self, by: &Taken, features: u64) -> bool {
+        let segmentation = match self.segmentation() {
+            Segmentation::None => 0,
+            Segmentation::TcpIpv4 => by.tcp_ipv4,
+            Segmentation::TcpIpv6 => by.tcp_ipv6,
+            Segmentation::Udp => by.udp,
+            Segmentation::Other => return false,
+        };
+        let ecn = if self.0[1] & Offload::ECN != 0 { by.ecn } else { 0 };
+        let needed = by.checksum | segmentation | ecn;
+        features & needed == needed
+    }
+
+    /// Returns the checksum's start, and its own offset; `None` if it is not inside the first `len` bytes.
+    pub fn places(self, len: usize) -> Option<(usize, usize)> {
+        let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
+        let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
+        (place + 2 <= len).then_some((start, place))
+    }
+
+    /// Computes the packet's checksum, if left to do: the sum from its start on, with the pseudo header's sum in the
+    /// checksum field. Returns false, without a change, for a packet that must be [`cut`], or if the offsets are not
+    /// inside its first slot.
+    pub fn finish(self, slots: &mut [Slot], view: View<'_>) -> bool {
+        let Some(first) = slots.first().filter(|_| self.segmentation() == Segmentation::None) else { return false };
+        if self.needs_checksum() {
+            let Some((start, place)) = self.places(first.len()) else { return false };
+            let parts = slots.iter().enumerate().map(|(index, slot)| {
+                let skipped = if index == 0 { start } else { 0 };
+                &view.bytes(slot)[skipped..]
+            });
+            let sum = not_none(checksum(parts));
+            view.bytes_mut(&mut slots[0])[place..place + 2].copy_from_slice(&sum);
+        }
+        slots[0].set_unfinished(false);
+        true
+    }
+
+    /// Returns the checksum that a sender has left to a card, of a packet whose description is lost: the field of TCP or
+    /// UDP then has the sum of the pseudo header and nothing else. A valid checksum that happens to equal it is computed
+    /// again, to the same value. `packet` begins with the Ethernet header.
+    pub fn left_undone(packet: &[u8]) -> Option<Offload> {
+        let word = |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let (kind, network) = match word(12)? {
+            0x8100 | 0x88A8 => (word(16)?, 18),
+            kind => (kind, 14),
+        };
+        let (addresses, protocol, start, len) = match kind {
+            0x0800 => {
+                let header = usize::from(packet.get(network)? & 0xF) * 4;
+                // More fragments, or not the first one: the checksum is over all of them.
+                if word(network + 6)? & 0x3FFF != 0 {
+                    return None;
+                }
+                let len = word(network + 2)?.checked_sub(header as u16)?;
+                (packet.get(network + 12..network + 20)?, packet[network + 9], network + header, len)
+            }
+            0x86DD => (packet.get(network + 8..network + 40)?, packet[network + 6], network + 40, word(network + 4)?),
+            _ => return None,
+        };
+        let offset: u16 = match protocol {
+            6 => 16,
+            17 => 6,
+            _ => return None,
+        };
+        let pseudo = !checksum([addresses, &[0, protocol], &len.to_be_bytes()]);
+        if word(start + usize::from(offset))? != pseudo {
+            return None;
+        }
+        let mut offload = Offload([0; Offload::LEN]);
+        offload.0[0] = Offload::NEEDS_CHECKSUM;
+        offload.0[6..8].copy_from_slice(&(start as u16).to_le_bytes());
+        offload.0[8..10].copy_from_slice(&offset.to_le_bytes());
+        Some(offload)
+    }
+
+    /// As [`finish`](Offload::finish), for a packet in one piece that needs no segmentation.
+    pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
+        if !self.needs_checksum() {
+            return true;
+        }
+        let Some((start, place)) = self.places(packet.len()) else { return false };
+        let sum = not_none(checksum([&packet[start..]]));
+        packet[place..place + 2].copy_from_slice(&sum);
+        true
+    }
+}
+
+/// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
+pub const LONGEST: usize = 65_535 + 18;
+/// The most segments of a packet. With Linux's least TCP segment (`tcp_min_snd_mss`, 48 bytes with TCP's options, of which a
+/// timestamp takes 12) a packet of 64 KiB has 1,820. A peer that asks for more would only occupy this thread.
+const MOST_SEGMENTS: usize = 2048;
+
+/// The headers of a packet to be segmented, which each of its segments gets.
+pub struct Headers {
+    /// The offset of IP's header.
+    network: usize,
+    /// The offset of TCP's or UDP's header.
+    transport: usize,
+    /// The length of all headers.
+    pub len: usize,
+    /// The payload of each segment; the last may have less.
+    pub size: usize,
+    is_v4: bool,
+    is_tcp: bool,
+}
+
+impl Headers {
+    /// Reads the headers of a packet of `packet_len` bytes with a payload; all are in `first`, its first part. `None` if it
+    /// cannot be segmented here, or would become too many segments.
+    pub fn of(first: &[u8], packet_len: usize, offload: Offload) -> Option<Headers> {
+        let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let mut network = 14;
+        while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
+            network += 4;
+        }
+        let is_v4 = match (word(network - 2)?, first.get(network)? >> 4) {
+            (0x0800, 4) => true,
+            (0x86DD, 6) => false,
+            _ => return None,
+        };
+        let is_tcp = match (offload.segmentation(), is_v4) {
+            (Segmentation::TcpIpv4, true) | (Segmentation::TcpIpv6, false) => true,
+            (Segmentation::Udp, _) => false,
+            _ => return None,
+        };
+        let [.., a, b, _, _, _, _] = offload.0;
+        let size = usize::from(u16::from_le_bytes([a, b]));
+        let transport = usize::from(u16::from_le_bytes([offload.0[6], offload.0[7]]));
+        let words = first.get(transport + 12).map(|byte| usize::from(byte >> 4));
+        let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
+        let len = transport + header;
+        // Of IPv4, the header's own length says where the next begins; of IPv6, others may be between.
+        let is_there = match is_v4 {
+            true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
+            false => transport >= network + 40,
+        };
+        let segments = packet_len.saturating_sub(len).checked_div(size);
+        let is_bounded = segments.is_some_and(|segments| segments <= MOST_SEGMENTS);
+        let is_possible = is_bounded && is_there && header >= shortest && first.len() >= len;
+        is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
+    }
+
+    /// Makes a segment one that is not the last: only that has TCP's FIN and PSH.
+    pub fn continues(&self, segment: &mut [u8]) {
+        const FIN_PUSH: u8 = 0x09;
+        if self.is_tcp {
+            segment[self.transport + 13] &= !FIN_PUSH;
+        }
+    }
+
+    /// Advances the packet's headers by a segment: TCP's sequence number, and IP's identification. Only the first segment has
+    /// TCP's CWR.
+    pub fn advance(&self, headers: &mut [u8]) {
+        const CWR: u8 = 0x80;
+        if self.is_v4 {
+            let identification = &mut headers[self.network + 4..self.network + 6];
+            let next = u16::from_be_bytes([identification[0], identification[1]]).wrapping_add(1);
+            identification.copy_from_slice(&next.to_be_bytes());
+        }
+        if self.is_tcp {
+            let header = &mut headers[self.transport..];
+            let sequence = u32::from_be_bytes([4, 5, 6, 7].map(|n| header[n])).wrapping_add(self.size as u32);
+            header[4..8].copy_from_slice(&sequence.to_be_bytes());
+            header[13] &= !CWR;
+        }
+    }
+
+    /// Writes the lengths and checksums of a segment: its first part, with all headers, and the rest.
+    pub fn finish(&self, first: &mut [u8], rest: &[&[u8]]) {
+        let Headers { network, transport, is_v4, is_tcp, .. } = *self;
+        let len = first.len() + rest.iter().map(|part| part.len()).sum::<usize>();
+        let after_ip = (len - transport) as u16;
+        let addresses = if is_v4 {
+            let length = (len - network) as u16;
+            first[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
+            first[network + 10..network + 12].fill(0);
+            let sum = checksum([&first[network..transport]]);
+            first[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+            network + 12..network + 20
+        } else {
+            let length = (len - network - 40) as u16;
+            first[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
+            network + 8..network + 40
+        };
+        let (protocol, place) = if is_tcp { (6, transport + 16) } else { (17, transport + 6) };
+        if !is_tcp {
+            first[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
+        }
+        first[place..place + 2].fill(0);
+        let pseudo: [&[u8]; 3] = [&first[addresses], &[0, protocol], &after_ip.to_be_bytes()];
+        let sum = checksum(pseudo.into_iter().chain([&first[transport..]]).chain(rest.iter().copied()));
+        first[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
+    }
+}
+
+/// Segments a TCP packet, or the payload of one UDP datagram into several, and passes each finished segment to `each`.
+/// Returns false if the packet cannot be segmented here.
+pub fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
+    let headers = Headers::of(packet, packet.len(), offload);
+    let Some(headers) = headers.filter(|headers| packet.len() > headers.len) else { return false };
+    let (template, payload) = packet.split_at(headers.len);
+    let (mut template, mut left) = (template.to_vec(), payload.len());
+    let mut segment = Vec::with_capacity(headers.len + headers.size);
+    for part in payload.chunks(headers.size) {
+        segment.clear();
+        segment.extend_from_slice(&template);
+        segment.extend_from_slice(part);
+        left -= part.len();
+        if left > 0 {
+            headers.continues(&mut segment);
+        }
+        headers.finish(&mut segment, &[]);
+        each(&segment);
+        headers.advance(&mut template);
+    }
+    true
+}
+
+/// Computes the internet checksum of concatenated parts (RFC 1071).
+fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
+    let fold = |mut sum: u64| {
+        while sum > 0xFFFF {
+            sum = (sum & 0xFFFF) + (sum >> 16);
+        }
+        sum as u16
+    };
+    let (mut sum, mut odd) = (0, false);
+    for part in parts {
+        let words = part.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
+        let of_part = fold(words.sum());
+        // Behind an odd byte, bytes swap places in their words, and so in the sum (section 2 (B)).
+        sum += u64::from(if odd { of_part.swap_bytes() } else { of_part });
+        odd ^= part.len() % 2 != 0;
+    }
+    !fold(sum)
+}
+
+/// Returns a checksum as stored: 0 would mean "none" in UDP.
+fn not_none(sum: u16) -> [u8; 2] {
+    if sum == 0 { [0xFF; 2] } else { sum.to_be_bytes() }
+}
+
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::{Offload, Segmentation, cut};
+    use crate::fuzzing::Input;
+
+    /// Input: offloads, and a packet. Segments contain all of the payload once, and a computed checksum changes
+    /// nothing else.
+    pub fn offload(data: &[u8]) {
+        let mut input = Input::new(data);
+        let mut todo = [0; Offload::LEN];
+        let bytes = input.bytes(Offload::LEN);
+        todo[..bytes.len()].copy_from_slice(bytes);
+        let (todo, packet) = (Offload(todo), input.rest());
+        let size = usize::from(u16::from_le_bytes([todo.0[4], todo.0[5]]));
+        let transport = usize::from(u16::from_le_bytes([todo.0[6], todo.0[7]]));
+        let mut payload = Vec::new();
+        let is_cut = cut(packet, todo, |segment| {
+            let header = match todo.segmentation() {
+                Segmentation::Udp => 8,
+                _ => usize::from(packet[transport + 12] >> 4) * 4,
+            };
+            let headers = transport + header;
+            assert!(segment.len() > headers && segment.len() <= headers + size);
+            payload.extend_from_slice(&segment[headers..]);
+        });
+        if is_cut {
+            assert!(packet.ends_with(&payload) && !payload.is_empty());
+        }
+        let mut finished = packet.to_vec();
+        let is_finished = todo.finish_bytes(&mut finished);
+        let changed = packet.iter().zip(&finished).filter(|(a, b)| a != b).count();
+        assert!(changed <= if is_finished && todo.needs_checksum() { 2 } else { 0 });
+        let mut moved = todo;
+        moved.moved(4);
+        moved.set_headers(20);
+        let _ = (moved.segmentation(), moved.is_needed(), moved.places(packet.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::memory::{Pages, Pool, Region, RegionOptions};
+
+    /// Returns the network header of a packet.
+    fn network(is_v4: bool, identification: u16) -> etherparse::IpHeaders {
+        use etherparse::{IpHeaders, Ipv4Header, Ipv6Header};
+        if is_v4 {
+            let (source, destination) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+            let header = Ipv4Header { identification, source, destination, time_to_live: 9, ..Ipv4Header::default() };
+            return IpHeaders::Ipv4(header, Default::default());
+        }
+        let header = Ipv6Header { source: [1; 16], destination: [2; 16], hop_limit: 9, ..Ipv6Header::default() };
+        IpHeaders::Ipv6(header, Default::default())
+    }
+
+    /// Compares each segment with the packet that another library builds from its part.
+    #[test]
+    fn a_large_packet_is_cut_into_valid_segments() {
+        use etherparse::PacketBuilder;
+        let frame = |is_v4: bool, identification: u16, sequence: u32, flags: (bool, bool), payload: &[u8]| {
+            let tcp = PacketBuilder::ethernet2([2; 6], [4; 6])
+                .ip(network(is_v4, identification))
+                .tcp(80, 4321, sequence, 1000)
+                .ack(7);
+            let tcp = if flags.0 { tcp.psh() } else { tcp };
+            let tcp = if flags.1 { tcp.fin() } else { tcp };
+            let mut bytes = Vec::new();
+            tcp.write(&mut bytes, payload).unwrap();
+            bytes
+        };
+        let payload: Vec<u8> = (0..5000).map(|n| n as u8).collect();
+        for is_v4 in [true, false] {
+            let large = frame(is_v4, 0xFFFF, u32::MAX - 100, (true, true), &payload);
+            let mut offload = Offload([0; Offload::LEN]);
+            offload.0[0] = 1;
+            offload.0[1] = if is_v4 { 1 } else { 4 };
+            offload.0[4..6].copy_from_slice(&1448u16.to_le_bytes());
+            offload.0[6..8].copy_from_slice(&if is_v4 { 34u16 } else { 54 }.to_le_bytes());
+            let mut segments = Vec::new();
+            assert!(cut(&large, offload, |segment| segments.push(segment.to_vec())));
+            let expected: Vec<_> = payload
+                .chunks(1448)
+                .enumerate()
+                .map(|(n, part)| {
+                    let sequence = (u32::MAX - 100).wrapping_add(1448 * n as u32);
+                    frame(is_v4, 0xFFFFu16.wrapping_add(n as u16), sequence, (n == 3, n == 3), part)
+                })
+                .collect();
+            assert_eq!(segments, expected);
+            // Offsets outside the packet are refused.
+            for len in 0..60 {
+                cut(&large[..len], offload, |_| {});
+            }
+            offload.0[6..8].copy_from_slice(&9000u16.to_le_bytes());
+            assert!(!cut(&large, offload, |_| panic!("outside the packet")));
+        }
+    }
+
+    /// The same for datagrams, also with a VLAN tag, and a datagram whose checksum is 0, which is stored as 0xFFFF.
+    #[test]
+    fn a_large_datagram_is_cut_into_valid_ones() {
+        use etherparse::PacketBuilder;
+        let frame = |is_v4: bool, is_tagged: bool, identification: u16, payload: &[u8]| {
+            let mut bytes = Vec::new();
+            let (ethernet, ip) = (PacketBuilder::ethernet2([2; 6], [4; 6]), network(is_v4, identification));
+            let udp = match is_tagged {
+                true => ethernet.single_vlan(77.try_into().unwrap()).ip(ip).udp(443, 4321),
+                false => ethernet.ip(ip).udp(443, 4321),
+            };
+            udp.write(&mut bytes, payload).unwrap();
+            bytes
+        };
+        for (is_v4, is_tagged) in [(true, false), (true, true), (false, false), (false, true)] {
+            let transport: u16 = if is_v4 { 34 } else { 54 } + if is_tagged { 4 } else { 0 };
+            let mut payload: Vec<u8> = (0..5000).map(|n| n as u8).collect();
+            // The first datagram's checksum is 0: its last word is what is missing.
+            payload[1398..1400].fill(0);
+            let first = frame(is_v4, is_tagged, 0xFFFF, &payload[..1400]);
+            payload[1398..1400].copy_from_slice(&first[usize::from(transport) + 6..][..2]);
+            let large = frame(is_v4, is_tagged, 0xFFFF, &payload);
+            let ([a, b], [c, d]) = (1400u16.to_le_bytes(), transport.to_le_bytes());
+            let offload = Offload([1, 5, 0, 0, a, b, c, d, 6, 0]);
+            let mut datagrams = Vec::new();
+            assert!(cut(&large, offload, |datagram| datagrams.push(datagram.to_vec())));
+            let parts = payload.chunks(1400).zip([0xFFFF, 0, 1, 2]);
+            let expected: Vec<_> = parts.map(|(part, id)| frame(is_v4, is_tagged, id, part)).collect();
+            assert_eq!(datagrams, expected);
+            assert_eq!(datagrams[0][usize::from(transport) + 6..][..2], [0xFF; 2]);
+            // Cut at any place, it is not read beyond its end, and needs a payload.
+            for len in 0..=usize::from(transport) + 9 {
+                let is_cut = cut(&large[..len], offload, |_| {});
+                assert_eq!(is_cut, len == usize::from(transport) + 9, "{len} bytes");
+            }
+            let mut neither = large.clone();
+            neither[usize::from(transport) - if is_v4 { 20 } else { 40 }] = 0x50;
+            assert!(!cut(&neither, offload, |_| panic!("IP has no version 5")));
+        }
+    }
+
+    #[test]
+    fn a_packet_is_cut_only_if_it_has_headers_and_a_payload() {
+        // IPv4 (or IPv6) behind Ethernet, then TCP with a header of `words` words, and 10 bytes.
+        let cut_of = |kind: u8, size: u8, transport: u8, words: u8, len: usize| {
+            let mut packet = vec![0; len];
+            packet[12..15].copy_from_slice(if kind == 1 { &[8, 0, 0x45] } else { &[0x86, 0xDD, 0x60] });
+            if let Some(byte) = packet.get_mut(usize::from(transport) + 12) {
+                *byte = words << 4;
+            }
+            let mut count = 0;
+            cut(&packet, Offload([1, kind, 0, 0, size, 0, transport, 0, 16, 0]), |_| count += 1).then_some(count)
+        };
+        for (kind, size, transport, words, len, expected) in [
+            (1, 4, 34, 5, 64, Some(3)),
+            (1, 4, 34, 5, 55, Some(1)),
+            (1, 4, 34, 5, 54, None),
+            (1, 4, 34, 6, 64, Some(2)),
+            (1, 4, 34, 4, 64, None),
+            (1, 4, 34, 0, 64, None),
+            (1, 4, 33, 5, 64, None),
+            (1, 0, 34, 5, 64, None),
+            (1, 4, 34, 15, 94, None),
+            (1, 4, 34, 15, 95, Some(1)),
+            (4, 4, 54, 5, 75, Some(1)),
+            (4, 4, 53, 5, 75, None),
+            (4, 4, 34, 5, 75, None),
+            (1, 4, 34, 5, 46, None),
+        ] {
+            let all = (kind, size, transport, words, len);
+            assert_eq!(cut_of(kind, size, transport, words, len), expected, "{all:?}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_finished_over_all_slots() {
+        let options = RegionOptions { buffers: 8, buffer_size: 512, pages: Pages::default(), numa_node: None };
+        let pool = Pool::new(Region::new(&options).unwrap());
+        // RFC 1071's example, with an odd count of zeros in front, and enough zeros behind to reach a second slot.
+        let mut bytes = vec![0; 501];
+        bytes[375..383].copy_from_slice(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]);
+        let mut batch = Batch::new();
+        batch.push(&pool, &bytes);
+        assert_eq!(batch.len(), 2);
+        let mut offload = Offload([0; Offload::LEN]);
+        assert!(!offload.is_needed());
+        offload.0[0] = 1;
+        offload.0[6..8].copy_from_slice(&301u16.to_le_bytes());
+        offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
+        batch.leave(0, offload);
+        assert_eq!(batch.packets().next().unwrap().offload(), Some(offload));
+        assert!(batch.finish_packet(0));
+        assert_eq!(batch.packets().next().unwrap().offload(), None);
+        let first = (&mut batch).into_iter().next().unwrap();
+        assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
+        offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
+        batch.leave(0, offload);
+        assert!(!batch.finish_packet(0), "outside the first slot");
+    }
+
+    /// Packets of which only the pseudo header was summed, as Linux leaves them to a card, are found and finished; all
+    /// others stay as they are.
+    #[test]
+    fn a_checksum_that_was_left_undone_is_found() {
+        use etherparse::PacketBuilder;
+        let payload: Vec<u8> = (0..101).collect();
+        let start = || PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let tagged = || start().single_vlan(77.try_into().unwrap());
+        let mut packets = vec![Vec::new(); 5];
+        start().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 3, 4).write(&mut packets[0], &payload).unwrap();
+        start().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(1, 2).write(&mut packets[1], &payload).unwrap();
+        start().ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4).write(&mut packets[2], &payload).unwrap();
+        start().ipv6([1; 16], [2; 16], 64).udp(1, 2).write(&mut packets[3], &payload).unwrap();
+        tagged().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 3, 4).write(&mut packets[4], &payload).unwrap();
+        let places = [(34, 16, 6), (34, 6, 17), (54, 16, 6), (54, 6, 17), (38, 16, 6)];
+        for (mut packet, (transport, offset, protocol)) in packets.into_iter().zip(places) {
+            assert_eq!(Offload::left_undone(&packet), None, "a whole checksum");
+            let whole = packet.clone();
+            let addresses = if transport == 54 { 22..54 } else { transport - 8..transport };
+            let len = (packet.len() - transport) as u16;
+            let sum = !checksum([&packet[addresses], &[0, protocol], &len.to_be_bytes()]);
+            packet[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
+            let left = Offload::left_undone(&packet).expect("it is found");
+            assert!(left.finish_bytes(&mut packet));
+            assert_eq!(packet, whole);
+            // Cut at any place, it is not read beyond its end.
+            (0..packet.len()).for_each(|len| _ = Offload::left_undone(&packet[..len]));
+            if transport == 34 {
+                let mut fragment = packet.clone();
+                fragment[20] = 0x20;
+                fragment[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
+                assert_eq!(Offload::left_undone(&fragment), None, "a fragment");
+            }
+        }
+    }
+
+    #[test]
+    fn a_description_is_read_by_its_fields() {
+        let of = |flags: u8, kind: u8| {
+            let mut bytes = [0; Offload::LEN];
+            (bytes[0], bytes[1]) = (flags, kind);
+            Offload(bytes)
+        };
+        for (flags, kind, needs_checksum, segmentation) in [
+            (0, 0, false, Segmentation::None),
+            (1, 0, true, Segmentation::None),
+            (2, 0, false, Segmentation::None),
+            (0xFF, 0x80, true, Segmentation::None),
+            (0, 1, false, Segmentation::TcpIpv4),
+            (0, 0x84, false, Segmentation::TcpIpv6),
+            (0, 3, false, Segmentation::Other),
+            (0, 5, false, Segmentation::Udp),
+        ] {
+            let offload = of(flags, kind);
+            assert_eq!((offload.needs_checksum(), offload.segmentation()), (needs_checksum, segmentation));
+            assert_eq!(offload.is_needed(), needs_checksum || segmentation != Segmentation::None);
+        }
+        let mut offload = Offload([1, 4, 100, 0, 5, 6, 0xFA, 0xFF, 7, 8]);
+        offload.moved(4);
+        assert_eq!(offload.0, [1, 4, 104, 0, 5, 6, 0xFE, 0xFF, 7, 8], "headers and the checksum's start");
+        offload.moved(4);
+        assert_eq!(offload.0[6..8], [0xFF, 0xFF], "no further than there are numbers");
+        offload.set_headers(0x1234);
+        assert_eq!(offload.0, [1, 4, 0x34, 0x12, 5, 6, 0xFF, 0xFF, 7, 8]);
+    }
+
+    fn checksum_at(start: u16, place: u16) -> Offload {
+        let ([a, b], [c, d]) = (start.to_le_bytes(), place.to_le_bytes());
+        Offload([1, 0, 0, 0, 0, 0, a, b, c, d])
+    }
+
+    #[test]
+    fn a_checksum_is_stored_inside_the_packet_or_not_at_all() {
+        assert_eq!(checksum_at(34, 16).places(52), Some((34, 50)));
+        assert_eq!(checksum_at(34, 16).places(51), None);
+        assert_eq!(checksum_at(u16::MAX, u16::MAX).places(LONGEST), None);
+        let mut bytes = [1; 52];
+        assert!(!checksum_at(34, 17).finish_bytes(&mut bytes) && bytes == [1; 52]);
+        assert!(!checksum_at(52, 0).finish_bytes(&mut bytes) && bytes == [1; 52]);
+        assert!(checksum_at(34, 16).finish_bytes(&mut bytes));
+        // Nine words of 0x0101.
+        assert_eq!(bytes[50..], (!(9 * 0x0101u16)).to_be_bytes());
+        assert_eq!(bytes[..50], [1; 50]);
+        let none = Offload([0, 0, 0, 0, 0, 0, 34, 0, 17, 0]);
+        assert!(none.finish_bytes(&mut bytes), "nothing is to be done");
+        // A sum of 0 is stored as 0xFFFF.
+        let mut zero = [0xFF, 0xFF, 0, 0];
+        assert!(checksum_at(0, 2).finish_bytes(&mut zero));
+        assert_eq!(zero, [0xFF; 4]);
+    }
+
+    #[test]
+    fn a_checksum_is_the_same_however_its_bytes_are_parted() {
+        let bytes: Vec<u8> = (0..999u32).map(|n| (n * n + 7) as u8).collect();
+        let whole = checksum([&bytes[..]]);
+        let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        assert_eq!(whole, !words.fold(0, |sum, word| (sum + word) % 0xFFFF) as u16);
+        for (a, b) in [(1, 2), (1, 3), (2, 5), (3, 4), (0, 7), (333, 700), (1, 1)] {
+            assert_eq!(checksum([&bytes[..a], &bytes[a..b], &bytes[b..]]), whole, "{a} and {b}");
+        }
+        assert_eq!(checksum([&[0xFF; 2][..]]), 0);
+        assert_eq!(checksum([&[0xFF; 60_000][..], &[0, 1]]), !1);
+        assert_eq!(checksum([]), 0xFFFF);
+    }
+
+    /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; one byte less is refused.
+    #[test]
+    fn headers_that_are_too_short_are_not_cut() {
+        for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58), (true, 8, 42)] {
+            let mut packet = vec![0; transport + 20 + 100];
+            (0..tag).step_by(4).for_each(|tag| packet[12 + tag..14 + tag].copy_from_slice(&[0x81, 0]));
+            let network: [u8; 3] = if is_v4 { [8, 0, 0x45] } else { [0x86, 0xDD, 0x60] };
+            packet[12 + tag..15 + tag].copy_from_slice(&network);
+            packet[transport + 12] = 5 << 4;
+            packet[transport + 13] = 0xFF;
+            let todo = |transport: usize, size: u16| {
+                let ([a, b], [c, d]) = (size.to_le_bytes(), (transport as u16).to_le_bytes());
+                Offload([1, if is_v4 { 1 } else { 4 }, 0, 0, a, b, c, d, 16, 0])
+            };
+            let count = |packet: &[u8], todo: Offload| {
+                let (mut lens, mut flags) = (Vec::new(), Vec::new());
+                let is_cut = cut(packet, todo, |segment| {
+                    lens.push(segment.len() - transport - 20);
+                    flags.push(segment[transport + 13]);
+                });
+                (is_cut, lens, flags)
+            };
+            let refused = (false, vec![], vec![]);
+            assert_eq!(count(&packet, todo(transport, 40)), (true, vec![40, 40, 20], vec![0xF6, 0x76, 0x7F]));
+            assert_eq!(count(&packet, todo(transport, 100)), (true, vec![100], vec![0xFF]));
+            assert_eq!(count(&packet, todo(transport, 0)), refused, "segments of nothing");
+            assert_eq!(count(&packet, todo(transport - 1, 40)), refused, "no room for IP's header");
+            assert_eq!(count(&packet[..transport + 20], todo(transport, 40)), refused, "no payload");
+            assert_eq!(count(&packet[..transport + 21], todo(transport, 40)), (true, vec![1], vec![0xFF]));
+            assert_eq!(count(&packet[..transport + 12], todo(transport, 40)), refused, "no TCP");
+            packet[transport + 12] = 4 << 4;
+            assert_eq!(count(&packet, todo(transport, 40)), refused, "TCP's header has 20 bytes at least");
+            packet[transport + 12] = 15 << 4;
+            assert_eq!(count(&packet[..transport + 60], todo(transport, 40)), refused, "it reaches to the end");
+            for kind in [0, 3, if is_v4 { 4 } else { 1 }] {
+                let mut other = todo(transport, 40);
+                other.0[1] = kind;
+                assert_eq!(count(&packet, other), refused, "kind {kind}");
+            }
+        }
+    }
+}

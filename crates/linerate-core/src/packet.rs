@@ -1,0 +1,478 @@
+//! The packets of a batch, for programs to read and change.
+#![allow(unsafe_code)]
+
+use std::ops::{Deref, DerefMut};
+use std::time::SystemTime;
+
+use crate::error::{Error, ErrorKind, Remedy, Result};
+use crate::memory::View;
+use crate::offload::Offload;
+use crate::slot::Slot;
+
+/// Iterates over the bytes of each slot of a batch ([`Batch::slots_mut`](crate::Batch::slots_mut)).
+pub struct SlotsMut<'a> {
+    slots: std::slice::IterMut<'a, Slot>,
+    view: View<'a>,
+}
+
+impl<'a> SlotsMut<'a> {
+    /// Iterates over these slots, which are of the view's region.
+    #[inline(always)]
+    pub fn new(slots: &'a mut [Slot], view: View<'a>) -> SlotsMut<'a> {
+        SlotsMut { slots: slots.iter_mut(), view }
+    }
+}
+
+impl<'a> Iterator for SlotsMut<'a> {
+    type Item = &'a mut [u8];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        let view = self.view;
+        self.slots.next().map(|slot| view.bytes_mut(slot))
+    }
+}
+
+/// Iterates over the packets of a batch.
+pub struct Packets<'a> {
+    slots: std::slice::IterMut<'a, Slot>,
+    view: View<'a>,
+    has_chains: bool,
+}
+
+impl<'a> Packets<'a> {
+    /// Iterates over the packets in these slots, which are of the view's region. Without `has_chains` each packet is one slot.
+    #[inline(always)]
+    pub fn new(slots: &'a mut [Slot], view: View<'a>, has_chains: bool) -> Packets<'a> {
+        Packets { slots: slots.iter_mut(), view, has_chains }
+    }
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        let slots = match self.has_chains {
+            false => std::slice::from_mut(self.slots.next()?),
+            true => {
+                let (packet, rest) = split(std::mem::take(&mut self.slots).into_slice());
+                self.slots = rest.iter_mut();
+                packet
+            }
+        };
+        if slots.is_empty() { None } else { Some(Packet { slots, view: self.view }) }
+    }
+
+    /// Decides once whether packets have several slots. `for_each` uses it; a `for` loop decides for each packet, unless the
+    /// compiler moves that out of the loop.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, Packet<'a>) -> B>(self, init: B, mut f: F) -> B {
+        let view = self.view;
+        if !self.has_chains {
+            return self.slots.fold(init, |so_far, slot| f(so_far, Packet { slots: std::slice::from_mut(slot), view }));
+        }
+        let mut so_far = init;
+        for packet in self {
+            so_far = f(so_far, packet);
+        }
+        so_far
+    }
+}
+
+/// Splits the slots behind the first packet.
+#[inline(always)]
+fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
+    slots.split_at_mut(Slot::first_packet(slots))
+}
+
+/// The offset of a packet's timestamp in its buffer; offloads are in front ([`Offload`]).
+const STAMP: usize = 16;
+
+/// The times of a receiver's packets, which always increase, in nanoseconds since 1970 (system time).
+#[derive(Default)]
+pub struct Times {
+    next: u64,
+}
+
+impl Times {
+    /// Takes the time of a packet that comes now. `count` packets that come together are a nanosecond apart, so that programs
+    /// can tell them apart.
+    pub fn take(&mut self, count: usize) -> u64 {
+        let first = now().max(self.next);
+        self.next = first.saturating_add(count as u64);
+        first
+    }
+}
+
+/// Returns the system time, in nanoseconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
+}
+
+/// Records when a packet with this first slot arrived.
+pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64) {
+    first.set_stamped();
+    view.note(first, STAMP, &nanoseconds.to_ne_bytes());
+}
+
+/// Returns when the packet with this first slot arrived, if that was recorded.
+#[inline(always)]
+pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
+    if !first.is_stamped() {
+        return None;
+    }
+    view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in several (a chain).
+///
+/// A packet dereferences to the bytes of its first slot, which has the headers. [`len`](Packet::len),
+/// [`segments`](Packet::segments) and [`append_to`](Packet::append_to) cover all of its slots.
+///
+/// Headers are added and removed in front without a copy: a received packet has a [headroom](Packet::headroom) of at
+/// least 104 bytes.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// # let [mut port] = linerate::open(["sim:packet?count=32"])?;
+/// # let mut rx = port.rx(0)?;
+/// # let mut batch = linerate::Batch::new();
+/// rx.recv(&mut batch);
+/// for mut packet in &mut batch {
+///     let len = packet.len();
+///     packet.push(4)?.copy_from_slice(&[1, 2, 3, 4]); // in front of the Ethernet header
+///     assert_eq!(packet.len(), len + 4);
+///     packet.pull(4 + 14)?; // without the Ethernet header
+///     packet[0] = 0x45;
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Packet<'a> {
+    slots: &'a mut [Slot],
+    view: View<'a>,
+}
+
+impl Deref for Packet<'_> {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        self.view.bytes(&self.slots[0])
+    }
+}
+
+impl DerefMut for Packet<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.view.bytes_mut(&mut self.slots[0])
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Creates a packet from its slots, at least one.
+    #[inline(always)]
+    pub fn new(slots: &'a mut [Slot], view: View<'a>) -> Packet<'a> {
+        Packet { slots, view }
+    }
+}
+
+impl Packet<'_> {
+    /// Returns the number of bytes in all slots.
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.iter().map(Slot::len).sum()
+    }
+
+    /// Returns the number of slots.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Iterates over the bytes of each slot.
+    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        self.slots.iter().map(|slot| self.view.bytes(slot))
+    }
+
+    /// Iterates over the bytes of each slot, to be changed.
+    pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let view = self.view;
+        self.slots.iter_mut().map(move |slot| view.bytes_mut(slot))
+    }
+
+    /// Appends all bytes to `bytes`.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        self.segments().for_each(|segment| bytes.extend_from_slice(segment));
+    }
+
+    /// Returns how many bytes [`push`](Packet::push) can add.
+    #[inline(always)]
+    pub fn headroom(&self) -> usize {
+        let first = &self.slots[0];
+        first.offset().saturating_sub(View::NOTES).min(usize::from(u16::MAX) - first.len())
+    }
+
+    /// Returns how many bytes [`extend`](Packet::extend) can add.
+    #[inline(always)]
+    pub fn tailroom(&self) -> usize {
+        let last = &self.slots[self.slots.len() - 1];
+        (self.view.buffer_size() - last.offset() - last.len()).min(usize::from(u16::MAX) - last.len())
+    }
+
+    /// Adds `count` bytes in front, and returns them. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if `count` exceeds the [`headroom`](Packet::headroom), [`ErrorKind::Unfinished`] if the
+    /// packet must be segmented first. The packet is unchanged then.
+    #[inline]
+    pub fn push(&mut self, count: usize) -> Result<&mut [u8]> {
+        if count > self.headroom() {
+            return Err(no_room(count, "in front: its headroom", self.headroom()));
+        }
+        self.finish()?;
+        let first = &mut self.slots[0];
+        // SAFETY: the bytes in front are the headroom, which is in the buffer.
+        unsafe { first.set_data(first.offset() - count, first.len() + count) };
+        Ok(&mut self[..count])
+    }
+
+    /// Removes `count` bytes in front.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if the first slot would be empty, or its data would begin behind the first 4,095 bytes of
+    /// the buffer; [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is unchanged then.
+    #[inline]
+    pub fn pull(&mut self, count: usize) -> Result<()> {
+        let first = &self.slots[0];
+        let most = first.len().saturating_sub(1).min(Slot::MAX_OFFSET - first.offset());
+        if count > most {
+            return Err(too_short(count, most));
+        }
+        self.finish()?;
+        let first = &mut self.slots[0];
+        // SAFETY: the end stays where it is.
+        unsafe { first.set_data(first.offset() + count, first.len() - count) };
+        Ok(())
+    }
+
+    /// Adds `count` bytes at the end, in the last slot, and returns them. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`ErrorKind::Unfinished`] as for
+    /// [`push`](Packet::push). The packet is unchanged then.
+    #[inline]
+    pub fn extend(&mut self, count: usize) -> Result<&mut [u8]> {
+        if count > self.tailroom() {
+            return Err(no_room(count, "at the end: its last buffer", self.tailroom()));
+        }
+        self.finish()?;
+        let last = self.slots.len() - 1;
+        let slot = &mut self.slots[last];
+        let len = slot.len();
+        // SAFETY: the bytes behind are the tailroom, which is in the buffer.
+        unsafe { slot.set_data(slot.offset(), len + count) };
+        Ok(&mut self.view.bytes_mut(slot)[len..])
+    }
+
+    /// Shortens the packet to `len` bytes; a shorter packet stays unchanged.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if the last slot would be empty, [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The
+    /// packet is unchanged then.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) -> Result<()> {
+        let Some(count) = self.len().checked_sub(len).filter(|count| *count > 0) else { return Ok(()) };
+        let last = self.slots.len() - 1;
+        let most = self.slots[last].len().saturating_sub(1);
+        if count > most {
+            return Err(too_short(count, most));
+        }
+        self.finish()?;
+        let slot = &mut self.slots[last];
+        // SAFETY: the slot becomes shorter.
+        unsafe { slot.set_data(slot.offset(), slot.len() - count) };
+        Ok(())
+    }
+
+    /// Computes a checksum left to the hardware, since its offset counts from the packet's first byte.
+    #[inline(always)]
+    pub fn finish(&mut self) -> Result<()> {
+        if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn finish_checksum(&mut self) -> Result<()> {
+        match self.offload() {
+            Some(offload) if !offload.finish(self.slots, self.view) => {
+                Err(Error::new(ErrorKind::Unfinished, "", "the packet must be segmented first")
+                    .with_remedy(Remedy::Do("open the port without offloads".into())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the time of arrival in nanoseconds since 1970 (system time), if the port was opened with
+    /// [timestamps](crate::Options::timestamps).
+    #[inline]
+    pub fn timestamp(&self) -> Option<u64> {
+        timestamp(self.slots.first()?, self.view)
+    }
+
+    /// Returns the offloads left to do.
+    pub fn offload(&self) -> Option<Offload> {
+        Offload::of(&self.slots[0], self.view)
+    }
+}
+
+#[cold]
+fn no_room(count: usize, whence: &str, room: usize) -> Error {
+    Error::new(ErrorKind::NoRoom, "", format!("the packet has no room for {count} bytes {whence} has {room}"))
+}
+
+#[cold]
+fn too_short(count: usize, most: usize) -> Error {
+    let why = format!("cannot remove {count} bytes of the packet: its slot can lose at most {most}");
+    Error::new(ErrorKind::NoRoom, "", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::batch::Batch;
+    use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+    use crate::slot::HEADROOM;
+
+    const SIZE: usize = 2048;
+    /// Bytes of a full slot.
+    const FULL: usize = SIZE - HEADROOM;
+
+    fn pool(buffer_size: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size, pages, numa_node: None }).unwrap())
+    }
+
+    /// Creates a batch with one packet of the bytes 0, 1, 2, ...
+    fn batch(len: usize) -> Batch {
+        let (mut batch, bytes) = (Batch::new(), (0..len).map(|n| n as u8).collect::<Vec<_>>());
+        assert!(batch.push(&pool(SIZE), &bytes));
+        batch
+    }
+
+    fn whole(packet: &Packet<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        packet.append_to(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn headers_come_and_go_in_front() {
+        let mut batch = batch(60);
+        let mut packet = batch.packets().next().unwrap();
+        packet.push(4).unwrap().copy_from_slice(&[9, 8, 7, 6]);
+        assert_eq!((packet.len(), &packet[..6]), (64, &[9, 8, 7, 6, 0, 1][..]));
+        packet.pull(5).unwrap();
+        assert_eq!((packet.len(), &packet[..2]), (59, &[1, 2][..]));
+        packet[0] = 77;
+        let packet = batch.packets().next().unwrap();
+        assert_eq!((packet.len(), packet[0], packet[58]), (59, 77, 59), "the batch has it as it was left");
+    }
+
+    #[test]
+    fn bytes_come_and_go_at_the_end() {
+        for len in [60, FULL + 10] {
+            let mut batch = batch(len);
+            let mut packet = batch.packets().next().unwrap();
+            packet.extend(3).unwrap().copy_from_slice(&[9, 8, 7]);
+            let bytes = whole(&packet);
+            assert_eq!((packet.len(), &bytes[len - 1..]), (len + 3, &[(len - 1) as u8, 9, 8, 7][..]));
+            packet.truncate(len - 1).unwrap();
+            packet.truncate(len + 100).unwrap();
+            assert_eq!(whole(&packet), bytes[..len - 1]);
+        }
+    }
+
+    #[test]
+    fn a_packet_of_several_slots_is_one() {
+        let mut batch = batch(2 * FULL + 5);
+        assert_eq!((batch.packets().count(), batch.slots_mut().count()), (1, 3));
+        let mut packet = batch.packets().next().unwrap();
+        assert_eq!((packet.len(), packet.slots(), packet[..].len()), (2 * FULL + 5, 3, FULL));
+        packet.segments_mut().for_each(|segment| segment[0] = 0xEE);
+        let bytes = whole(&packet);
+        assert_eq!([0, FULL, 2 * FULL, 1].map(|at| bytes[at]), [0xEE, 0xEE, 0xEE, 1]);
+        packet.push(1).unwrap()[0] = 0xDD;
+        assert_eq!((whole(&packet)[0], &whole(&packet)[1..]), (0xDD, &bytes[..]));
+    }
+
+    /// Refuses every change beyond a buffer, or to an empty slot, without a change to the packet.
+    #[test]
+    fn no_packet_leaves_its_buffers() {
+        let mut batch = batch(FULL + 5);
+        let mut packet = batch.packets().next().unwrap();
+        let before = whole(&packet);
+        let headroom = HEADROOM - View::NOTES;
+        assert_eq!((packet.headroom(), packet.tailroom()), (headroom, FULL - 5));
+        assert!(packet.push(headroom + 1).is_err_and(|error| error.why().ends_with("its headroom has 104")));
+        assert!(packet.push(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.extend(FULL - 4).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.extend(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.pull(FULL).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(packet.pull(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert!(
+            packet.truncate(FULL).is_err_and(|error| error.why().contains(" 5 bytes") && error.why().ends_with(" 4"))
+        );
+        assert!(packet.truncate(0).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
+        assert_eq!(whole(&packet), before);
+        packet.push(headroom).unwrap();
+        assert_eq!((packet.headroom(), packet.push(0).unwrap().len()), (0, 0));
+        packet.extend(FULL - 5).unwrap();
+        packet.pull(headroom + FULL - 1).unwrap();
+        packet.truncate(2).unwrap();
+        assert_eq!((packet.len(), packet[0], packet.tailroom()), (2, before[FULL - 1], FULL - 1));
+    }
+
+    /// A slot's offset is at most 4,095, its length at most 65,535.
+    #[test]
+    fn long_buffers_have_their_bounds() {
+        let (mut batch, pool) = (Batch::new(), pool(65_536));
+        assert!(batch.push(&pool, &[7; 65_000]));
+        let mut packet = batch.packets().next().unwrap();
+        assert!(packet.pull(4096 - HEADROOM).is_err_and(|error| error.why().ends_with(" 3967")));
+        packet.pull(3967).unwrap();
+        assert_eq!((packet.len(), packet.headroom()), (65_000 - 3967, 4095 - View::NOTES));
+        packet.push(4071).unwrap();
+        assert_eq!(packet.tailroom(), 65_536 - View::NOTES - packet.len());
+        packet.extend(packet.tailroom()).unwrap();
+        assert_eq!((packet.len(), packet.tailroom()), (65_536 - View::NOTES, 0));
+    }
+
+    #[test]
+    fn a_checksum_is_computed_before_its_place_moves() {
+        for change in [
+            (|packet| packet.push(4).map(drop)) as fn(&mut Packet<'_>) -> Result<()>,
+            |packet| packet.pull(4),
+            |packet| packet.extend(4).map(drop),
+            |packet| packet.truncate(packet.len() - 4),
+        ] {
+            let mut batch = Batch::new();
+            let pool = pool(SIZE);
+            assert!(batch.push(&pool, &[1; 60]));
+            // A checksum from byte 34 on, stored 16 bytes behind that.
+            batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+            let mut packet = batch.packets().next().unwrap();
+            change(&mut packet).unwrap();
+            assert!(packet.offload().is_none());
+            assert!(whole(&packet).iter().any(|byte| *byte != 1), "the checksum is there");
+            // TCP to be segmented into 100 bytes: a change cannot apply to the headers of each.
+            batch.leave(0, Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]));
+            let mut packet = batch.packets().next().unwrap();
+            let before = whole(&packet);
+            assert!(change(&mut packet).is_err_and(|error| error.kind() == ErrorKind::Unfinished));
+            assert_eq!(whole(&packet), before);
+        }
+    }
+}

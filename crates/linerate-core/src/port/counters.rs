@@ -1,0 +1,81 @@
+//! The counters of a port's queues, and which queues have owners.
+
+use std::sync::Arc;
+
+use super::{Config, QueueCounters, QueueStatistics, Statistics};
+use crate::error::{Error, Result};
+
+/// Counters of all queues. A queue has an owner while its counters have another reference.
+pub struct Counters {
+    rx: Vec<Arc<QueueCounters>>,
+    tx: Vec<Arc<QueueCounters>>,
+}
+
+impl Counters {
+    /// Makes the counters of the queues that a port is opened with.
+    pub fn new(config: &Config) -> Counters {
+        let of = |count: u16| (0..count).map(|_| Arc::default()).collect();
+        Counters { rx: of(config.options.rx_queues), tx: of(config.options.tx_queues) }
+    }
+
+    /// Returns a receive queue's counters to its new owner.
+    pub fn take_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        take(&self.rx, config, "receive", queue)
+    }
+
+    /// As [`take_rx`](Counters::take_rx), for a transmit queue.
+    pub fn take_tx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        take(&self.tx, config, "transmit", queue)
+    }
+
+    /// Fails while a queue has an owner.
+    pub fn check_free(&self, config: &Config) -> Result<()> {
+        let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
+        match queues {
+            0 => Ok(()),
+            _ => Err(Error::queues_in_use(&config.name, queues)),
+        }
+    }
+
+    /// Returns the sums over all queues.
+    pub fn sum(&self) -> Statistics {
+        let sum = |counters: &[Arc<QueueCounters>], of: fn(&QueueCounters) -> u64| counters.iter().map(|c| of(c)).sum();
+        let mut sums = Statistics {
+            rx_packets: sum(&self.rx, QueueCounters::packets),
+            rx_bytes: sum(&self.rx, QueueCounters::bytes),
+            tx_packets: sum(&self.tx, QueueCounters::packets),
+            tx_bytes: sum(&self.tx, QueueCounters::bytes),
+            ..Statistics::default()
+        };
+        sums.drops.no_descriptor = sum(&self.rx, QueueCounters::no_descriptor);
+        sums.drops.oversize = sum(&self.rx, QueueCounters::oversize);
+        sums.drops.malformed = sum(&self.rx, QueueCounters::drops);
+        sums.drops.no_buffer = sum(&self.rx, QueueCounters::no_buffer);
+        sums.drops.tx_too_long = sum(&self.tx, QueueCounters::drops);
+        sums
+    }
+
+    /// Returns the slots of each queue.
+    pub fn by_queue(&self) -> QueueStatistics {
+        let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
+        QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx), ..QueueStatistics::default() }
+    }
+}
+
+fn is_taken(counters: &Arc<QueueCounters>) -> bool {
+    Arc::strong_count(counters) > 1
+}
+
+fn take(
+    all: &[Arc<QueueCounters>],
+    config: &Config,
+    direction: &'static str,
+    queue: u16,
+) -> Result<Arc<QueueCounters>> {
+    let port = || config.name.clone();
+    match all.get(usize::from(queue)) {
+        None => Err(Error::no_such_queue(port(), direction, queue, all.len() as u16)),
+        Some(counters) if is_taken(counters) => Err(Error::queue_taken(port(), direction, queue)),
+        Some(counters) => Ok(counters.clone()),
+    }
+}

@@ -1,0 +1,325 @@
+//! Ports: a [`Port`] to control it, and queues that move to the threads that poll them.
+//!
+//! Programs get them from [`crate::open`]. A kind of port is a [`Device`] ([`crate::nic`] first). This room knows memory and
+//! batches, and no kind of port.
+
+mod config;
+mod counters;
+mod device;
+mod faulty;
+mod finishing;
+mod grammar;
+mod kind;
+mod monitors;
+mod name;
+mod opening;
+mod queue;
+mod random;
+mod regions;
+mod software;
+mod statistics;
+mod trace;
+mod wait;
+mod wrapper;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use config::{
+    Access, Config, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS,
+    Vectors,
+};
+pub use counters::Counters;
+pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
+pub use faulty::{FAULTY, Faults, Faulty, Injected};
+pub use finishing::SendFinished;
+pub use grammar::is_pipe;
+pub use grammar::{count, is_vale, switch_and_port};
+pub use kind::{Address, Behind, Description, Form, Maturity, PortOption, Value};
+pub use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
+pub use name::{BY, CLUSTER, PortName};
+pub use opening::Others;
+pub use opening::{OpenPort, Opening, PortKind};
+pub use queue::{RxQueue, TxQueue};
+pub use random::Random;
+pub use regions::{RegionRx, RegionTx, Rx, Tx};
+pub use software::{SoftwareDevice, SoftwarePort};
+pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
+pub use trace::span_of;
+pub use wait::{Wait, Waiter};
+pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper, rx_around, tx_around};
+
+use crate::error::{Error, Result};
+pub use crate::event::{Patience, Waker};
+use crate::memory::Pool;
+
+/// A port that is open: its control side.
+///
+/// It never touches packets, so it can be used from one thread while others send and receive.
+pub struct Port {
+    device: Box<dyn Device>,
+    /// The link when it was read last, for the trace of changes.
+    link: Mutex<Option<Link>>,
+    seen: Arc<Monitored>,
+}
+
+impl Port {
+    /// Makes a port of a device. [Monitors](crate::netmap::Monitor) find it by its name.
+    pub fn new(device: impl Device + 'static) -> Port {
+        Port::of(Box::new(device))
+    }
+
+    /// As [`new`](Port::new), of a device in a box.
+    pub fn of(device: Box<dyn Device>) -> Port {
+        let info = device.info();
+        tracing::debug!(port = device.name(), driver = info.driver, "opened: {}", info.description);
+        let seen = Monitored::new(device.name().to_string());
+        Port { device, link: Mutex::default(), seen }
+    }
+
+    /// Returns the port's name, as it was opened.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Returns the port's driver, device and options.
+    pub fn info(&self) -> Info {
+        self.device.info()
+    }
+
+    /// Returns the pool that the port's packets live in; ports of one pool exchange packets without a copy.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.device.pool()
+    }
+
+    /// Starts receive queue `queue` and returns it.
+    ///
+    /// A port begins to receive when every queue in its [`Rss`] table has been started (all of them, unless the table was
+    /// changed). No packet is lost to a queue that is not polled yet.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`QueueTaken`](crate::ErrorKind::QueueTaken),
+    /// [`Exhausted`](crate::ErrorKind::Exhausted), or the card does not answer.
+    pub fn rx(&mut self, queue: u16) -> Result<RxQueue> {
+        Ok(RxQueue::new(self.device.rx(queue)?, &self.seen, queue))
+    }
+
+    /// Starts transmit queue `queue` and returns it.
+    ///
+    /// # Errors
+    /// As [`rx`](Port::rx).
+    pub fn tx(&mut self, queue: u16) -> Result<TxQueue> {
+        Ok(TxQueue::new(self.device.tx(queue)?, &self.seen, queue))
+    }
+
+    /// Prepares for one later call of [`tx`](Port::tx), which then needs no path and no privileges. It takes no queue. A port of a
+    /// server connects to the server; other ports need nothing.
+    ///
+    /// # Errors
+    /// [`Unusable`](crate::ErrorKind::Unusable), [`NotServed`](crate::ErrorKind::NotServed); `tx` connects itself then.
+    pub fn prepare_tx(&mut self) -> Result<()> {
+        self.device.prepare_tx()
+    }
+
+    /// Returns the counters since the port was opened.
+    ///
+    /// # Errors
+    /// [`Gone`](crate::ErrorKind::Gone).
+    pub fn statistics(&self) -> Result<Statistics> {
+        self.device.statistics()
+    }
+
+    /// Returns the counters of each queue. Reading them does not slow the queues.
+    pub fn queue_statistics(&self) -> QueueStatistics {
+        self.device.queue_statistics()
+    }
+
+    /// Returns the current state of the link.
+    ///
+    /// # Errors
+    /// [`Gone`](crate::ErrorKind::Gone).
+    pub fn link(&self) -> Result<Link> {
+        let link = self.device.link()?;
+        let mut last = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.replace(link) != Some(link) {
+            tracing::info!(port = self.name(), "link {link:?}");
+        }
+        Ok(link)
+    }
+
+    /// Returns whether the port will receive nothing any more: it only sends, or it is a capture file that was read to its
+    /// end.
+    pub fn is_exhausted(&self) -> bool {
+        self.device.is_exhausted()
+    }
+
+    /// Returns what a capture file that is received has not, or not whole; zeros for other ports.
+    pub fn capture_counts(&self) -> CaptureCounts {
+        self.device.capture_counts()
+    }
+
+    /// Returns the port's own address.
+    pub fn mac(&self) -> MacAddress {
+        self.device.mac()
+    }
+
+    /// Changes the port's own address.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.device.set_mac(mac)
+    }
+
+    /// Receives all frames, or only those for this port. Ports start promiscuous.
+    ///
+    /// # Errors
+    /// [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.device.set_promiscuous(on)
+    }
+
+    /// Spreads flows over the receive queues.
+    ///
+    /// # Errors
+    /// [`BadOption`](crate::ErrorKind::BadOption) for a table that the card cannot have, [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn set_rss(&mut self, rss: &Rss) -> Result<()> {
+        self.device.set_rss(rss)
+    }
+
+    /// Resets the card and brings it up again. All queues must have been dropped.
+    ///
+    /// # Errors
+    /// [`InUse`](crate::ErrorKind::InUse), or the card does not answer.
+    pub fn reset(&mut self) -> Result<()> {
+        self.device.reset()?;
+        tracing::debug!(port = self.name(), "reset");
+        Ok(())
+    }
+}
+
+/// Traces the packets that were dropped, with their reasons.
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Reading a card's counters takes a while, so only a program that listens pays for it.
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Ok(Statistics { drops, .. }) = self.device.statistics()
+        {
+            let reasons = drops.by_cause().into_iter().filter(|(_, count)| *count > 0);
+            tracing::debug!(port = self.name(), "closed; dropped: {:?}", reasons.collect::<Vec<_>>());
+        }
+    }
+}
+
+/// The state of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// No signal, or still negotiating.
+    Down,
+    /// Up, at this many megabits per second.
+    Up {
+        /// 100, 1,000, 10,000; 0 where the card does not say.
+        mbits: u32,
+    },
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// Makes an address of a name (FNV-1a): locally administered, unicast, and the same in each process.
+    pub fn of_name(name: &str) -> MacAddress {
+        let hash = name
+            .bytes()
+            .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
+        let [a, b, c, d, e, ..] = hash.to_be_bytes();
+        MacAddress([0x02, a, b, c, d, e])
+    }
+
+    /// Returns the address as Intel's cards have it in two registers: the first byte is the lowest.
+    pub fn from_words(low: u32, high: u32) -> MacAddress {
+        let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());
+        MacAddress([a, b, c, d, e, f])
+    }
+
+    /// Reads the address from such registers.
+    pub fn words(self) -> (u32, u32) {
+        let [a, b, c, d, e, f] = self.0;
+        (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]))
+    }
+}
+
+impl FromStr for MacAddress {
+    type Err = Error;
+
+    /// Six bytes in hexadecimal, as `02:00:00:00:00:01`.
+    fn from_str(text: &str) -> std::result::Result<MacAddress, Error> {
+        parse(text).map_err(Error::bad_value)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<MacAddress, String> {
+    let are_digits = |digits: &str| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let byte = |digits: &str| u8::from_str_radix(digits, 16).ok().filter(|_| are_digits(digits));
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    bytes.map(MacAddress).ok_or_else(|| format!("'{text}' is not an Ethernet address; write it as 02:00:00:00:00:01"))
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// Receive-side scaling. A Toeplitz hash of each packet's addresses and ports, modulo the size of `table`, selects the
+/// queue. Thus all packets of a flow reach the same thread.
+///
+/// The fields are those of Microsoft's specification ("Introduction to Receive Side Scaling").
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rss {
+    /// The hash's key.
+    pub key: [u8; 40],
+    /// Queue numbers; the 82599 has 128 entries, which a shorter table fills by repetition.
+    pub table: Vec<u16>,
+}
+
+impl Rss {
+    /// The key of Microsoft's published verification suite, which most drivers use.
+    pub const DEFAULT_KEY: [u8; 40] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, //
+        0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, //
+        0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    /// Spreads flows evenly over queues 0 to `queues` - 1.
+    pub fn evenly(queues: u16) -> Rss {
+        Rss { key: Rss::DEFAULT_KEY, table: (0..queues.max(1)).collect() }
+    }
+
+    /// Returns register number `register` of a table, as Intel's cards have it: four entries of 8 bits.
+    pub fn register(&self, register: u16) -> u32 {
+        let entry = |n: usize| self.table[(register as usize * 4 + n) % self.table.len()] as u8;
+        u32::from_le_bytes(std::array::from_fn(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_it_is_written() {
+        let mac = MacAddress([2, 0, 0xAB, 0xCD, 0xEF, 9]);
+        assert_eq!(mac.to_string().parse().ok(), Some(mac));
+        assert_eq!("02:00:aB:Cd:EF:09".parse().ok(), Some(mac));
+        for text in
+            ["", "02:00:ab:cd:ef", "02:00:ab:cd:ef:09:11", "2:0:ab:cd:ef:9", "02:00:ab:cd:ef:+9", "020:0:ab:cd:ef:09"]
+        {
+            assert!(text.parse::<MacAddress>().is_err(), "{text}");
+        }
+    }
+}

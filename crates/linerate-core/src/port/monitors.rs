@@ -1,0 +1,221 @@
+//! Ports that can be monitored, by name, and the copies for their monitors.
+//!
+//! A port without monitors pays one check for each batch.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::batch::{Batch, Segmented};
+use crate::memory::Pool;
+use crate::slot::Slot;
+
+/// Takes a monitor's copies.
+pub trait MonitorSink: Send + Sync {
+    /// Appends a copy of a packet to `copies`; false if no buffer is free for it.
+    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
+
+    /// Takes copies of a queue's packets; `missing` counts packets that could not be copied.
+    fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64);
+}
+
+/// A port that can be monitored, and its monitors.
+pub struct Monitored {
+    /// The port's name.
+    pub name: String,
+    monitors: Mutex<Arc<Vec<MonitorEntry>>>,
+    /// Counts changes of the monitors.
+    changes: AtomicU64,
+}
+
+/// A monitor of a port.
+#[derive(Clone)]
+pub struct MonitorEntry {
+    /// It gets received packets.
+    pub receive: bool,
+    /// It gets sent packets.
+    pub transmit: bool,
+    /// Where the copies go.
+    pub listener: Arc<dyn MonitorSink>,
+}
+
+/// The ports of this process that can be monitored.
+static PORTS: Mutex<Vec<Weak<Monitored>>> = Mutex::new(Vec::new());
+
+impl Monitored {
+    /// Makes a port available to monitors until this is dropped. Of several ports with one name the last is found.
+    pub fn new(name: String) -> Arc<Monitored> {
+        let monitored = Arc::new(Monitored { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
+        let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|port| port.strong_count() > 0);
+        all.push(Arc::downgrade(&monitored));
+        monitored
+    }
+
+    /// Makes an entry for a queue without a port, which never has monitors.
+    pub fn unnamed() -> Arc<Monitored> {
+        Arc::new(Monitored { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
+    }
+
+    /// Finds the port of this name.
+    pub fn find(name: &str) -> Option<Arc<Monitored>> {
+        let all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().rev().filter_map(Weak::upgrade).find(|port| port.name == name)
+    }
+
+    /// Adds a monitor.
+    pub fn add(&self, one: MonitorEntry) {
+        self.change(|all| all.push(one));
+    }
+
+    /// Removes a monitor.
+    pub fn remove(&self, one: &MonitorEntry) {
+        self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
+    }
+
+    /// Returns whether the port, or a queue of it, is still open: what keeps an entry after that are its monitors, one each.
+    pub fn is_open(self: &Arc<Monitored>) -> bool {
+        Arc::strong_count(self) > self.monitors.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<MonitorEntry>)) {
+        let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::clone(&monitors);
+        change(&mut all);
+        *monitors = Arc::new(all);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Copies a queue's packets to the port's monitors.
+pub struct Mirror {
+    monitored: Arc<Monitored>,
+    changes: u64,
+    /// The count of changes after which there was no monitor, or [`NEVER`]: one comparison for each batch.
+    quiet: u64,
+    monitors: Arc<Vec<MonitorEntry>>,
+    queue: usize,
+    /// For each monitor.
+    copies: Vec<Copies>,
+}
+
+/// A monitor's copies that are not handed over yet.
+struct Copies {
+    packets: Batch,
+    /// The number of packets that could not be copied.
+    missing: u64,
+    /// After each packet to be sent: the count of slots, and of packets missing. A packet may have several copies: its segments.
+    ends: Vec<(usize, u64)>,
+}
+
+impl Copies {
+    fn new() -> Copies {
+        Copies { packets: Batch::with_capacity(COPIES), missing: 0, ends: Vec::new() }
+    }
+}
+
+/// More changes than any port has.
+const NEVER: u64 = u64::MAX;
+
+/// The most copies that a monitor gets at once; it misses the rest of a larger batch.
+const COPIES: usize = 4096;
+
+impl Mirror {
+    /// Makes the mirror of a queue.
+    pub fn new(monitored: &Arc<Monitored>, queue: u16) -> Mirror {
+        let (monitored, queue) = (monitored.clone(), queue.into());
+        Mirror { monitored, changes: 0, quiet: 0, monitors: Arc::default(), queue, copies: Vec::new() }
+    }
+
+    /// Returns whether the port has a monitor.
+    #[inline(always)]
+    pub fn is_wanted(&mut self) -> bool {
+        self.monitored.changes.load(Ordering::Acquire) != self.quiet && self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
+        let changes = self.monitored.changes.load(Ordering::Acquire);
+        if changes != self.changes {
+            self.changes = changes;
+            self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.copies = self.monitors.iter().map(|_| Copies::new()).collect();
+            self.quiet = if self.monitors.is_empty() { changes } else { NEVER };
+        }
+        !self.monitors.is_empty()
+    }
+
+    /// Copies the last `count` slots of a batch as received packets.
+    #[cold]
+    pub fn received(&mut self, batch: &Batch, count: usize) {
+        if let Some((slots, pool)) = batch.contents() {
+            self.copy(&slots[slots.len().saturating_sub(count)..], pool, true);
+            self.hand_over();
+        }
+    }
+
+    /// Copies all packets of a batch before it is sent, and returns their number. Which of them are sent is known only
+    /// afterwards, and then they are the port's.
+    #[cold]
+    pub fn sending(&mut self, batch: &mut Batch) -> usize {
+        batch.take_segmented();
+        self.copies.iter_mut().for_each(|copies| copies.ends.clear());
+        if let Some((slots, pool)) = batch.contents() {
+            for packet in slots.split_inclusive(|slot| !slot.has_more()) {
+                self.copy(packet, pool, false);
+                for Copies { packets, missing, ends } in &mut self.copies {
+                    ends.push((packets.len(), *missing));
+                }
+            }
+        }
+        batch.packets().count()
+    }
+
+    /// Hands over the copies of the packets that were sent: of `before`, those that are not in the batch any more. The
+    /// other copies are dropped. Of a packet that was segmented for a queue that had no room for all, the segments sent are
+    /// missing; the rest is a packet of the next call.
+    #[cold]
+    pub fn sent(&mut self, batch: &mut Batch, before: usize) {
+        let segmented = batch.take_segmented();
+        // Segments are in front of their rest.
+        let rest = segmented.and_then(|Segmented { rest, .. }| {
+            let mut packets = batch.slots().split_inclusive(|slot| !slot.has_more());
+            packets.position(|packet| packet[0].buf() == rest)
+        });
+        let unsent = rest.unwrap_or(0);
+        let lost = segmented.filter(|_| rest.is_some()).map_or(0, |all| all.segments.saturating_sub(unsent)) as u64;
+        let taken = before.saturating_sub(batch.packets().count() - unsent);
+        for (one, Copies { packets, missing, ends }) in self.monitors.iter().zip(&mut self.copies) {
+            let last = taken.checked_sub(1).and_then(|last| ends.get(last));
+            let (kept, not_copied) = last.copied().unwrap_or_default();
+            packets.drop_back(packets.len().saturating_sub(kept));
+            *missing = not_copied + if one.transmit { lost } else { 0 };
+        }
+        self.hand_over();
+    }
+
+    /// Copies the packets of these slots for the monitors of this direction.
+    pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>, receive: bool) {
+        for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
+            if if receive { one.receive } else { one.transmit } {
+                for packet in slots.split_inclusive(|slot| !slot.has_more()) {
+                    let fits = packets.len() < COPIES && one.listener.copy(packets, packet, pool);
+                    *missing += u64::from(!fits);
+                }
+            }
+        }
+    }
+
+    /// Counts packets that were lost on their way here.
+    pub fn miss(&mut self, lost: u64, receive: bool) {
+        for (one, Copies { missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
+            *missing += if if receive { one.receive } else { one.transmit } { lost } else { 0 };
+        }
+    }
+
+    /// Hands the copies over.
+    pub fn hand_over(&mut self) {
+        for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
+            one.listener.hand_over(packets, self.queue, std::mem::take(missing));
+        }
+    }
+}

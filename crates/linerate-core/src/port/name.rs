@@ -1,0 +1,434 @@
+//! The grammar of port names.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use super::grammar::{count, is_vale, nearest};
+use super::kind::{Address, Behind, Description, Form, PortOption, Value};
+use crate::error::{Error, Remedy, Result};
+
+/// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
+///
+/// ```text
+/// 0000:03:00.0          a PCI card, by address
+/// sim:NAME              an 82599 model inside the process
+/// vfio-user:PATH        a PCI device that is served at a socket
+/// vhost:PATH            the card of a virtual machine that connects to a socket; ?client=on connects to it
+/// virtio-user:PATH      a card at a vhost-user back end that listens at a socket; ?server=on waits for it there
+/// memif:PATH            a peer over FD.io's shared memory interface, whose socket is there; ?role=server waits for it
+/// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
+/// tap:NAME              a TAP interface, whose other end is Linux
+/// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
+/// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
+/// X{N, X}N              the two ends of pipe N; X is any name
+/// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
+/// null:                 a port that discards packets sent to it, and never receives
+/// faulty:PORT?drop=1%   a port around another that loses, damages, repeats and reorders packets
+/// recorded:PORT?to=FILE a port around another whose packets are recorded
+/// pcap:FILE             a capture file that is read; pcap:FILE?write records into it
+/// valeS:P               port P of switch S
+/// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
+/// netmap:IF^            the kernel's network stack, detached from the interface
+/// sim:0?rate=14.88M&size=64
+/// PORT?cluster=N&by=flow  any of them, handed out to N consumers by flow
+/// ```
+#[derive(Clone)]
+pub struct PortName {
+    text: String,
+    kind: &'static Description,
+    rest: String,
+    /// The port that this one is around.
+    inner: Option<Box<PortName>>,
+    options: Vec<(String, String)>,
+    /// The kind of the port that it monitors.
+    monitored: Option<&'static Description>,
+}
+
+/// The number of consumers that any port's packets are handed out to.
+pub const CLUSTER: PortOption = PortOption {
+    name: "cluster",
+    value: Value::Number(1, 64),
+    default: "",
+    help: "the number of consumers that packets are handed out to",
+};
+/// How a port's packets are handed out.
+pub const BY: PortOption = PortOption {
+    name: "by",
+    value: Value::Text("HOW"),
+    default: "flow",
+    help: "how packets are handed out to consumers: flow, turn and others",
+};
+
+/// The error of an unknown option.
+const NO_OPTION: &str = "there is no such option";
+
+impl PortName {
+    /// Parses a name of one of these kinds: the first that it fits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+    pub fn parse_among(text: &str, kinds: &[&'static Description]) -> Result<PortName> {
+        let (address, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut name = PortName::parse_address(address, kinds)?;
+        name.text = text.to_string();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            // An option alone is switched on.
+            let (option, value) = part.split_once('=').unwrap_or((part, "on"));
+            if name.option(option).is_some_and(|first| first != value) {
+                let first = name.option(option).unwrap_or_default();
+                let why = format!("it is also given as {option}={value}; keep one of {first} and {value}");
+                return Err(name.bad_option(option, &why));
+            }
+            name.options.push((option.to_string(), value.to_string()));
+            name.check_option(option, value)?;
+        }
+        if name.inner.is_some() {
+            name.inner = Some(Box::new(PortName::parse_among(&name.inner_name(), kinds)?));
+        }
+        Ok(name)
+    }
+
+    /// Parses a name without options.
+    fn parse_address(address: &str, kinds: &[&'static Description]) -> Result<PortName> {
+        let bad = |why: String| Err(Error::bad_name(address, why));
+        let named = |kind, rest: &str, inner| {
+            let (text, rest) = (address.to_string(), rest.to_string());
+            PortName { text, kind, rest, inner, options: Vec::new(), monitored: None }
+        };
+        if let Some(monitored) = MonitorName::of(address, kinds)
+            && let Some(kind) = kinds.iter().find(|kind| matches!(kind.form, Form::Monitor))
+        {
+            let seen = PortName::parse_address(monitored.port, kinds).ok().map(|port| port.kind);
+            return Ok(PortName { monitored: seen, ..named(kind, monitored.port, None) });
+        }
+        // The address of a port around another may look like a name of any kind.
+        let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
+        let Some(kind) = around.chain(kinds).find(|kind| kind.fits(address)) else {
+            return Err(no_kind(address, kinds));
+        };
+        let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
+        match kind.address {
+            Address::Interface if rest.is_empty() || rest.contains('/') || rest.contains(char::is_whitespace) => {
+                bad("it needs the name of an interface, as xdp:eth0".to_string())
+            }
+            Address::Socket if rest.is_empty() => bad(format!("it needs the path of a socket: {prefix}:/run/card")),
+            Address::File if rest.is_empty() => bad(format!("it needs the path of a file: {}", kind.example)),
+            Address::Checked(check) => match check(if matches!(kind.form, Form::Prefix) { rest } else { address }) {
+                Ok(()) => Ok(named(kind, rest, None)),
+                Err(why) => bad(why.to_string()),
+            },
+            Address::Port => Ok(named(kind, rest, Some(Box::new(PortName::parse_address(rest, kinds)?)))),
+            _ => Ok(named(kind, rest, None)),
+        }
+    }
+
+    /// Refuses an option that neither the kind nor a port inside has, and a value that is none of the option's.
+    fn check_option(&self, option: &str, value: &str) -> Result<()> {
+        let found = self.within().find_map(|name| name.kind.option(option));
+        let of_all = || [&CLUSTER, &BY].into_iter().find(|of_all| of_all.name == option);
+        let Some(found) = found.or_else(of_all) else {
+            return match self.within().all(|name| name.kind.is_built) {
+                true => Err(self.bad_option(option, &self.no_option(option))),
+                false => Ok(()),
+            };
+        };
+        found.refusal(value).map_or(Ok(()), |why| Err(self.bad_option(option, &why)))
+    }
+
+    /// Returns why an option is wrong that the port has not.
+    fn no_option(&self, option: &str) -> String {
+        let names = |options: &'static [PortOption]| options.iter().map(|option| option.name);
+        let innermost = self.innermost().kind;
+        let there: Vec<&str> = names(innermost.options).chain([CLUSTER.name, BY.name]).collect();
+        let all: Vec<&str> =
+            self.within().flat_map(|name| names(name.kind.options)).chain([CLUSTER.name, BY.name]).collect();
+        let meant = nearest(option, &all).map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
+        let mut why = format!("{NO_OPTION}{meant}; there are {}", there.join(", "));
+        for name in self.within().filter(|name| name.inner.is_some()) {
+            let its: Vec<&str> = names(name.kind.options).collect();
+            why += &format!("; {} has {}", name.kind.prefix, its.join(", "));
+        }
+        why
+    }
+
+    /// Returns the name, and those of the ports inside, from the outermost.
+    fn within(&self) -> impl Iterator<Item = &PortName> {
+        std::iter::successors(Some(self), |name| name.inner.as_deref())
+    }
+
+    /// Returns the port inside all others; the name itself if it is around none.
+    fn innermost(&self) -> &PortName {
+        self.within().last().unwrap_or(self)
+    }
+
+    /// Returns the name of the port inside this one, with the options that are not this one's.
+    pub fn inner_name(&self) -> String {
+        with_options(&self.rest, self.options().filter(|(option, _)| !self.is_own_option(option)))
+    }
+
+    /// Returns whether an option is this port's, and not that of a port inside.
+    fn is_own_option(&self, option: &str) -> bool {
+        self.kind.option(option).is_some() || [CLUSTER.name, BY.name].contains(&option)
+    }
+
+    /// Returns the kind of port.
+    pub fn kind(&self) -> &'static Description {
+        self.kind
+    }
+
+    /// Returns what is behind the port, and the ports that it is around.
+    pub fn behind(&self) -> Behind {
+        self.innermost().kind.behind
+    }
+
+    /// Returns the port that this one monitors, and which of its packets.
+    pub fn monitored(&self) -> Option<MonitorName<'_>> {
+        matches!(self.kind.form, Form::Monitor).then(|| MonitorName::of_marks(self.short(), &['+', '/'])).flatten()
+    }
+
+    /// Returns whether another process may serve the port that this one monitors.
+    pub fn monitors_served(&self) -> bool {
+        self.monitored.is_some_and(|kind| kind.may_be_served)
+    }
+
+    /// Returns whether the name denotes a device outside this process: a PCI card, or one that another process serves.
+    pub fn is_device(&self) -> bool {
+        self.inner.is_none() && matches!(self.kind.behind, Behind::Card | Behind::ServedCard)
+    }
+
+    /// Returns whether the port is, or wraps, a capture file that is read: packets sent to it are dropped.
+    pub fn is_capture_to_read(&self) -> bool {
+        self.behind() == Behind::Capture && matches!(self.option("write"), None | Some("off"))
+    }
+
+    /// Returns whether the port is, or wraps, a capture file that is written: it receives nothing.
+    pub fn is_capture_to_write(&self) -> bool {
+        self.behind() == Behind::Capture && self.option("write") == Some("on")
+    }
+
+    /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
+    pub fn may_be_served(&self) -> bool {
+        self.kind.may_be_served
+    }
+
+    /// Returns the name of the model that the port is, or wraps; `None` for other kinds.
+    pub fn model(&self) -> Option<&str> {
+        (self.behind() == Behind::Model).then(|| self.innermost().rest())
+    }
+
+    /// Returns whether the port is packet sockets on an interface.
+    pub fn is_packet(&self) -> bool {
+        self.inner.is_none() && self.kind.behind == Behind::Packet
+    }
+
+    /// Returns whether the port is, or wraps, an AF_XDP socket on an interface.
+    pub fn is_xdp(&self) -> bool {
+        self.behind() == Behind::Xdp
+    }
+
+    /// Returns the kernel's interface that the port is on, perhaps with a queue behind it (`eth0-3`); `None` for other ports.
+    pub fn interface(&self) -> Option<&str> {
+        (self.inner.is_none() && matches!(self.kind.behind, Behind::Xdp | Behind::Packet)).then_some(&*self.rest)
+    }
+
+    /// Returns the part after the kind, without options.
+    pub fn rest(&self) -> &str {
+        &self.rest
+    }
+
+    /// Returns the name without options.
+    pub fn short(&self) -> &str {
+        self.text.split('?').next().unwrap_or(&self.text)
+    }
+
+    /// Returns the path of the file or socket of the port, or of the port that it is around.
+    pub fn path(&self) -> Option<&Path> {
+        let innermost = self.innermost();
+        innermost.kind.has_path().then(|| Path::new(&innermost.rest))
+    }
+
+    /// Returns the name with its file's or socket's path made absolute, for a process with another working directory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`](crate::ErrorKind::System) without a working directory.
+    ///
+    /// ```
+    ///
+    /// let name = linerate::parse("vhost:/run/vm.sock?queues=2")?;
+    /// assert_eq!(name.with_absolute_path()?, "vhost:/run/vm.sock?queues=2");
+    /// # Ok::<(), linerate::Error>(())
+    /// ```
+    pub fn with_absolute_path(&self) -> Result<String> {
+        let Some((kind, behind)) = self.text.split_once(':').filter(|_| self.kind.has_path()) else {
+            return Ok(self.text.clone());
+        };
+        let path = std::path::absolute(&self.rest).map_err(|error| Error::system("getcwd", error))?;
+        Ok(format!("{kind}:{}{}", path.display(), &behind[self.rest.len()..]))
+    }
+
+    /// Returns the name with another option, or with another value of one that it has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option or a value that the kind lacks.
+    ///
+    /// ```
+    ///
+    /// let name = linerate::parse("netmap:eth0?flow=all")?;
+    /// assert_eq!(name.with_option("alone", "on")?.as_str(), "netmap:eth0?flow=all&alone=on");
+    /// # Ok::<(), linerate::Error>(())
+    /// ```
+    pub fn with_option(mut self, option: &str, value: &str) -> Result<PortName> {
+        self.options.retain(|(there, _)| there != option);
+        self.options.push((option.to_string(), value.to_string()));
+        self.check_option(option, value)?;
+        self.text = with_options(self.short(), self.options());
+        if !self.is_own_option(option)
+            && let Some(inner) = self.inner.take()
+        {
+            self.inner = Some(Box::new(inner.with_option(option, value)?));
+        }
+        Ok(self)
+    }
+
+    /// Returns the name with its options, as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the name without some of its options.
+    pub fn without(&self, left: &[&PortOption]) -> String {
+        with_options(self.short(), self.options().filter(|(option, _)| !left.iter().any(|left| left.name == *option)))
+    }
+
+    /// Returns all options, in order.
+    pub fn options(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.options.iter().map(|(option, value)| (&**option, &**value))
+    }
+
+    /// Returns an option's value.
+    pub fn option(&self, option: &str) -> Option<&str> {
+        self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the least buffer size for the port's packets: 4,096 bytes for a client of memif that lends its buffers, also
+    /// inside another port; 2,048 for all others with frames of the usual length.
+    pub fn buffer_size(&self) -> usize {
+        match self.innermost().kind.large_buffers {
+            Some((option, size)) if self.option(option) == Some("on") => size,
+            _ => 2048,
+        }
+    }
+
+    /// Reads an option that is `on` or `off`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is neither.
+    pub fn switch(&self, option: &str, default: bool) -> Result<bool> {
+        match self.option(option) {
+            None => Ok(default),
+            Some("on") => Ok(true),
+            Some("off") => Ok(false),
+            Some(_) => Err(self.bad_option(option, "it must be on or off")),
+        }
+    }
+
+    /// Reads an option that is a number; `k` stands for thousands, `M` for millions, `G` for thousands of millions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is none, or outside `allowed`.
+    pub fn number(&self, option: &str, default: usize, allowed: RangeInclusive<usize>) -> Result<usize> {
+        let Some(text) = self.option(option) else { return Ok(default) };
+        let value = Value::Number(*allowed.start(), *allowed.end());
+        match (PortOption { name: "", value, default: "", help: "" }).refusal(text) {
+            Some(why) => Err(self.bad_option(option, &why)),
+            None => Ok(count(text).map_or(default, |value| value as usize)),
+        }
+    }
+
+    /// Returns the error of an option of this name whose value is not possible.
+    pub fn bad_option(&self, option: &str, why: &str) -> Error {
+        let value = self.option(option).unwrap_or_default().to_string();
+        Error::bad_option(self.short().to_string(), option.to_string(), value, why.to_string())
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.short())
+    }
+}
+
+impl fmt::Debug for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+impl PartialEq for PortName {
+    fn eq(&self, other: &PortName) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for PortName {}
+
+/// Puts options behind a name that has none.
+fn with_options<'a>(short: &str, options: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let options: Vec<String> = options.map(|(option, value)| format!("{option}={value}")).collect();
+    if options.is_empty() { short.to_string() } else { format!("{short}?{}", options.join("&")) }
+}
+
+/// Returns the error of a text that is no name.
+fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
+    let prefix = match address.split_once(':') {
+        None | Some(("", _)) => {
+            let error = Error::bad_name(address, "it has no kind in front, as in kind:name");
+            let may_be_interface = (1..=15).contains(&address.len())
+                && !address.contains(|c: char| c.is_whitespace() || ":/{}+*^".contains(c));
+            let meant = match kinds.iter().find(|kind| kind.prefix == address) {
+                Some(kind) => kind.example.to_string(),
+                None if may_be_interface && is_vale(address) => format!("{address}:a, a port of the switch"),
+                None if may_be_interface => format!("xdp:{address} or packet:{address}"),
+                None => return error,
+            };
+            return error
+                .with_remedy(Remedy::Do(format!("did you mean {meant}? `linerate ports` shows what is here").into()));
+        }
+        Some((prefix, _)) => prefix,
+    };
+    let all: Vec<&str> = kinds.iter().map(|kind| kind.prefix).collect();
+    let meant = nearest(prefix, &all).map_or_else(String::new, |near| format!(" (did you mean {near}:?)"));
+    let looks: Vec<String> = kinds.iter().map(|kind| kind.looks()).collect();
+    Error::bad_name(address, format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", ")))
+}
+
+/// A monitor's port, and which of its packets it copies.
+pub struct MonitorName<'a> {
+    pub port: &'a str,
+    pub receive: bool,
+    pub transmit: bool,
+}
+
+impl<'a> MonitorName<'a> {
+    /// Takes `X+rt`, or netmap's `X/rt`, apart.
+    fn of(address: &'a str, kinds: &[&'static Description]) -> Option<MonitorName<'a>> {
+        // A path may have such an end.
+        let is_path = |kind: &&Description| {
+            let prefix = format!("{}:", kind.prefix);
+            kind.has_path() && (address.starts_with(&prefix) || address.contains(&format!(":{prefix}")))
+        };
+        let has_path = kinds.iter().copied().any(|kind| is_path(&kind));
+        MonitorName::of_marks(address, if has_path { &['+'] } else { &['+', '/'] })
+    }
+
+    /// The same, with these marks in front of the directions. A `z` (zero copy) is allowed, and `X/z` is both directions.
+    fn of_marks(address: &'a str, marks: &[char]) -> Option<MonitorName<'a>> {
+        let (port, how) = address.rsplit_once(marks)?;
+        let is_both = how == "z" && address.ends_with("/z");
+        let [receive, transmit] = ['r', 't'].map(|direction| is_both || how.contains(direction));
+        let is_meant = !port.is_empty() && how.bytes().all(|c| b"rtz".contains(&c)) && (receive || transmit);
+        is_meant.then_some(MonitorName { port, receive, transmit })
+    }
+}

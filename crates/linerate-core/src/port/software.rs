@@ -1,0 +1,218 @@
+//! The control side of every port without a card of its own: ports in memory, on interfaces of the kernel, of capture files.
+
+use std::sync::Arc;
+
+use super::{
+    Behind, CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics,
+    Receive, Rss, Statistics, Transmit,
+};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::offload::LONGEST;
+
+/// The parts of a [`SoftwarePort`] that differ by kind.
+pub trait SoftwareDevice: Send {
+    /// The driver's name.
+    const DRIVER: &'static str;
+    /// The category of the port, for [`Info`].
+    const BEHIND: Behind;
+    /// The reason why receive-side scaling cannot be set.
+    const SPREADS: &'static str = "the sender selects the queue";
+    /// Packets may pass unsegmented, if the port is opened with offloads.
+    const OFFLOADS: bool = false;
+
+    /// Returns a description for display.
+    fn description(&self) -> String;
+
+    /// Starts a receive queue that is free.
+    ///
+    /// # Errors
+    /// As [`Device::rx`].
+    fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
+
+    /// Starts a transmit queue that is free.
+    ///
+    /// # Errors
+    /// As [`Device::tx`].
+    fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
+
+    /// As [`Device::prepare_tx`].
+    ///
+    /// # Errors
+    /// As [`Device::prepare_tx`].
+    fn prepare_tx(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks that the port still exists.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone), or the kind's own.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the state of the other end.
+    ///
+    /// # Errors
+    /// As [`Device::link`].
+    fn link(&self) -> Result<Link> {
+        Ok(Link::Up { mbits: 0 })
+    }
+
+    /// As [`Device::is_exhausted`].
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+
+    /// As [`Device::capture_counts`].
+    fn capture_counts(&self) -> CaptureCounts {
+        CaptureCounts::default()
+    }
+
+    /// Returns the address that the kind stores itself; `None`: the port stores one.
+    fn mac(&self) -> Option<MacAddress> {
+        None
+    }
+
+    /// Changes the address, or allows the change where the port stores it.
+    ///
+    /// # Errors
+    /// As [`Device::set_mac`].
+    fn set_mac(&mut self, _config: &Config, _mac: MacAddress) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Device::set_promiscuous`]. A port in memory receives all packets sent to it.
+    ///
+    /// # Errors
+    /// As [`Device::set_promiscuous`].
+    fn set_promiscuous(&mut self, _on: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the packets dropped outside of the queues.
+    fn drops(&self) -> Drops {
+        Drops::default()
+    }
+}
+
+/// A port without a card of its own, such as a [`Pipe`](crate::netmap::Pipe) or a [`Tap`](crate::kernel::Tap).
+pub struct SoftwarePort<K: SoftwareDevice> {
+    config: Config,
+    mac: MacAddress,
+    counters: Counters,
+    kind: K,
+}
+
+impl<K: SoftwareDevice> SoftwarePort<K> {
+    /// Makes a port whose address is derived from its name.
+    pub fn new(config: Config, kind: K) -> SoftwarePort<K> {
+        let mac = MacAddress::of_name(&config.name);
+        SoftwarePort::with_mac(config, mac, kind)
+    }
+
+    /// Makes a port with this address.
+    pub fn with_mac(config: Config, mac: MacAddress, kind: K) -> SoftwarePort<K> {
+        let counters = Counters::new(&config);
+        SoftwarePort { config, mac, counters, kind }
+    }
+
+    /// Returns the part that differs by kind.
+    pub fn kind(&self) -> &K {
+        &self.kind
+    }
+
+    /// Returns whether packets pass unsegmented.
+    fn is_uncut(&self) -> bool {
+        K::OFFLOADS && self.config.options.offloads
+    }
+}
+
+impl<K: SoftwareDevice> Device for SoftwarePort<K> {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn info(&self) -> Info {
+        let options = &self.config.options;
+        Info {
+            driver: K::DRIVER,
+            description: self.kind.description() + if self.is_uncut() { ", packets uncut" } else { "" },
+            rx_queues: options.rx_queues,
+            tx_queues: options.tx_queues,
+            ring: self.config.ring(),
+            max_frame: if self.is_uncut() { LONGEST } else { options.max_frame },
+            behind: K::BEHIND,
+            mbits: 0,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
+        self.kind.check()?;
+        let counters = self.counters.take_rx(&self.config, queue)?;
+        self.kind.rx(&self.config, queue, counters)
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
+        self.kind.check()?;
+        let counters = self.counters.take_tx(&self.config, queue)?;
+        self.kind.tx(&self.config, queue, counters)
+    }
+
+    fn prepare_tx(&mut self) -> Result<()> {
+        self.kind.prepare_tx()
+    }
+
+    /// The counts of a port that is gone stay.
+    fn statistics(&self) -> Result<Statistics> {
+        let mut sum = self.counters.sum();
+        sum.drops += self.kind.drops();
+        Ok(sum)
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.counters.by_queue()
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.kind.link()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.kind.is_exhausted()
+    }
+
+    fn capture_counts(&self) -> CaptureCounts {
+        self.kind.capture_counts()
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.kind.mac().unwrap_or(self.mac)
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.kind.set_mac(&self.config, mac)?;
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.kind.check()?;
+        self.kind.set_promiscuous(on)
+    }
+
+    fn set_rss(&mut self, _: &Rss) -> Result<()> {
+        let port = self.config.name.clone();
+        Err(Error::unsupported(port, "receive-side scaling", K::SPREADS))
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.counters.check_free(&self.config)?;
+        self.kind.check()
+    }
+}

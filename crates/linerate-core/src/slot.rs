@@ -1,0 +1,191 @@
+//! The slot: the 8 bytes that carry a packet everywhere in this library.
+#![allow(unsafe_code)]
+
+mod debug;
+mod words;
+
+/// Bytes left free in front of a packet's data when it is received or allocated.
+///
+/// Two cache lines: room for headers that a program pushes, and 24 bytes for the results of offloads. So
+/// [`Packet::push`](crate::Packet::push) has 104 bytes at first.
+pub const HEADROOM: usize = 128;
+
+/// One buffer of a [`Region`](crate::memory::Region), and the place of its data.
+///
+/// ```text
+///    63            52 51       48 47            32 31                             0
+///   +----------------+-----------+----------------+--------------------------------+
+///   |     offset     |   flags   |      len       |              buf               |
+///   +----------------+-----------+----------------+--------------------------------+
+/// ```
+///
+/// - `buf`: the number of the buffer in its region
+/// - `len`: bytes of data in this buffer
+/// - flags: bit 51, [`more`](Slot::has_more): the packet continues in the next slot; bit 50,
+///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 49,
+///   [`stamped`](Slot::is_stamped): the headroom contains a timestamp; bit 48, [`unlearned`](Slot::is_unlearned): a
+///   switch does not learn from it
+/// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, so that one shift extracts it
+///
+/// Invariants: a slot has one owner, and while it does, `buf` is below the region's count of buffers, and `offset +
+/// len` is at most its buffer size. That is why a slot can neither be copied nor created outside this crate: only the
+/// holder of `&mut Slot` can access the bytes.
+#[repr(C, align(8))]
+pub struct Slot {
+    buf: u32,
+    /// Everything above the buffer's number: a separate load, from which the length takes one instruction.
+    data: u32,
+}
+
+const MORE: u32 = 1 << 19;
+const UNFINISHED: u32 = 1 << 18;
+const STAMPED: u32 = 1 << 17;
+const UNLEARNED: u32 = 1 << 16;
+const OFFSET: u32 = 20;
+
+impl Slot {
+    /// An entry without a buffer: no region has this number.
+    pub const EMPTY: Slot = Slot { buf: u32::MAX, data: 0 };
+
+    /// For vectors: the shift of the offset in the 64 bits.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub const OFFSET: u32 = u32::BITS + OFFSET;
+
+    /// The largest offset of a slot.
+    pub const MAX_OFFSET: usize = 0xFFF;
+
+    /// Creates a slot of `len` bytes at this offset of buffer `buf`.
+    ///
+    /// # Safety
+    /// The buffer is the caller's alone, and the slot is used with its region only; `offset + len` is at most the size of a
+    /// buffer, and `offset` at most [`MAX_OFFSET`](Slot::MAX_OFFSET).
+    #[inline(always)]
+    pub const unsafe fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
+        Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
+    }
+
+    /// Returns the number of the buffer in its region.
+    #[inline(always)]
+    pub const fn buf(&self) -> u32 {
+        self.buf
+    }
+
+    /// Returns the bytes of data in this buffer.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // a slot is a part of a packet, not a collection
+    pub const fn len(&self) -> usize {
+        self.data as u16 as usize
+    }
+
+    /// Returns the bytes from the buffer's start to the data.
+    #[inline(always)]
+    pub const fn offset(&self) -> usize {
+        (self.data >> OFFSET) as usize
+    }
+
+    /// Returns whether the packet continues in the next slot: a frame longer than a buffer is a chain.
+    #[inline(always)]
+    pub const fn has_more(&self) -> bool {
+        self.data & MORE != 0
+    }
+
+    /// Returns the count of slots of the first packet; all, if none of them ends it.
+    #[inline(always)]
+    pub fn first_packet(slots: &[Slot]) -> usize {
+        slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1)
+    }
+
+    /// Returns whether the packet's checksum or segmentation is left to the hardware; only on first slots, and only
+    /// on ports opened with offloads.
+    #[inline(always)]
+    pub const fn is_unfinished(&self) -> bool {
+        self.data & UNFINISHED != 0
+    }
+
+    /// Sets or clears the `unfinished` flag.
+    pub const fn set_unfinished(&mut self, unfinished: bool) {
+        self.data = self.data & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
+    }
+
+    /// Returns whether the packet has a [timestamp](crate::Packet::timestamp); only on first slots.
+    #[inline(always)]
+    pub const fn is_stamped(&self) -> bool {
+        self.data & STAMPED != 0
+    }
+
+    /// Sets the `stamped` flag.
+    pub const fn set_stamped(&mut self) {
+        self.data |= STAMPED;
+    }
+
+    /// Returns whether a switch must not learn the packet's source address (netmap's `NS_NO_LEARN`); only on first
+    /// slots.
+    #[inline(always)]
+    pub const fn is_unlearned(&self) -> bool {
+        self.data & UNLEARNED != 0
+    }
+
+    /// Sets the `unlearned` flag.
+    pub const fn set_unlearned(&mut self) {
+        self.data |= UNLEARNED;
+    }
+
+    /// The bits that [`whole_len`](Slot::whole_len) reads of the upper half of a slot.
+    pub const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) as u64;
+
+    /// Returns the length of a finished packet that ends here; for any other, more than any length.
+    #[inline(always)]
+    pub const fn whole_len(&self) -> usize {
+        (self.data & Self::WHOLE_LEN as u32) as usize
+    }
+
+    /// Sets the place of the data.
+    ///
+    /// # Safety
+    /// `offset + len` is at most the size of a buffer.
+    #[inline(always)]
+    pub const unsafe fn set_data(&mut self, offset: usize, len: usize) {
+        debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
+        self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
+    }
+
+    /// Returns whether this is an entry without a buffer.
+    #[inline(always)]
+    pub const fn is_empty_place(&self) -> bool {
+        self.buf == Slot::EMPTY.buf
+    }
+
+    /// Moves the slot out, leaving an empty entry.
+    #[inline(always)]
+    pub const fn take(&mut self) -> Slot {
+        std::mem::replace(self, Slot::EMPTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_eight_bytes_and_keeps_its_fields_apart() {
+        assert_eq!(size_of::<Slot>(), 8);
+        // SAFETY: no bytes of these slots are used.
+        let new = |buf, len, more| unsafe { Slot::new(buf, HEADROOM, len, more) };
+        // SAFETY: as above.
+        let set_data = |slot: &mut Slot, offset, len| unsafe { slot.set_data(offset, len) };
+        let mut slot = new(u32::MAX, u16::MAX, true);
+        assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 65_535, HEADROOM));
+        assert!(slot.has_more());
+        set_data(&mut slot, Slot::MAX_OFFSET, 1);
+        assert_eq!((slot.buf(), slot.len(), slot.offset()), (u32::MAX, 1, 4_095));
+        assert!(slot.has_more());
+        assert!(!new(0, 0, false).has_more());
+        slot.set_unfinished(true);
+        assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
+        slot.set_unfinished(false);
+        assert!(!slot.is_unfinished() && slot.len() == 1 && !slot.is_stamped());
+        slot.set_stamped();
+        set_data(&mut slot, HEADROOM, 5);
+        assert!(slot.is_stamped() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
+    }
+}

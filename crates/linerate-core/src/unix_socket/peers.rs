@@ -1,0 +1,150 @@
+//! The peers of a protocol, one after the other.
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SocketAddrUnix, SocketType};
+
+use super::{AGAIN, FirstMessage, Lobby, SocketFile, connect_as, listen_as};
+use crate::error::{Error, Result};
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Where peers come from.
+pub enum Peers {
+    /// They connect here. The socket is removed at the end.
+    Listener {
+        /// Those that have not said anything yet.
+        lobby: RefCell<Lobby>,
+        /// Removes the socket.
+        _file: SocketFile,
+    },
+    /// One listens there, at a socket of this type.
+    Server {
+        /// Its type.
+        kind: SocketType,
+        /// Its path.
+        path: PathBuf,
+        /// The user of the first one.
+        user: OnceLock<u32>,
+    },
+}
+
+impl Peers {
+    /// Listens at `path`, for peers that begin as the protocol says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used.
+    pub fn listen(path: &Path, first: FirstMessage) -> Result<Peers> {
+        Peers::listen_as(SocketType::STREAM, path, first)
+    }
+
+    /// As [`listen`](Peers::listen), with a socket of this type.
+    ///
+    /// # Errors
+    /// As [`listen`](Peers::listen).
+    pub fn listen_as(kind: SocketType, path: &Path, first: FirstMessage) -> Result<Peers> {
+        let lobby = RefCell::new(Lobby::new(listen_as(kind, path)?, first));
+        Ok(Peers::Listener { lobby, _file: SocketFile::at(path) })
+    }
+
+    /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the socket, or its folder, is not for this user, or if no socket can be there.
+    pub fn at(port: &str, path: &Path) -> Result<Peers> {
+        Peers::at_as(SocketType::STREAM, port, path)
+    }
+
+    /// As [`at`](Peers::at), with sockets of this type.
+    ///
+    /// # Errors
+    /// As [`at`](Peers::at).
+    pub fn at_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
+        let refused = |why: String, mend: &'static str| {
+            let why = format!("{}: {why}", path.display());
+            Err(Error::card(port, why, mend))
+        };
+        if let Err(error) = SocketAddrUnix::new(path) {
+            return refused(error.to_string(), "choose a path of at most 107 bytes for both sides");
+        }
+        if let Err(error @ Errno::ACCESS) = accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+            return refused(error.to_string(), "ask the server's owner for access to the socket and its folder");
+        }
+        if std::fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
+            return refused("it is no socket".to_string(), "name the socket at which the other side listens");
+        }
+        Ok(Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() })
+    }
+
+    /// Waits a moment before the next connection to a server, unless `stop` is readable: one that accepts and closes does not
+    /// keep the thread.
+    pub fn pause(&self, stop: &impl AsFd) {
+        if let Peers::Server { .. } = self {
+            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
+        }
+    }
+
+    /// Returns whether a server may be one after the first: it is of the same user, of root, or of this process's user. Another
+    /// user could have taken the place of a socket that was removed, and would get the packets.
+    pub fn admits(&self, server: &UnixStream) -> bool {
+        let Peers::Server { user, .. } = self else { return true };
+        let Ok(peer) = socket_peercred(server) else { return false };
+        let (peer, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
+        let first = *user.get_or_init(|| peer);
+        [first, own, 0].contains(&peer)
+    }
+
+    /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
+    pub fn next(&self, stop: &impl AsFd) -> Option<UnixStream> {
+        match self {
+            Peers::Listener { lobby, .. } => lobby.borrow_mut().next(stop),
+            Peers::Server { kind, path, .. } => self.connect(*kind, path, stop),
+        }
+    }
+
+    /// Connects as soon as there is a server.
+    fn connect(&self, kind: SocketType, path: &Path, stop: &impl AsFd) -> Option<UnixStream> {
+        let mut reported = None;
+        loop {
+            let mut events = [PollFd::new(stop, PollFlags::IN)];
+            // Not a last connection that is closed at once: DPDK 22.11, as a server, dies of it (SIGPIPE).
+            if poll(&mut events, Some(&NO_TIME)) == Ok(1) {
+                return None;
+            }
+            let connected = connect_as(kind, path).and_then(|socket| match self.admits(&socket) {
+                true => socket.set_nonblocking(true).map(|()| socket),
+                false => {
+                    Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user than before listens there"))
+                }
+            });
+            // A server that is not there yet is waited for. Other reasons last until they are mended.
+            let failed = connected.as_ref().err().filter(|error| {
+                let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
+                !waits.contains(&error.kind())
+            });
+            if let Some(error) = failed
+                && reported.replace(error.kind()) != Some(error.kind())
+            {
+                tracing::warn!("{}: {error}; tries again", path.display());
+            }
+            // A server that always accepts does not keep the thread.
+            let pause = if connected.is_ok() { &NO_TIME } else { &AGAIN };
+            if poll(&mut events, Some(pause)) == Ok(1) {
+                return None;
+            }
+            if let Ok(socket) = connected {
+                return Some(socket);
+            }
+        }
+    }
+}

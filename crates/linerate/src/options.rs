@@ -1,0 +1,147 @@
+//! How ports are opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate_core::port::{
+    Config, DEFAULT_FRAME, FRAME_HEADERS, MAX_QUEUES, MTU, OFFLOADS, PortKind, PortName, PortOption, QUEUES, RING,
+    SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS, Value, Vectors,
+};
+
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::offload::LONGEST;
+
+/// How ports are opened. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) have priority.
+#[derive(Clone)]
+pub struct Options {
+    /// Receive queues, 1 to [`MAX_QUEUES`].
+    pub rx_queues: u16,
+    /// Transmit queues, 1 to [`MAX_QUEUES`].
+    pub tx_queues: u16,
+    /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 8,192 to receive from a switch of another
+    /// process.
+    pub ring: Option<usize>,
+    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](FRAME_HEADERS); from
+    /// [`SHORTEST_MAX_FRAME`] to 65,553. A frame longer than a buffer arrives as a chain.
+    pub max_frame: usize,
+    /// Interrupts, one for each receive queue, at most one per interval, so that a thread can sleep until packets arrive
+    /// ([`Waiter`](crate::port::Waiter)); `None`: polled only.
+    pub interrupts: Option<Duration>,
+    /// Leave checksums and segmentation to the packets' destination, where the port can (`?offloads=on`). Received packets
+    /// may then be unfinished, and up to 65,553 bytes long. Packets of virtual machines, which never cross a wire, need neither;
+    /// a port that cannot leave them to its other end does both when it sends them.
+    pub offloads: bool,
+    /// Note when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
+    /// (`?timestamps=on`): `packet:`; ports of a switch and monitors, when the sender's thread copies a packet; ports that another
+    /// process serves, but pipes; and `pcap:`, with the times of the file.
+    pub timestamps: bool,
+    /// Instructions that read and write descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`): Intel's cards, `sim:` and
+    /// VirtIO.
+    pub vectors: Vectors,
+    /// Where packets live; `None`: the process's default region.
+    pub pool: Option<Arc<Pool>>,
+    /// Open ports in memory, and interfaces under netmap's names, in this process, also where another process
+    /// [serves](crate::share) them.
+    pub local: bool,
+    /// Take a card that the kernel has, and give it back at the end; `None`: such a card is an error.
+    pub take: Option<Take>,
+    /// The program's own kinds of ports: [`with_port_kind`](Options::with_port_kind).
+    pub kinds: Vec<&'static PortKind>,
+}
+
+impl Default for Options {
+    /// One queue each way, frames of [`DEFAULT_FRAME`], no interrupts.
+    fn default() -> Options {
+        Options {
+            rx_queues: 1,
+            tx_queues: 1,
+            ring: None,
+            max_frame: DEFAULT_FRAME,
+            interrupts: None,
+            offloads: false,
+            timestamps: false,
+            vectors: Vectors::Best,
+            pool: None,
+            local: false,
+            take: None,
+            kinds: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    /// Sets the count of receive and of transmit queues.
+    pub fn with_queues(self, queues: u16) -> Options {
+        Options { rx_queues: queues, tx_queues: queues, ..self }
+    }
+
+    /// Adds a kind of port, which takes precedence over a kind of the library with the same prefix.
+    pub fn with_port_kind(mut self, kind: &'static PortKind) -> Options {
+        self.kinds.insert(0, kind);
+        self
+    }
+
+    /// Returns these options with those of a port's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
+    pub(crate) fn with_options_of(mut self, name: &PortName) -> Result<Options> {
+        let number = |option: &PortOption| match option.value {
+            Value::Number(least, most) if name.option(option.name).is_some() => {
+                name.number(option.name, least, least..=most).map(Some)
+            }
+            _ => Ok(None),
+        };
+        if let Some(queues) = number(&QUEUES)? {
+            self = self.with_queues(queues as u16);
+        }
+        self.ring = number(&RING)?.or(self.ring);
+        self.max_frame = number(&MTU)?.map_or(self.max_frame, |mtu| mtu + FRAME_HEADERS);
+        self.offloads = name.switch(OFFLOADS.name, self.offloads)?;
+        self.timestamps = name.switch(TIMESTAMPS.name, self.timestamps)?;
+        self.vectors = match name.option(VECTORS.name) {
+            None => self.vectors,
+            Some(word) => Vectors::of_word(word)
+                .ok_or_else(|| name.bad_option(VECTORS.name, "this processor does not have them"))?,
+        };
+        Ok(self)
+    }
+
+    /// Returns the configuration of one port. Every kind of port can rely on the bounds that are checked here; most kinds have
+    /// closer ones.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a count of queues that is not from 1 to [`MAX_QUEUES`],
+    /// or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
+    pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Result<Config> {
+        let bad = |option: &str, value: String, why: String| {
+            Err(Error::bad_option(name.to_string(), option.to_string(), value, why))
+        };
+        let Options { rx_queues, tx_queues, max_frame, .. } = self;
+        if [rx_queues, tx_queues].iter().any(|queues| !(1..=MAX_QUEUES).contains(queues)) {
+            let why =
+                format!("{rx_queues} receive and {tx_queues} transmit queues: each must be from 1 to {MAX_QUEUES}");
+            let wrong = if (1..=MAX_QUEUES).contains(&rx_queues) { tx_queues } else { rx_queues };
+            return bad("queues", wrong.to_string(), why);
+        }
+        if !(SHORTEST_MAX_FRAME..=LONGEST).contains(&max_frame) {
+            let (least, most) = (SHORTEST_MAX_FRAME - FRAME_HEADERS, LONGEST - FRAME_HEADERS);
+            let mtu = max_frame as i128 - FRAME_HEADERS as i128;
+            return bad("mtu", mtu.to_string(), format!("it must be a number from {least} to {most}"));
+        }
+        let options = Settings {
+            rx_queues,
+            tx_queues,
+            ring: self.ring,
+            max_frame,
+            interrupts: self.interrupts,
+            offloads: self.offloads,
+            timestamps: self.timestamps,
+            vectors: self.vectors,
+            local: self.local,
+            take: self.take,
+        };
+        Ok(Config { options, ..Config::new(name, pool) })
+    }
+}
