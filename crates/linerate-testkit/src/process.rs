@@ -217,8 +217,12 @@ impl Process {
     /// Reads standard output to its end.
     #[track_caller]
     fn rest(&mut self) -> String {
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap_or_else(|e| panic!("its end: {e}; it printed {rest}"));
+        let (mut rest, mut errors) = (String::new(), String::new());
+        if let Err(error) = self.out.read_to_string(&mut rest) {
+            let _ = self.child.kill();
+            let _ = self.err.read_to_string(&mut errors);
+            panic!("its end: {error}; it printed {rest}{errors}");
+        }
         rest
     }
 }
