@@ -106,7 +106,7 @@ impl Batch {
     /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns the count. Appends
     /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
     pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
-        self.adopt(pool);
+        self.belongs_to(pool);
         if len > self.room() {
             return 0;
         }
@@ -446,6 +446,7 @@ impl Batch {
 
     /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should
     /// contain whole packets.
+    #[inline]
     pub fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len());
         self.free(self.start..self.start + count);

@@ -15,7 +15,7 @@ use fake_virtio::{Card, MERGEABLE, PACKED, SPLIT};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use linerate::memory::{Pool, Region, RegionOptions};
 use linerate::netmap::{Pipe, Side, ValePort};
-use linerate::port::{Config, Device, Link, Port, Receive, RxQueue, Transmit, TxQueue, Vectors};
+use linerate::port::{Config, Device, Link, Port, Receive, RxQueue, SoftwarePort, Transmit, TxQueue, Vectors};
 use linerate::{Batch, Options};
 use tempfile::TempDir;
 
@@ -105,7 +105,7 @@ struct Switched {
     rx: Box<dyn Receive>,
     sent: Batch,
     received: Batch,
-    _ports: [ValePort; 2],
+    _ports: [SoftwarePort<ValePort>; 2],
 }
 
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -306,19 +306,19 @@ fn pipe_32(waiting: Ends) -> Ends {
     pass(waiting)
 }
 
-#[library_benchmark(config = limit(268_499))]
+#[library_benchmark(config = limit(261_555))]
 #[bench::one(args = (1), setup = switched)]
 fn switch_1(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(97_312))]
+#[library_benchmark(config = limit(95_004))]
 #[bench::eight(args = (8), setup = switched)]
 fn switch_8(waiting: Switched) -> Switched {
     switch(waiting)
 }
 
-#[library_benchmark(config = limit(64_656))]
+#[library_benchmark(config = limit(61_956))]
 #[bench::thirty_two(args = (32), setup = switched)]
 fn switch_32(waiting: Switched) -> Switched {
     switch(waiting)

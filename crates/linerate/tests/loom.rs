@@ -2,7 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate --no-default-features --features netmap --test loom --release`
 #![cfg(loom)]
 
-use linerate::memory::Depot;
+use linerate_core::memory::Depot;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -101,7 +101,7 @@ fn a_channel_keeps_order() {
 /// queue finds the new one.
 #[test]
 fn no_poll_works_with_a_value_that_was_taken_away() {
-    use linerate::event::{Handover, Seen};
+    use linerate_core::event::{Handover, Seen};
     use loom::sync::atomic::{AtomicBool, Ordering};
 
     /// A value whose end is seen.

@@ -2,6 +2,7 @@
 
 use super::table::{Address, Table};
 use crate::netmap::frames::Frames;
+use crate::slot::Slot;
 
 /// Bytes of an Ethernet header.
 pub const HEADER: usize = 14;
@@ -75,16 +76,25 @@ impl Default for Learning {
     }
 }
 
-impl Forward for Learning {
-    fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
+impl Learning {
+    /// Decides for packets, of each of which this is the first slot.
+    #[inline(always)]
+    fn decide<'a>(
+        &self,
+        source: u8,
+        packets: &Frames<'_>,
+        firsts: impl Iterator<Item = &'a Slot>,
+        to: &mut [Destination],
+    ) {
         let now = self.table.now();
         // Most ports have one host behind them, which mostly sends to one other host: the last result is tried first.
         let (mut learned, mut found) = (None, (None, Destination::Drop));
-        for (n, (packet, to)) in packets.iter().zip(to).enumerate() {
+        for (first, to) in firsts.zip(to) {
+            let packet = packets.view.bytes(first);
             // A packet shorter than an Ethernet header is dropped.
             let Some(header) = packet.first_chunk().filter(|_| packet.len() >= HEADER) else { continue };
             let (destination, origin) = Address::of(header);
-            if learned != Some(origin) && !origin.is_multicast() && packets.is_learned_from(n) {
+            if learned != Some(origin) && !origin.is_multicast() && !first.is_unlearned() {
                 self.table.learn(origin, source, now);
                 // The new address may be the last destination.
                 (learned, found.0) = (Some(origin), None);
@@ -94,6 +104,18 @@ impl Forward for Learning {
                 found = (Some(destination), port.map_or(Destination::Broadcast, Destination::Port));
             }
             *to = found.1;
+        }
+    }
+}
+
+impl Forward for Learning {
+    fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
+        match packets.plain() {
+            Some(slots) => self.decide(source, packets, slots.iter(), to),
+            None => {
+                let firsts = (0..packets.len()).map(|n| &packets.slots(n)[0]);
+                self.decide(source, packets, firsts, to);
+            }
         }
     }
 
