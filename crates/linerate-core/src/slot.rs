@@ -28,7 +28,7 @@ pub const HEADROOM: usize = 128;
 /// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, so that one shift extracts it
 ///
 /// Invariants: a slot has one owner, and while it does, `buf` is below the region's count of buffers, and `offset +
-/// len` is at most its buffer size. That is why a slot can neither be copied nor created outside this crate: only the
+/// len` is at most its buffer size. That is why a slot cannot be copied, and is created by an unsafe function: only the
 /// holder of `&mut Slot` can access the bytes.
 #[repr(C, align(8))]
 pub struct Slot {
