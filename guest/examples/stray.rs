@@ -20,7 +20,8 @@ struct Stray {
 
 const ASTRAY: DeviceAddress = 1 << 30;
 
-impl DmaSpace for Stray {
+// SAFETY: it passes the memory on; what it reads is not lent.
+unsafe impl DmaSpace for Stray {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
         match self.bus.map(memory)? {
             Addresses::Contiguous(Contiguous(start)) if Arc::ptr_eq(memory, &self.packets) => {
@@ -70,7 +71,8 @@ fn run(address: &str) -> Result<(), Error> {
     let card = NetworkCard::find(address)?;
     let (device, _) = pci::open(&card, None)?;
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
-    let packets = pool.region().mapping().clone();
+    // SAFETY: only its address is used.
+    let packets = unsafe { pool.region().mapping() }.clone();
     let bus = Arc::new(Stray { bus: device.clone().bus(), packets });
     let config = Options { tx_queues: 2, ..Options::default() }.of_port(address, pool.clone()).unwrap();
     // SAFETY: this driver is the only one.

@@ -20,6 +20,8 @@ pub mod batch;
 pub mod error;
 pub mod event;
 pub mod filter;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod memory;
 pub mod offload;
 pub mod packet;

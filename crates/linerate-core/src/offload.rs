@@ -341,6 +341,7 @@ fn not_none(sum: u16) -> [u8; 2] {
 }
 
 #[cfg(fuzzing)]
+#[allow(missing_docs)]
 pub mod fuzzing {
     use super::{Offload, Segmentation, cut};
     use crate::fuzzing::Input;

@@ -314,7 +314,7 @@ impl Packet<'_> {
     }
 
     /// Returns the time of arrival in nanoseconds since 1970 (system time), if the port was opened with
-    /// [timestamps](crate::Options::timestamps).
+    /// timestamps (`?timestamps=on`).
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         timestamp(self.slots.first()?, self.view)

@@ -165,7 +165,7 @@ fn regions_of_hugepages_work_or_report_missing_pages() {
         let free = pages.free();
         match Region::new(&options) {
             Ok(region) => {
-                assert_eq!((region.mapping().pages(), region.mapping().len()), (pages, bytes));
+                assert_eq!((region.pages(), region.buffers() * region.buffer_size()), (pages, bytes));
                 let pool = Pool::new(region);
                 let mut batch = Batch::new();
                 assert!(batch.push(&pool, &[1; 1500]));

@@ -208,7 +208,7 @@ fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
     let pool = Pool::new(Region::new(&memory)?);
     static NOTED: AtomicBool = AtomicBool::new(false);
     let is_card = |name: &PortName| name.behind() == Behind::Card;
-    let is_ordinary = pool.region().mapping().pages() == PageSize::Ordinary;
+    let is_ordinary = pool.region().pages() == PageSize::Ordinary;
     if is_ordinary && names.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
         let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
         note(&format!(

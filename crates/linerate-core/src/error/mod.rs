@@ -61,7 +61,7 @@ mod errno {
 pub enum ErrorKind {
     /// A name that no port, switch or card can have.
     BadName,
-    /// A value of an option that is not possible: of a port's name, of [`Options`](crate::Options), or of a call.
+    /// A value of an option that is not possible: of a port's name, of `linerate::Options`, or of a call.
     BadOption,
     /// A filter that cannot be parsed.
     BadFilter,

@@ -270,16 +270,17 @@ mod tests {
 }
 
 #[cfg(fuzzing)]
+#[allow(missing_docs)]
 pub mod fuzzing {
     use super::{Filter, Found};
 
     /// Input: a filter's text, a zero byte, a frame. Parsing and matching end; the filter's own text is equivalent.
-    pub fn filter(data: &[u8]) {
+    pub fn filter(data: &[u8]) -> Option<Filter> {
         let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
         let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
         let _ = Found::in_frame(frame);
         let _ = super::FlowKey::Inner.hash(frame);
-        let Ok(Ok(filter)) = std::str::from_utf8(text).map(str::parse::<Filter>) else { return };
+        let Ok(Ok(filter)) = std::str::from_utf8(text).map(str::parse::<Filter>) else { return None };
         assert!(!filter.any().is_empty());
         let is_meant = filter.matches(frame);
         let again: Filter = filter.to_string().parse().expect("it was parsed before");
@@ -287,6 +288,6 @@ pub mod fuzzing {
         // One of several alternatives suffices.
         let each = text.split(|&byte| byte == b',').map(|one| String::from_utf8_lossy(one).parse::<Filter>().unwrap());
         assert_eq!(each.map(|one| one.matches(frame)).filter(|&is| is).count() > 0, is_meant);
-        let _ = crate::kernel::fuzz_program(&filter);
+        Some(filter)
     }
 }

@@ -11,8 +11,12 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(target_endian = "big")]
 compile_error!("descriptors are little-endian; their accesses must be swapped before this builds");
 
-/// A device's address space: an IOMMU's, the machine's physical memory, or that of the [model](crate::sim82599).
-pub trait DmaSpace: Send + Sync {
+/// A device's address space: an IOMMU's, the machine's physical memory, or that of a model.
+///
+/// # Safety
+/// The memory that is mapped may be a [region's](super::Region), whose packets belong to others: only the device, and a model as a
+/// device does, reads and writes it, where the driver has given it buffers.
+pub unsafe trait DmaSpace: Send + Sync {
     /// Maps all of `memory` for the device, and returns its device addresses.
     ///
     /// # Errors
@@ -152,7 +156,8 @@ mod tests {
     /// A device that can address this count of 4 KiB pages; `None`: all, as one range.
     struct Sees(Option<usize>);
 
-    impl DmaSpace for Sees {
+    // SAFETY: it touches no bytes.
+    unsafe impl DmaSpace for Sees {
         fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
             let pages = |count| Addresses::Paged(Paged::new((1..=count as u64).map(|page| page << 40).collect(), 4096));
             Ok(self.0.map_or(Addresses::Contiguous(Contiguous(1 << 40)), pages))

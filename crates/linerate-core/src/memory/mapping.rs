@@ -384,7 +384,8 @@ impl Mapping {
         let _ = offset;
     }
 
-    /// Copies the bytes at `offset` out. The caller ensures that they have no other owner meanwhile.
+    /// Copies the bytes at `offset` out. They are no packet's of a region: whoever has a [region's](super::Region::mapping) memory
+    /// has promised that.
     ///
     /// # Panics
     /// If the range is outside the mapping.
@@ -396,7 +397,7 @@ impl Mapping {
         unsafe { copy(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Copies bytes to `offset`. The caller ensures that they have no other owner meanwhile.
+    /// Copies bytes to `offset`, where no packet of a region is, as above.
     ///
     /// # Panics
     /// If the range is outside the mapping.

@@ -124,8 +124,17 @@ impl Region {
         self.shift
     }
 
+    /// Returns the size of the memory's pages.
+    pub fn pages(&self) -> PageSize {
+        self.mapping.pages()
+    }
+
     /// Returns the underlying memory.
-    pub fn mapping(&self) -> &Arc<Mapping> {
+    ///
+    /// # Safety
+    /// No byte of a packet that has another owner is read or written by it.
+    #[inline(always)]
+    pub unsafe fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 

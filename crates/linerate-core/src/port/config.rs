@@ -11,7 +11,7 @@ use crate::memory::Pool;
 /// Descriptors in a ring by default.
 const DEFAULT_RING: usize = 512;
 
-/// The least that [`Options::max_frame`](super::Options::max_frame) can be: Ethernet's least payload of 46 bytes, and [`FRAME_HEADERS`].
+/// The least that `linerate::Options::max_frame` can be: Ethernet's least payload of 46 bytes, and [`FRAME_HEADERS`].
 pub const SHORTEST_MAX_FRAME: usize = 46 + FRAME_HEADERS;
 
 /// The most queues of a port in each direction.
@@ -76,7 +76,7 @@ pub enum Access {
 }
 
 /// The configuration of one port: its name, its memory, and the options that it is opened with, which were checked by
-/// [`Options::of_port`](super::Options::of_port).
+/// `linerate::Options::of_port`.
 #[derive(Clone)]
 pub struct Config {
     /// The port's name, for messages.
@@ -93,7 +93,7 @@ pub struct Config {
     pub options: Settings,
 }
 
-/// The options of one port: what [`Options`](super::Options) and the port's name say.
+/// The options of one port: what `linerate::Options` and the port's name say.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Receive queues.

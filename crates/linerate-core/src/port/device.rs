@@ -1,6 +1,6 @@
 //! The traits of a kind of port: [`Device`] for its control side, [`Receive`] and [`Transmit`] for its queues.
 //!
-//! Programs add kinds of their own by [`Options::with_port_kind`](crate::Options::with_port_kind), or make a port of a device
+//! Programs add kinds of their own by `linerate::Options::with_port_kind`, or make a port of a device
 //! by [`Port::new`](super::Port::new). `tests/own_port.rs` is an example.
 
 use std::os::fd::BorrowedFd;

@@ -32,7 +32,7 @@ pub enum Behind {
     Stack,
     /// Memory of this process, which no other reaches.
     Memory,
-    /// A port that another process serves ([`share`](crate::share)).
+    /// A port that another process serves (`linerate::share`).
     Server,
     /// A process at the other end of a socket, which may use fewer queues than the port has.
     Peer,
@@ -137,7 +137,7 @@ pub struct Description {
     pub no_link: &'static str,
     /// The category of its ports.
     pub behind: Behind,
-    /// Another process may serve its ports ([`share`](crate::share)).
+    /// Another process may serve its ports (`linerate::share`).
     pub may_be_served: bool,
     /// It hands packets out to several consumers itself ([`CLUSTER`](super::CLUSTER)).
     pub hands_out: bool,

@@ -1,6 +1,6 @@
 //! Ports: a [`Port`] to control it, and queues that move to the threads that poll them.
 //!
-//! Programs get them from [`crate::open`]. A kind of port is a [`Device`] ([`crate::nic`] first). This room knows memory and
+//! Programs get them from `linerate::open`. A kind of port is a [`Device`]. This room knows memory and
 //! batches, and no kind of port.
 
 mod config;
@@ -65,7 +65,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Makes a port of a device. [Monitors](crate::netmap::Monitor) find it by its name.
+    /// Makes a port of a device. Monitors find it by its name.
     pub fn new(device: impl Device + 'static) -> Port {
         Port::of(Box::new(device))
     }

@@ -1,4 +1,4 @@
-//! Kinds of ports: what is known of them, and how one is opened. Each kind is declared in its own room, and [`crate::KINDS`] lists
+//! Kinds of ports: what is known of them, and how one is opened. Each kind is declared in its own room, and `linerate::KINDS` lists
 //! them.
 
 use std::ops::Deref;
@@ -96,7 +96,7 @@ impl Opening<'_> {
     /// Opens another port in the same memory.
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// As `linerate::open`.
     pub fn open(&self, name: &str) -> Result<Box<dyn Device>> {
         self.others.open(name, &self.config.pool)
     }
@@ -104,7 +104,7 @@ impl Opening<'_> {
     /// Opens the port inside this one, whose name is this one's [address](Address::Port).
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// As `linerate::open`.
     pub fn open_inner(&self) -> Result<Box<dyn Device>> {
         self.open(&self.name.inner_name())
     }
@@ -112,7 +112,7 @@ impl Opening<'_> {
     /// Opens another port with memory and options of its own.
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// As `linerate::open`.
     pub fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
         self.others.open_apart(name, pool)
     }

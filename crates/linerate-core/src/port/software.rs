@@ -97,7 +97,7 @@ pub trait SoftwareDevice: Send {
     }
 }
 
-/// A port without a card of its own, such as a [`Pipe`](crate::netmap::Pipe) or a [`Tap`](crate::kernel::Tap).
+/// A port without a card of its own, such as a pipe or a TAP interface.
 pub struct SoftwarePort<K: SoftwareDevice> {
     config: Config,
     mac: MacAddress,

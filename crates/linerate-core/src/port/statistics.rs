@@ -48,7 +48,7 @@ pub struct Drops {
     /// The descriptor reported an error, or a chain longer than a card may make.
     pub malformed: u64,
     /// Packets that the port cannot send: longer than its longest frame, and on a card than that with a VLAN tag (4 bytes); or
-    /// unfinished ([`Options::offloads`](crate::Options::offloads)), and impossible to finish or to segment.
+    /// unfinished (`?offloads=on`), and impossible to finish or to segment.
     pub tx_too_long: u64,
     /// Dropped deliberately, by `faulty:`.
     pub injected: u64,

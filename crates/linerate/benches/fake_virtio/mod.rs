@@ -110,7 +110,8 @@ impl Memory {
     }
 }
 
-impl DmaSpace for Memory {
+// SAFETY: it writes only to buffers that the driver has made available.
+unsafe impl DmaSpace for Memory {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut mapped = self.mapped.lock().unwrap();
         mapped.push(memory.clone());

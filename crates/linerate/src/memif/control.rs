@@ -11,6 +11,7 @@
 //!
 //! The server acknowledges each message before `CONNECT`. Peers are untrusted: a message that breaks the protocol, or a
 //! peer that does not finish within [`PEER_TIMEOUT`], ends the connection.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::io;
@@ -316,7 +317,8 @@ impl Session<'_> {
         let log2_size = wanted.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
         let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
-        let lent = wanted.lends.as_ref().map(|(pool, _)| pool.region().mapping());
+        // SAFETY: it is for the peer, which accesses the buffers that it has.
+        let lent = wanted.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
         if lent.is_some() && hello.max_region.get() < LENT {
             return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
         }

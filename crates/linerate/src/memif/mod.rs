@@ -11,6 +11,7 @@
 //! - `control`: the control thread; `message`: the protocol
 //! - `regions`: the connection's memory, which may go away at any time
 //! - here: the port, [`Memif`]
+#![allow(unsafe_code)]
 
 mod connected;
 mod control;
@@ -131,7 +132,8 @@ impl Memif {
         }
         let log2_size = config.ring().ilog2() as u8;
         let (pool, longest) = (&config.pool, config.options.max_frame);
-        let can_lend = role == Role::Client && Regions::can_lend(pool.region().mapping());
+        // SAFETY: no bytes are read or written.
+        let can_lend = role == Role::Client && Regions::can_lend(unsafe { pool.region().mapping() });
         let lends = match name.switch("zero-copy", false)? {
             true if can_lend => {
                 let placement = Placement::new(pool.region(), longest.max(BUFFER));

@@ -79,7 +79,8 @@ impl Uio {
     }
 }
 
-impl DmaSpace for Uio {
+// SAFETY: it passes the addresses on, and touches no bytes.
+unsafe impl DmaSpace for Uio {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let pages = memory.pages();
         if pages == PageSize::Ordinary {

@@ -215,7 +215,8 @@ impl Maps {
     }
 }
 
-impl DmaSpace for Dma {
+// SAFETY: the model is a device: it accesses what the driver gives it.
+unsafe impl DmaSpace for Dma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.change();
         let after = maps.ranges.last().map_or(0, |last| (last.start + last.len).next_multiple_of(GAP) + GAP);

@@ -193,7 +193,8 @@ impl Link {
     }
 }
 
-impl DmaSpace for VfioUser {
+// SAFETY: the server of the card is a device: it accesses what the driver gives it.
+unsafe impl DmaSpace for VfioUser {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         // Gaps between mappings expose accesses beyond an end.
         const FIRST: DeviceAddress = 1 << 32;

@@ -330,7 +330,8 @@ impl Transport for Arc<BackEnd> {
     }
 }
 
-impl DmaSpace for BackEnd {
+// SAFETY: the back end is a device: it accesses what the driver gives it.
+unsafe impl DmaSpace for BackEnd {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         // Gaps between mappings expose accesses beyond an end.
         const FIRST: DeviceAddress = 1 << 32;

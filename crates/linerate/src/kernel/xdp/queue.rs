@@ -289,7 +289,8 @@ impl RegionTx for XdpTx {
             let mut extra = 0;
             if let Some(left) = left {
                 let at = ((slots[0].buf() as usize) << shift) + slots[0].offset() - METADATA;
-                region.mapping().write(at, &metadata(left));
+                // SAFETY: it is the headroom of a packet of this queue's.
+                unsafe { region.mapping() }.write(at, &metadata(left));
                 extra = HAS_METADATA;
             }
             for slot in slots.iter() {

@@ -291,7 +291,8 @@ impl Socket {
         let mut has_metadata = sharing.is_some_and(|other| other.has_metadata);
         if sharing.is_none() {
             let umem = XdpUmemReg {
-                addr: region.mapping().address(),
+                // SAFETY: no bytes are read or written.
+                addr: unsafe { region.mapping() }.address(),
                 len: (region.buffers() * region.buffer_size()) as u64,
                 chunk_size: region.buffer_size() as u32,
                 headroom: 0,
@@ -1042,8 +1043,10 @@ mod tests {
             let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word).collect();
             assert_eq!(words, [60 | u64::from(told) << 33, 60]);
             let (mut metadata, mut checksum) = ([0; METADATA], [0; 2]);
-            pool.region().mapping().read(at - METADATA, &mut metadata);
-            pool.region().mapping().read(at + 50, &mut checksum);
+            // SAFETY: the packet is the socket's.
+            let memory = unsafe { pool.region().mapping() };
+            memory.read(at - METADATA, &mut metadata);
+            memory.read(at + 50, &mut checksum);
             match told {
                 true => assert_eq!(
                     (metadata[..12].to_vec(), checksum),
@@ -1084,7 +1087,8 @@ mod tests {
         let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word >> 32).collect();
         assert_eq!(words, [0, 3, 0]);
         let mut metadata = [0; METADATA];
-        pool.region().mapping().read(at - METADATA, &mut metadata);
+        // SAFETY: the packet is the socket's.
+        unsafe { pool.region().mapping() }.read(at - METADATA, &mut metadata);
         assert_eq!(metadata[..12], [2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
         drop((rx, tx, batch));
     }

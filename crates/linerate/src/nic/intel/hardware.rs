@@ -79,10 +79,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         check::<C>(&config)?;
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
         let region = config.pool.region();
-        let pages = region.mapping().pages();
+        let pages = region.pages();
         let bytes = (config.options.rx_queues + config.options.tx_queues) as usize * config.ring() * DESCRIPTOR;
         let rings = DmaMap::of_rings(dma, bytes, pages)?;
-        let packets = DmaMap::new(dma, region.mapping())?;
+        // SAFETY: it is for the card, and only its addresses are used here.
+        let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
         let interrupts = match config.options.interrupts {
             Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
             None => Box::default(),

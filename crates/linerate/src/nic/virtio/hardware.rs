@@ -161,7 +161,8 @@ impl Hardware {
         };
 
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
-        let packets = DmaMap::new(dma, region.mapping())?;
+        // SAFETY: it is for the device, and only its addresses are used here.
+        let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
         if matches!(packets.addresses(), Addresses::Contiguous(_)) && transport.bypasses_bus(features) {
             return Err(Error::card(
                 config.name.clone(),
@@ -174,7 +175,7 @@ impl Hardware {
                 },
             ));
         }
-        let rings = DmaMap::of_rings(dma, end, region.mapping().pages())?;
+        let rings = DmaMap::of_rings(dma, end, region.pages())?;
         let state = Mutex::new(State { promiscuous: true, ..State::default() });
         Ok(Hardware {
             transport,

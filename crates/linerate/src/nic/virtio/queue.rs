@@ -160,8 +160,10 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         let Some(written) = written else { return false };
         let (buf, header) = (&mut self.bufs[at], self.layout.len as usize);
         let length = (written as usize).wrapping_sub(header);
+        // SAFETY: it reads the header in front of a packet that the device has given back.
+        let memory = unsafe { self.pool.region().mapping() };
         if length.wrapping_sub(1) >= self.longest_single
-            || (self.layout.mergeable && buffers(self.pool.region().mapping(), self.placement.data(*buf) - header) > 1)
+            || (self.layout.mergeable && buffers(memory, self.placement.data(*buf) - header) > 1)
         {
             return false;
         }
@@ -265,7 +267,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     #[inline(never)]
     fn take_singly<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let (addresses, placement, longest) = (&self.addresses, self.placement, self.longest_single);
-        let memory = self.pool.region().mapping();
+        // SAFETY: it reads headers in front of packets that the device has given back.
+        let memory = unsafe { self.pool.region().mapping() };
         let first = self.ring.used_index();
         let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
         let most = used.len::<R>().min(available.len::<R>()).min(slots.len());
@@ -318,7 +321,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
         let at = self.header_place(index);
-        self.pool.region().mapping().read(at, &mut bytes);
+        // SAFETY: the device has given the buffer back.
+        unsafe { self.pool.region().mapping() }.read(at, &mut bytes);
         bytes
     }
 
@@ -581,9 +585,11 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             return false;
         }
         let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - header;
+        // SAFETY: the header is in front of a packet of this queue's.
+        let memory = unsafe { region.mapping() };
         match self.layout.len {
-            SHORT => region.mapping().write(place, &[0; header::SHORT_LEN]),
-            _ => region.mapping().write(place, &[0; header::LEN]),
+            SHORT => memory.write(place, &[0; header::SHORT_LEN]),
+            _ => memory.write(place, &[0; header::LEN]),
         }
         let first = self.sent.push(slot.buf(), length as u32);
         let address = self.addresses.locate(place);
@@ -672,7 +678,9 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     #[inline(never)]
     fn fill_singly<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
         let region = self.pool.region();
-        let (memory, addresses, longest) = (region.mapping(), &self.addresses, self.longest);
+        let (addresses, longest) = (&self.addresses, self.longest);
+        // SAFETY: it writes headers in front of packets of this queue's.
+        let memory = unsafe { region.mapping() };
         let (first, bufs, packets) = self.sent.places(slots.len());
         let available = self.ring.available_run(first, 0);
         let mut filled = 0;
@@ -747,7 +755,9 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             if let Some(Offload(todo)) = todo {
                 bytes[..Offload::LEN].copy_from_slice(&todo);
             }
-            self.pool.region().mapping().write(place(&slots[0]) - header as usize, &bytes[..header as usize]);
+            // SAFETY: the header is in front of a packet of this queue's.
+            let memory = unsafe { self.pool.region().mapping() };
+            memory.write(place(&slots[0]) - header as usize, &bytes[..header as usize]);
         }
         if own_header {
             let address = match in_front {
