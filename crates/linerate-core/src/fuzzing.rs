@@ -1,4 +1,4 @@
-//! What fuzz targets share (`docs/testing.md`). It is there with `--cfg fuzzing` only, which `cargo fuzz` sets.
+//! The input of fuzz targets (`docs/testing.md`). It is there with `--cfg fuzzing` only, which `cargo fuzz` sets.
 #![allow(missing_docs)]
 
 /// Reads a target's bytes from front to back. Behind the end there are zeros.

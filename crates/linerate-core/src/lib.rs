@@ -12,7 +12,7 @@
 //! - [`unix_socket`]: sockets of protocols whose messages carry descriptors
 //! - [`filter`]: packets by what is in them; [`error`]: errors, with their remedies
 //!
-//! What can corrupt memory when it is misused is an `unsafe fn`, and says what the caller promises.
+//! Functions that can corrupt memory when misused are `unsafe`; their `# Safety` states the caller's obligations.
 
 #![warn(rustdoc::broken_intra_doc_links)]
 

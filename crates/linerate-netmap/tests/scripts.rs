@@ -1,4 +1,4 @@
-//! What netmap's own scripts 012 to 027 check (its repository, `utils/tests`), with programs of ours: which frames copying and
+//! The checks of netmap's own scripts 012 to 027 (its repository, `utils/tests`), with programs of ours: which frames copying and
 //! zero-copy monitors get, and when; and that ports of a switch, persistent ports, pipes and interfaces pass frames in both
 //! directions. For script 024, of veth interfaces, see `interfaces.rs`.
 //!

@@ -1,4 +1,4 @@
-//! What the system's libpcap finds if a program passes a handle of this object to it.
+//! A trap for the system's libpcap, if a program passes a handle of this object to it.
 #![allow(unsafe_code)]
 
 use linerate_preload::report;

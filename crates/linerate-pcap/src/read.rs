@@ -29,7 +29,7 @@ enum Next {
     Failed(c_int),
 }
 
-/// What a thread without a frame does next.
+/// The next step of a thread that has no frame.
 #[derive(Clone, Copy)]
 enum Step {
     Look,

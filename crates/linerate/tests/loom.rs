@@ -1,4 +1,4 @@
-//! What threads share without a lock, under all interleavings that loom finds:
+//! State that threads share without a lock, under all interleavings that loom finds:
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate --no-default-features --features netmap --test loom --release`
 #![cfg(loom)]
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// What is known of an event that another process has, by all its descriptors here.
+/// The state of an event that another process has, shared by all its descriptors here.
 #[derive(Default)]
 pub struct Shared {
     /// It could not be raised yet.

@@ -79,7 +79,7 @@ pub struct Opened {
 /// Starts the link of an open port, of which a handle with these settings is the first member.
 pub type Begin<'a> = dyn FnMut(Opened, &Arc<Settings>) -> Result<(Arc<Link>, OwnedFd), Error> + 'a;
 
-/// What libpcap's handles do about the ports that one of them has alone. They use links, and so they register themselves here.
+/// Lets libpcap's handles find the ports that one of them has exclusively. They use links, and so they register themselves here.
 pub struct Handles {
     /// Returns whether a handle of this process has the port of this name alone.
     pub is_alone: fn(&str) -> bool,
@@ -304,7 +304,7 @@ fn begin(
 ) -> Result<(Arc<Link>, OwnedFd), Error> {
     let Opened { queues, about, is_only_sending } = opened;
     let (end, member) = pair(settings)?;
-    // What the port has dropped so far is no member's.
+    // Earlier drops of the port belong to no member.
     let dropped = queues.port.statistics().map_or(0, |statistics| statistics.drops.no_descriptor);
     let wake =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Error::system("eventfd", error))?;

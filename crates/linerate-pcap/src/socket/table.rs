@@ -41,7 +41,7 @@ pub struct Socket {
     pub sender: Option<Arc<Sender>>,
 }
 
-/// What changes of a packet socket, as in [`Socket`].
+/// The parts of a packet socket that change, as in [`Socket`].
 #[derive(Clone, Default)]
 pub struct State {
     is_placeholder: bool,
