@@ -6,12 +6,12 @@ mod segments;
 mod sort;
 mod taken;
 
+use std::ops::Range;
+use std::sync::Arc;
+
 pub use copies::Copied;
 pub use segments::Segmented;
 pub use taken::Taken;
-
-use std::ops::Range;
-use std::sync::Arc;
 
 use crate::memory::{Cache, Pool, View};
 use crate::packet::{Packet, Packets, SlotsMut};

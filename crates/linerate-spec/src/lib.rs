@@ -209,8 +209,9 @@ use registers;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::HashMap;
+
+    use super::*;
 
     fn check(map: &'static [&'static Definition], bytes: u32) -> HashMap<u32, &'static str> {
         let mut seen = HashMap::new();

@@ -4,14 +4,13 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::memory::{Pool, Region, RegionOptions};
-use crate::port::Options;
-use crate::share::RingCounts;
-
 pub(crate) use linerate_core::fuzzing::Input;
 pub use linerate_core::offload::fuzzing::offload;
 
 pub use crate::capture::fuzzing::capture;
+use crate::memory::{Pool, Region, RegionOptions};
+use crate::port::Options;
+use crate::share::RingCounts;
 pub use crate::sim82599::fuzzing::{headers, vfio_user};
 
 /// Input: a filter's text, a zero byte, a frame. The kernel's program for it is made, too.

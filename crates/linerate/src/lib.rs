@@ -73,47 +73,37 @@
 //! - A switch that forwards as you say: [`Forward`](netmap::Forward)
 
 #![warn(rustdoc::broken_intra_doc_links)]
-// Rooms that every build has also serve the rooms of features.
-#![cfg_attr(not(all(feature = "model", feature = "netmap")), allow(dead_code, unused_imports))]
-
-#[cfg(feature = "capture")]
-pub mod capture;
-#[cfg(feature = "kernel")]
-pub mod kernel;
-#[cfg(feature = "memif")]
-pub mod memif;
-#[cfg(feature = "netmap")]
-pub mod netmap;
-pub mod nic;
 mod open;
 mod options;
-pub mod pci;
-#[cfg(all(test, any(feature = "memif", feature = "vhost")))]
-#[path = "../tests/peer/mod.rs"]
-mod peer;
 pub mod port;
 #[cfg(feature = "netmap")]
-pub mod share;
-#[cfg(feature = "model")]
-pub mod sim82599;
-pub mod traffic;
-#[cfg(feature = "vfio-user")]
-pub mod vfio_user;
-#[cfg(feature = "vhost")]
-pub mod vhost;
-#[cfg(feature = "vhost")]
-pub mod virtio_user;
+mod server;
 
+#[cfg(feature = "capture")]
+pub use linerate_capture as capture;
+#[cfg(feature = "vfio-user")]
+pub use linerate_cards::vfio_user;
+pub use linerate_cards::{nic, pci};
 pub use linerate_core::{Batch, Error, ErrorKind, HEADROOM, Packet, Packets, Remedy, Result, SlotsMut, Taken};
-pub(crate) use linerate_core::{batch, error, event, offload, packet, ring, slot, unix_socket};
 pub use linerate_core::{filter, memory};
-pub use linerate_spec as spec;
+#[cfg(feature = "kernel")]
+pub use linerate_kernel as kernel;
+#[cfg(feature = "memif")]
+pub use linerate_machines::memif;
+#[cfg(feature = "vhost")]
+pub use linerate_machines::{vhost, virtio_user};
 #[cfg(feature = "model")]
-pub use open::drive_model;
+pub use linerate_sim82599 as sim82599;
+#[cfg(feature = "model")]
+pub use linerate_sim82599::drive_model;
+pub use linerate_spec as spec;
+pub use linerate_traffic as traffic;
 #[cfg(feature = "netmap")]
-pub use open::server;
+pub use linerate_vale::{netmap, share};
 pub use open::{KINDS, open, parse};
 pub use options::Options;
+#[cfg(feature = "netmap")]
+pub use server::server;
 
 #[cfg(all(fuzzing, feature = "model", feature = "netmap"))]
 pub mod fuzzing;

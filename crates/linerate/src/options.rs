@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use linerate_core::error::{Error, Result};
+use linerate_core::offload::LONGEST;
 use linerate_core::port::{
     Config, DEFAULT_FRAME, FRAME_HEADERS, MAX_QUEUES, MTU, OFFLOADS, PortKind, PortName, PortOption, QUEUES, RING,
     SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS, Value, Vectors,
 };
 
-use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::offload::LONGEST;
 
 /// How ports are opened. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) have priority.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ impl Options {
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
-    pub(crate) fn with_options_of(mut self, name: &PortName) -> Result<Options> {
+    pub fn with_options_of(mut self, name: &PortName) -> Result<Options> {
         let number = |option: &PortOption| match option.value {
             Value::Number(least, most) if name.option(option.name).is_some() => {
                 name.number(option.name, least, least..=most).map(Some)

@@ -8,22 +8,21 @@ mod screen;
 mod speed;
 mod view;
 
-pub use control::Control;
-pub use screen::Screen;
-pub use speed::{Follower, Speed};
-pub use view::State;
-
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
+pub use control::Control;
 use linerate::port::Port;
 use linerate::traffic::Rate;
+pub use screen::Screen;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
+pub use speed::{Follower, Speed};
+pub use view::State;
 
 use crate::line_rate::{beyond_line, on_line};
 use crate::run::Mode;

@@ -3,15 +3,16 @@
 //! A queue takes no lock while it moves packets: it looks whether there was a change, which is one load of a word that rarely
 //! changes. Checked with loom in `tests/loom.rs`.
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
-#[cfg(loom)]
-use loom::sync::{Mutex, MutexGuard};
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
 
 use crate::memory::full_fence;
 

@@ -115,9 +115,11 @@ impl AsFd for Interrupt {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::io::Read;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
 
     #[test]
     fn a_peer_s_file_that_is_no_event_is_refused_and_stays_as_it_is() {

@@ -14,14 +14,14 @@ mod patience;
 mod shared;
 mod waker;
 
+use std::time::Duration;
+
 pub use armed::ArmedEvent;
 pub use handover::{Handover, Seen};
 pub use interrupt::Interrupt;
 pub use patience::Patience;
 pub use patience::run_soon_when_woken;
 pub use waker::Waker;
-
-use std::time::Duration;
 
 /// The longest wait for a peer, another process or another thread: for a whole message, a reply, an accepted connection, or room
 /// for a message. A peer that is stopped keeps no thread for longer.

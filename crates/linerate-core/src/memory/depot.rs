@@ -15,10 +15,11 @@
 //! The idea is Bonwick's ("Magazines and Vmem", USENIX ATC 2001). The stacks are Treiber's, with a tag beside the
 //! index against ABA. Checked with loom in `tests/loom.rs`.
 
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The magazines of one pool.
 pub struct Depot {

@@ -486,8 +486,9 @@ fn no_hugepages(pages: PageSize, needed: usize, free: usize) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
 
     #[test]
     fn bytes_and_words_are_the_same_memory() {

@@ -1,6 +1,7 @@
 //! The kinds of ports. A new one is declared in its own room, and has one line here.
 
-use super::card::CARD;
+use linerate_cards::CARD;
+
 #[allow(unused_imports, reason = "with all features no kind is absent")]
 use crate::port::Form;
 use crate::port::{FAULTY, PortKind};
@@ -22,23 +23,23 @@ macro_rules! kinds {
 }
 
 kinds! {
-    super::model::SIM, "model", "sim";
+    linerate_sim82599::SIM, "model", "sim";
     CARD;
-    super::vfio_user::VFIO_USER, "vfio-user", "vfio-user";
-    crate::vhost::KIND, "vhost", "vhost";
-    crate::virtio_user::KIND, "vhost", "virtio-user";
-    crate::memif::KIND, "memif", "memif";
-    crate::kernel::XDP, "kernel", "xdp";
-    crate::kernel::PACKET, "kernel", "packet";
-    crate::kernel::TAP, "kernel", "tap";
-    crate::kernel::HOST, "kernel", "host";
-    super::memory::VALE, "netmap", "vale" as Form::VALE;
-    super::memory::PIPE, "netmap", "pipe" as Form::PIPE;
-    super::memory::MONITOR, "netmap", "monitor" as Form::Monitor;
-    super::memory::NETMAP, "netmap", "netmap" as Form::NETMAP;
-    crate::kernel::STACK, "kernel", "netmap" as Form::STACK;
-    crate::netmap::NULL, "netmap", "null";
-    crate::capture::CAPTURE, "capture", "pcap";
-    crate::capture::RECORDED, "capture", "recorded";
+    linerate_cards::VFIO_USER, "vfio-user", "vfio-user";
+    linerate_machines::vhost::KIND, "vhost", "vhost";
+    linerate_machines::virtio_user::KIND, "vhost", "virtio-user";
+    linerate_machines::memif::KIND, "memif", "memif";
+    linerate_kernel::XDP, "kernel", "xdp";
+    linerate_kernel::PACKET, "kernel", "packet";
+    linerate_kernel::TAP, "kernel", "tap";
+    linerate_kernel::HOST, "kernel", "host";
+    linerate_vale::VALE, "netmap", "vale" as Form::VALE;
+    linerate_vale::PIPE, "netmap", "pipe" as Form::PIPE;
+    linerate_vale::MONITOR, "netmap", "monitor" as Form::Monitor;
+    linerate_vale::NETMAP, "netmap", "netmap" as Form::NETMAP;
+    linerate_kernel::STACK, "kernel", "netmap" as Form::STACK;
+    linerate_vale::netmap::NULL, "netmap", "null";
+    linerate_capture::CAPTURE, "capture", "pcap";
+    linerate_capture::RECORDED, "capture", "recorded";
     FAULTY;
 }

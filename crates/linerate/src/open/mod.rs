@@ -1,34 +1,18 @@
-//! Opening ports by name. Most kinds of ports are declared in their own rooms; those that join two rooms are here, in files by the
-//! feature that builds them.
+//! Opening ports by name. `kinds` lists the kinds of ports, which are declared in their own crates.
 
-mod card;
 mod kinds;
-#[cfg(feature = "netmap")]
-mod memory;
-#[cfg(feature = "model")]
-mod model;
 #[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
 mod names;
-#[cfg(feature = "netmap")]
-mod server;
-#[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
-mod tests;
-#[cfg(feature = "vfio-user")]
-mod vfio_user;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use kinds::KINDS;
-#[cfg(feature = "model")]
-pub use model::drive_model;
+use linerate_core::error::Result;
 #[cfg(feature = "netmap")]
-pub use server::server;
+use linerate_vale::netmap::open_cluster;
 
-use crate::error::Result;
 use crate::memory::{Pool, Region, RegionOptions};
-#[cfg(feature = "netmap")]
-use crate::netmap::{Cluster, Consumers, cluster_of};
-use crate::port::{BY, CLUSTER, Config, Description, Device, Opening, Options, Others, Port, PortKind, PortName};
+use crate::port::{Config, Description, Device, Opening, Options, Others, Port, PortKind, PortName};
 
 /// Opens ports by name, in the process's default region: they exchange packets without a copy.
 ///
@@ -101,12 +85,23 @@ impl Options {
         let config = Config { behind: name.kind().behind, ..config };
         let opening = Opening { name, config, others: self };
         if !name.kind().hands_out
-            && let Some(device) = hand_out(&opening)?
+            && let Some(device) = open_cluster(&opening)?
         {
             return Ok(device);
         }
         let kind = self.all_kinds().find(|kind| std::ptr::eq(&kind.about, name.kind()));
         (kind.expect("the name is of one of these").open)(opening)
+    }
+}
+
+#[cfg(feature = "model")]
+impl Options {
+    /// Opens a port for the outside of a model, in its own memory, which no driver of the model can reach.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open_outside(&self, name: &str) -> Result<Port> {
+        Ok(Port::of(Others::open_apart(self, name, linerate_sim82599::outside()?)?))
     }
 }
 
@@ -136,17 +131,9 @@ pub fn parse(name: &str) -> Result<PortName> {
     Options::default().parse(name)
 }
 
-/// Opens a port whose packets are handed out in this process, if its name has the options.
-#[cfg(feature = "netmap")]
-fn hand_out(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
-    let Some((consumers, by)) = cluster_of(opening.name)? else { return Ok(None) };
-    let inner = opening.open(&opening.name.without(&[&CLUSTER, &BY]))?;
-    let consumers = Consumers::of(&*inner, consumers, by, &opening.config)?;
-    Ok(Some(Box::new(Cluster::new(&opening.config.name, inner, consumers))))
-}
-
+/// Opens a port whose packets are handed out in this process, if its name has the options: an error in this build.
 #[cfg(not(feature = "netmap"))]
-fn hand_out(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
+fn open_cluster(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
     let name = opening.name;
     match [CLUSTER, BY].iter().any(|option| name.option(option.name).is_some()) {
         true => Err(crate::Error::not_built(name.to_string(), "netmap")),

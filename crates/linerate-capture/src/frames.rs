@@ -1,0 +1,124 @@
+//! The frames of a capture, whether it is a file or a pipe.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use linerate_core::error::Result;
+
+use super::Reader;
+use super::stream::{self, Stream};
+
+/// The shortest frame without CRC.
+const SHORTEST: usize = 60;
+
+/// The frames of a capture, once. Those of less than 60 bytes are padded, as a card pads them.
+///
+/// A file is read as it is asked for. A thread reads a pipe, whose writer may be silent: [`next`](Frames::next) never waits
+/// for it.
+///
+/// ```no_run
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::capture::{Frames, Next};
+/// let mut frames = Frames::open("in.pcap".as_ref())?;
+/// let mut bytes = Vec::new();
+/// while let Next::Frame { nanoseconds, is_snapped } = frames.next(&mut bytes)? {
+///     println!("{nanoseconds:?} ns: {} bytes{}", bytes.len(), if is_snapped { " of a longer frame" } else { "" });
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Frames {
+    source: Source,
+    count: u64,
+    not_ethernet: Arc<AtomicU64>,
+}
+
+/// The answer of [`Frames::next`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A frame.
+    Frame {
+        /// The time when it was captured, in nanoseconds since 1970; `None` if the file does not have it.
+        nanoseconds: Option<u64>,
+        /// Its end is missing: it was longer than the capture's snap length.
+        is_snapped: bool,
+    },
+    /// No frame yet: a pipe's writer is silent.
+    Nothing,
+    /// No frame any more.
+    End,
+}
+
+enum Source {
+    File(Reader),
+    Pipe(Stream),
+}
+
+impl Frames {
+    /// Opens a capture.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is a file without a capture of Ethernet frames.
+    pub fn open(path: &Path) -> Result<Frames> {
+        Frames::counting(path, Arc::default())
+    }
+
+    /// As [`open`](Frames::open); packets that are not Ethernet are added to `not_ethernet`.
+    pub(super) fn counting(path: &Path, not_ethernet: Arc<AtomicU64>) -> Result<Frames> {
+        let source = match Frames::may_wait(path) {
+            true => Source::Pipe(Stream::open(path, not_ethernet.clone())?),
+            false => Source::File(Reader::open(path)?),
+        };
+        Ok(Frames { source, count: 0, not_ethernet })
+    }
+
+    /// Returns whether a path is that of a pipe, or of another file whose reader may have to wait. It can be read only once.
+    pub fn may_wait(path: &Path) -> bool {
+        Stream::is_meant(path)
+    }
+
+    /// Reads the next frame into `bytes`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the place where the capture is cut or malformed.
+    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Next> {
+        let record = match &mut self.source {
+            Source::File(reader) => {
+                let skipped = reader.skipped();
+                let record = reader.next(bytes);
+                if reader.skipped() != skipped {
+                    self.not_ethernet.fetch_add(reader.skipped() - skipped, Ordering::Relaxed);
+                }
+                record?
+            }
+            Source::Pipe(pipe) => match pipe.next()? {
+                stream::Next::Frame(frame, record) => {
+                    *bytes = frame;
+                    Some(record)
+                }
+                stream::Next::Nothing => return Ok(Next::Nothing),
+                stream::Next::End => None,
+            },
+        };
+        let Some(record) = record else {
+            if let Source::File(reader) = &self.source {
+                reader.check_end()?;
+            }
+            return Ok(Next::End);
+        };
+        let is_snapped = bytes.len() < record.original_len;
+        bytes.resize(bytes.len().max(SHORTEST), 0);
+        self.count += 1;
+        Ok(Next::Frame { nanoseconds: record.nanoseconds, is_snapped })
+    }
+
+    /// Returns the count of frames so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the count of packets of interfaces that are not Ethernet, which were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.not_ethernet.load(Ordering::Relaxed)
+    }
+}

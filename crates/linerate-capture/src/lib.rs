@@ -1,0 +1,56 @@
+//! Capture files: packets as others recorded them, and recordings that others read.
+//!
+//! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
+//! - [`Frames`]: the frames of a file or a pipe, as a port gives them; [`Speed`]: how fast its times pass
+//! - [`Writer`]: writes both, with times in nanoseconds; [`Format`]: the bytes of their records; [`Output`]: the file that is written
+//! - [`CapturePort`]: a file as a port (`stream`: a pipe), `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
+//!
+//! The code is our own, 300 lines, because a stranger's file must neither stop nor mislead a program. pcap-file 2.0 repeats a
+//! malformed packet for ever, and scales times of pcapng wrongly. pcap-parser 0.17 refuses every resolution that is a power of
+//! two, and reads `if_tsoffset` in the wrong byte order.
+//!
+//! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng, whose sections are cited.
+
+mod format;
+mod frames;
+mod output;
+mod pcapng;
+mod port;
+mod reader;
+mod recorded;
+mod source;
+mod speed;
+mod stream;
+mod writer;
+
+pub use format::{Counts, Format, Found, SNAPLEN};
+pub use frames::{Frames, Next};
+pub use output::{Extent, Output};
+pub use port::{CAPTURE, CapturePort};
+pub use reader::Reader;
+pub use recorded::{RECORDED, Recorded, Recorder};
+pub use source::Record;
+pub use speed::Speed;
+pub use writer::TryWriter;
+pub use writer::Writer;
+
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = 1;
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use super::Reader;
+
+    /// Reads a capture file: it ends, and yields no more bytes than it has.
+    pub fn capture(data: &[u8]) {
+        let Ok(mut reader) = Reader::new(std::io::Cursor::new(data.to_vec()), "fuzzed") else { return };
+        let (mut bytes, mut total, mut frames) = (Vec::new(), 0, 0);
+        while let Ok(Some(_)) = reader.next(&mut bytes) {
+            (total, frames) = (total + bytes.len(), frames + 1);
+            assert!(total + 16 * frames <= data.len(), "more than the file has");
+        }
+        assert!(matches!(reader.next(&mut bytes), Ok(None)), "the reader begins again");
+    }
+}

@@ -1,0 +1,382 @@
+//! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use linerate_core::batch::Batch;
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::Pool;
+use linerate_core::packet::Times;
+use linerate_core::port::{
+    Address, Behind, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortKind, PortName,
+    PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
+};
+
+use super::{Frames, Next, Speed, Writer};
+
+/// A port on a capture file.
+///
+/// Frames that are read are padded to 60 bytes, as a card pads them. Options of its name: `loop=N` reads the file N times, 0 for
+/// ever; `speed=1x` keeps the file's times, `speed=2x` is twice as fast, and without it frames are given as fast as they are
+/// received. A file that is malformed or cut, or a disk that is full, is an error of
+/// [`Port::link`](linerate_core::port::Port::link) from then on.
+pub struct CapturePort {
+    path: PathBuf,
+    /// Taken by the receive queue.
+    reader: Option<Replay>,
+    /// Taken by the transmit queue.
+    writer: Option<Writer>,
+    is_written: bool,
+    failure: Arc<Failure>,
+    /// True once nothing more will be read.
+    exhausted: Arc<AtomicBool>,
+    defects: Arc<Defects>,
+}
+
+/// Packets that are not in the file, or not whole: the counts of [`CaptureCounts`].
+#[derive(Default)]
+struct Defects {
+    not_ethernet: Arc<AtomicU64>,
+    snapped: AtomicU64,
+}
+
+/// The error that ended reading or writing.
+#[derive(Default)]
+struct Failure(Mutex<Option<Error>>);
+
+impl Failure {
+    fn note(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// `pcap:FILE`
+pub static CAPTURE: PortKind = PortKind {
+    about: Description {
+        options: &[
+            PortOption::switch("write", "record into the file; without it, the file is read"),
+            PortOption {
+                name: "loop",
+                value: Value::Number(0, usize::MAX),
+                default: "1",
+                help: "how often the file is read; 0: without end",
+            },
+            PortOption {
+                name: "speed",
+                value: Value::Text("SPEED"),
+                default: "",
+                help: "the file's pace: 1x, 2x and so on; without it, as fast as it goes",
+            },
+            TIMESTAMPS,
+        ],
+        feature: "capture",
+        example: "pcap:in.pcap",
+        what: "a capture file; pcap:out.pcap?write is written",
+        page: "capture.md",
+        maturity: Maturity::Others,
+        behind: Behind::Capture,
+        ..Description::new("pcap", Address::File)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(CapturePort::open(opening.name, opening.config)?))
+}
+
+impl CapturePort {
+    /// Opens the file of a port's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read or written, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), also for more
+    /// than one queue.
+    pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<CapturePort>> {
+        for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
+            if queues > 1 {
+                return Err(Error::too_many_queues(config.name, direction, queues, 1));
+            }
+        }
+        let path = PathBuf::from(name.rest());
+        let is_written = name.switch("write", false)?;
+        let passes = name.number("loop", 1, 0..=usize::MAX)?;
+        let speed = name.option("speed").map(str::parse::<Speed>).transpose();
+        let speed = speed.map_err(|error: linerate_core::Error| name.bad_option("speed", error.why()))?;
+        if is_written && (speed.is_some() || name.option("loop").is_some()) {
+            return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
+        }
+        if passes != 1 && std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
+            return Err(name.bad_option("loop", "only an ordinary file can be read again"));
+        }
+        let defects = Arc::<Defects>::default();
+        let (reader, writer) = match is_written {
+            true => (None, Some(Writer::create(&path)?)),
+            false => (Some(Replay::open(&path, passes, speed, defects.clone())?), None),
+        };
+        let (failure, exhausted) = (Arc::default(), Arc::new(AtomicBool::new(is_written)));
+        Ok(SoftwarePort::new(config, CapturePort { path, reader, writer, is_written, failure, exhausted, defects }))
+    }
+}
+
+impl SoftwareDevice for CapturePort {
+    const DRIVER: &'static str = "pcap";
+    const BEHIND: Behind = Behind::Capture;
+
+    fn description(&self) -> String {
+        let does = if self.is_written { "records into" } else { "replays" };
+        format!("{does} {}", self.path.display())
+    }
+
+    fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        let (replay, failure, exhausted) = (self.reader.take(), self.failure.clone(), self.exhausted.clone());
+        let (pool, timestamps) = (config.pool.clone(), config.options.timestamps);
+        // A file that is written gives no packets.
+        let sleeps = config.options.interrupts.filter(|_| self.is_written);
+        let never = sleeps.map(|_| Waker::new()).transpose()?;
+        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, never }))
+    }
+
+    fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let (mut writer, failure) = (self.writer.take(), self.failure.clone());
+        writer.as_mut().map_or(Ok(()), Writer::begin)?;
+        let (is_written, times, bytes) = (self.is_written, Times::default(), Vec::new());
+        Ok(Box::new(CaptureTx { writer, is_written, times, bytes, counters, failure }))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.exhausted.load(Ordering::Relaxed)
+    }
+
+    fn capture_counts(&self) -> CaptureCounts {
+        let Defects { not_ethernet, snapped } = &*self.defects;
+        CaptureCounts { not_ethernet: not_ethernet.load(Ordering::Relaxed), snapped: snapped.load(Ordering::Relaxed) }
+    }
+
+    fn link(&self) -> Result<Link> {
+        let failure = self.failure.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone().map_or(Ok(Link::Up { mbits: 0 }), Err)
+    }
+}
+
+/// A file that is read once or several times, at a speed.
+struct Replay {
+    path: PathBuf,
+    frames: Frames,
+    /// Passes that are left after this one; `None`: without end.
+    passes: Option<usize>,
+    speed: Option<Speed>,
+    /// The first frame of this pass: when it was given, and its time in the file.
+    begun: Option<(Instant, u64)>,
+    /// The frame that is next, and its time in the file, if it has one; `None` before it was read.
+    next: Option<Option<u64>>,
+    bytes: Vec<u8>,
+    /// The frame's end is missing.
+    is_snapped: bool,
+    /// The last pass is over.
+    is_over: bool,
+    defects: Arc<Defects>,
+}
+
+impl Replay {
+    fn open(path: &Path, passes: usize, speed: Option<Speed>, defects: Arc<Defects>) -> Result<Replay> {
+        Ok(Replay {
+            path: path.to_path_buf(),
+            frames: Frames::counting(path, defects.not_ethernet.clone())?,
+            passes: passes.checked_sub(1),
+            speed,
+            begun: None,
+            next: None,
+            bytes: Vec::new(),
+            is_snapped: false,
+            is_over: false,
+            defects,
+        })
+    }
+
+    /// Reads the next frame into `bytes` unless it is there, and returns whether it is due.
+    fn is_due(&mut self) -> Result<bool> {
+        let time = match self.next {
+            Some(time) => time,
+            None => match self.read()? {
+                Some(time) => time,
+                None => return Ok(false),
+            },
+        };
+        // A frame without a time is due at once.
+        let (Some(speed), Some(time)) = (self.speed, time) else { return Ok(true) };
+        let (start, first) = *self.begun.get_or_insert_with(|| (Instant::now(), time));
+        // Measured from the first frame, so that errors do not add up.
+        let due = Duration::from_nanos(speed.scale(time.saturating_sub(first)));
+        Ok(start.elapsed() >= due)
+    }
+
+    /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is no frame, or none yet.
+    fn read(&mut self) -> Result<Option<Option<u64>>> {
+        loop {
+            match self.frames.next(&mut self.bytes)? {
+                Next::Frame { nanoseconds, is_snapped } => {
+                    self.is_snapped = is_snapped;
+                    self.next = Some(nanoseconds);
+                    return Ok(self.next);
+                }
+                Next::Nothing => return Ok(None),
+                Next::End => {}
+            }
+            match &mut self.passes {
+                // A file without frames is not read again.
+                Some(0) => self.is_over = true,
+                _ if self.frames.count() == 0 => self.is_over = true,
+                Some(passes) => *passes -= 1,
+                None => {}
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            self.frames = Frames::counting(&self.path, self.defects.not_ethernet.clone())?;
+            self.begun = None;
+        }
+    }
+}
+
+struct CaptureRx {
+    replay: Option<Replay>,
+    pool: Arc<Pool>,
+    /// Packets get their times in the file.
+    timestamps: bool,
+    counters: Arc<QueueCounters>,
+    failure: Arc<Failure>,
+    exhausted: Arc<AtomicBool>,
+    /// A thread sleeps on it while other ports have no packets either.
+    never: Option<Waker>,
+}
+
+impl Receive for CaptureRx {
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.never.as_ref().map(Waker::as_fd)
+    }
+
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut bytes) = (batch.len(), 0, 0);
+        while batch.len() < batch.capacity() {
+            let Some(replay) = &mut self.replay else { break };
+            match replay.is_due() {
+                Ok(true) => {}
+                Ok(false) if replay.is_over => {
+                    self.replay = None;
+                    self.exhausted.store(true, Ordering::Relaxed);
+                    break;
+                }
+                Ok(false) => break,
+                Err(error) => {
+                    // How many frames are left in the file is not known.
+                    self.failure.note(error);
+                    self.replay = None;
+                    self.exhausted.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            if !batch.push(&self.pool, &replay.bytes) {
+                if batch.can_hold(&self.pool, replay.bytes.len()) {
+                    self.counters.found_no_buffer();
+                    break;
+                }
+                self.counters.missed(0, 1);
+            } else {
+                if let Some(time) = replay.next.flatten().filter(|_| self.timestamps) {
+                    batch.stamp_last(time);
+                }
+                if replay.is_snapped {
+                    replay.defects.snapped.fetch_add(1, Ordering::Relaxed);
+                }
+                (packets, bytes) = (packets + 1, bytes + replay.bytes.len());
+            }
+            replay.next = None;
+        }
+        self.counters.moved_packets(packets, batch.len() - before, bytes);
+        batch.len() - before
+    }
+}
+
+struct CaptureTx {
+    writer: Option<Writer>,
+    /// Packets are recorded, not only counted.
+    is_written: bool,
+    /// Of packets without one of their own.
+    times: Times,
+    bytes: Vec<u8>,
+    counters: Arc<QueueCounters>,
+    failure: Arc<Failure>,
+}
+
+impl Transmit for CaptureTx {
+    /// All are taken: those that cannot be written are dropped, and counted. After an error these are also the packets that
+    /// were sent and are not in the file.
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let (mut packets, mut total, mut unwritten) = (0, 0, (0, 0));
+        let first = self.times.take(batch.len());
+        for (packet, time) in batch.packets().zip(first..) {
+            self.bytes.clear();
+            packet.append_to(&mut self.bytes);
+            if let Some(writer) = &mut self.writer
+                && let Err(error) = writer.write(packet.timestamp().unwrap_or(time), &self.bytes)
+            {
+                self.failure.note(error);
+                unwritten = writer.unwritten();
+                self.writer = None;
+            }
+            if self.is_written && self.writer.is_none() {
+                self.counters.dropped();
+                continue;
+            }
+            (packets, total) = (packets + 1, total + packet.len());
+        }
+        let slots = batch.len();
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        self.counters.take_back(unwritten);
+        slots
+    }
+}
+
+impl Drop for CaptureTx {
+    fn drop(&mut self) {
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.flush()
+        {
+            self.failure.note(error);
+            self.counters.take_back(writer.unwritten());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use linerate::Options;
+
+    use super::*;
+    use crate::Writer;
+
+    /// Frames that are not due yet are no end.
+    #[test]
+    fn a_capture_at_its_speed_waits_for_its_frames() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slow.pcapng");
+        let mut writer = Writer::create(&path).unwrap();
+        for number in 0..3 {
+            writer.write(number * 30_000_000, &[number as u8; 60]).unwrap();
+        }
+        drop(writer);
+        let [mut port] = Options::default().open([&*format!("pcap:{}?speed=1x", path.display())]).unwrap();
+        let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
+        let begin = Instant::now();
+        while !port.is_exhausted() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} of three frames, and no end", batch.len());
+            rx.recv(&mut batch);
+        }
+        assert_eq!(batch.len(), 3);
+    }
+}

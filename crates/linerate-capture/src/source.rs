@@ -1,0 +1,96 @@
+//! The bytes of a capture file, and its records.
+
+use std::io::Read;
+
+use linerate_core::error::Error;
+
+/// A frame's record in a capture file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When the frame was captured, in nanoseconds since 1970; `None` if the file does not have it.
+    pub nanoseconds: Option<u64>,
+    /// The frame's length before it was cut to the capture's snap length.
+    pub original_len: usize,
+}
+
+/// The longest frame: libpcap's `MAXIMUM_SNAPLEN`.
+const LONGEST: usize = 256 << 10;
+
+/// The reason why reading ends before the file does.
+pub(super) enum End {
+    /// The file ends within a record.
+    Cut,
+    /// The record at this offset is malformed.
+    Malformed(u64, String),
+    Failed(std::io::Error),
+}
+
+/// The file's bytes, in order.
+pub(super) struct Source {
+    pub reader: Box<dyn Read + Send>,
+    pub name: String,
+    /// Bytes read so far.
+    pub offset: u64,
+    /// Where the last record begins.
+    pub begin: u64,
+    /// The file's length when it was opened; 0 where it is not known.
+    pub len: u64,
+}
+
+impl Source {
+    /// Begins a record, and returns where that is.
+    pub fn begin_record(&mut self) -> u64 {
+        self.begin = self.offset;
+        self.begin
+    }
+
+    /// Reads `bytes.len()` bytes; false at the file's end.
+    pub fn fill(&mut self, bytes: &mut [u8]) -> std::result::Result<bool, End> {
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.reader.read(&mut bytes[read..]) {
+                Ok(0) if read == 0 => return Ok(false),
+                Ok(0) => return Err(End::Cut),
+                Ok(count) => (read, self.offset) = (read + count, self.offset + count as u64),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(End::Failed(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads `bytes.len()` bytes that must be there.
+    pub fn need(&mut self, bytes: &mut [u8]) -> std::result::Result<(), End> {
+        if bytes.is_empty() || self.fill(bytes)? { Ok(()) } else { Err(End::Cut) }
+    }
+
+    /// Skips `count` bytes.
+    pub fn skip(&mut self, mut count: u64) -> std::result::Result<(), End> {
+        let mut bytes = [0; 4096];
+        while count > 0 {
+            let now = count.min(bytes.len() as u64);
+            self.need(&mut bytes[..now as usize])?;
+            count -= now;
+        }
+        Ok(())
+    }
+
+    /// Reads a frame of `len` bytes into `bytes`.
+    pub fn frame(&mut self, len: usize, begin: u64, bytes: &mut Vec<u8>) -> std::result::Result<(), End> {
+        if len > LONGEST {
+            return Err(End::Malformed(begin, format!("a frame of {len} bytes; the most is {LONGEST}")));
+        }
+        bytes.resize(len, 0);
+        self.need(bytes)
+    }
+
+    pub fn error(&self, why: String) -> Error {
+        Error::file(&self.name, why)
+    }
+}
+
+/// Reads 32 bits in the file's byte order.
+pub(super) fn word(is_swapped: bool, bytes: &[u8], at: usize) -> u32 {
+    let word = bytes[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
+    if is_swapped { word.swap_bytes() } else { word }
+}

@@ -1,0 +1,131 @@
+//! A capture that comes through a pipe. A thread reads it, since its writer may be silent at any point of a record, and
+//! receiving never blocks.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+use linerate_core::error::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Reader, Record};
+
+/// Frames that are read before they are received.
+const AHEAD: usize = 1024;
+/// Interval between two looks of a waiting thread whether it should end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Frames of a pipe, as they come.
+pub(super) struct Stream {
+    frames: Receiver<Result<(Vec<u8>, Record)>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// The answer of [`Stream::next`].
+pub(super) enum Next {
+    Frame(Vec<u8>, Record),
+    /// The writer is silent.
+    Nothing,
+    /// The writer has closed the pipe.
+    End,
+}
+
+impl Stream {
+    /// Returns whether a path is that of a pipe or another file that may keep its reader waiting.
+    pub fn is_meant(path: &Path) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo() || file.file_type().is_char_device())
+    }
+
+    /// Opens a pipe, which need not have a writer yet. Packets that are not of Ethernet are skipped, and counted in `skipped`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be opened.
+    pub fn open(path: &Path, skipped: Arc<AtomicU64>) -> Result<Stream> {
+        let name = path.display().to_string();
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(|error| {
+            let why = format!("cannot read it: {error}");
+            Error::file(&name, why)
+        })?;
+        let (sender, frames) = sync_channel(AHEAD);
+        let stop = Arc::<AtomicBool>::default();
+        let patient = Patient { file, stop: stop.clone() };
+        let thread = std::thread::Builder::new().name("capture".to_string());
+        thread.spawn(move || read(patient, &name, &sender, &skipped)).map_err(Error::thread)?;
+        Ok(Stream { frames, stop })
+    }
+
+    /// Returns what has come.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) for a pipe that is no capture, or that was closed within a record.
+    pub fn next(&mut self) -> Result<Next> {
+        match self.frames.try_recv() {
+            Ok(frame) => frame.map(|(bytes, record)| Next::Frame(bytes, record)),
+            Err(TryRecvError::Empty) => Ok(Next::Nothing),
+            Err(TryRecvError::Disconnected) => Ok(Next::End),
+        }
+    }
+}
+
+/// The thread ends with the next frame, or the next look.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads frames until the pipe's end.
+fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>, skipped: &AtomicU64) {
+    let mut reader = match Reader::new(std::io::BufReader::new(file), name) {
+        Ok(reader) => reader,
+        Err(error) => return drop(frames.send(Err(error))),
+    };
+    loop {
+        let mut bytes = Vec::new();
+        let next = reader.next(&mut bytes);
+        // A pipe is read once.
+        skipped.store(reader.skipped(), Ordering::Relaxed);
+        let frame = match next {
+            Ok(Some(record)) => Ok((bytes, record)),
+            Ok(None) => match reader.check_end() {
+                Ok(()) => return,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        // The receiver is gone.
+        if frames.send(frame).is_err() {
+            return;
+        }
+    }
+}
+
+/// A pipe that is read as it fills.
+struct Patient {
+    file: File,
+    stop: Arc<AtomicBool>,
+}
+
+impl Read for Patient {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(std::io::Error::other("its reader has ended"));
+            }
+            // Without a writer so far, this waits, while read(2) would report the end.
+            if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK))? == 0 {
+                continue;
+            }
+            match self.file.read(bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}

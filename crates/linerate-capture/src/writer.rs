@@ -1,0 +1,172 @@
+//! Writes capture files.
+
+use std::path::Path;
+
+use linerate_core::error::{Error, Result};
+
+use super::{Format, Output, SNAPLEN};
+
+/// The most bytes that are kept before they are written, unless one frame is longer.
+const BUFFER: usize = 64 << 10;
+
+/// Writes a capture with times in nanoseconds: pcapng if the file's name ends with `.pcapng`, otherwise pcap. The file is complete
+/// after [`flush`](Writer::flush), or when this value is dropped.
+pub struct Writer {
+    output: Output,
+    format: Format,
+    /// The file's beginning and whole records that are not in the file yet, and where the first record is.
+    buffer: Vec<u8>,
+    first: usize,
+    /// Frames that are in the file, and in the buffer.
+    frames: u64,
+    kept: usize,
+    /// Frames that were accepted and could not be written, and their bytes.
+    unwritten: (usize, usize),
+    has_begun: bool,
+}
+
+impl Writer {
+    /// Creates the file, or opens an existing one, which is emptied when the recording [begins](Writer::begin).
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written, or is being written or read.
+    pub fn create(path: &Path) -> Result<Writer> {
+        if path.extension().is_some_and(|ending| ending == "zst") {
+            let why = "a port's recording is not compressed: leave out .zst, or use linerate capture".to_string();
+            return Err(Error::file(path.display().to_string(), why));
+        }
+        Ok(Writer {
+            output: Output::create(path)?,
+            format: Format::of(path),
+            buffer: Vec::with_capacity(BUFFER),
+            first: 0,
+            frames: 0,
+            kept: 0,
+            unwritten: (0, 0),
+            has_begun: false,
+        })
+    }
+
+    /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
+    pub fn begin(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.format.begin(&mut self.buffer, SNAPLEN, &[""]);
+            self.first = self.buffer.len();
+        }
+        self.output.begin().map_err(|error| self.output.error(&error, 0))
+    }
+
+    /// Appends a frame that passed at `nanoseconds` since 1970.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written; the file then ends with an earlier frame, perhaps a part of this one.
+    pub fn write(&mut self, nanoseconds: u64, frame: &[u8]) -> Result<()> {
+        self.begin()?;
+        // No header and end of a record are longer than 64 bytes.
+        if self.buffer.len() + 64 + frame.len() > BUFFER {
+            self.flush()?;
+        }
+        self.format.append(&mut self.buffer, 0, nanoseconds, frame, SNAPLEN as usize);
+        self.kept += 1;
+        Ok(())
+    }
+
+    /// Hands everything to the system. A new file is a capture without frames if there were none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
+    pub fn flush(&mut self) -> Result<()> {
+        if !self.has_begun && self.output.is_empty_file() {
+            self.begin()?;
+        }
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.output.write_whole(&self.buffer);
+        match &outcome {
+            Ok(()) => self.frames += self.kept as u64,
+            Err((_, written)) => {
+                let mut at = self.first;
+                for found in self.format.records(&self.buffer[self.first..]) {
+                    at += found.len;
+                    if at <= *written {
+                        self.frames += 1;
+                    } else {
+                        self.unwritten = (self.unwritten.0 + 1, self.unwritten.1 + found.frame.len());
+                    }
+                }
+            }
+        }
+        // After an error, what is left would follow a part of a record.
+        (self.first, self.kept) = (0, 0);
+        self.buffer.clear();
+        outcome.map_err(|(error, _)| self.output.error(&error, self.frames))
+    }
+
+    /// Returns the frames that were accepted and that an error has kept from the file, and their bytes.
+    pub(super) fn unwritten(&self) -> (usize, usize) {
+        self.unwritten
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+/// A writer until its first error, which it keeps: packets go on without their recording.
+pub struct TryWriter(std::result::Result<Writer, Error>);
+
+impl TryWriter {
+    /// As [`Writer::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(path: &Path) -> Result<TryWriter> {
+        Writer::create(path).map(|writer| TryWriter(Ok(writer)))
+    }
+
+    /// Writes, until that fails.
+    pub fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
+        if let Ok(writer) = &mut self.0
+            && let Err(error) = write(writer)
+        {
+            self.0 = Err(error);
+        }
+    }
+
+    /// Checks that nothing has failed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File).
+    pub fn check(&self) -> Result<()> {
+        self.0.as_ref().map(drop).map_err(Error::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    #[test]
+    fn a_capture_without_frames_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.pcap", "a.pcapng"] {
+            let path = folder.path().join(name);
+            drop(Writer::create(&path).unwrap());
+            let new = std::fs::read(&path).unwrap();
+            assert!(Reader::open(&path).unwrap().next(&mut Vec::new()).unwrap().is_none(), "{name}");
+            // An older one stays, and so does what is no capture.
+            for older in [new, b"no capture".to_vec()] {
+                std::fs::write(&path, &older).unwrap();
+                drop(Writer::create(&path).unwrap());
+                assert_eq!(std::fs::read(&path).unwrap(), older);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Intel 82576: 1 Gbit/s, 16 queues each way.
+//!
+//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63); section numbers are its own.
+//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel). `docs/driver.md`
+//! explains this file step by step.
+//!
+//! - [`spec::x82576`](linerate_spec::x82576): the card's registers
+//! - here: bring-up, queues, link, filters, interrupts and statistics, in this order
+
+use std::time::Duration;
+
+use linerate_core::error::{ErrorKind, Result};
+use linerate_core::port::{Link, Rss, Statistics};
+use linerate_spec::x82576::*;
+use linerate_spec::{Register, descriptor};
+
+use super::intel::{Controller, Hardware, Intel, Semaphores};
+pub use super::{Config, DEFAULT_FRAME};
+use crate::pci::Bar;
+
+/// An open card; its queues are those of every [`Intel`] card.
+pub type Igb<B> = Intel<B, X82576>;
+
+/// The 82576.
+pub struct X82576;
+
+impl Controller for X82576 {
+    const DRIVER: &'static str = "igb";
+    const MBITS: u32 = 1000;
+    const MAX_QUEUES: u16 = 16;
+    /// Entries of the redirection table have 4 bits (section 8.10.23).
+    const MAX_RSS_QUEUES: u16 = 16;
+    /// Causes 0 to 24 of `EICR` are vectors; one is left for the link (section 8.8.1).
+    const MAX_INTERRUPTS: u16 = 16;
+    /// 9.5 KiB with CRC (section 1.3).
+    const MAX_FRAME: usize = 9724;
+    const RX_ERRORS: u64 = descriptor::receive::RXE_82576;
+
+    fn receive_tail(queue: u16) -> Register {
+        RDT(queue).into()
+    }
+
+    fn transmit_tail(queue: u16) -> Register {
+        TDT(queue).into()
+    }
+
+    /// Follows section 4.5, "Software Initialization Sequence".
+    fn bring_up<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        hardware.check_alive()?;
+        mask_interrupts(hardware);
+        stop_and_reset(hardware)?;
+        mask_interrupts(hardware);
+        hardware.free_quarantined();
+        hardware.forget_queues();
+        hardware.allow_dma()?;
+
+        // 4.3.1: the EEPROM is reloaded once the card's MAC address is valid.
+        hardware.wait_set(RAH(0), RAH::AV)?;
+        // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows it.
+        hardware.change(CTRL, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
+        match hardware.read_live(CTRL_EXT)? & CTRL_EXT::LINK_MODE_MASK {
+            CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,
+            CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
+            _ => {}
+        }
+        // 4.5.8: discard what was counted before the reset.
+        for register in statistics() {
+            hardware.read(register);
+        }
+
+        // 4.5.9: filters closed, frame length as configured, CRCs stripped.
+        (0..128).for_each(|n| hardware.write(MTA(n), 0));
+        (0..128).for_each(|n| hardware.write(UTA(n), 0));
+        (0..128).for_each(|n| hardware.write(VFTA(n), 0));
+        hardware.write(RLPML, hardware.longest_written() as u32 + 4);
+        hardware.write(RCTL, RCTL::LPE | RCTL::BAM | RCTL::SECRC);
+        hardware.write(MRQC, 0);
+        // 4.5.10: transmit; short frames are padded.
+        hardware.set(TCTL, TCTL::EN | TCTL::PSP);
+        // Tells firmware that a driver is loaded (8.2.3).
+        hardware.set(CTRL_EXT, CTRL_EXT::DRV_LOAD);
+        Ok(())
+    }
+
+    fn halt<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        stop_and_reset(hardware)?;
+        // Returns control to firmware (8.2.3).
+        hardware.clear(CTRL_EXT, CTRL_EXT::DRV_LOAD);
+        Ok(())
+    }
+
+    fn enable_receive<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+        hardware.set(RCTL, RCTL::RXEN);
+        Ok(())
+    }
+
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.clear(RCTL, RCTL::RXEN);
+    }
+
+    /// Follows section 4.5.9.1.
+    fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(queue);
+        hardware.write(RDBAL(queue), base as u32);
+        hardware.write(RDBAH(queue), (base >> 32) as u32);
+        hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
+        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
+        // must not hold up the others (8.10.2).
+        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        // Each descriptor is written back at once (WTHRESH 1 would be the same; 8.10.10).
+        hardware.write(RXDCTL(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
+        hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
+        // The head is 0 after a reset, and after enabling the queue. The tail is one less than the ring holds: RDT =
+        // RDH would mean an empty ring (7.1.8).
+        hardware.write(RDH(queue), 0);
+        hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
+        Ok(())
+    }
+
+    /// Follows section 4.5.9.2.
+    fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        hardware.clear(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_clear(RXDCTL(queue), RXDCTL::ENABLE)?;
+        hardware.bar.wait(Duration::from_micros(100));
+        Ok(())
+    }
+
+    /// Follows section 4.5.10.1.
+    fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
+        hardware.write(TDBAL(queue), base as u32);
+        hardware.write(TDBAH(queue), (base >> 32) as u32);
+        hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(TDH(queue), 0);
+        hardware.write(TDT(queue), 0);
+        // 7.2.2.3: few descriptors have RS, and those are written back at once.
+        hardware.write(TXDCTL(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
+        hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
+    }
+
+    /// Disables the queue once it is empty, since the card has prefetched descriptors (section 4.5.10.2).
+    fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
+        let tail = hardware.read(TDT(queue));
+        let empty = hardware.wait_equal(TDH(queue), tail);
+        hardware.clear(TXDCTL(queue), TXDCTL::ENABLE);
+        hardware.wait_clear(TXDCTL(queue), TXDCTL::ENABLE)?;
+        empty
+    }
+
+    fn link<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<Link> {
+        let status = hardware.read_live(STATUS)?;
+        Ok(match (status & STATUS::LU != 0, status & STATUS::SPEED_MASK) {
+            (false, _) => Link::Down,
+            (true, STATUS::SPEED_10) => Link::Up { mbits: 10 },
+            (true, STATUS::SPEED_100) => Link::Up { mbits: 100 },
+            (true, _) => Link::Up { mbits: 1_000 },
+        })
+    }
+
+    fn address_registers() -> (Register, Register) {
+        (RAL(0).into(), RAH(0).into())
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
+        let both = RCTL::UPE | RCTL::MPE;
+        hardware.change(RCTL, both, if on { both } else { 0 });
+    }
+
+    /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).
+    fn set_rss<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
+        for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
+            hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
+        }
+        X82576::set_table(hardware, rss);
+        if hardware.config.options.rx_queues > 1 {
+            // Without PCSD the descriptor contains a checksum in place of the hash.
+            hardware.set(RXCSUM, RXCSUM::PCSD);
+            let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
+            hardware.write(MRQC, MRQC::RSS | fields);
+        }
+    }
+
+    fn set_table<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
+        (0..32).for_each(|register| hardware.write(RETA(register), rss.register(register)));
+    }
+
+    /// Lets receive queue n raise vector n, which masks itself when raised (section 7.3). Over uio, one interrupt
+    /// line serves one queue, with the older causes of `ICR`.
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
+        // 8.8.14: the interval in µs has 13 bits.
+        let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
+        if hardware.has_line() {
+            hardware.write(GPIE, GPIE::NSICR);
+            return hardware.write(EITR(0), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+        }
+        hardware.write(GPIE, GPIE::NSICR | GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+        hardware.write(EIAC, (1 << queues) - 1);
+        hardware.write(EIAM, (1 << queues) - 1);
+        for queue in 0..queues {
+            hardware.write(EITR(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_INGR);
+            // 7.3.1.2: queues n and n + 8 share a register; bytes 0 and 2 are for receive.
+            let shift = u32::from(queue / 8) * 16;
+            hardware.change(IVAR(queue % 8), 0xFF << shift, (u32::from(queue) | IVAR::VALID) << shift);
+        }
+    }
+
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
+        match hardware.has_line() {
+            true => hardware.write(IMS, ICR::RXDW),
+            false => hardware.write(EIMS, 1 << queue),
+        }
+    }
+
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) {
+        if hardware.has_line() {
+            hardware.write(IMC, ICR::RXDW);
+            hardware.read(ICR); // releases the interrupt line
+        } else {
+            hardware.write(EIMC, 1 << queue);
+        }
+    }
+
+    /// Adds up the card's counters (section 8.18). `GORC` counts CRCs although they are stripped.
+    fn count<B: Bar>(hardware: &Hardware<B, X82576>, sum: &mut Statistics) {
+        const CRC: u64 = 4;
+        let packets = hardware.counter(GPRC);
+        sum.rx_packets += packets;
+        sum.rx_bytes += hardware.wide_counter(GORCL, GORCH).saturating_sub(packets * CRC);
+        sum.tx_packets += hardware.counter(GPTC);
+        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
+
+        let queues = (0..hardware.config.options.rx_queues).map(|queue| hardware.counter(RQDPC(queue))).sum::<u64>();
+        sum.drops.no_descriptor += hardware.counter(MPC) + queues;
+        sum.drops.bad_crc += hardware.counter(CRCERRS);
+        sum.drops.undersize += hardware.counter(RUC);
+        sum.drops.oversize += hardware.counter(ROC);
+        sum.drops.bad_frame +=
+            hardware.counter(RXERRC) + hardware.counter(RLEC) + hardware.counter(RFC) + hardware.counter(RJC);
+    }
+}
+
+/// Stops all DMA (section 5.2.3.3) and resets (4.3.1).
+fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+    // Frames received now would cause new requests.
+    hardware.clear(RCTL, RCTL::RXEN);
+    hardware.set(CTRL, CTRL::GIO_MASTER_DISABLE);
+    match hardware.wait_clear(STATUS, STATUS::GIO_MASTER_ENABLE) {
+        // A request that is never completed ends with the reset, too.
+        Err(gone) if gone.kind() != ErrorKind::Timeout => return Err(gone),
+        _ => {}
+    }
+    hardware.set(CTRL, CTRL::RST);
+    // 4.3.1: the EEPROM is reloaded; no access for 3 ms.
+    hardware.bar.wait(Duration::from_millis(3));
+    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would do as well, but QEMU's card lacks it.)
+    hardware.wait_clear(CTRL, CTRL::RST)
+}
+
+/// Starts the PHY's negotiation of a speed (8.2.4; its register 0 is that of IEEE 802.3, 22.2.4.1). Takes a
+/// semaphore, since firmware uses the PHY, too.
+fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
+    const CONTROL: u32 = 0;
+    const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enable and restart auto-negotiation
+    let semaphores = Semaphores { swsm: SWSM.into(), sync: SW_FW_SYNC.into(), has_regsmp: false };
+    // The four ports have the bits 1, 2, 10 and 11 of 8.6.16.
+    let port = hardware.read(STATUS) >> STATUS::LAN_ID_SHIFT & 0x3;
+    let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
+    hardware.with_semaphore(&semaphores, phy, || {
+        let command = NEGOTIATE | CONTROL << MDIC::REGADD_SHIFT | 1 << MDIC::PHYADD_SHIFT | MDIC::OP_WRITE;
+        hardware.write(MDIC, command);
+        hardware.wait_set(MDIC, MDIC::R)
+    })
+}
+
+/// Starts negotiation of cards for fiber and backplanes (4.5.7.2): powers the part behind the SDP pin, and lets the
+/// MAC negotiate (IEEE 802.3, clause 37).
+fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
+    hardware.clear(CTRL_EXT, CTRL_EXT::SDP7_DATA);
+    hardware.set(PCS_CFG, PCS_CFG::PCS_EN);
+    let negotiate = PCS_LCTL::AN_ENABLE | PCS_LCTL::AN_RESTART;
+    hardware.change(PCS_LCTL, PCS_LCTL::FORCE_LINK | PCS_LCTL::AN_TIMEOUT_EN | negotiate, negotiate);
+}
+
+fn mask_interrupts<B: Bar>(hardware: &Hardware<B, X82576>) {
+    hardware.write(EIMC, EIMC::ALL_CAUSES);
+    hardware.write(IMC, IMC::ALL_CAUSES);
+    hardware.read(ICR);
+}

@@ -1,0 +1,380 @@
+//! The card as the driver sees it: registers, the state that its queues share, and bounded waits.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
+use linerate_core::port::{Counters, Rss, Statistics};
+use linerate_spec::Register;
+use linerate_spec::x82599::STATUS;
+
+use super::Controller;
+use crate::nic::{Config, check_bus};
+use crate::pci::{Bar, Bus, Interrupt};
+
+/// Length of a descriptor in bytes.
+const DESCRIPTOR: usize = 16;
+
+/// One card, shared by its [`Intel`](super::Intel) and its queues. The last owner stops the card before the memory
+/// that it can reach is freed.
+pub struct Hardware<B: Bar, C: Controller> {
+    pub(in crate::nic) bar: B,
+    pub(in crate::nic) config: Config,
+    pub(super) counters: Counters,
+    /// The interrupt of each receive queue, or none.
+    pub(super) interrupts: Box<[Arc<Interrupt>]>,
+    /// The card's counters so far; bytes sent include CRCs.
+    counted: Mutex<Statistics>,
+    /// Descriptor rings: all receive queues', then all transmit queues'.
+    rings: DmaMap,
+    packets: DmaMap,
+    receiving: Mutex<Receiving>,
+    /// Buffers of queues that did not stop; free again after a reset.
+    quarantined: Mutex<Vec<u32>>,
+    /// Dropped last: this may give the card back to the kernel.
+    bus: Arc<dyn Bus>,
+    _controller: PhantomData<C>,
+}
+
+/// When the card may receive: once every queue in the RSS table has started, so that no packet is lost in a queue
+/// without an owner. From then on, no packets are directed to a stopped queue.
+#[derive(Default)]
+struct Receiving {
+    /// The RSS settings.
+    rss: Option<Rss>,
+    /// The started queues, one bit each.
+    started: u64,
+    on: bool,
+}
+
+impl Receiving {
+    fn is_started(&self, queue: u16) -> bool {
+        self.started >> queue & 1 != 0
+    }
+
+    /// Returns whether all queues in the RSS table have started.
+    fn is_ready(&self) -> bool {
+        self.started != 0 && self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
+    }
+
+    /// Returns the table in effect while the card receives: started queues replace stopped ones.
+    fn directed(&self) -> Option<Rss> {
+        let mut rss = self.rss.clone()?;
+        let started: Vec<u16> = (0..64).filter(|&queue| self.is_started(queue)).collect();
+        if self.on && !started.is_empty() {
+            for (place, queue) in rss.table.iter_mut().enumerate().filter(|(_, queue)| !self.is_started(**queue)) {
+                *queue = started[place % started.len()];
+            }
+        }
+        Some(rss)
+    }
+}
+
+impl<B: Bar, C: Controller> Hardware<B, C> {
+    /// Checks the configuration and maps the memory, without accessing the card.
+    pub(super) fn new(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Hardware<B, C>> {
+        check::<C>(&config)?;
+        let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
+        let region = config.pool.region();
+        let pages = region.pages();
+        let bytes = (config.options.rx_queues + config.options.tx_queues) as usize * config.ring() * DESCRIPTOR;
+        let rings = DmaMap::of_rings(dma, bytes, pages)?;
+        // SAFETY: it is for the card, and only its addresses are used here.
+        let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
+        let interrupts = match config.options.interrupts {
+            Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
+            None => Box::default(),
+        };
+        Ok(Hardware {
+            bar,
+            counters: Counters::new(&config),
+            interrupts,
+            counted: Mutex::default(),
+            rings,
+            packets,
+            receiving: Mutex::default(),
+            quarantined: Mutex::default(),
+            bus,
+            _controller: PhantomData,
+            config,
+        })
+    }
+
+    /// Returns the memory of ring number `ring` (transmit queues follow receive queues), its byte offset, and its
+    /// device address.
+    ///
+    /// A ring's length is a power of two, so it lies in one page of any size.
+    pub(in crate::nic) fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, DeviceAddress) {
+        let offset = ring as usize * self.config.ring() * DESCRIPTOR;
+        (self.rings.memory(), offset, self.rings.addresses().at(offset))
+    }
+
+    /// Returns whether the card has an interrupt line instead of vectors.
+    pub(in crate::nic) fn has_line(&self) -> bool {
+        self.interrupts.first().is_some_and(|interrupt| interrupt.is_line())
+    }
+
+    /// Returns the region's device addresses.
+    pub(super) fn packets(&self) -> &Addresses {
+        self.packets.addresses()
+    }
+
+    /// Returns the card's counters so far.
+    pub(super) fn counted(&self) -> MutexGuard<'_, Statistics> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the buffer size to write to `SRRCTL.BSIZEPACKET`, in KiB (section 8.2.3.8.7).
+    ///
+    /// If the longest frame fits behind the headroom, the size is rounded up: the card drops frames longer than
+    /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise it is rounded down, and long frames become chains.
+    pub(in crate::nic) fn buffer_kib(&self) -> u32 {
+        let room = self.config.pool.region().room();
+        let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
+        kib.min(16) as u32
+    }
+
+    /// Returns the most bytes that the card writes for a frame: the MAC accepts a VLAN tag beyond `MAXFRS` (section
+    /// 8.2.3.22).
+    pub(in crate::nic) fn longest_written(&self) -> usize {
+        self.config.options.max_frame + 4
+    }
+
+    /// Returns where the card writes in a buffer.
+    pub(in crate::nic) fn placement(&self) -> Placement {
+        Placement::new(self.config.pool.region(), self.longest_written())
+    }
+
+    /// Returns the most bytes that a receive descriptor may report.
+    pub(in crate::nic) fn longest_slot(&self) -> usize {
+        (self.buffer_kib() as usize * 1024).min(self.placement().room())
+    }
+
+    pub(in crate::nic) fn read(&self, register: impl Into<Register>) -> u32 {
+        self.bar.read(register.into().offset)
+    }
+
+    pub(in crate::nic) fn write(&self, register: impl Into<Register>, value: u32) {
+        self.bar.write(register.into().offset, value);
+    }
+
+    pub(in crate::nic) fn counter(&self, register: impl Into<Register>) -> u64 {
+        u64::from(self.read(register))
+    }
+
+    /// Reads a counter of two registers. Reading the low half latches the high half.
+    pub(in crate::nic) fn wide_counter(&self, low: impl Into<Register>, high: impl Into<Register>) -> u64 {
+        self.counter(low) | self.counter(high) << 32
+    }
+
+    /// Sets bits of a register.
+    pub(in crate::nic) fn set(&self, register: impl Into<Register>, bits: u32) {
+        self.change(register, bits, bits);
+    }
+
+    /// Clears bits of a register.
+    pub(in crate::nic) fn clear(&self, register: impl Into<Register>, bits: u32) {
+        self.change(register, bits, 0);
+    }
+
+    /// Replaces the bits of `mask` by those of `value`.
+    pub(in crate::nic) fn change(&self, register: impl Into<Register>, mask: u32, value: u32) {
+        let register = register.into();
+        self.write(register, self.read(register) & !mask | value);
+    }
+
+    /// Reads a register that reads all ones only if the card is gone.
+    pub(in crate::nic) fn read_live(&self, register: impl Into<Register>) -> Result<u32> {
+        let register = register.into();
+        match self.read(register) {
+            u32::MAX => {
+                let (port, register) = (self.config.name.clone(), register.definition.name);
+                // The card may be leaving.
+                self.check_bus().and(Err(Error::card_gone(port, register, self.bus.when_gone())))
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// Allows DMA; the card must have been reset.
+    pub(in crate::nic) fn allow_dma(&self) -> Result<()> {
+        // SAFETY: drivers call this after their reset, as documented.
+        unsafe { self.bus.allow_dma() }
+    }
+
+    fn check_bus(&self) -> Result<()> {
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
+    }
+
+    /// Fails if the card is gone.
+    pub(in crate::nic) fn check_alive(&self) -> Result<()> {
+        self.check_bus()?;
+        // All these cards have it at the same offset, and it never reads all ones.
+        self.read_live(STATUS).map(drop)
+    }
+
+    /// Returns the queue whose ring or descriptors contain a device address.
+    fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
+        const PAGE: DeviceAddress = !0xFFF;
+        let (rx, queues) =
+            (self.config.options.rx_queues, self.config.options.rx_queues + self.config.options.tx_queues);
+        let is_of = |ring: u16| {
+            let (memory, offset, base) = self.ring(ring);
+            // SAFETY: no slices of the rings' memory are lent.
+            let words = unsafe { memory.words(offset, self.config.ring() * 2) };
+            let ring = base..base + (self.config.ring() * DESCRIPTOR) as u64;
+            ring.contains(&address)
+                || words.iter().step_by(2).any(|word| word.load(Ordering::Relaxed) & PAGE == address & PAGE)
+        };
+        let ring = (0..queues).find(|&ring| is_of(ring))?;
+        Some(if ring < rx { ("receive", ring.into()) } else { ("transmit", (ring - rx).into()) })
+    }
+
+    /// Waits until all `bits` of a register are set; see [`wait`](Self::wait).
+    pub(in crate::nic) fn wait_set(&self, register: impl Into<Register>, bits: u32) -> Result<()> {
+        self.wait(register.into(), bits, bits, |register| register.with_bits(bits))
+    }
+
+    /// Waits until all `bits` of a register are clear.
+    pub(in crate::nic) fn wait_clear(&self, register: impl Into<Register>, bits: u32) -> Result<()> {
+        self.wait(register.into(), bits, 0, |register| format!("{}=0", register.with_bits(bits)))
+    }
+
+    /// Waits until a register has this value.
+    pub(in crate::nic) fn wait_equal(&self, register: impl Into<Register>, value: u32) -> Result<()> {
+        self.wait(register.into(), u32::MAX, value, |register| format!("{register}={value}"))
+    }
+
+    /// Waits until the bits of `mask` equal `want`, at most 200 ms. A working card needs microseconds, 10 ms after a
+    /// reset. `describe` returns what was waited for.
+    fn wait(&self, register: Register, mask: u32, want: u32, describe: impl Fn(&Register) -> String) -> Result<()> {
+        const STEP: Duration = Duration::from_micros(100);
+        const BOUND: Duration = Duration::from_millis(200);
+        let mut waited = Duration::ZERO;
+        while self.read_live(register)? & mask != want {
+            if waited >= BOUND {
+                let (port, section) = (self.config.name.clone(), register.definition.section);
+                return Err(Error::timeout(port, describe(&register), section, waited));
+            }
+            self.bar.wait(STEP);
+            waited += STEP;
+        }
+        Ok(())
+    }
+
+    /// Resets the state of queues; the card has been reset and does not receive.
+    pub(in crate::nic) fn forget_queues(&self) {
+        *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
+    }
+
+    /// Spreads packets over queues.
+    pub(super) fn spread(&self, rss: &Rss) -> Result<()> {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.rss = Some(rss.clone());
+        if let Some(directed) = receiving.directed() {
+            C::set_rss(self, &directed);
+        }
+        self.receive_if_ready(&mut receiving)
+    }
+
+    /// Records a started receive queue, and enables receive if it was the last one needed.
+    pub(super) fn queue_started(&self, queue: u16) -> Result<()> {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.started |= 1 << queue;
+        if receiving.on {
+            self.direct(&receiving);
+        }
+        self.receive_if_ready(&mut receiving)
+    }
+
+    /// Directs packets away from a receive queue about to stop; disables receive if no other queue is left.
+    pub(super) fn queue_stops(&self, queue: u16) {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.started &= !(1 << queue);
+        match (receiving.on, receiving.started) {
+            (false, _) => {}
+            (true, 0) => {
+                C::disable_receive(self);
+                receiving.on = false;
+                self.direct(&receiving);
+            }
+            (true, _) => self.direct(&receiving),
+        }
+    }
+
+    fn direct(&self, receiving: &Receiving) {
+        if let Some(directed) = receiving.directed().filter(|_| self.config.options.rx_queues > 1) {
+            C::set_table(self, &directed);
+        }
+    }
+
+    fn receive_if_ready(&self, receiving: &mut Receiving) -> Result<()> {
+        if !receiving.on && receiving.is_ready() {
+            C::enable_receive(self)?;
+            receiving.on = true;
+        }
+        Ok(())
+    }
+
+    /// Quarantines buffers that the card may still write to: they do not return to the pool.
+    pub(in crate::nic) fn quarantine(&self, bufs: &[u32]) {
+        self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
+    }
+
+    /// Returns quarantined buffers to the pool; the card has been reset and holds no addresses.
+    pub(in crate::nic) fn free_quarantined(&self) {
+        let bufs = std::mem::take(&mut *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: the queues that had them have ended, and the card uses them no more.
+        unsafe { self.config.pool.give(&bufs) };
+    }
+}
+
+/// Checks the configuration for a card of this kind.
+///
+/// # Errors
+/// The setting that is not possible, and what is.
+pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
+    let port = || config.name.clone();
+    config.check_ring()?;
+    for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
+        if !(1..=C::MAX_QUEUES).contains(&queues) {
+            return Err(Error::too_many_queues(port(), direction, queues, C::MAX_QUEUES));
+        }
+    }
+    if config.options.interrupts.is_some() && config.options.rx_queues > C::MAX_INTERRUPTS {
+        let queues = config.options.rx_queues;
+        return Err(Error::too_many_queues(port(), "interrupting", queues, C::MAX_INTERRUPTS));
+    }
+    if !(60..=C::MAX_FRAME).contains(&config.options.max_frame) {
+        let (frame, most) = (config.options.max_frame, C::MAX_FRAME);
+        let why = format!("frames of {frame} bytes are not possible: 60 to {most} without CRC");
+        return Err(Error::new(ErrorKind::BadOption, port(), why));
+    }
+    let region = config.pool.region();
+    if region.room() < config.options.max_frame.min(1024) {
+        return Err(Error::buffer_too_small(
+            port(),
+            region.buffer_size(),
+            config.options.max_frame,
+            "the card writes whole KiB",
+            "give the region buffers of 2048 bytes or more",
+        ));
+    }
+    Ok(())
+}
+
+impl<B: Bar, C: Controller> Drop for Hardware<B, C> {
+    fn drop(&mut self) {
+        if C::halt(self).is_ok() {
+            self.free_quarantined();
+        } else {
+            // A card that does not answer may still write: leak the memory rather than free it.
+            std::mem::forget(self.rings.memory().clone());
+            std::mem::forget(self.packets.memory().clone());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The common part of Intel's cards since the 82575: advanced descriptors, and their rings.
+//!
+//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) contributes its registers as a [`Controller`];
+//! everything that moves packets is here.
+//!
+//! - `queue`: **receive and send**, top-down in one file: read this one first
+//! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
+//! - `vector`: several descriptors at a time, for `queue`
+//! - `start`: starting and stopping a queue; the source and destination of its buffers
+//! - `semaphore`: resources that a driver shares with firmware
+//! - `hardware`: the card as its driver sees it, bounded waits, the state that queues share
+//! - here: the control side, [`Intel`]
+
+mod hardware;
+mod queue;
+mod ring;
+mod semaphore;
+mod start;
+mod vector;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use hardware::Hardware;
+use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::memory::{Addresses, Pool};
+use linerate_core::port::{
+    Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx,
+};
+use linerate_spec::Register;
+use linerate_spec::x82599::RAH;
+use queue::{IntelRx, IntelTx};
+pub(super) use semaphore::Semaphores;
+
+use super::Config;
+use crate::pci::{Bar, Bus};
+
+/// The controller-specific part of a driver: registers, and the order in which they are written.
+pub trait Controller: Sized + Send + Sync + 'static {
+    /// The driver's name.
+    const DRIVER: &'static str;
+    /// The speed of the fastest link.
+    const MBITS: u32;
+    /// The most queues each way.
+    const MAX_QUEUES: u16;
+    /// The most queues that receive-side scaling can reach.
+    const MAX_RSS_QUEUES: u16;
+    /// The most queues with an interrupt each.
+    const MAX_INTERRUPTS: u16;
+    /// The longest frame, in bytes without CRC.
+    const MAX_FRAME: usize;
+    /// Bits of a receive descriptor's word 1 for a MAC error.
+    const RX_ERRORS: u64;
+
+    /// Returns the tail register of a receive queue.
+    fn receive_tail(queue: u16) -> Register;
+    /// Returns the tail register of a transmit queue.
+    fn transmit_tail(queue: u16) -> Register;
+
+    /// Brings the card from any state to one in which queues can be started, with receive disabled.
+    fn bring_up<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
+    /// Stops all DMA and resets the card, so that it holds no addresses.
+    fn halt<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
+    /// Enables receive.
+    fn enable_receive<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
+    /// Disables receive.
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, Self>);
+
+    /// Starts a receive queue whose descriptors are filled; the card gets all but the last.
+    fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
+    /// Stops a receive queue: the card accesses its memory no more.
+    fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
+    /// Starts an empty transmit queue.
+    fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
+    /// Stops a transmit queue: the card accesses its memory no more.
+    fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
+
+    /// Returns the current state of the link.
+    fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
+    /// Returns the registers of the card's own MAC address, low and high.
+    fn address_registers() -> (Register, Register);
+    /// Receives all frames, or only unicast to the card, the multicast set, and broadcast.
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Writes RSS key and table, whose queues are valid.
+    fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
+    /// Writes the RSS table alone.
+    fn set_table<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
+
+    /// Gives each receive queue its own interrupt, throttled; all are masked.
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
+    /// Unmasks a queue's interrupt for one packet; one that has arrived interrupts at once.
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
+    /// Masks a queue's interrupt.
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
+
+    /// Adds the counters since the last call; bytes sent include CRCs.
+    fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
+}
+
+/// An open card.
+pub struct Intel<B: Bar, C: Controller> {
+    hardware: Arc<Hardware<B, C>>,
+    rss: Rss,
+    promiscuous: bool,
+}
+
+impl<B: Bar, C: Controller> Intel<B, C> {
+    /// Resets the card behind `bar` and brings it up; the card is plugged into `bus`.
+    ///
+    /// # Errors
+    /// An invalid [`Config`], memory that cannot be mapped, or a card that does not answer.
+    pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
+        let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
+        let hardware = Arc::new(Hardware::new(bar, bus, config)?);
+        let mut device = Intel { hardware, rss, promiscuous: true };
+        device.bring_up()?;
+        Ok(device)
+    }
+
+    /// Checks the configuration for a card of this kind.
+    ///
+    /// # Errors
+    /// The setting that is not possible, and what is.
+    pub fn check(config: &Config) -> Result<()> {
+        hardware::check::<C>(config)
+    }
+
+    fn bring_up(&mut self) -> Result<()> {
+        C::bring_up(&self.hardware)?;
+        if let Some(throttle) = self.hardware.config.options.interrupts {
+            C::set_interrupts(&self.hardware, self.hardware.config.options.rx_queues, throttle);
+        }
+        let rss = self.rss.clone();
+        self.set_rss(&rss)?;
+        self.set_promiscuous(self.promiscuous)
+    }
+}
+
+impl<B: Bar, C: Controller> Device for Intel<B, C> {
+    fn name(&self) -> &str {
+        &self.hardware.config.name
+    }
+
+    fn info(&self) -> Info {
+        let config = &self.hardware.config;
+        Info {
+            driver: C::DRIVER,
+            description: config.description.clone(),
+            rx_queues: config.options.rx_queues,
+            tx_queues: config.options.tx_queues,
+            ring: config.ring(),
+            max_frame: config.options.max_frame,
+            behind: config.behind,
+            mbits: C::MBITS,
+        }
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.hardware.config.pool
+    }
+
+    fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
+        Ok(match self.hardware.packets() {
+            Addresses::Contiguous(range) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, range.clone())?)),
+            Addresses::Paged(pages) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, pages.clone())?)),
+        })
+    }
+
+    fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
+        Ok(match self.hardware.packets() {
+            Addresses::Contiguous(range) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, range.clone())?)),
+            Addresses::Paged(pages) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, pages.clone())?)),
+        })
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        self.hardware.statistics()
+    }
+
+    fn queue_statistics(&self) -> QueueStatistics {
+        self.hardware.counters.by_queue()
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.hardware.check_alive()?;
+        C::link(&self.hardware)
+    }
+
+    fn mac(&self) -> MacAddress {
+        let (low, high) = C::address_registers();
+        MacAddress::from_words(self.hardware.read(low), self.hardware.read(high))
+    }
+
+    fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        self.hardware.check_alive()?;
+        let ((low, high), (first, last)) = (C::address_registers(), mac.words());
+        self.hardware.write(low, first);
+        // The bit is the same on all cards.
+        self.hardware.write(high, last | RAH::AV);
+        Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.hardware.check_alive()?;
+        C::set_promiscuous(&self.hardware, on);
+        self.promiscuous = on;
+        Ok(())
+    }
+
+    fn set_rss(&mut self, rss: &Rss) -> Result<()> {
+        let queues = self.hardware.config.options.rx_queues.min(C::MAX_RSS_QUEUES);
+        let why = match rss.table.iter().find(|&&queue| queue >= queues) {
+            _ if rss.table.is_empty() || rss.table.len() > 128 => {
+                Some(format!("the table has {} entries; it must have 1 to 128", rss.table.len()))
+            }
+            Some(queue) => Some(format!(
+                "the table contains queue {queue}; this port can use queues 0 to {} (table entries have 4 bits)",
+                queues - 1
+            )),
+            None => None,
+        };
+        if let Some(why) = why {
+            return Err(Error::new(ErrorKind::BadOption, self.name(), format!("receive-side scaling: {why}")));
+        }
+        self.hardware.check_alive()?;
+        self.rss = rss.clone();
+        self.hardware.spread(rss)
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        let hardware = &self.hardware;
+        hardware.counters.check_free(&hardware.config)?;
+        // Save the counters before the reset clears them.
+        hardware.statistics()?;
+        self.bring_up()
+    }
+}
+
+impl<B: Bar, C: Controller> Hardware<B, C> {
+    /// Returns the card's and the queues' counters.
+    ///
+    /// The card's counters have 32 bits and are cleared by reading; each call adds them up. They stop at 2^32, which
+    /// takes at least 288 s at 10 Gbit/s.
+    fn statistics(&self) -> Result<Statistics> {
+        self.check_alive()?;
+        const CRC: u64 = 4;
+        let mut sum = self.counted();
+        C::count(self, &mut sum);
+        let queues = self.counters.sum().drops;
+        let drops = Drops {
+            no_buffer: queues.no_buffer,
+            malformed: queues.malformed,
+            tx_too_long: queues.tx_too_long,
+            ..sum.drops
+        };
+        Ok(Statistics { tx_bytes: sum.tx_bytes.saturating_sub(sum.tx_packets * CRC), drops, ..*sum })
+    }
+}

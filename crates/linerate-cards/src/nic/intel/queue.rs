@@ -1,0 +1,672 @@
+//! Receive and send, top-down: a packet's way between the card's ring and a batch.
+//!
+//! A ring is an array of descriptors in memory shared with the card (7.1.9, 7.2.3.3):
+//!
+//! ```text
+//!                next                                  tail (RDT, TDT)
+//!   receive   [ ours | done | done | card's | card's | ours ]    done descriptors are taken from
+//!               clean                next                        `next` on, and refilled in place
+//!   transmit  [ done | done | card's | free | free | free ]      packets are added at `next`, and
+//!                                                                taken back from `clean` on
+//! ```
+//!
+//! Beside each ring, an array of `u32` holds the buffer of each descriptor. Receiving replaces a full buffer by an
+//! empty one of the batch; sending returns the buffers that the card is done with. So a program that forwards touches
+//! only descriptors, slots and these arrays.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use linerate_core::batch::Batch;
+use linerate_core::error::Result;
+use linerate_core::memory::{Locate, Placement, Pool, Reservation};
+use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
+use linerate_core::slot::Slot;
+use linerate_spec::descriptor::{receive, transmit};
+
+use super::Controller;
+use super::hardware::Hardware;
+use super::ring::DescriptorRing;
+use super::vector::{Groups, SMALLEST};
+use crate::pci::{Bar, Doorbell, Interrupt};
+
+/// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
+/// batch.
+pub(super) const REPORT_EVERY: usize = 32;
+/// The count of received descriptors returned to the card at a time, at the latest at twice as many; a quarter of the shortest ring.
+const GIVE_AT_ONCE: usize = 16;
+
+/// A receive queue.
+pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
+    pub(super) ring: DescriptorRing,
+    /// The tail as last written to RDT, plus one.
+    pub(super) tail: usize,
+    pub(super) doorbell: B::Doorbell,
+    /// Loops over groups of packets, if the processor has them.
+    pub(super) groups: Option<Groups<L>>,
+    /// The region's device addresses.
+    pub(super) addresses: L,
+    pub(super) placement: Placement,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// The beginning of a packet whose end has not arrived.
+    pub(super) partial: Vec<Slot>,
+    /// The next descriptors belong to a packet that is being dropped.
+    pub(super) dropping: bool,
+    /// The next descriptor is in a packet: one of the two above.
+    pub(super) is_inside: bool,
+    pub(super) interrupt: Option<Arc<Interrupt>>,
+    pub(super) queue: u16,
+    pub(super) hardware: Arc<Hardware<B, C>>,
+    pub(super) is_stopped: bool,
+    pub(super) _reservation: Reservation,
+}
+
+impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let has = |count| batch.capacity() >= count && self.is_done(count - 1);
+        if self.is_inside {
+            return self.recv_burst(batch);
+        }
+        match has(2) {
+            false => self.recv_one(batch),
+            true if has(SMALLEST) => self.recv_burst(batch),
+            true => self.recv_few(batch),
+        }
+    }
+
+    fn buffers(&self) -> usize {
+        self.ring.len() + self.partial.len()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let interrupt = self.interrupt.as_ref()?;
+        C::allow_interrupt(&self.hardware, self.queue);
+        Some(interrupt.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        if let Some(interrupt) = &self.interrupt {
+            C::forbid_interrupt(&self.hardware, self.queue);
+            interrupt.clear();
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.halt()
+    }
+}
+
+impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
+    /// Receives a packet that is alone: it costs less than a loop, and what that prepares.
+    #[inline(never)]
+    fn recv_one(&mut self, batch: &mut Batch) -> usize {
+        if self.take_one(batch) {
+            self.counters.moved(1);
+            if self.ring.next().is_multiple_of(GIVE_AT_ONCE) {
+                self.return_all();
+            }
+            return 1;
+        }
+        if self.is_done(0) {
+            return self.recv_burst(batch);
+        }
+        self.return_descriptors(0);
+        0
+    }
+
+    /// Receives fewer packets than a group has. Their loop keeps everything in the queue and the batch, since what a
+    /// loop over many prepares costs more than they do.
+    #[inline(never)]
+    fn recv_few(&mut self, batch: &mut Batch) -> usize {
+        let mut received = 0;
+        while self.take_one(batch) {
+            received += 1;
+        }
+        self.counters.moved(received);
+        if self.is_done(0) && !batch.is_full() {
+            return received + self.recv_burst(batch);
+        }
+        self.return_descriptors(received);
+        received
+    }
+
+    /// As [`take_run`](Self::take_run), for one packet. Returns false, without a change, for anything but a packet in one
+    /// buffer, and for a batch that has no room, or no buffer.
+    #[inline(always)]
+    fn take_one(&mut self, batch: &mut Batch) -> bool {
+        let Some(length) = Self::whole_packet(self.status(), self.longest) else { return false };
+        let buf = self.ring.buf();
+        // SAFETY: the card is done with the ring's buffer, which gets `new` instead; `longest` is at most the room.
+        let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length, false)) };
+        let Some(new) = exchanged else { return false };
+        *buf = new;
+        self.refill();
+        true
+    }
+
+    /// Receives into a batch of the queue's own region.
+    #[inline(never)]
+    fn recv_burst(&mut self, batch: &mut Batch) -> usize {
+        let (before, first) = (batch.len(), self.ring.next());
+        if self.is_inside {
+            self.resume(batch);
+        }
+        // SAFETY: it writes the places that it counts, with buffers of the ring, which has the fresh ones instead.
+        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
+        if received < offered || offered == 0 {
+            self.recv_rest(batch, received);
+        }
+        self.is_inside = self.dropping || !self.partial.is_empty();
+        let received = batch.len() - before;
+        if self.ring.next() != first {
+            self.counters.moved(received);
+        }
+        self.return_descriptors(received);
+        received
+    }
+
+    /// Returns descriptors to the card. Small batches share a doorbell, which is rung at the latest when nothing more
+    /// arrives.
+    #[inline(always)]
+    fn return_descriptors(&mut self, received: usize) {
+        let owed = self.ring.since(self.tail);
+        if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
+            self.return_all();
+        }
+    }
+
+    /// Returns all descriptors to the card that it does not have.
+    #[inline(always)]
+    fn return_all(&mut self) {
+        self.tail = self.ring.next();
+        // Minus one, since RDT = RDH would mean an empty ring (7.1.9).
+        self.doorbell.ring(self.ring.wrap(self.tail.wrapping_sub(1)) as u32);
+    }
+
+    /// Continues behind the first `received` packets, which did not fill the batch.
+    #[inline(never)]
+    fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
+        // At most once round the ring, so that a malicious card cannot keep the thread here.
+        for _ in 0..self.ring.len() {
+            // At the ring's end, more whole packets may follow at its beginning.
+            if (received == 0 || self.ring.next() != 0) && !self.take_careful(batch) {
+                break;
+            }
+            // SAFETY: as in `recv_burst`.
+            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
+            if more == offered && offered > 0 {
+                break;
+            }
+            received = more;
+        }
+    }
+
+    /// Replaces the buffers of packets in one buffer each by fresh ones, until a descriptor has anything else, or the
+    /// ring or a slice ends. Returns the count.
+    #[inline(always)]
+    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let done = self.take_groups(slots, fresh);
+        if done > 0 && (done == slots.len() || self.ring.next() == 0) {
+            return done;
+        }
+        done + self.take_singly(&mut slots[done..], &fresh[done..])
+    }
+
+    /// As [`take_run`](Self::take_run), for groups of packets.
+    #[inline(always)]
+    fn take_groups(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let (descriptors, bufs) = self.ring.rest();
+        let done = groups.take(descriptors, bufs, slots, fresh, C::RX_ERRORS);
+        self.ring.advance(done);
+        done
+    }
+
+    /// As [`take_run`](Self::take_run), one packet at a time.
+    #[inline(never)]
+    fn take_singly(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        let (locate, placement, longest) = (self.addresses.locator(), self.placement, self.longest);
+        let (descriptors, bufs) = self.ring.rest();
+        let mut done = 0;
+        for (((descriptor, buf), slot), &new) in descriptors.iter().zip(bufs).zip(slots).zip(fresh) {
+            // Acquire: the packet's bytes are read after the DD bit.
+            let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
+            // SAFETY: the card is done with the ring's buffer, which is replaced; `longest` is at most the room.
+            *slot = unsafe { placement.slot(*buf, length, false) };
+            *buf = new;
+            descriptor[0].store(locate(placement.data(new)), Relaxed);
+            descriptor[1].store(0, Relaxed);
+            done += 1;
+        }
+        self.ring.advance(done);
+        done
+    }
+
+    /// Returns the length of a packet in one buffer without errors, by word 1 of its descriptor.
+    #[inline(always)]
+    fn whole_packet(word: u64, longest: usize) -> Option<u16> {
+        const WHOLE: u64 = receive::DD | receive::EOP;
+        let length = (word >> receive::LENGTH_SHIFT) as u16;
+        let is_whole = word & (WHOLE | C::RX_ERRORS) == WHOLE && usize::from(length) <= longest;
+        is_whole.then_some(length)
+    }
+
+    /// Returns whether the card is done with the descriptor that is this many behind the next one.
+    #[inline(always)]
+    fn is_done(&self, behind: usize) -> bool {
+        self.ring.at(self.ring.next() + behind)[1].load(Relaxed) & receive::DD != 0
+    }
+
+    /// Returns word 1 of the next descriptor, with its DD bit.
+    #[inline(always)]
+    fn status(&self) -> u64 {
+        self.ring.descriptor()[1].load(Acquire)
+    }
+
+    /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if
+    /// nothing more can be taken now.
+    #[inline(always)]
+    fn take_careful(&mut self, batch: &mut Batch) -> bool {
+        (self.status() & receive::DD != 0 || batch.ends_in_chain()) && self.take_chain(batch)
+    }
+
+    #[cold]
+    fn take_chain(&mut self, batch: &mut Batch) -> bool {
+        // A full batch still takes the rest of a packet whose beginning it has.
+        if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
+            return false;
+        }
+        loop {
+            let word = self.status();
+            if word & receive::DD == 0 {
+                return self.keep_beginning(batch);
+            }
+            let length = (word >> receive::LENGTH_SHIFT) as u16;
+            if word & C::RX_ERRORS != 0 || length as usize > self.longest {
+                return self.drop_packet(batch, word);
+            }
+            let Some(new) = batch.take_buffer() else {
+                self.counters.found_no_buffer();
+                return self.keep_beginning(batch);
+            };
+            let more = word & receive::EOP == 0;
+            // SAFETY: the card is done with the ring's buffer, of the batch's pool, which is replaced below. Without a place, the
+            // fresh one goes back.
+            let is_pushed = unsafe {
+                batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) || {
+                    batch.put(&[new]); // longer than a card may make it
+                    false
+                }
+            };
+            if !is_pushed {
+                return self.drop_packet(batch, word);
+            }
+            *self.ring.buf() = new;
+            self.refill();
+            if !more {
+                return true;
+            }
+        }
+    }
+
+    /// Keeps the beginning of a packet until its end arrives, since packets are delivered whole. Returns false.
+    fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
+        batch.keep_beginning(&mut self.partial);
+        false
+    }
+
+    /// Drops the packet that contains the next descriptor, including its beginning. Returns true if that was all of
+    /// it.
+    fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
+        batch.drop_beginning();
+        self.counters.dropped();
+        self.dropping = word & receive::EOP == 0;
+        self.refill();
+        self.skip_dropped();
+        !self.dropping
+    }
+
+    /// Returns the next descriptor to the card with the buffer in `bufs`.
+    #[inline(always)]
+    fn refill(&mut self) {
+        let data = self.placement.data(*self.ring.buf());
+        let descriptor = self.ring.descriptor();
+        descriptor[0].store(self.addresses.locate(data), Relaxed);
+        descriptor[1].store(0, Relaxed);
+        self.ring.advance(1);
+    }
+
+    fn skip_dropped(&mut self) {
+        for _ in 0..self.ring.len() {
+            let word = self.status();
+            if !self.dropping || word & receive::DD == 0 {
+                break;
+            }
+            self.dropping = word & receive::EOP == 0;
+            self.refill();
+        }
+    }
+
+    /// Continues a packet, or a drop, that the last call did not finish.
+    #[cold]
+    fn resume(&mut self, batch: &mut Batch) {
+        self.skip_dropped();
+        // SAFETY: they are of the queue's pool, which is the batch's.
+        unsafe { batch.resume(&self.pool, &mut self.partial) };
+    }
+}
+
+/// A transmit queue.
+pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
+    pub(super) ring: DescriptorRing,
+    /// The oldest descriptor not known to be done.
+    pub(super) clean: usize,
+    /// Descriptors with RS, the oldest first. At least [`REPORT_EVERY`] apart, a ring of 4,096 has at most 128.
+    pub(super) reports: [u16; 128],
+    pub(super) oldest_report: u8,
+    pub(super) next_report: u8,
+    pub(super) unreported: usize,
+    pub(super) doorbell: B::Doorbell,
+    /// Loops over groups of packets, if the processor has them.
+    pub(super) groups: Option<Groups<L>>,
+    /// The region's device addresses.
+    pub(super) addresses: L,
+    pub(super) shift: u32,
+    pub(super) longest: usize,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) queue: u16,
+    pub(super) hardware: Arc<Hardware<B, C>>,
+    pub(super) is_stopped: bool,
+    pub(super) _reservation: Reservation,
+}
+
+impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        match batch.len() {
+            // A report is for many packets: it is not looked for at each of them.
+            1 if self.unreported > 0 => self.send_one(batch),
+            SMALLEST.. => self.send_burst(batch),
+            _ => self.send_few(batch),
+        }
+    }
+
+    fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn buffers(&self) -> usize {
+        self.ring.since(self.clean)
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.halt()
+    }
+}
+
+/// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
+const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
+
+impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    /// Sends a packet that is alone, as it is received.
+    #[inline(never)]
+    fn send_one(&mut self, batch: &mut Batch) -> usize {
+        if !batch.first().is_some_and(|slot| self.fill_one(slot)) {
+            return self.send_burst(batch);
+        }
+        batch.sent_all();
+        self.counters.moved(1);
+        self.doorbell.ring(self.ring.next() as u32);
+        1
+    }
+
+    /// Sends fewer packets than a group has, as they are received.
+    #[inline(never)]
+    fn send_few(&mut self, batch: &mut Batch) -> usize {
+        if self.is_reclaiming(batch) {
+            self.reclaim(batch);
+        }
+        let mut taken = 0;
+        while batch.first().is_some_and(|slot| self.fill_one(slot)) {
+            batch.sent(1);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.counters.moved(taken);
+            self.doorbell.ring(self.ring.next() as u32);
+        }
+        // Anything but a packet in one buffer, or the ring is full.
+        if batch.is_empty() { taken } else { taken + self.send_burst(batch) }
+    }
+
+    /// As [`fill_run`](Self::fill_run), for one packet.
+    #[inline(always)]
+    fn fill_one(&mut self, slot: &Slot) -> bool {
+        let length = slot.whole_len();
+        let is_full = self.ring.wrap(self.ring.next() + 1) == self.clean;
+        if length.wrapping_sub(transmit::SHORTEST) > self.longest - transmit::SHORTEST || is_full {
+            return false;
+        }
+        let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
+        let descriptor = self.ring.descriptor();
+        descriptor[0].store(address, Relaxed);
+        descriptor[1].store(Self::word(length), Relaxed);
+        *self.ring.buf() = slot.buf();
+        self.ring.advance(1);
+        self.unreported += 1;
+        if self.unreported >= REPORT_EVERY {
+            self.ask_for_report();
+        }
+        true
+    }
+
+    /// Returns word 1 of the descriptor of a packet in one buffer. One multiplication puts the length into both fields.
+    #[inline(always)]
+    fn word(length: usize) -> u64 {
+        COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
+    }
+
+    /// Sends a batch of the queue's own region.
+    #[inline(never)]
+    fn send_burst(&mut self, batch: &mut Batch) -> usize {
+        if self.is_reclaiming(batch) {
+            self.reclaim(batch);
+        }
+        let (mut total, first, mut taken) = (batch.len(), self.ring.next(), 0);
+        while taken < total {
+            let mut now = self.fill_run(&batch.slots()[taken..]);
+            if self.unreported >= REPORT_EVERY {
+                self.ask_for_report();
+            }
+            if now == 0 {
+                now = self.send_careful(batch, taken);
+                total = batch.len(); // a packet that is segmented becomes several
+            }
+            if now == 0 {
+                break; // the ring is full
+            }
+            taken += now;
+        }
+        batch.sent(taken);
+        if taken > 0 {
+            self.counters.moved(taken);
+        }
+        // Packets that the card cannot send were dropped.
+        if self.ring.next() != first {
+            self.doorbell.ring(self.ring.next() as u32);
+        }
+        taken
+    }
+
+    /// Writes descriptors for packets in one buffer each, until one has several, the ring is full or ends, or an RS
+    /// bit is due. Returns the count.
+    #[inline(always)]
+    fn fill_run(&mut self, slots: &[Slot]) -> usize {
+        let count = REPORT_EVERY.min(self.free()).min(slots.len());
+        let filled = self.fill_groups(&slots[..count]);
+        if filled > 0 && (filled == count || self.ring.next() == 0) {
+            return filled;
+        }
+        filled + self.fill_singly(&slots[filled..count])
+    }
+
+    /// As [`fill_run`](Self::fill_run), for groups of packets.
+    #[inline(always)]
+    fn fill_groups(&mut self, slots: &[Slot]) -> usize {
+        let Some(groups) = &self.groups else { return 0 };
+        let (descriptors, bufs) = self.ring.rest();
+        let filled = groups.fill(descriptors, bufs, slots, COMMAND);
+        self.ring.advance(filled);
+        self.unreported += filled;
+        filled
+    }
+
+    /// As [`fill_run`](Self::fill_run), one packet at a time.
+    #[inline(always)]
+    fn fill_singly(&mut self, slots: &[Slot]) -> usize {
+        let (locate, shift, longest) = (self.addresses.locator(), self.shift, self.longest);
+        let mut filled = 0;
+        let (descriptors, bufs) = self.ring.rest();
+        for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
+            let length = slot.whole_len();
+            if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
+                break;
+            }
+            let address = locate(((slot.buf() as usize) << shift) + slot.offset());
+            descriptor[0].store(address, Relaxed);
+            *buf = slot.buf();
+            descriptor[1].store(Self::word(length), Relaxed);
+            filled += 1;
+        }
+        self.ring.advance(filled);
+        self.unreported += filled;
+        filled
+    }
+
+    /// Sets RS in the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
+    #[inline(always)]
+    fn ask_for_report(&mut self) {
+        let last = self.ring.wrap(self.ring.next().wrapping_sub(1));
+        let word = &self.ring.at(last)[1];
+        word.store(word.load(Relaxed) | transmit::RS, Relaxed);
+        self.reports[self.next_report as usize & 127] = last as u16;
+        self.next_report = self.next_report.wrapping_add(1);
+        self.unreported = 0;
+    }
+
+    /// Returns whether the card has written back the oldest descriptor with RS.
+    #[inline(always)]
+    fn is_reported(&self) -> bool {
+        self.oldest_report != self.next_report
+            && self.ring.at(self.oldest_report())[1].load(Acquire) & transmit::DD != 0
+    }
+
+    #[inline(always)]
+    fn oldest_report(&self) -> usize {
+        self.reports[self.oldest_report as usize & 127].into()
+    }
+
+    /// Returns whether buffers are to be taken back: the oldest report has come, and they are needed. What a batch does not need for
+    /// its next receive stays, up to half a ring, if all rings may be full of such buffers: this costs less than an exchange
+    /// with the pool, and each thread keeps the buffers that it has in its caches.
+    #[inline(always)]
+    fn is_reclaiming(&self, batch: &Batch) -> bool {
+        self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.ring.len() / 2))
+    }
+
+    /// Takes back the buffers of packets whose descriptors are written back, the oldest first, as long as
+    /// [they are needed](Self::is_reclaiming).
+    #[inline(never)]
+    fn reclaim(&mut self, batch: &mut Batch) {
+        while self.is_reclaiming(batch) {
+            let end = self.oldest_report() + 1;
+            // SAFETY: the card is done with these buffers, of the batch's pool, and `clean` moves behind them.
+            unsafe {
+                if self.clean < end {
+                    batch.put(self.ring.bufs(self.clean..end));
+                } else {
+                    batch.put(self.ring.bufs(self.clean..self.ring.len()));
+                    batch.put(self.ring.bufs(0..end));
+                }
+            }
+            self.clean = self.ring.wrap(end);
+            self.oldest_report = self.oldest_report.wrapping_add(1);
+        }
+    }
+
+    /// Returns the count of free descriptors. One is never used: TDT = TDH means an empty ring (7.2.3.3).
+    #[inline(always)]
+    fn free(&self) -> usize {
+        self.ring.len() - 1 - self.ring.since(self.clean)
+    }
+
+    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, needs its checksum, or is to
+    /// be segmented. Returns the count of slots taken, 0 if the ring has no room.
+    #[cold]
+    fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+        let finished = batch.finish_packet(at);
+        // SAFETY: only the length of a slot changes.
+        let slots = unsafe { &mut batch.raw_slots()[at..] };
+        let count = Slot::first_packet(slots);
+        let slots = &mut slots[..count];
+        let mut length: usize = slots.iter().map(Slot::len).sum();
+        if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
+            self.counters.dropped();
+            let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
+            // SAFETY: the caller counts their slots as sent, and the card does not get them.
+            unsafe { batch.put(&bufs) };
+            return count;
+        }
+        if count > self.free() {
+            return 0;
+        }
+        if length < transmit::SHORTEST {
+            // Too short for the card to pad (7.2.1.1); pad with zeros, not with the buffer's old contents.
+            let last = &mut slots[count - 1];
+            let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
+            let offset = last.offset().min(self.pool.region().buffer_size() - new);
+            let shift = last.offset() - offset;
+            // SAFETY: `offset + new` is at most the size of a buffer, and the slot is of the queue's pool.
+            let bytes = unsafe {
+                last.set_data(offset, new);
+                self.pool.region().view().bytes_mut(last)
+            };
+            bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
+            bytes[old..].fill(0);
+            length = transmit::SHORTEST;
+        }
+        for (index, slot) in slots.iter().enumerate() {
+            let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
+            let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
+            let descriptor = self.ring.descriptor();
+            descriptor[0].store(address, Relaxed);
+            descriptor[1].store(command | slot.len() as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
+            *self.ring.buf() = slot.buf();
+            self.ring.advance(1);
+        }
+        self.unreported += count;
+        if self.unreported >= REPORT_EVERY {
+            self.ask_for_report();
+        }
+        count
+    }
+}

@@ -1,0 +1,193 @@
+//! Starting and stopping a queue: its owner, and the source and destination of its buffers.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use linerate_core::batch::MAX_CHAIN;
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::{Descriptors, Locate};
+use linerate_core::port::QueueCounters;
+
+use super::Controller;
+use super::hardware::Hardware;
+use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
+use super::ring::DescriptorRing;
+use super::vector::Groups;
+use crate::pci::Bar;
+
+impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
+    /// Fills the ring and starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelRx<B, C, L>> {
+        hardware.claim("receive", queue, |descriptors, counters| {
+            IntelRx::fill(hardware, queue, addresses, descriptors, counters)
+        })
+    }
+
+    fn fill(
+        hardware: &Arc<Hardware<B, C>>,
+        queue: u16,
+        addresses: L,
+        descriptors: Descriptors,
+        counters: Arc<QueueCounters>,
+    ) -> Result<IntelRx<B, C, L>> {
+        let pool = &hardware.config.pool;
+        // The ring's buffers, and those of a packet received in part.
+        let reservation =
+            pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
+        let Some(bufs) = pool.take(descriptors.len()) else {
+            let (buffers, needed) = (pool.available(), descriptors.len());
+            return Err(Error::pool_exhausted(buffers, needed));
+        };
+        let placement = hardware.placement();
+        for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
+            descriptor[0].store(addresses.locate(placement.data(buf)), Relaxed);
+            descriptor[1].store(0, Relaxed);
+        }
+        if let Err(error) = C::start_receive_queue(hardware, queue).and_then(|()| hardware.queue_started(queue)) {
+            hardware.quarantine(&bufs);
+            return Err(error);
+        }
+        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_slot());
+        let groups = Groups::choose(vectors, &addresses, placement, longest);
+        Ok(IntelRx {
+            groups,
+            ring: DescriptorRing::new(descriptors, bufs),
+            tail: 0,
+            doorbell: hardware.bar.doorbell(C::receive_tail(queue).offset),
+            addresses,
+            placement,
+            longest,
+            pool: pool.clone(),
+            counters,
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            is_inside: false,
+            interrupt: hardware.interrupts.get(queue as usize).cloned(),
+            queue,
+            hardware: hardware.clone(),
+            is_stopped: false,
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.is_stopped {
+            return Ok(());
+        }
+        self.is_stopped = true;
+        if self.interrupt.is_some() {
+            C::forbid_interrupt(&self.hardware, self.queue);
+        }
+        self.hardware.queue_stops(self.queue);
+        let stopped = C::stop_receive_queue(&self.hardware, self.queue);
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        // SAFETY: their slots, of the queue's pool, are gone.
+        unsafe { self.pool.give(&partial) };
+        self.hardware.release(stopped, self.ring.bufs(0..self.ring.len()))
+    }
+}
+
+impl<B: Bar, C: Controller, L: Locate> Drop for IntelRx<B, C, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    /// Starts the queue.
+    pub fn start(hardware: &Arc<Hardware<B, C>>, queue: u16, addresses: L) -> Result<IntelTx<B, C, L>> {
+        hardware.claim("transmit", queue, |descriptors, counters| {
+            IntelTx::prepare(hardware, queue, addresses, descriptors, counters)
+        })
+    }
+
+    fn prepare(
+        hardware: &Arc<Hardware<B, C>>,
+        queue: u16,
+        addresses: L,
+        descriptors: Descriptors,
+        counters: Arc<QueueCounters>,
+    ) -> Result<IntelTx<B, C, L>> {
+        let pool = &hardware.config.pool;
+        // Descriptors without RS must not hold all buffers of the pool.
+        let reservation = pool.reserve_of(REPORT_EVERY, descriptors.len() - 1)?;
+        descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
+        C::start_transmit_queue(hardware, queue)?;
+        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
+        let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
+        let bufs = vec![0; descriptors.len()];
+        Ok(IntelTx {
+            groups,
+            ring: DescriptorRing::new(descriptors, bufs),
+            clean: 0,
+            reports: [0; 128],
+            oldest_report: 0,
+            next_report: 0,
+            unreported: 0,
+            doorbell: hardware.bar.doorbell(C::transmit_tail(queue).offset),
+            addresses,
+            shift: pool.region().shift(),
+            longest,
+            pool: pool.clone(),
+            counters,
+            queue,
+            hardware: hardware.clone(),
+            is_stopped: false,
+            _reservation: reservation,
+        })
+    }
+
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.is_stopped {
+            return Ok(());
+        }
+        self.is_stopped = true;
+        let stopped = C::stop_transmit_queue(&self.hardware, self.queue);
+        let (all, end) = (self.ring.bufs(0..self.ring.len()), self.ring.next());
+        let held =
+            if self.clean <= end { all[self.clean..end].to_vec() } else { [&all[self.clean..], &all[..end]].concat() };
+        self.hardware.release(stopped, &held)
+    }
+}
+
+impl<B: Bar, C: Controller, L: Locate> Drop for IntelTx<B, C, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<B: Bar, C: Controller> Hardware<B, C> {
+    /// Takes a queue, which is its owner's while that has its counters, and starts it with its descriptors.
+    fn claim<Q>(
+        &self,
+        direction: &'static str,
+        queue: u16,
+        start: impl FnOnce(Descriptors, Arc<QueueCounters>) -> Result<Q>,
+    ) -> Result<Q> {
+        let (counters, first) = match direction {
+            "receive" => (self.counters.take_rx(&self.config, queue)?, 0),
+            _ => (self.counters.take_tx(&self.config, queue)?, self.config.options.rx_queues),
+        };
+        self.check_alive()?;
+        let (memory, offset, _) = self.ring(first + queue);
+        // SAFETY: no slices of the rings' memory are lent.
+        start(unsafe { Descriptors::new(memory, offset, self.config.ring()) }, counters)
+    }
+
+    /// Frees a queue's buffers, or quarantines them if it did not stop.
+    fn release(&self, stopped: Result<()>, held: &[u32]) -> Result<()> {
+        match stopped {
+            // SAFETY: the queue that had them has stopped.
+            Ok(()) => unsafe { self.config.pool.give(held) },
+            Err(_) => {
+                let (port, buffers) = (&self.config.name, held.len());
+                tracing::info!(port, buffers, "a queue did not stop: its buffers are kept until the port is reset");
+                self.quarantine(held);
+            }
+        }
+        stopped
+    }
+}

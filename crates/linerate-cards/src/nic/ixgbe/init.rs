@@ -1,0 +1,162 @@
+//! Reset and bring-up, in the order of datasheet section 4.6.3, and interrupts.
+
+use std::time::Duration;
+
+use linerate_core::error::{ErrorKind, Result};
+use linerate_spec::x82599::*;
+
+use super::X82599;
+use crate::nic::intel::Hardware;
+use crate::pci::Bar;
+
+impl<B: Bar> Hardware<B, X82599> {
+    /// Brings the card from any state to one in which queues can be started, with receive disabled.
+    pub(super) fn reset_and_init(&self) -> Result<()> {
+        // 4.6.3.1: interrupts are masked before and after the reset.
+        self.check_alive()?;
+        self.write(EIMC, EIMC::ALL_CAUSES);
+        self.stop_and_reset()?;
+        self.write(EIMC, EIMC::ALL_CAUSES);
+        self.free_quarantined();
+        self.forget_queues();
+        self.allow_dma()?;
+
+        // 4.6.3: the registers are loaded from EEPROM, and the DMA engine is ready.
+        self.wait_set(EEC, EEC::ARD)?;
+        self.wait_set(RDRXCTL, RDRXCTL::DMAIDONE)?;
+
+        self.init_link()?;
+        self.clear_statistics();
+        self.init_receive();
+        self.init_transmit();
+        // Tells firmware that a driver is loaded (8.2.3.1.3).
+        self.set(CTRL_EXT, CTRL_EXT::DRV_LOAD);
+        Ok(())
+    }
+
+    /// Stops all DMA, then resets.
+    pub(super) fn stop_and_reset(&self) -> Result<()> {
+        // 5.2.4.3.2: pending requests complete before the reset. Without RXEN, frames cause no new ones.
+        self.clear(RXCTRL, RXCTRL::RXEN);
+        self.set(CTRL, CTRL::MASTER_DISABLE);
+        match self.wait_clear(STATUS, STATUS::MASTER_ENABLE_STATUS) {
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                // A request is never completed. The datasheet's remedy: clear the card's buffers while loopback keeps
+                // frames from leaving, then reset twice.
+                self.set(HLREG0, HLREG0::LPBK);
+                self.set(GCR_EXT, GCR_EXT::BUFFERS_CLEAR_FUNC);
+                self.bar.wait(Duration::from_micros(20));
+                self.clear(GCR_EXT, GCR_EXT::BUFFERS_CLEAR_FUNC);
+                self.clear(HLREG0, HLREG0::LPBK);
+                self.reset_once()?;
+            }
+            other => other?,
+        }
+        self.reset_once()
+    }
+
+    /// Resets link and software together (4.2.1.6.1, 4.6.3.2).
+    fn reset_once(&self) -> Result<()> {
+        self.write(CTRL, CTRL::RST | CTRL::LRST);
+        self.wait_clear(CTRL, CTRL::RST | CTRL::LRST)?;
+        // The EEPROM is reloaded; the datasheet demands a pause of 10 ms.
+        self.bar.wait(Duration::from_millis(10));
+        Ok(())
+    }
+
+    /// Initializes receive, without DCB and virtualization (4.6.7).
+    fn init_receive(&self) {
+        self.clear(RXCTRL, RXCTRL::RXEN);
+        // One traffic class gets the whole packet buffer (4.6.11.3.4).
+        let kib = if self.is_copper() { X540_PACKET_BUFFER_KIB } else { PACKET_BUFFER_KIB };
+        self.write(RXPBSIZE(0), kib << RXPBSIZE::KIB_SHIFT);
+        (1..8).for_each(|class| self.write(RXPBSIZE(class), 0));
+
+        // Both registers must agree (8.2.3.8.8). Bits 25 and 26 must be 1, RSCFRSTSIZE must be 0.
+        let strip = HLREG0::RXCRCSTRP | HLREG0::TXCRCEN | HLREG0::TXPADEN;
+        self.set(HLREG0, strip);
+        let mask = RDRXCTL::CRC_STRIP | RDRXCTL::RSCFRSTSIZE_MASK | RDRXCTL::BIT_25 | RDRXCTL::BIT_26;
+        self.change(RDRXCTL, mask, RDRXCTL::CRC_STRIP | RDRXCTL::BIT_25 | RDRXCTL::BIT_26);
+        self.set(RFCTL, RFCTL::RSC_DIS);
+
+        // MFS includes the CRC. Without JUMBOEN the card ignores it and accepts 1,518 bytes.
+        self.write(MAXFRS, (self.config.options.max_frame as u32 + 4) << MAXFRS::MFS_SHIFT);
+        self.set(HLREG0, HLREG0::JUMBOEN);
+
+        (0..128).for_each(|n| self.write(MTA(n), 0));
+        (0..128).for_each(|n| self.write(PFUTA(n), 0));
+        (0..128).for_each(|n| self.write(VFTA(n), 0));
+        self.write(FCTRL, FCTRL::BAM);
+        self.write(MRQC, 0);
+
+        // 4.6.7, the last sentences.
+        self.set(CTRL_EXT, CTRL_EXT::NS_DIS);
+        (0..self.config.options.rx_queues).for_each(|n| self.clear(DCA_RXCTRL(n), DCA_RXCTRL::BIT_12));
+    }
+
+    /// Initializes transmit, without DCB and virtualization (4.6.8).
+    fn init_transmit(&self) {
+        self.write(TXPBSIZE(0), 160 << TXPBSIZE::KIB_SHIFT);
+        (1..8).for_each(|class| self.write(TXPBSIZE(class), 0));
+        // 8.2.3.9.16: the buffer's size minus the longest frame, in KiB.
+        self.write(TXPBTHRESH(0), 0xA0 - MAXIMUM_FRAME_KIB);
+        self.write(DTXMXSZRQ, 0xFFF);
+        // 8.2.3.9.15: MTQC may change only while the arbiter is disabled.
+        self.set(RTTDCS, RTTDCS::ARBDIS);
+        self.write(MTQC, 0);
+        self.clear(RTTDCS, RTTDCS::ARBDIS);
+        // No queue has a rate limit. The limits lie in memory behind two registers, which a reset does not clear
+        // (8.2.3.10.12, 8.2.3.10.16).
+        for queue in 0..128 {
+            self.write(RTTDQSEL, queue);
+            self.write(RTTBCNRC, 0);
+        }
+        // A descriptor is not written back before its data was read (8.2.3.11.2).
+        (0..self.config.options.tx_queues).for_each(|n| self.clear(DCA_TXCTRL(n), DCA_TXCTRL::DESC_WRO_EN));
+        self.set(DMATXCTL, DMATXCTL::TE);
+    }
+
+    /// Enables receive: the last step of 4.6.7.
+    pub(super) fn open_receive(&self) -> Result<()> {
+        self.set(SECRXCTRL, SECRXCTRL::RX_DIS);
+        self.wait_set(SECRXSTAT, SECRXSTAT::SECRX_RDY)?;
+        self.set(RXCTRL, RXCTRL::RXEN);
+        self.clear(SECRXCTRL, SECRXCTRL::RX_DIS);
+        Ok(())
+    }
+
+    /// Disables receive (4.6.7).
+    pub(super) fn close_receive(&self) {
+        self.clear(RXCTRL, RXCTRL::RXEN);
+    }
+
+    /// Discards what was counted before the reset (4.6.5).
+    fn clear_statistics(&self) {
+        for register in statistics() {
+            self.read(register);
+        }
+    }
+
+    /// Lets receive queue n raise vector n, which masks itself when raised (4.6.3.1.2, 7.3.4).
+    pub(super) fn init_interrupts(&self, queues: u16, throttle: Duration) {
+        // Over uio, one interrupt line serves one queue; the same causes raise it.
+        if !self.has_line() {
+            self.write(GPIE, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
+            // Causes clear and mask themselves when the message is sent.
+            self.write(EIAC, (1 << queues) - 1);
+            self.write(EIAM, (1 << queues) - 1);
+        }
+        // 8.2.3.5.12: the interval, in units of 2 µs at 10 Gbit/s, has 9 bits.
+        let interval = (throttle.as_nanos() as u64).div_ceil(2_000).min(EITR::INTERVAL_MASK.into()) as u32;
+        for queue in 0..queues {
+            self.write(EITR(queue), interval << EITR::INTERVAL_SHIFT | EITR::CNT_WDIS);
+            // Two queues share a register; the low byte of each half is for receive.
+            let shift = u32::from(queue % 2) * 16;
+            let vector = (u32::from(queue) | IVAR::VALID) << shift;
+            self.change(IVAR(queue / 2), 0xFF << shift, vector);
+        }
+    }
+}
+
+/// In the unit of `TXPBTHRESH`.
+const MAXIMUM_FRAME_KIB: u32 = 10;

@@ -1,0 +1,226 @@
+//! Intel 82599, X540 and X550: 10 Gbit/s, up to 64 queues each way.
+//!
+//! Written from Intel's "82599 10 GbE Controller Datasheet" (331520); section numbers are its own.
+//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel).
+//!
+//! - [`spec::x82599`](linerate_spec::x82599): the card's registers
+//! - `init`: reset and bring-up in the datasheet's order
+//! - `link`: the link between MAC and cable; `module`: the module in a cage
+//! - here: the queues' registers, link, filters, interrupts and statistics
+
+mod init;
+mod link;
+mod module;
+
+use std::time::Duration;
+
+use linerate_core::error::Result;
+use linerate_core::port::{Link, Rss, Statistics};
+use linerate_spec::x82599::*;
+use linerate_spec::{Register, descriptor};
+
+use super::intel::{Controller, Hardware, Intel};
+pub use super::{Config, DEFAULT_FRAME};
+use crate::pci::Bar;
+
+/// The most queues each way that this driver uses; the card has 128.
+pub const MAX_QUEUES: u16 = X82599::MAX_QUEUES;
+
+/// The most queues that RSS can reach: entries of the redirection table have 4 bits (section 8.2.3.7.15).
+pub const MAX_RSS_QUEUES: u16 = X82599::MAX_RSS_QUEUES;
+
+/// The longest frame that the card can be set to, in bytes without CRC. With CRC it fits `MAXFRS.MFS` (section
+/// 8.2.3.22), well below the card's limit of 15.5 KiB.
+pub const MAX_FRAME: usize = X82599::MAX_FRAME;
+
+/// An open card.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::memory::{Pool, Region, RegionOptions};
+/// use linerate::sim82599::{Card, Cable};
+/// use linerate::nic::ixgbe::Config;
+/// use linerate::port::Device;
+///
+/// // A model here; a real card gets its registers and bus from uio or vfio, and nothing else changes.
+/// let card = Card::new("example", Box::new(Cable::unplugged()));
+/// let pool = Pool::new(Region::new(&RegionOptions::default())?);
+/// let device = linerate::drive_model(&card, None, Config::new("example", pool))?;
+/// assert_eq!(device.info().ring, 512);
+/// # Ok(()) }
+/// ```
+pub type Ixgbe<B> = Intel<B, X82599>;
+
+/// Device IDs of the X550.
+const X550: [u16; 2] = [0x1563, 0x15D1];
+
+/// The 82599 and its successors.
+pub struct X82599;
+
+impl Controller for X82599 {
+    const DRIVER: &'static str = "ixgbe";
+    const MBITS: u32 = 10_000;
+    const MAX_QUEUES: u16 = 64;
+    const MAX_RSS_QUEUES: u16 = 16;
+    /// `EICR` has one bit for each of 16 vectors (section 8.2.3.5.1).
+    const MAX_INTERRUPTS: u16 = 16;
+    const MAX_FRAME: usize = 9728;
+    const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
+
+    fn receive_tail(queue: u16) -> Register {
+        RDT(queue).into()
+    }
+
+    fn transmit_tail(queue: u16) -> Register {
+        TDT(queue).into()
+    }
+
+    fn bring_up<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.reset_and_init()
+    }
+
+    fn halt<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.stop_and_reset()?;
+        // Returns control to firmware (8.2.3.1.3).
+        hardware.clear(CTRL_EXT, CTRL_EXT::DRV_LOAD);
+        Ok(())
+    }
+
+    fn enable_receive<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
+        hardware.open_receive()
+    }
+
+    fn disable_receive<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.close_receive();
+    }
+
+    /// Starts a receive queue whose descriptors are filled; the card gets all but the last (4.6.7.1).
+    fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(queue);
+        hardware.write(RDBAL(queue), base as u32);
+        hardware.write(RDBAH(queue), (base >> 32) as u32);
+        hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
+        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
+        // must not hold up the others (8.2.3.8.7).
+        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        hardware.write(RDH(queue), 0);
+        hardware.write(RDT(queue), 0);
+        hardware.set(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
+        // One less than the ring holds: RDT = RDH would mean an empty ring (7.1.9).
+        hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
+        Ok(())
+    }
+
+    /// Stops a receive queue: the card accesses its memory no more (4.6.7.1.2).
+    fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        hardware.clear(RXDCTL(queue), RXDCTL::ENABLE);
+        hardware.wait_clear(RXDCTL(queue), RXDCTL::ENABLE)?;
+        hardware.bar.wait(Duration::from_micros(100));
+        Ok(())
+    }
+
+    /// Starts an empty transmit queue (4.6.8.1).
+    fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let (_, _, base) = hardware.ring(hardware.config.options.rx_queues + queue);
+        hardware.write(TDBAL(queue), base as u32);
+        hardware.write(TDBAH(queue), (base >> 32) as u32);
+        hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
+        hardware.write(TDH(queue), 0);
+        hardware.write(TDT(queue), 0);
+        // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS at once (WTHRESH 0), since there are
+        // few.
+        let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
+        hardware.write(TXDCTL(queue), thresholds | TXDCTL::ENABLE);
+        hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
+    }
+
+    /// Stops a transmit queue: the card accesses its memory no more (4.6.8.2). The card has prefetched descriptors,
+    /// so the queue is disabled once empty; one that does not get empty, for want of a link, is an error.
+    fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
+        let tail = hardware.read(TDT(queue));
+        let empty = hardware.wait_equal(TDH(queue), tail);
+        hardware.clear(TXDCTL(queue), TXDCTL::ENABLE);
+        hardware.wait_clear(TXDCTL(queue), TXDCTL::ENABLE)?;
+        empty
+    }
+
+    fn link<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<Link> {
+        let links = hardware.read_live(LINKS)?;
+        Ok(match (links & LINKS::UP != 0, links & LINKS::SPEED_MASK) {
+            (true, LINKS::SPEED_10G) => Link::Up { mbits: 10_000 },
+            (true, LINKS::SPEED_1G) => Link::Up { mbits: 1_000 },
+            (true, LINKS::SPEED_100M) => Link::Up { mbits: 100 },
+            _ => Link::Down,
+        })
+    }
+
+    fn address_registers() -> (Register, Register) {
+        (RAL(0).into(), RAH(0).into())
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
+    }
+
+    /// Writes key, table and hash fields (section 7.1.2.8).
+    fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
+        for (register, bytes) in rss.key.chunks_exact(4).enumerate() {
+            hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
+        }
+        X82599::set_table(hardware, rss);
+        if hardware.config.options.rx_queues > 1 {
+            // Without PCSD the descriptor contains a checksum in place of the hash.
+            hardware.set(RXCSUM, RXCSUM::PCSD);
+            let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
+            hardware.write(MRQC, MRQC::MRQE_RSS | fields);
+        }
+    }
+
+    /// Writes the table: 128 entries, four to a register; an X550 has more.
+    fn set_table<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
+        for register in 0..32 {
+            hardware.write(RETA(register), rss.register(register));
+        }
+        if X550.contains(&hardware.config.device) {
+            for register in 0..96 {
+                hardware.write(ERETA(register), rss.register(32 + register));
+            }
+        }
+    }
+
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82599>, queues: u16, throttle: Duration) {
+        hardware.init_interrupts(queues, throttle);
+    }
+
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
+        hardware.write(EIMS, 1 << queue);
+    }
+
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
+        hardware.write(EIMC, 1 << queue);
+        if hardware.has_line() {
+            hardware.read(EICR); // releases the interrupt line
+        }
+    }
+
+    /// Adds up the card's counters (section 8.2.3.23).
+    fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
+        // RQSMR stays 0, so the first counters of each kind hold all queues' packets, bytes and drops. QPRC counts
+        // packets written to memory; GPRC would also count those without a descriptor. QBRC excludes stripped CRCs.
+        sum.rx_packets += hardware.counter(QPRC(0));
+        sum.rx_bytes += hardware.wide_counter(QBRC_L(0), QBRC_H(0));
+        // GOTC counts CRCs. Frames sent between the two reads lose theirs only next time, so the sum stays as the
+        // card counts.
+        sum.tx_packets += hardware.counter(GPTC);
+        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
+
+        sum.drops.no_descriptor += hardware.counter(RXMPC(0)) + hardware.counter(QPRDC(0));
+        sum.drops.bad_crc += hardware.counter(CRCERRS);
+        sum.drops.undersize += hardware.counter(RUC);
+        sum.drops.oversize += hardware.counter(ROC);
+        sum.drops.bad_frame +=
+            hardware.counter(RLEC) + hardware.counter(ILLERRC) + hardware.counter(RFC) + hardware.counter(RJC);
+    }
+}

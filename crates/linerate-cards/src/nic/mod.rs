@@ -1,0 +1,135 @@
+//! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They know memory,
+//! ports and PCI. They do not know whether a card is real or the model in `linerate-sim82599`.
+//!
+//! - [`intel`]: the parts that Intel's cards share, receive and send above all; read this next
+//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
+//! - [`virtio`]: the card of virtual machines
+//!
+//! `docs/driver.md` shows how a driver is written, with igb as its example.
+#![allow(unsafe_code)]
+
+pub mod igb;
+pub mod intel;
+pub mod ixgbe;
+pub mod virtio;
+
+use std::sync::Arc;
+
+use linerate_core::error::{Error, ErrorKind, Remedy, Result};
+use linerate_core::memory::DeviceAddress;
+use linerate_core::port::Device;
+pub use linerate_core::port::{Config, DEFAULT_FRAME};
+
+use crate::pci::{Bus, Fault, PciDevice};
+use crate::vfio_user::VfioUser;
+
+/// The driver for a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// [`ixgbe`].
+    Ixgbe,
+    /// [`igb`].
+    Igb,
+    /// [`virtio`].
+    Virtio,
+}
+
+/// Vendor, device, description and driver.
+const CARDS: [(u16, u16, &str, Driver); 18] = [
+    (0x8086, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe),
+    (0x8086, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe),
+    (0x8086, 0x10FB, "Intel 82599 (SFP+)", Driver::Ixgbe),
+    (0x8086, 0x10FC, "Intel 82599 (XAUI)", Driver::Ixgbe),
+    (0x8086, 0x154D, "Intel 82599 (SFP+ dual)", Driver::Ixgbe),
+    (0x8086, 0x1528, "Intel X540", Driver::Ixgbe),
+    (0x8086, 0x1560, "Intel X540 (single)", Driver::Ixgbe),
+    (0x8086, 0x1563, "Intel X550", Driver::Ixgbe),
+    (0x8086, 0x15D1, "Intel X550 (single)", Driver::Ixgbe),
+    (0x8086, 0x10C9, "Intel 82576", Driver::Igb),
+    (0x8086, 0x10E6, "Intel 82576 (fiber)", Driver::Igb),
+    (0x8086, 0x10E7, "Intel 82576 (SerDes)", Driver::Igb),
+    (0x8086, 0x10E8, "Intel 82576 (quad)", Driver::Igb),
+    (0x8086, 0x1526, "Intel 82576 (quad, ET2)", Driver::Igb),
+    (0x8086, 0x150A, "Intel 82576 (NS)", Driver::Igb),
+    (0x1AF4, 0x1000, "VirtIO (transitional)", Driver::Virtio),
+    (0x1AF4, 0x1041, "VirtIO", Driver::Virtio),
+    (0x8086, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb),
+];
+
+/// Returns a card's description and driver; `None` if no driver supports the card.
+pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
+    let known = CARDS.iter().find(|(of, number, ..)| (*of, *number) == (vendor, device));
+    known.map(|(_, _, name, driver)| (*name, *driver))
+}
+
+/// Drives a card that was opened over uio or vfio.
+///
+/// # Errors
+/// Any error of the driver.
+///
+/// # Safety
+/// Nothing else uses the card, through `device` or otherwise, until the port and all its queues are dropped.
+pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
+    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    let bar = || unsafe { device.map_bar(0) };
+    match driver {
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
+        // SAFETY: as above.
+        Driver::Virtio => Ok(Box::new(unsafe { virtio::Virtio::open(&device, config)? })),
+    }
+}
+
+/// Drives a card that another process serves; messages access its registers.
+///
+/// # Errors
+/// Any error of the driver; always fails for VirtIO.
+///
+/// # Safety
+/// As for [`drive`].
+pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
+    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    let bar = || unsafe { device.bar(0) };
+    match driver {
+        Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
+        Driver::Igb => Ok(Box::new(igb::Igb::open(bar()?, device.clone().bus(), config)?)),
+        Driver::Virtio => Err(Error::card(
+            config.name,
+            "VirtIO needs registers that can be mapped, and messages access those of this card".to_string(),
+            "give the device to a guest, which opens it over vfio or uio",
+        )),
+    }
+}
+
+/// Fails if the system wants the card back, or the IOMMU has stopped the card. `queue_of` returns the queue whose
+/// descriptors contain an address.
+fn check_bus(
+    bus: &dyn Bus,
+    port: &str,
+    queue_of: impl FnOnce(DeviceAddress) -> Option<(&'static str, usize)>,
+) -> Result<()> {
+    if bus.is_leaving() {
+        return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the system wants it back")
+            .with_remedy(Remedy::Do("the port is closed; open it again when it is back".into())));
+    }
+    let Some(Fault { address, write }) = bus.fault() else { return Ok(()) };
+    let queue = match queue_of(address) {
+        Some((direction, queue)) => format!("a descriptor of {direction} queue {queue} names it"),
+        None => "no queue's descriptors name it".to_string(),
+    };
+    let access = if write { "writing to" } else { "reading from" };
+    let why =
+        format!("the IOMMU stopped the card from {access} address {address:#x}, where nothing is mapped; {queue}");
+    Err(Error::new(ErrorKind::BadDevice, port, why)
+        .with_remedy(Remedy::Do("this is a bug of a driver or a fault of the card; no memory was touched".into())))
+}
+
+/// Returns the description and driver of the card `card`.
+///
+/// # Errors
+/// [`ErrorKind::Unusable`] if no driver supports it.
+pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
+    recognise(vendor, device).ok_or_else(|| {
+        Error::card(card, format!("there is no driver for {vendor:04x}:{device:04x}"), Remedy::ChooseCard)
+    })
+}

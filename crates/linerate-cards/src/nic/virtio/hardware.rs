@@ -1,0 +1,438 @@
+//! The device as its driver sees it: negotiated features, the queues' memory, and starting and stopping queues.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linerate_core::error::{Error, Remedy, Result};
+use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
+use linerate_core::offload::LONGEST;
+use linerate_core::port::{Counters, span_of};
+use linerate_spec::virtio::{control as command, feature, header, status};
+
+use super::control::{Control, ROOM};
+use super::packed::Packed;
+use super::ring::{DriverRing, HeaderLayout, Layout};
+use super::split::Split;
+use super::transport::{QueueAddresses, Transport, wait_until};
+use crate::nic::{Config, check_bus};
+use crate::pci::{Bus, Interrupt};
+
+/// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
+/// memory that it can reach is freed.
+pub(super) struct Hardware {
+    pub transport: Arc<dyn Transport>,
+    pub config: Config,
+    /// The negotiated features.
+    pub features: u64,
+    pub layout: HeaderLayout,
+    pub(super) rx: Box<[QueueMemory]>,
+    pub(super) tx: Box<[QueueMemory]>,
+    pub counters: Counters,
+    pub(super) interrupts: Box<[Arc<Interrupt>]>,
+    control: Mutex<Option<Control>>,
+    control_queue: Option<QueueMemory>,
+    /// All virtqueues, then headers and commands.
+    pub(super) rings: DmaMap,
+    packets: DmaMap,
+    state: Mutex<State>,
+    /// Dropped last: this may give the card back to the kernel.
+    bus: Arc<dyn Bus>,
+}
+
+/// The place of a virtqueue in the rings' memory.
+#[derive(Clone, Copy)]
+pub(super) struct QueueMemory {
+    /// The queue's number in the device.
+    pub number: u16,
+    offset: usize,
+    pub size: u16,
+}
+
+/// The queues in use. A VirtIO device cannot stop one queue, only all of them: dropped queues stay with the device
+/// until none is in use.
+#[derive(Default)]
+pub(super) struct State {
+    /// Queues in use, or used since the last reset; receive queues have even numbers.
+    pub(super) taken: Vec<u16>,
+    /// The count of queues in use.
+    pub(super) held: usize,
+    /// Buffers of dropped queues, free again after the reset.
+    quarantined: Vec<u32>,
+    pub(super) receiving: u16,
+    promiscuous: bool,
+}
+
+/// Features negotiated only for a port with offloads.
+const OFFLOADS: u64 = feature::CSUM
+    | feature::GUEST_CSUM
+    | GUEST_SEGMENTATION
+    | feature::HOST_TSO4
+    | feature::HOST_TSO6
+    | feature::HOST_ECN
+    | feature::HOST_USO;
+
+/// Features with which a device leaves packets to be segmented to the driver.
+const GUEST_SEGMENTATION: u64 =
+    feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
+
+/// The offset of zeros for headers.
+pub(super) const ZEROS: usize = 0;
+const COMMAND: usize = ZEROS + 64;
+const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
+
+impl Hardware {
+    /// Reads the device's features and sizes, and maps the memory. `interrupts`: one for each receive queue, or none.
+    pub fn new(
+        transport: Arc<dyn Transport>,
+        bus: Arc<dyn Bus>,
+        interrupts: Box<[Arc<Interrupt>]>,
+        mut config: Config,
+    ) -> Result<Hardware> {
+        reset(&*transport, &*bus, &config.name)?;
+        let offered = transport.features();
+        let offloads = if config.options.offloads { OFFLOADS } else { 0 };
+        // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
+        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
+        let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
+        let features = match offered & (wanted(&*transport) | offloads) {
+            packed if is_packed(packed) => packed & !feature::EVENT_IDX,
+            split => split,
+        };
+        // A legacy device's buffers may have two descriptors each, and need no order.
+        let features = if features & feature::VERSION_1 == 0 { features & !feature::IN_ORDER } else { features };
+        // Segmentation depends on the checksum and on mergeable buffers (5.1.3.1, 5.1.6.3.1).
+        let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
+            both if both == feature::GUEST_CSUM | feature::MRG_RXBUF => features,
+            _ => features & !GUEST_SEGMENTATION,
+        };
+        if features & GUEST_SEGMENTATION != 0 {
+            config.options.max_frame = config.options.max_frame.max(LONGEST);
+        }
+        let pairs = config.options.rx_queues.max(config.options.tx_queues);
+        let most = transport.most_pairs(features);
+        // 5.1.4.1; and the control queue behind them has a 16-bit number.
+        if !(1..0x8000).contains(&most) {
+            return Err(Error::bad_device("its count of queue pairs is not between 1 and 32767"));
+        }
+        if pairs > most {
+            return Err(Error::too_many_queues(config.name, "pairs of", pairs, most));
+        }
+        let layout = HeaderLayout {
+            len: if features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 { header::LEN } else { header::SHORT_LEN }
+                as u32,
+            separate: features & (feature::VERSION_1 | feature::ANY_LAYOUT) == 0,
+            mergeable: features & feature::MRG_RXBUF != 0,
+            offloads: features & feature::GUEST_CSUM != 0,
+        };
+        let region = config.pool.region();
+        if !layout.mergeable && region.room() < config.options.max_frame {
+            return Err(Error::buffer_too_small(
+                config.name,
+                region.buffer_size(),
+                config.options.max_frame,
+                "this device has no mergeable buffers",
+                "give the region larger buffers",
+            ));
+        }
+
+        // The set of queues depends on the features.
+        negotiate(&*transport, features)?;
+        let mut end = FIRST_RING;
+        let mut place = |number: u16| -> Result<QueueMemory> {
+            // Both formats need a power of two.
+            let size = transport.queue_size(number, config.ring() as u16);
+            if size < 4 || !size.is_power_of_two() || size > 1 << 15 {
+                return Err(Error::bad_device("the size of a queue is not a power of two from 4 to 32768"));
+            }
+            let len = ring_layout(features, size).len;
+            // Aligned to its size, so that it lies in one page of any size, and on a legacy device's page.
+            let step = len.next_power_of_two().max(4096);
+            let offset = end.next_multiple_of(step);
+            end = offset + step;
+            Ok(QueueMemory { number, offset, size })
+        };
+        let mut places = |queues: u16, direction: u16| -> Result<Box<[QueueMemory]>> {
+            (0..queues).map(|queue| place(2 * queue + direction)).collect()
+        };
+        let (rx, tx) = (places(config.options.rx_queues, 0)?, places(config.options.tx_queues, 1)?);
+        let control_queue = match features & feature::CTRL_VQ {
+            0 => None,
+            _ => Some(place(2 * most)?),
+        };
+
+        let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
+        // SAFETY: it is for the device, and only its addresses are used here.
+        let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
+        if matches!(packets.addresses(), Addresses::Contiguous(_)) && transport.bypasses_bus(features) {
+            return Err(Error::card(
+                config.name.clone(),
+                "this device bypasses the IOMMU (it does not offer VIRTIO_F_ACCESS_PLATFORM), so over vfio \
+                      it would write into memory outside this process"
+                    .to_string(),
+                Remedy::TakeOverUio {
+                    address: config.name,
+                    step: "start the machine with iommu_platform=on for it".into(),
+                },
+            ));
+        }
+        let rings = DmaMap::of_rings(dma, end, region.pages())?;
+        let state = Mutex::new(State { promiscuous: true, ..State::default() });
+        Ok(Hardware {
+            transport,
+            features,
+            layout,
+            rx,
+            tx,
+            counters: Counters::new(&config),
+            interrupts,
+            control: Mutex::default(),
+            control_queue,
+            rings,
+            packets,
+            state,
+            bus,
+            config,
+        })
+    }
+
+    /// Brings the device from any state to a working one, with empty queues (3.1.1).
+    pub fn bring_up(&self) -> Result<()> {
+        self.bring_up_alone(&mut self.state())
+    }
+
+    /// As [`bring_up`](Hardware::bring_up), with the state locked: no queue can be claimed until the device works.
+    fn bring_up_alone(&self, state: &mut State) -> Result<()> {
+        let transport = &*self.transport;
+        reset(transport, &*self.bus, &self.config.name)?;
+        // SAFETY: the device is reset.
+        unsafe { self.bus.allow_dma()? };
+        // SAFETY: the queues that had them have ended, and the device uses them no more.
+        unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
+        state.taken.clear();
+        state.receiving = 0;
+
+        let reached = negotiate(transport, self.features)?;
+
+        let memory = self.rings.memory();
+        // SAFETY: no slices of the rings' memory are lent.
+        unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
+        let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
+        for (index, queue) in self.rx.iter().enumerate() {
+            self.start_queue(*queue, has_vectors.then_some(index as u16))?;
+        }
+        for queue in &self.tx {
+            self.start_queue(*queue, None)?;
+        }
+        let mut control = None;
+        if let Some(queue) = self.control_queue {
+            self.start_queue(queue, None)?;
+            control = Some(Control {
+                ring: if is_packed(self.features) { self.boxed::<Packed>(queue) } else { self.boxed::<Split>(queue) },
+                doorbell: transport.notify(queue.number)?,
+                memory: memory.clone(),
+                offset: COMMAND,
+                address: self.rings.addresses().at(COMMAND),
+                port: self.config.name.clone(),
+            });
+        }
+        *self.control() = control;
+        transport.set_status(reached | status::DRIVER_OK);
+        self.command_promiscuous(state.promiscuous)
+    }
+
+    fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {
+        let QueueMemory { number, offset, size } = queue;
+        let layout = ring_layout(self.features, size);
+        let base = self.rings.addresses().at(offset);
+        let addresses = QueueAddresses {
+            descriptors: base,
+            driver: base + layout.driver as u64,
+            device: base + layout.device as u64,
+        };
+        match self.transport.start_queue(number, size, &addresses, vector) {
+            true => Ok(()),
+            false => Err(Error::bad_device("it rejects an MSI-X vector that it has")),
+        }
+    }
+
+    pub fn ring<R: DriverRing>(&self, queue: QueueMemory) -> R {
+        R::new(self.rings.memory(), queue.offset, queue.size, self.features & feature::EVENT_IDX != 0)
+    }
+
+    fn boxed<R: DriverRing>(&self, queue: QueueMemory) -> Box<dyn DriverRing> {
+        Box::new(self.ring::<R>(queue))
+    }
+
+    /// Returns the region's device addresses.
+    pub fn packets(&self) -> &Addresses {
+        self.packets.addresses()
+    }
+
+    /// Returns the count of descriptors in the receive rings.
+    pub fn ring_size(&self) -> usize {
+        self.rx.first().map_or(0, |queue| queue.size.into())
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn control(&self) -> MutexGuard<'_, Option<Control>> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a command on the control queue.
+    pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
+        match &mut *self.control() {
+            // A device stopped by the IOMMU does not answer either: that error comes first.
+            Some(control) => {
+                let outcome = control.command(number, data, what);
+                outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
+            }
+            None => Err(Error::unsupported(&self.config.name, what, "the device has no control queue")),
+        }
+    }
+
+    /// Sets promiscuous mode. A device without `CTRL_RX` is always promiscuous (5.1.6.5.1).
+    pub fn set_promiscuous(&self, on: bool) -> Result<()> {
+        self.command_promiscuous(on)?;
+        self.state().promiscuous = on;
+        Ok(())
+    }
+
+    fn command_promiscuous(&self, on: bool) -> Result<()> {
+        if self.features & feature::CTRL_RX != 0 {
+            let mode = [u8::from(on)];
+            self.command(command::RX_PROMISC, &mode, "promiscuous mode")?;
+            self.command(command::RX_ALLMULTI, &mode, "all multicast")?;
+        } else if !on {
+            let why = "the device has no command for it, and is always promiscuous";
+            return Err(Error::unsupported(&self.config.name, "promiscuous mode", why));
+        }
+        Ok(())
+    }
+
+    fn check_bus(&self) -> Result<()> {
+        check_bus(&*self.bus, &self.config.name, |address| self.queue_of(address))
+    }
+
+    /// Fails if the device is gone, or needs a reset.
+    pub fn check_alive(&self) -> Result<()> {
+        self.check_bus()?;
+        let port = || self.config.name.clone();
+        match self.transport.status() {
+            // The unplugging may have begun since the first check.
+            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status", self.bus.when_gone()))),
+            status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::needs_reset(port())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the queue whose ring or descriptors contain a device address.
+    fn queue_of(&self, address: DeviceAddress) -> Option<(&'static str, usize)> {
+        const PAGE: DeviceAddress = !0xFFF;
+        let is_of = |&QueueMemory { offset, size, .. }: &QueueMemory| {
+            let layout = ring_layout(self.features, size);
+            let base = self.rings.addresses().at(offset);
+            // Both formats begin with descriptors, whose first word is the address.
+            // SAFETY: no slices of the rings' memory are lent.
+            let words = unsafe { self.rings.memory().words(offset, 2 * usize::from(size)) };
+            (base..base + layout.len as u64).contains(&address)
+                || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
+        };
+        let found = |direction, queues: &[QueueMemory]| Some((direction, queues.iter().position(is_of)?));
+        found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
+    }
+
+    /// Returns where the device writes a packet in a buffer, behind its header.
+    pub fn placement(&self) -> Placement {
+        Placement::new(self.config.pool.region(), self.config.options.max_frame)
+    }
+
+    /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
+    /// reset; a device that has ended has none.
+    pub fn release(&self, held: &[u32]) -> Result<()> {
+        let mut state = self.state();
+        match self.transport.has_ended() {
+            // SAFETY: the queue that had them has ended, and the device uses them no more.
+            true => unsafe { self.config.pool.give(held) },
+            false => state.quarantined.extend_from_slice(held),
+        }
+        state.held -= 1;
+        if state.held > 0 {
+            return Ok(());
+        }
+        self.bring_up_alone(&mut state)
+    }
+
+    /// Reports that the device has used a buffer that it does not have.
+    #[cold]
+    pub fn report_lie(&self, direction: &str) {
+        let _of_port = span_of(&self.config.name).entered();
+        tracing::warn!(
+            "the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is reset"
+        );
+    }
+}
+
+impl Drop for Hardware {
+    fn drop(&mut self) {
+        if reset(&*self.transport, &*self.bus, &self.config.name).is_ok() {
+            let quarantined = std::mem::take(&mut self.state().quarantined);
+            // SAFETY: as in `release`.
+            unsafe { self.config.pool.give(&quarantined) };
+        } else {
+            // A device that does not answer may still write: leak the memory rather than free it.
+            std::mem::forget(self.rings.memory().clone());
+            std::mem::forget(self.packets.memory().clone());
+        }
+    }
+}
+
+fn is_packed(features: u64) -> bool {
+    features & feature::RING_PACKED != 0
+}
+
+fn ring_layout(features: u64, size: u16) -> Layout {
+    if is_packed(features) { Packed::layout(size) } else { Split::layout(size) }
+}
+
+/// Returns the features to negotiate.
+fn wanted(transport: &dyn Transport) -> u64 {
+    let always = feature::MAC
+        | feature::STATUS
+        | feature::MRG_RXBUF
+        | feature::CTRL_VQ
+        | feature::CTRL_RX
+        | feature::CTRL_MAC_ADDR
+        | feature::MQ
+        | feature::EVENT_IDX;
+    always | transport.wanted()
+}
+
+/// Acknowledges the device and accepts features (3.1.1, steps 2 to 6). Returns the status reached.
+fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
+    transport.set_status(status::ACKNOWLEDGE);
+    let mut reached = status::ACKNOWLEDGE | status::DRIVER;
+    transport.set_status(reached);
+    transport.accept(features);
+    if features & feature::VERSION_1 != 0 {
+        reached |= status::FEATURES_OK;
+        transport.set_status(reached);
+        if transport.status() & status::FEATURES_OK == 0 {
+            transport.set_status(status::FAILED);
+            return Err(Error::bad_device("it rejects features that it has offered"));
+        }
+    }
+    Ok(reached)
+}
+
+/// Resets the device, and waits until the reset is complete (2.4.1): it holds no addresses then.
+fn reset(transport: &dyn Transport, bus: &dyn Bus, port: &str) -> Result<()> {
+    transport.set_status(0);
+    wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
+        u8::MAX => Err(Error::card_gone(port, "device_status", bus.when_gone())),
+        status => Ok(status == 0),
+    })
+}

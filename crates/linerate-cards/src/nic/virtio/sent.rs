@@ -1,0 +1,328 @@
+//! The packets in a transmit queue, in the order in which they were sent.
+
+use std::ops::Range;
+
+use linerate_core::batch::Batch;
+use linerate_core::memory::Locate;
+
+use super::ring::DriverRing;
+use super::vector::Groups;
+
+/// In place of a buffer: a descriptor for a header alone.
+pub(super) const NO_BUFFER: u32 = u32::MAX;
+
+/// A packet's word: its bytes, its count of descriptors, and the [`EARLY`] flag. The count is in the highest byte, so
+/// the fast path compares it without a shift.
+const BYTES: u32 = (1 << COUNT) - 1;
+pub(super) const COUNT: u32 = 24;
+/// The most descriptors of a packet that fit the word: twice the slots of a batch's longest chain.
+pub(super) const MOST: usize = (1 << (31 - COUNT)) - 1;
+const EARLY: u32 = 1 << 31;
+/// The word's count for one descriptor.
+pub(super) const SINGLE: u32 = 1 << COUNT;
+
+/// Descriptors are used in ring order, and a packet's first one is its id:
+///
+/// ```text
+///            clean                         next
+///   [ free | sent | sent | early | sent | free | free ]
+/// ```
+///
+/// A device may use packets out of order: one that returns early waits until all before it have returned.
+pub(super) struct Sent {
+    /// The buffer of each descriptor, or [`NO_BUFFER`].
+    bufs: Box<[u32]>,
+    /// The word of each packet, at its first descriptor; 0 elsewhere.
+    packets: Box<[u32]>,
+    /// The oldest descriptor in use, and the next free one; they never wrap.
+    clean: usize,
+    next: usize,
+    /// Whether any header had a descriptor of its own.
+    has_headers: bool,
+    /// The device uses packets in order, and may report several by the last one (2.7.9, 2.8.9).
+    is_in_order: bool,
+}
+
+/// The result of [`Sent::reclaim`].
+#[derive(Default)]
+pub(super) struct Returned {
+    pub packets: usize,
+    pub slots: usize,
+    pub bytes: usize,
+    /// The device also returned an id that it never had.
+    pub lie: bool,
+}
+
+impl Sent {
+    pub fn new(size: u16, is_in_order: bool) -> Sent {
+        let (bufs, packets) = (vec![0; size.into()].into(), vec![0; size.into()].into());
+        Sent { bufs, packets, clean: 0, next: 0, has_headers: false, is_in_order }
+    }
+
+    /// Returns the count of all descriptors: a power of two.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.bufs.len()
+    }
+
+    /// Returns the count of free descriptors.
+    #[inline(always)]
+    pub fn free(&self) -> usize {
+        self.len() - self.next.wrapping_sub(self.clean)
+    }
+
+    #[inline(always)]
+    fn place(&self, at: usize) -> usize {
+        at & self.len().wrapping_sub(1)
+    }
+
+    /// Returns free entries for packets in one buffer each: the first descriptor, and slices for buffers and words.
+    /// Report the count filled to [`added`](Sent::added).
+    #[inline(always)]
+    pub fn places(&mut self, most: usize) -> (usize, &mut [u32], &mut [u32]) {
+        let first = self.place(self.next);
+        let count = most.min(self.free()).min(self.len() - first);
+        (first, &mut self.bufs[first..][..count], &mut self.packets[first..][..count])
+    }
+
+    /// Commits `count` entries written to [`places`](Sent::places).
+    #[inline(always)]
+    pub fn added(&mut self, count: usize) {
+        self.next = self.next.wrapping_add(count);
+    }
+
+    /// Takes the next free descriptor, which must exist, for a packet of `bytes` bytes in this buffer.
+    #[inline(always)]
+    pub fn push(&mut self, buf: u32, bytes: u32) -> usize {
+        let place = self.place(self.next);
+        (self.bufs[place], self.packets[place]) = (buf, SINGLE | bytes);
+        self.next = self.next.wrapping_add(1);
+        place
+    }
+
+    /// Takes the next free descriptor, which must exist, for this buffer.
+    #[inline(always)]
+    pub fn add(&mut self, buf: u32) -> u16 {
+        let place = self.place(self.next);
+        self.bufs[place] = buf;
+        self.has_headers |= buf == NO_BUFFER;
+        self.next = self.next.wrapping_add(1);
+        place as u16
+    }
+
+    /// Records that a packet of `bytes` bytes is in the last `count` descriptors.
+    #[inline(always)]
+    pub fn note(&mut self, count: usize, bytes: usize) {
+        let first = self.place(self.next.wrapping_sub(count));
+        self.packets[first] = (count as u32) << COUNT | bytes as u32;
+    }
+
+    /// Takes all used packets, and gives their buffers to the batch.
+    #[inline(always)]
+    pub fn reclaim<R: DriverRing>(
+        &mut self,
+        ring: &mut R,
+        batch: &mut Batch,
+        groups: Option<&Groups<impl Locate>>,
+    ) -> Returned {
+        let first = self.clean;
+        let mut returned = Returned::default();
+        for _ in 0..self.len() {
+            let oldest = self.place(self.clean);
+            ring.poll_used();
+            let (used, packets) = (ring.used_run(oldest), &mut self.packets[oldest..]);
+            let (mut count, mut bytes) = groups.map_or((0, 0), |groups| groups.reclaim::<R>(used, packets));
+            while let Some(packet) = packets.get_mut(count)
+                && count < used.len::<R>()
+                && *packet >> COUNT == 1
+                && used.written::<R>(count).is_some()
+            {
+                bytes += (std::mem::take(packet) & BYTES) as usize;
+                count += 1;
+            }
+            ring.advance_used(count);
+            self.clean = self.clean.wrapping_add(count);
+            returned.packets += count;
+            returned.bytes += bytes;
+            let Some((id, _)) = ring.peek_used() else { break };
+            let is_valid = count > 0
+                || if self.is_in_order { self.note_all(id.into(), ring) } else { self.note_early(id.into(), ring) };
+            if !is_valid {
+                returned.lie = true;
+                break;
+            }
+            self.take_early(&mut returned);
+        }
+        self.take_early(&mut returned);
+        returned.slots = self.clean.wrapping_sub(first);
+        if returned.slots > 0 {
+            let start = self.place(first);
+            let wrapped = (start + returned.slots).saturating_sub(self.len());
+            let headers = self.give(start..start + returned.slots - wrapped, batch) + self.give(0..wrapped, batch);
+            returned.slots -= headers;
+        }
+        returned
+    }
+
+    /// Takes early packets whose predecessors have all returned.
+    #[inline(always)]
+    fn take_early(&mut self, returned: &mut Returned) {
+        while self.packets[self.place(self.clean)] & EARLY != 0 {
+            let place = self.place(self.clean);
+            let packet = std::mem::take(&mut self.packets[place]) & !EARLY;
+            returned.packets += 1;
+            returned.bytes += (packet & BYTES) as usize;
+            self.clean = self.clean.wrapping_add((packet >> COUNT) as usize);
+        }
+    }
+
+    /// Flags a packet as early: it has several descriptors, or is not the oldest. Returns false if the id is invalid.
+    #[cold]
+    fn note_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
+        let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
+            return false;
+        };
+        ring.pop_used((*packet >> COUNT) as u16);
+        *packet |= EARLY;
+        true
+    }
+
+    /// Flags the packets up to this one as early. Returns false, without a change, if the id is invalid.
+    #[cold]
+    fn note_all(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
+        let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);
+        let (mut end, mut count) = (self.clean, 0);
+        loop {
+            if end == self.next || self.packets[self.place(end)] & EARLY != 0 || count == ring.most_used() {
+                return false;
+            }
+            if self.place(end) == last {
+                break;
+            }
+            (end, count) = (after(self, end), count + 1);
+        }
+        let mut at = self.clean;
+        for _ in 0..=count {
+            let next = after(self, at);
+            self.note_early(self.place(at), ring);
+            at = next;
+        }
+        true
+    }
+
+    /// Gives the buffers of these descriptors to the batch. Returns the count of headers among them.
+    #[inline(always)]
+    fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
+        let bufs = &self.bufs[places];
+        // SAFETY: the device has used these descriptors, whose buffers are of the batch's pool, and they are free now.
+        let put = |batch: &mut Batch, bufs: &[u32]| unsafe { batch.put(bufs) };
+        if !self.has_headers {
+            put(batch, bufs);
+            return 0;
+        }
+        bufs.iter().filter(|&&buf| buf != NO_BUFFER).for_each(|&buf| put(batch, &[buf]));
+        bufs.iter().filter(|&&buf| buf == NO_BUFFER).count()
+    }
+
+    /// Returns the buffers that the device holds.
+    pub fn held(&self) -> Vec<u32> {
+        let taken =
+            (0..self.next.wrapping_sub(self.clean)).map(|at| self.bufs[self.place(self.clean.wrapping_add(at))]);
+        taken.filter(|&buf| buf != NO_BUFFER).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_core::memory::{Contiguous, Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+    use linerate_core::slot::Slot;
+    use linerate_spec::virtio::packed::{AVAILABLE, USED};
+
+    use super::super::packed::Packed;
+    use super::super::ring::Part;
+    use super::super::ring::tests::{self, part, ring};
+    use super::super::split::Split;
+    use super::*;
+
+    /// A device that reports several packets by the last one: packets of one and of more descriptors, and ids that it cannot
+    /// report.
+    #[test]
+    fn packets_reported_by_the_last_one_all_return() {
+        split_or_packed::<Split>(|memory, first, id, end| {
+            let used = Split::layout(8).device;
+            memory.write(used + 4 + first.0 % 8 * 8, &u32::from(id).to_le_bytes());
+            memory.write(used + 2, &(end.0 as u16).to_le_bytes());
+        });
+        split_or_packed::<Packed>(|memory, first, id, _| {
+            let flags = if (first.1 / 8).is_multiple_of(2) { u64::from(AVAILABLE | USED) } else { 0 };
+            memory.write(first.1 % 8 * 16 + 8, &(u64::from(id) << 32 | flags << 48).to_le_bytes());
+        });
+    }
+
+    /// A place by packets, and by descriptors.
+    type Place = (usize, usize);
+
+    fn split_or_packed<R: DriverRing>(report: impl Fn(&Mapping, Place, u16, Place)) {
+        let pages = Pages::Only(PageSize::Ordinary);
+        let region = RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&region).unwrap());
+        let (mut ring, memory) = ring::<R>(8, false);
+        let (mut sent, mut batch) = (Sent::new(8, true), Batch::new());
+        let none = None::<&Groups<Contiguous>>;
+        let mut at = (0, 0);
+        for round in 0..20 {
+            // Three packets of 1, 2 and 1 descriptors; a cache of the pool has their buffers.
+            batch.alloc(&pool, 4, 60);
+            let bufs: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
+            batch.sent(4);
+            let mut ids = Vec::new();
+            for (n, bufs) in [&bufs[..1], &bufs[1..3], &bufs[3..]].into_iter().enumerate() {
+                let parts: Vec<Part> = bufs.iter().map(|&buf| part(sent.add(buf))).collect();
+                sent.note(parts.len(), 10 << n);
+                ids.push(parts[0].descriptor);
+                ring.add(&parts);
+            }
+            let (middle, end) = ((at.0 + 2, at.1 + 3), (at.0 + 3, at.1 + 4));
+            match round % 2 {
+                0 => report(&memory, at, ids[2], end),
+                _ => {
+                    report(&memory, at, ids[1], middle);
+                    report(&memory, middle, ids[2], end);
+                }
+            }
+            let Returned { packets, slots, bytes, lie } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, slots, bytes, lie), (3, 4, 70, false));
+            assert!(sent.held().is_empty() && sent.free() == 8);
+            at = end;
+        }
+        // The second descriptor of a packet, one that is free, and none.
+        for id in [1, 5, u16::MAX] {
+            let (mut ring, memory) = tests::ring::<R>(8, false);
+            let mut sent = Sent::new(8, true);
+            for buf in 0..3 {
+                let parts = [part(sent.add(2 * buf)), part(sent.add(2 * buf + 1))];
+                sent.note(2, 1);
+                ring.add(&parts);
+            }
+            report(&memory, (0, 0), id, (3, 6));
+            let Returned { packets, lie, .. } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, lie, sent.held().len()), (0, true, 6), "{id}");
+        }
+        batch.clear();
+    }
+
+    /// The longest packet, in as many descriptors as its word can hold.
+    #[test]
+    fn the_most_descriptors_do_not_set_the_early_flag() {
+        for count in [1, 64, MOST] {
+            let mut sent = Sent::new(1 << 15, false);
+            for buf in 0..count {
+                sent.add(buf as u32);
+            }
+            sent.note(count, linerate_core::offload::LONGEST);
+            let word = sent.packets[0];
+            assert_eq!(word & EARLY, 0, "{count} descriptors");
+            assert_eq!(((word >> COUNT) as usize, (word & BYTES) as usize), (count, linerate_core::offload::LONGEST));
+        }
+    }
+}

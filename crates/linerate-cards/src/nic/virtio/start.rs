@@ -1,0 +1,195 @@
+//! Starting and stopping queues.
+
+use std::sync::Arc;
+
+use linerate_core::batch::MAX_CHAIN;
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::Locate;
+use linerate_core::port::QueueCounters;
+use linerate_spec::virtio::{control as command, feature};
+
+use super::hardware::{Hardware, QueueMemory, ZEROS};
+use super::queue::{Reported, VirtioRx, VirtioTx};
+use super::ring::{DriverRing, HeaderLayout};
+use super::sent::Sent;
+use super::vector::{Groups, Rule};
+
+impl Hardware {
+    /// Returns loops over groups of packets, if wanted and possible.
+    fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
+        let HeaderLayout { len, mergeable, separate, .. } = self.layout;
+        let (addresses, header) = (addresses.clone(), len as usize);
+        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
+        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
+    }
+
+    /// Starts a receive queue: from here on the device owns all its buffers.
+    pub fn start_rx<R: DriverRing, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioRx<R, L>> {
+        let memory = self.claim(self.rx[usize::from(queue)], "receive", queue)?;
+        let started = self.fill(queue, memory, counters, addresses);
+        match started {
+            Ok(rx) => self.receive_if_ready().map(|()| rx),
+            Err(error) => {
+                self.unclaim(memory.number);
+                Err(error)
+            }
+        }
+    }
+
+    fn fill<R: DriverRing, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        memory: QueueMemory,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioRx<R, L>> {
+        let pool = &self.config.pool;
+        let count = usize::from(memory.size / self.layout.descriptors());
+        let reservation = pool.reserve(count + MAX_CHAIN)?;
+        let doorbell = self.transport.notify(memory.number)?;
+        let Some(bufs) = pool.take(count) else {
+            return Err(Error::pool_exhausted(pool.available(), count));
+        };
+        let placement = self.placement();
+        let header = self.layout.len as usize;
+        let room = (header + placement.room()).min(usize::from(u16::MAX));
+        let longest_single = self.config.options.max_frame.min(room - header);
+        let mut rx = VirtioRx::<R, L> {
+            ring: self.ring(memory),
+            bufs: bufs.into(),
+            layout: self.layout,
+            doorbell,
+            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
+            addresses,
+            placement,
+            room: room as u32,
+            longest: self.config.options.max_frame,
+            longest_single,
+            pool: pool.clone(),
+            counters,
+            missing: 0,
+            slots: 0,
+            so_far: 0,
+            partial: Vec::with_capacity(MAX_CHAIN),
+            dropping: false,
+            too_long: false,
+            broken: false,
+            reported: Reported::default(),
+            interrupt: self.interrupts.get(usize::from(queue)).cloned(),
+            hardware: self.clone(),
+            _reservation: reservation,
+        };
+        (0..count).for_each(|index| rx.refill(index));
+        if rx.ring.publish(false) {
+            rx.doorbell.ring();
+        }
+        Ok(rx)
+    }
+
+    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
+    fn receive_if_ready(&self) -> Result<()> {
+        let mut state = self.state();
+        state.receiving += 1;
+        let all = state.receiving == self.config.options.rx_queues;
+        drop(state);
+        // Without this feature, the transport has enabled them.
+        if all && self.config.options.rx_queues > 1 && self.features & feature::MQ != 0 {
+            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
+            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a transmit queue.
+    pub fn start_tx<R: DriverRing, L: Locate>(
+        self: &Arc<Self>,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+        addresses: L,
+    ) -> Result<VirtioTx<R, L>> {
+        let memory = self.claim(self.tx[usize::from(queue)], "transmit", queue)?;
+        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
+        let pool = &self.config.pool;
+        Ok(VirtioTx {
+            ring: self.ring(memory),
+            sent: Sent::new(memory.size, self.features & feature::IN_ORDER != 0),
+            layout: self.layout,
+            doorbell,
+            groups: self.groups(&addresses, self.config.options.max_frame),
+            addresses,
+            zeros: self.rings.addresses().at(ZEROS),
+            longest: self.config.options.max_frame,
+            features: self.features,
+            pool: pool.clone(),
+            counters,
+            broken: false,
+            stopped: false,
+            hardware: self.clone(),
+        })
+    }
+
+    /// Takes a queue, which is its owner's while that has its counters, and the device's until all are free.
+    fn claim(&self, memory: QueueMemory, direction: &'static str, queue: u16) -> Result<QueueMemory> {
+        self.check_alive()?;
+        let mut state = self.state();
+        if state.taken.contains(&memory.number) {
+            return Err(Error::queue_taken(&self.config.name, direction, queue));
+        }
+        state.taken.push(memory.number);
+        state.held += 1;
+        Ok(memory)
+    }
+
+    /// Undoes a claim whose queue did not start.
+    fn unclaim(&self, number: u16) {
+        let mut state = self.state();
+        state.taken.retain(|taken| *taken != number);
+        state.held -= 1;
+    }
+}
+
+impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.bufs.is_empty() {
+            return Ok(());
+        }
+        self.ring.forbid_interrupts();
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        // SAFETY: their slots, of the queue's pool, are gone.
+        unsafe { self.pool.give(&partial) };
+        let held = std::mem::take(&mut self.bufs);
+        self.hardware.release(&held)
+    }
+}
+
+impl<R: DriverRing, L: Locate> Drop for VirtioRx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
+    /// Stops the queue; further calls do nothing.
+    pub fn halt(&mut self) -> Result<()> {
+        if self.stopped {
+            return Ok(());
+        }
+        self.stopped = true;
+        let held = self.sent.held();
+        // Given to this queue, and not sent.
+        self.counters.moved_packets(0, held.len(), 0);
+        self.hardware.release(&held)
+    }
+}
+
+impl<R: DriverRing, L: Locate> Drop for VirtioTx<R, L> {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}

@@ -1,0 +1,164 @@
+//! Several packets at a time, with the processor's vector instructions: groups of packets that have one descriptor
+//! each and return in order. The loops over single packets handle everything else. They are the reference; a queue
+//! behaves the same with either.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use linerate_core::memory::{Locate, Placement, View};
+use linerate_core::port::Vectors;
+use linerate_core::slot::Slot;
+#[cfg(target_arch = "x86_64")]
+use linerate_spec::virtio::header;
+
+use super::ring::{AvailableRun, DriverRing, UsedRun};
+
+/// The fewest packets worth a vector loop: two groups of AVX2, one of AVX-512.
+pub const SMALLEST: usize = 8;
+
+/// The constants of a queue's packets.
+// Only read on processors with vectors.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub struct Rule<L> {
+    /// The region's device addresses.
+    pub addresses: L,
+    /// Where the data begins in a buffer, behind the header.
+    pub placement: Placement,
+    /// Length of a header in bytes.
+    pub header: usize,
+    /// The header contains the packet's count of buffers.
+    pub mergeable: bool,
+    /// The longest packet.
+    pub longest: usize,
+}
+
+/// A queue's loops over groups. A value exists only if the processor has the instructions.
+pub struct Groups<L> {
+    // Only read on processors with vectors.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    rule: Rule<L>,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    width: Vectors,
+}
+
+impl<L> Groups<L> {
+    /// Returns the loops that are wanted, if the processor has any.
+    pub fn choose(wanted: Vectors, rule: Rule<L>) -> Option<Groups<L>> {
+        Some(Groups { rule, width: wanted.widest()? })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<L: Locate> Groups<L> {
+    /// Replaces the buffers of groups of received packets by fresh ones, which are made available in their places.
+    /// Ends at a group with anything but whole packets in order, or at the end of a slice. Returns the count of
+    /// packets and their bytes. `view` is the region's.
+    #[inline(always)]
+    pub fn take<R: DriverRing>(
+        &self,
+        used: UsedRun<'_>,
+        available: AvailableRun<'_>,
+        bufs: &mut [u32],
+        slots: &mut [Slot],
+        fresh: &[u32],
+        view: View<'_>,
+    ) -> (usize, usize) {
+        if !used.has_at_least::<R>(SMALLEST) {
+            return (0, 0);
+        }
+        // SAFETY: `choose` checked for these instructions.
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
+                _ => avx2::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
+            }
+        }
+    }
+
+    /// Adds groups of packets in one buffer each, and records their buffers and words. Ends at a group with anything
+    /// else, or at the end of a slice. Returns the count of packets. `view` is the region's.
+    #[inline(always)]
+    pub fn fill<R: DriverRing>(
+        &self,
+        available: AvailableRun<'_>,
+        bufs: &mut [u32],
+        packets: &mut [u32],
+        slots: &[Slot],
+        view: View<'_>,
+    ) -> usize {
+        // SAFETY: as above.
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
+                _ => avx2::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
+            }
+        }
+    }
+
+    /// Takes groups of used packets in order. Ends at a group with anything else, or at the end of a slice. Returns
+    /// the count of packets and their bytes.
+    #[inline(always)]
+    pub fn reclaim<R: DriverRing>(&self, used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
+        if !used.has_at_least::<R>(SMALLEST) {
+            return (0, 0);
+        }
+        // SAFETY: as above.
+        unsafe {
+            match self.width {
+                Vectors::Avx512 => avx512::reclaim::<R>(used, packets),
+                _ => avx2::reclaim::<R>(used, packets),
+            }
+        }
+    }
+}
+
+/// Returns whether the headers at these places of the region have a buffer count of 1, or 0, which means the same.
+///
+/// # Safety
+/// Whole headers lie at these places.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
+    let all = places.iter().fold(0, |all, &at| {
+        // SAFETY: the caller promises it; a volatile read, since the device may write the header again.
+        all | unsafe {
+            let buffers = view.base().as_ptr().add(at as usize + header::NUM_BUFFERS);
+            buffers.cast::<u16>().read_volatile()
+        }
+    });
+    all <= 1
+}
+
+/// Stands in on other processors, where a queue never has groups.
+#[cfg(not(target_arch = "x86_64"))]
+impl<L> Groups<L> {
+    pub fn take<R: DriverRing>(
+        &self,
+        _: UsedRun<'_>,
+        _: AvailableRun<'_>,
+        _: &mut [u32],
+        _: &mut [Slot],
+        _: &[u32],
+        _: View<'_>,
+    ) -> (usize, usize) {
+        (0, 0)
+    }
+
+    pub fn fill<R: DriverRing>(
+        &self,
+        _: AvailableRun<'_>,
+        _: &mut [u32],
+        _: &mut [u32],
+        _: &[Slot],
+        _: View<'_>,
+    ) -> usize {
+        0
+    }
+
+    pub fn reclaim<R: DriverRing>(&self, _: UsedRun<'_>, _: &mut [u32]) -> (usize, usize) {
+        (0, 0)
+    }
+}

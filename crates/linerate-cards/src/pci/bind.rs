@@ -1,0 +1,308 @@
+//! Taking a card from the kernel, and giving it back.
+//!
+//! A card is never taken silently: one whose interface is up, has an address or a route is refused unless forced.
+//! Taken cards are recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was
+//! killed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use linerate_core::error::{Remedy, Result};
+use linerate_core::port::Access;
+
+use super::NetworkCard;
+use super::sysfs::group_members;
+
+/// The record in `/run/linerate` of a card taken from a kernel driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The card's address.
+    pub address: String,
+    /// The driver that the card was taken from, if any.
+    pub driver: Option<String>,
+    /// Its interfaces at that time.
+    pub interfaces: Vec<String>,
+    /// The process that took it for itself; none after `linerate bind`.
+    pub process: Option<u32>,
+}
+
+const NOTES: &str = "/run/linerate";
+const DRIVERS: &str = "/sys/bus/pci/drivers";
+const VFIO_DRIVER: &str = "vfio-pci";
+const UIO_DRIVER: &str = "uio_pci_generic";
+
+/// Returns whether this driver leaves the card to programs.
+pub(super) fn is_for_programs(driver: Option<&str>) -> bool {
+    matches!(driver, None | Some(VFIO_DRIVER | UIO_DRIVER | "igb_uio"))
+}
+
+/// Returns whether this is vfio's driver.
+pub(super) fn is_vfio(driver: Option<&str>) -> bool {
+    driver == Some(VFIO_DRIVER)
+}
+
+/// A card taken until this value is dropped.
+pub(super) struct Claim {
+    address: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Err(error) = give_back(&self.address) {
+            tracing::error!(card = self.address, "the card was not given back: {}", error.with_hint());
+        }
+    }
+}
+
+/// Takes the card until the claim is dropped; `None` if it is bound to a driver for programs already.
+pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<Option<Claim>> {
+    if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
+        return Ok(None);
+    }
+    take_for(card, access, force, Some(std::process::id()))?;
+    Ok(Some(Claim { address: card.address.clone() }))
+}
+
+/// Takes a card from its driver, until [`give_back`].
+///
+/// # Errors
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed module is not loaded,
+/// there is no IOMMU for vfio, or privileges are missing.
+pub fn take(card: &NetworkCard, access: Access, force: bool) -> Result<()> {
+    take_for(card, access, force, None)
+}
+
+fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32>) -> Result<()> {
+    let reasons = in_use(card);
+    if !reasons.is_empty() && !force {
+        return Err(card.error(
+            format!("Linux is using it: {}; taking it would break that", reasons.join(", ")),
+            Remedy::TakeByForce { address: card.address.clone() },
+        ));
+    }
+    let driver = match access {
+        Access::Vfio | Access::Either if card.iommu_group.is_some() => Some(VFIO_DRIVER),
+        Access::Vfio => {
+            return Err(card.error(
+                "it has no IOMMU group: the machine has no IOMMU, or it is off",
+                card.over_uio("boot with intel_iommu=on or amd_iommu=on"),
+            ));
+        }
+        // Polling needs no driver.
+        _ => Path::new(DRIVERS).join(UIO_DRIVER).exists().then_some(UIO_DRIVER),
+    };
+    if driver == Some(VFIO_DRIVER) && !Path::new(DRIVERS).join(VFIO_DRIVER).exists() {
+        return Err(card.error("the kernel's module vfio-pci is not loaded", "sudo modprobe vfio-pci"));
+    }
+    if card.driver.as_deref() == driver {
+        return Ok(());
+    }
+    // A card already taken keeps the driver that it was taken from first.
+    let earlier = taken().into_iter().find(|taken| taken.address == card.address);
+    let note = Taken {
+        address: card.address.clone(),
+        driver: earlier.as_ref().map_or_else(|| card.driver.clone(), |taken| taken.driver.clone()),
+        interfaces: earlier.map_or_else(|| card.interfaces.clone(), |taken| taken.interfaces),
+        process,
+    };
+    write_note(&note).map_err(|error| refused(card, &error))?;
+    let moved = unbind(card).and_then(|()| match driver {
+        Some(driver) => bind(card, driver),
+        None => Ok(()),
+    });
+    moved.map_err(|error| {
+        let _ = give_back(&card.address);
+        refused(card, &error)
+    })
+}
+
+/// Gives a card back to the driver that it came from, or to the one that Linux would choose.
+///
+/// # Errors
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) without privileges, or if no driver takes the card.
+pub fn give_back(address: &str) -> Result<()> {
+    let card = NetworkCard::find(address)?;
+    let note = taken().into_iter().find(|taken| taken.address == card.address);
+    if !is_for_programs(card.driver.as_deref()) {
+        // The card is back already.
+        let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
+        return Ok(());
+    }
+    let folder = card.folder();
+    unbind(&card)
+        .and_then(|()| fs::write(folder.join("driver_override"), "\n"))
+        .map_err(|error| refused(&card, &error))?;
+    let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
+    let wanted = note.and_then(|note| note.driver);
+    match &wanted {
+        // Linux might not choose this driver by itself.
+        Some(driver) => fs::write(Path::new(DRIVERS).join(driver).join("bind"), &card.address),
+        None => fs::write("/sys/bus/pci/drivers_probe", &card.address),
+    }
+    .map_err(|error| {
+        let driver = wanted.as_deref().unwrap_or("its driver");
+        card.error(format!("{driver} did not take it back: {error}"), format!("sudo modprobe {driver}, then again"))
+    })
+}
+
+/// Returns the records of taken cards.
+pub fn taken() -> Vec<Taken> {
+    let entries = fs::read_dir(NOTES).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let text = fs::read_to_string(entry.path()).ok()?;
+            let value = |key: &str| {
+                text.lines()
+                    .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+                    .filter(|value| !value.is_empty())
+            };
+            Some(Taken {
+                address: entry.file_name().to_string_lossy().into_owned(),
+                driver: value("driver").map(str::to_string),
+                interfaces: value("interfaces")
+                    .map(|list| list.split(',').map(str::to_string).collect())
+                    .unwrap_or_default(),
+                process: value("process").and_then(|process| process.parse().ok()),
+            })
+        })
+        .collect()
+}
+
+impl Taken {
+    /// Returns whether the process that took the card ended without giving it back.
+    pub fn is_left_behind(&self) -> bool {
+        self.process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+    }
+}
+
+fn write_note(taken: &Taken) -> io::Result<()> {
+    fs::create_dir_all(NOTES)?;
+    let text = format!(
+        "driver={}\ninterfaces={}\nprocess={}\n",
+        taken.driver.as_deref().unwrap_or(""),
+        taken.interfaces.join(","),
+        taken.process.map_or_else(String::new, |process| process.to_string()),
+    );
+    fs::write(PathBuf::from(NOTES).join(&taken.address), text)
+}
+
+fn refused(card: &NetworkCard, error: &io::Error) -> linerate_core::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => card.error(
+            "taking a card from the kernel, or giving it back, needs root",
+            Remedy::Take { address: card.address.clone() },
+        ),
+        _ => card.error(format!("the kernel did not rebind it: {error}"), "dmesg, which may have the reason"),
+    }
+}
+
+fn unbind(card: &NetworkCard) -> io::Result<()> {
+    match fs::write(card.folder().join("driver/unbind"), &card.address) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // no driver is bound
+        outcome => outcome,
+    }
+}
+
+fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
+    fs::write(card.folder().join("driver_override"), driver)?;
+    fs::write("/sys/bus/pci/drivers_probe", &card.address)?;
+    match NetworkCard::find(&card.address) {
+        Ok(now) if now.driver.as_deref() == Some(driver) => Ok(()),
+        _ => Err(io::Error::other(format!("{driver} did not take it"))),
+    }
+}
+
+/// Returns Linux's uses of the card: `eth0 is up`, `eth0 has the address 10.0.0.1` ...
+pub fn in_use(card: &NetworkCard) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for interface in &card.interfaces {
+        let folder = Path::new("/sys/class/net").join(interface);
+        const IFF_UP: u32 = 1;
+        let flags = fs::read_to_string(folder.join("flags")).unwrap_or_default();
+        if u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & IFF_UP != 0) {
+            reasons.push(format!("{interface} is up"));
+        }
+        for address in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+            if address.interface_name == *interface
+                && let Some(storage) = address.address
+            {
+                let ip = storage.as_sockaddr_in().map(|v4| v4.ip().to_string());
+                let ip = ip.or_else(|| storage.as_sockaddr_in6().map(|v6| v6.ip().to_string()));
+                reasons.extend(ip.map(|ip| format!("{interface} has the address {ip}")));
+            }
+        }
+        let uses = |table: &str, column: usize| {
+            let text = fs::read_to_string(table).unwrap_or_default();
+            text.lines().any(|line| line.split_whitespace().nth(column) == Some(interface))
+        };
+        if uses("/proc/net/route", 0) || uses("/proc/net/ipv6_route", 9) {
+            reasons.push(format!("{interface} has routes"));
+        }
+        if let Ok(master) = fs::read_link(folder.join("master")) {
+            let master = master.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            reasons.push(format!("{interface} belongs to {master}"));
+        }
+    }
+    reasons
+}
+
+/// Returns the card's interface that has a default route: without it, the machine may not be reached any more.
+pub fn default_route(card: &NetworkCard) -> Option<&str> {
+    let [v4, v6] =
+        ["/proc/net/route", "/proc/net/ipv6_route"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    card.interfaces.iter().map(String::as_str).find(|interface| has_default_route(interface, &v4, &v6))
+}
+
+/// Reads the kernel's tables of IPv4 routes (interface, destination, …, mask) and of IPv6 (destination, length, …,
+/// interface).
+fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
+    let fields = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+    let zero = |field: Option<&String>| field.is_some_and(|field| field.bytes().all(|digit| digit == b'0'));
+    let is = |field: Option<&String>| field.is_some_and(|field| field == interface);
+    v4.lines().map(fields).any(|route| is(route.first()) && zero(route.get(1)) && zero(route.get(7)))
+        || v6.lines().map(fields).any(|route| is(route.get(9)) && zero(route.first()) && zero(route.get(1)))
+}
+
+/// Returns what makes a card usable, or, for the card of the default route, what shares it with Linux.
+pub(super) fn advice(card: &NetworkCard) -> Remedy {
+    match default_route(card) {
+        Some(interface) => format!(
+            "the default route is over {interface}: share the card instead, as xdp:{interface}?flow=udp:4321, or use \
+             another"
+        )
+        .into(),
+        None => Remedy::Take { address: card.address.clone() },
+    }
+}
+
+/// Returns other devices in the card's IOMMU group, with their drivers. They cannot be used otherwise while a program
+/// has the card.
+pub fn companions(card: &NetworkCard) -> Vec<String> {
+    let Some(group) = card.iommu_group else { return Vec::new() };
+    let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);
+    others.map(|(address, driver)| format!("{address} ({})", driver.as_deref().unwrap_or("no driver"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tables as Linux prints them.
+    #[test]
+    fn the_interface_of_the_default_route_is_found() {
+        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                  eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let zero = "0".repeat(32);
+        let route = |to: &str, len: &str, interface: &str| {
+            format!("{to} {len} {zero} 00 {zero} 00000400 00000001 00000000 00000003 {interface}\n")
+        };
+        let v6 = route(&zero, "00", "eth2") + &route("fe800000000000000000000000000000", "40", "eth3");
+        for (interface, is_default) in
+            [("eth0", true), ("eth1", false), ("eth2", true), ("eth3", false), ("eth", false)]
+        {
+            assert_eq!(has_default_route(interface, v4, &v6), is_default, "{interface}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Access to a PCI device: finding it, taking it from the kernel, its configuration space, registers, memory and
+//! interrupts.
+//!
+//! - `sysfs`: the machine's cards, as Linux sees them: [`network_cards`]
+//! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
+//! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
+//! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
+//! - `config`: configuration space; `fault`: accesses that the IOMMU stopped
+//! - `uio`, `vfio`: the kernel's two interfaces to a card
+//!
+//! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
+//! [`crate::nic`].
+
+mod bar;
+mod bind;
+mod bus;
+pub mod config;
+mod fault;
+mod port_io;
+mod sysfs;
+mod uio;
+mod vfio;
+
+use std::sync::Arc;
+
+pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
+pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
+pub use bus::interrupts;
+pub use bus::{Bus, PciDevice};
+pub use fault::Fault;
+use linerate_core::error::Result;
+pub use linerate_core::event::Interrupt;
+use linerate_core::port::Take;
+pub use port_io::IoPorts;
+pub use sysfs::{NetworkCard, network_cards};
+
+/// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
+/// it first, and given back when the last user of the device is gone.
+///
+/// Also returns the interface used, for display.
+///
+/// # Errors
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the obstacle, and the command that removes it.
+pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
+    let claim = match wanted {
+        Some(Take { access, force }) => bind::claim(card, access, force)?,
+        None => None,
+    };
+    let card = NetworkCard::find(&card.address)?;
+    let driver = card.driver.as_deref();
+    if !bind::is_for_programs(driver) {
+        let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
+        return Err(card.error(why, bind::advice(&card)));
+    }
+    if bind::is_vfio(driver) {
+        let device = vfio::Vfio::open(&card, claim)?;
+        let kind = device.kind();
+        return Ok((device, kind));
+    }
+    Ok((uio::Uio::open(&card, claim)?, "uio"))
+}

@@ -1,0 +1,79 @@
+//! The kinds of ports whose driver is in this crate: `0000:03:00.0`, and `vfio-user:PATH`.
+#![allow(unsafe_code)]
+
+use linerate_core::error::Result;
+use linerate_core::port::{
+    Address, Behind, Config, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption, QUEUES,
+    RING, VECTORS,
+};
+
+use crate::nic;
+use crate::pci::{self, NetworkCard};
+use crate::vfio_user::VfioUser;
+
+/// The options of a driver.
+const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, VECTORS];
+
+/// A card by its PCI address.
+pub static CARD: PortKind = PortKind {
+    about: Description {
+        form: Form::Other("PCI addresses", is_address),
+        options: DRIVER,
+        example: "0000:03:00.0",
+        what: "a card by its PCI address, over vfio or uio",
+        page: "cards.md",
+        maturity: Maturity::Others,
+        behind: Behind::Card,
+        ..Description::new("pci", Address::Text)
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let config = opening.config;
+    let card = NetworkCard::find(opening.name.short())?;
+    let (what, driver) = nic::known(&card.address, card.vendor, card.device)?;
+    let (device, access) = pci::open(&card, config.options.take)?;
+    let config = Config { description: format!("{what} ({access})"), device: card.device, ..config };
+    // SAFETY: `device` goes to this driver alone, and no other has the card: vfio opens a card once, uio's is locked.
+    unsafe { nic::drive(driver, device, config) }
+}
+
+/// `domain:bus:device.function` in hexadecimal, as `0000:03:00.0`; the domain may be left out.
+fn is_address(text: &str) -> bool {
+    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
+    let Some((path, function)) = text.split_once('.') else { return false };
+    let parts: Vec<&str> = path.split(':').collect();
+    hex(function, 1)
+        && match parts[..] {
+            [bus, device] => hex(bus, 2) && hex(device, 2),
+            [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
+            _ => false,
+        }
+}
+
+/// `vfio-user:PATH`
+pub static VFIO_USER: PortKind = PortKind {
+    about: Description {
+        options: DRIVER,
+        feature: "vfio-user",
+        example: "vfio-user:/tmp/a",
+        what: "a card that another process serves, as linerate sim does",
+        page: "model.md",
+        no_link: "is the wire of the served card plugged in?",
+        maturity: Maturity::Others,
+        behind: Behind::ServedCard,
+        ..Description::new("vfio-user", Address::Socket)
+    },
+    open: &open_served,
+};
+
+fn open_served(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let (name, config) = (opening.name, opening.config);
+    let device = VfioUser::connect(name.rest())?;
+    let (vendor, number) = device.identity()?;
+    let (what, driver) = nic::known(name.short(), vendor, number)?;
+    let config = Config { description: format!("{what} (vfio-user)"), device: number, ..config };
+    // SAFETY: `device` goes to this driver alone, and its server has one client at a time.
+    unsafe { nic::drive_served(driver, device, config) }
+}

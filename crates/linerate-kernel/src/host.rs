@@ -1,0 +1,104 @@
+//! The kernel's network stack behind an interface (`IF^`, netmap(4)). Packets that Linux sends to the interface are
+//! received here and do not reach the wire. Packets sent here are received by Linux as if from the wire.
+//!
+//! Two programs of four instructions do it, at the interface's egress and a hidden TAP interface's ingress (kernel
+//! documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They are detached with the port, or the process.
+//!
+//! [`Alone`] drops Linux's packets instead, for an interface that a program has exclusively.
+
+use linerate_core::error::Result;
+use linerate_core::port::{Address, Config, Description, Device, Form, Opening, PortKind};
+
+use super::bpf::{Kind, Link, Program, Turn, Way};
+use super::instructions::{Assembler, R};
+use super::interface::Interface;
+use super::port::KernelPort;
+use super::tap::{TAP, Tap};
+
+/// `netmap:IF^`
+pub static STACK: PortKind = PortKind {
+    about: Description {
+        form: Form::STACK,
+        example: "netmap:eth0^",
+        what: "the kernel's network stack, detached from the interface",
+        prefix: "netmap",
+        address: Address::Text,
+        ..TAP.about
+    },
+    open: &open,
+};
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let interface = Interface::open(opening.name.rest().trim_end_matches('^'))?;
+    Ok(Box::new(open_stack(&interface, opening.config)?))
+}
+
+/// `bpf_redirect`: sends to an interface; with `INGRESS`, into the stack as received from it.
+const REDIRECT: i32 = 23;
+const INGRESS: i32 = 1;
+
+/// `TC_ACT_SHOT`
+const DROP: i32 = 2;
+
+/// Detaches an interface from Linux, as netmap does, until dropped: sets it up, and drops the packets that Linux
+/// sends to it. Packets of AF_XDP sockets do not pass the program.
+pub(super) struct Alone {
+    /// The interface, if it must be set down again.
+    was_down: Option<Interface>,
+    _silence: Option<Link>,
+}
+
+impl Alone {
+    /// # Errors
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be set up.
+    pub fn new(interface: &Interface) -> Result<Alone> {
+        // Without TCX (before Linux 6.6) Linux keeps sending.
+        let silence = || -> std::io::Result<Link> {
+            let mut code = Assembler::default();
+            code.set(R(0), DROP);
+            code.exit();
+            let program = Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)?;
+            program.attach_to_traffic(interface.index(), Way::Out, Turn::Last)
+        };
+        let _silence = silence().ok();
+        let was_down = if interface.is_up()? { None } else { Some(Interface::open(interface.name())?) };
+        was_down.as_ref().map(Interface::set_up).transpose()?;
+        Ok(Alone { was_down, _silence })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // The interface may be gone.
+        let _ = self.was_down.take().map(|interface| interface.set_down());
+    }
+}
+
+/// Loads a program that redirects all packets to an interface.
+fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
+    let mut code = Assembler::default();
+    code.set(R(1), interface.index() as i32);
+    code.set(R(2), flags);
+    code.call(REDIRECT);
+    code.exit();
+    Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)
+}
+
+/// Opens the network stack behind an interface.
+///
+/// # Errors
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): a kernel before 6.6, no privilege.
+pub fn open_stack(interface: &Interface, config: Config) -> Result<KernelPort<Tap>> {
+    Tap::hidden(config, |tap| {
+        let attach = || -> std::io::Result<[Link; 2]> {
+            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out, Turn::First)?;
+            let back = redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), Way::In, Turn::First)?;
+            Ok([out, back])
+        };
+        attach().map_err(|error| {
+            let why = format!("cannot detach it from Linux: {error}");
+            let mend = "it needs Linux 6.6 and the capabilities CAP_NET_ADMIN and CAP_BPF, for example as root";
+            linerate_core::Error::interface(interface.name().to_string(), why, mend.to_string())
+        })
+    })
+}

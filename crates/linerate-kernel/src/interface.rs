@@ -1,0 +1,317 @@
+//! An interface of Linux and its current state (netdevice(7), ethtool's ioctl).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use linerate_core::error::{Error, ErrorKind, Remedy, Result};
+use linerate_core::port::{FRAME_HEADERS, Link, MacAddress};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+/// One of the kernel's interfaces, in the process's network namespace.
+pub struct Interface {
+    name: String,
+    index: u32,
+    socket: OwnedFd,
+}
+
+// From linux/ethtool.h.
+const GET_DRIVER: u32 = 0x03;
+const GET_CHANNELS: u32 = 0x3C;
+
+/// `struct ethtool_drvinfo`
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+/// `struct ethtool_channels`
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// The longest frames that an interface sends. It drops longer ones: only it would count them, and through a packet socket
+/// the kernel would try again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct LongestFrame {
+    untagged: usize,
+    /// With a VLAN tag.
+    pub tagged: usize,
+}
+
+/// Bytes in front of a payload without a tag.
+const ETHERNET_HEADER: usize = 14;
+
+impl LongestFrame {
+    /// The same for all frames.
+    #[cfg(test)]
+    pub fn any(len: usize) -> LongestFrame {
+        LongestFrame { untagged: len, tagged: len }
+    }
+
+    /// Returns whether a frame of this length, which begins with `first`, is sent.
+    #[inline(always)]
+    pub fn fits(self, len: usize, first: &[u8]) -> bool {
+        len <= self.untagged || len <= self.tagged && matches!(first.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]))
+    }
+}
+
+impl Interface {
+    /// Looks up an interface.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn open(name: &str) -> Result<Interface> {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| Error::system("socket(AF_INET)", error))?;
+        let index = netdevice::name_to_index(&socket, name).map_err(|_| {
+            let why = format!("there is no such interface; there are {}", netdevice_names(&socket).join(", "));
+            Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Do("see: ip link".into()))
+        })?;
+        Ok(Interface { name: name.to_string(), index, socket })
+    }
+
+    /// Looks up an interface, or one of its queues: `eth0-2` is a queue of `eth0`, unless it is an interface.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn open_queue(name: &str) -> Result<(Interface, Option<u32>)> {
+        match (Interface::open(name), name.rsplit_once('-')) {
+            (Err(error), Some((interface, queue))) => match queue.parse() {
+                Ok(queue) => Ok((Interface::open(interface)?, Some(queue))),
+                Err(_) => Err(error),
+            },
+            (interface, _) => Ok((interface?, None)),
+        }
+    }
+
+    /// Returns all interfaces except the loopback.
+    pub fn all() -> Vec<Interface> {
+        let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
+            return Vec::new();
+        };
+        netdevice_names(&socket)
+            .iter()
+            .filter(|name| *name != "lo")
+            .filter_map(|name| Interface::open(name).ok())
+            .collect()
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Calls an ioctl of netdevice(7).
+    fn ask(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
+        let mut ask = request_for(&self.name, argument);
+        // SAFETY: the kernel reads and writes one `ifreq`; the memory that ethtool's points to outlives the call.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ask) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ask) }
+    }
+
+    /// Calls ethtool's ioctl with one of its structures, all of which begin with the command.
+    pub(super) fn ethtool<T>(&self, part: &mut T) -> io::Result<()> {
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *part).cast() };
+        self.ask(libc::SIOCETHTOOL, argument).map(drop)
+    }
+
+    /// Returns flags such as `IFF_UP`.
+    fn flags(&self) -> io::Result<libc::c_short> {
+        let answer = self.ask(libc::SIOCGIFFLAGS, number(0))?;
+        // SAFETY: the kernel has filled in this variant.
+        Ok(unsafe { answer.ifr_ifru.ifru_flags })
+    }
+
+    /// Fails if the interface is gone, even if another one has its name now.
+    pub fn check(&self) -> Result<()> {
+        match netdevice::name_to_index(&self.socket, &self.name) {
+            Ok(index) if index == self.index => Ok(()),
+            _ => Err(Error::interface_gone(&self.name)),
+        }
+    }
+
+    /// Fails if packets of the interface have no Ethernet headers, as those of tun, WireGuard and ppp have not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`], [`ErrorKind::Gone`].
+    pub fn check_ethernet(&self) -> Result<()> {
+        let answer = self.ask(libc::SIOCGIFHWADDR, number(0)).map_err(|_| self.gone())?;
+        // SAFETY: the kernel has filled in this variant.
+        match unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family {
+            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
+            kind => Err(Error::interface(
+                &self.name,
+                format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
+                "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
+            )),
+        }
+    }
+
+    /// Returns the longest payload of a frame.
+    pub fn mtu(&self) -> Result<usize> {
+        let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
+        // SAFETY: the kernel has filled in this variant.
+        Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
+    }
+
+    /// Returns the longest frames that it sends, of at most `most` bytes.
+    pub fn longest_frame(&self, most: usize) -> Result<LongestFrame> {
+        let mtu = self.mtu()?;
+        Ok(LongestFrame { untagged: most.min(mtu + ETHERNET_HEADER), tagged: most.min(mtu + FRAME_HEADERS) })
+    }
+
+    /// Sets the longest payload of a frame.
+    pub fn set_mtu(&self, mtu: usize) -> Result<()> {
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
+        self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
+    }
+
+    /// Returns whether the interface is set up; it may have no carrier.
+    pub fn is_up(&self) -> Result<bool> {
+        Ok(i32::from(self.flags().map_err(|_| self.gone())?) & libc::IFF_UP != 0)
+    }
+
+    /// Sets the interface up.
+    pub fn set_up(&self) -> Result<()> {
+        self.set_flags(|flags| flags | libc::IFF_UP as libc::c_short).map_err(|error| self.refused("set it up", &error))
+    }
+
+    /// Sets the interface down.
+    pub fn set_down(&self) -> Result<()> {
+        let down = |flags| flags & !(libc::IFF_UP as libc::c_short);
+        self.set_flags(down).map_err(|error| self.refused("set it down", &error))
+    }
+
+    fn set_flags(&self, change: impl Fn(libc::c_short) -> libc::c_short) -> io::Result<()> {
+        let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: change(self.flags()?) };
+        self.ask(libc::SIOCSIFFLAGS, argument).map(drop)
+    }
+
+    /// Returns the MAC address.
+    pub fn mac(&self) -> Result<MacAddress> {
+        self.ask(libc::SIOCGIFHWADDR, number(0)).map(|answer| mac_of(&answer)).map_err(|_| self.gone())
+    }
+
+    /// Sets the MAC address.
+    pub fn set_mac(&self, mac: MacAddress) -> Result<()> {
+        let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
+        address.sa_data.iter_mut().zip(mac.0).for_each(|(to, from)| *to = from as libc::c_char);
+        self.ask(libc::SIOCSIFHWADDR, libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address })
+            .map(drop)
+            .map_err(|error| self.refused("change the address", &error))
+    }
+
+    /// Returns whether the interface has a carrier.
+    pub fn link(&self) -> Result<Link> {
+        self.check()?;
+        let flags = i32::from(self.flags().map_err(|_| self.gone())?);
+        let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
+        Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
+    }
+
+    /// Returns the interface's IP addresses, without link-local ones, which do not mean that it is in use.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+        let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);
+        let addresses = ours.filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or(address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        });
+        addresses.filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())).collect()
+    }
+
+    /// Returns the name of the kernel driver; the loopback interface has none.
+    pub fn driver(&self) -> String {
+        let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], rest: [0; 160] };
+        match self.ethtool(&mut info) {
+            Ok(()) => String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_string(),
+            Err(_) => "kernel's own".to_string(),
+        }
+    }
+
+    /// Returns the current count of receive queues.
+    pub fn queues(&self) -> u32 {
+        let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+        // Drivers that cannot report it have one.
+        match self.ethtool(&mut channels) {
+            Ok(()) => (channels.receive + channels.combined).max(1),
+            Err(_) => 1,
+        }
+    }
+
+    /// Returns the number of frames that the card has dropped without a free descriptor, in all queues (`struct
+    /// rtnl_link_stats64`, `rx_missed_errors`); 0 where the driver does not count them.
+    pub fn missed(&self) -> u64 {
+        let count = std::fs::read_to_string(format!("/sys/class/net/{}/statistics/rx_missed_errors", self.name));
+        count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns the error for an interface that is gone.
+    pub fn gone(&self) -> Error {
+        Error::interface_gone(&self.name)
+    }
+
+    /// Returns the error for an operation that the kernel refused.
+    pub fn refused(&self, what: &str, error: &io::Error) -> Error {
+        let mend = match error.kind() {
+            io::ErrorKind::PermissionDenied => "run it as root, or with the capabilities CAP_NET_RAW (which suffices \
+                for packet:) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
+                .to_string(),
+            io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set dev {} up", self.name),
+            _ => format!("see: ip -d link show {}; dmesg", self.name),
+        };
+        Error::interface(&self.name, format!("cannot {what}: {error}"), mend)
+    }
+}
+
+/// Returns the argument of an ioctl of netdevice(7) for an interface.
+pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: argument };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+/// Returns a number as an ioctl's argument; 0 where none is needed.
+pub(super) fn number(value: i32) -> libc::__c_anonymous_ifr_ifru {
+    libc::__c_anonymous_ifr_ifru { ifru_metric: value }
+}
+
+/// Returns the address in an answer to `SIOCGIFHWADDR`.
+pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
+    // SAFETY: all variants of the union are plain data, of which any bytes are valid.
+    let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+    MacAddress(std::array::from_fn(|n| bytes[n] as u8))
+}
+
+/// Returns the names of all interfaces, as the kernel numbers them.
+fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
+    // Each interface has an entry for its link, beside those of its addresses. In a program with linerate's objects the list
+    // contains ports, too, of which the kernel has no number.
+    let entries = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let name = entry.interface_name;
+        netdevice::name_to_index(socket, &name).ok().map(|index| (index, name))
+    });
+    let mut names: Vec<(u32, String)> = numbered.collect();
+    names.sort();
+    names.dedup();
+    names.into_iter().map(|(_, name)| name).collect()
+}

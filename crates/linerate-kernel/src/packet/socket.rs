@@ -1,0 +1,182 @@
+//! A packet socket with its two rings (packet(7), kernel documentation networking/packet_mmap.rst).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::Mapping;
+use linerate_core::offload::Offload;
+
+use crate::interface::Interface;
+use crate::option;
+use crate::packet_socket::{open, set};
+
+/// A socket bound to an interface. Its memory has the receive ring first, with blocks of packets of any length, then
+/// the send ring, with frames of one length.
+pub struct Socket {
+    fd: OwnedFd,
+    pub memory: Mapping,
+    pub blocks: usize,
+    pub frames: usize,
+    /// The length of a frame of the send ring in bytes.
+    pub frame: usize,
+    /// The offset of the send ring.
+    pub sending: usize,
+    /// The positions of dropped queues.
+    pub receiving: Mutex<Receiving>,
+    pub transmitting: Mutex<Transmitting>,
+}
+
+/// The read position in a socket's blocks.
+#[derive(Clone, Copy, Default)]
+pub struct Receiving {
+    pub block: usize,
+    /// Packets of the block not yet read, and the offset of the next.
+    pub left: u32,
+    pub next: usize,
+}
+
+/// The position in a socket's send ring.
+#[derive(Clone, Copy, Default)]
+pub struct Transmitting {
+    /// The next frame to be written.
+    pub next: usize,
+    /// The frames before it that the kernel has not taken, as far as known.
+    pub untaken: usize,
+}
+
+/// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
+pub const BLOCK: usize = 128 << 10;
+/// The time after which the kernel hands over a block that is not full: the shortest possible, and the longest chosen, in
+/// milliseconds.
+const BLOCK_TIMEOUT: (u32, u32) = (1, 8);
+/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader may pause for
+/// an eighth of a second without loss, or, with the longest time, for a second.
+const FEWEST_BLOCKS: usize = 128;
+/// The same for a ring of [`LONG`] packets or more, which is a capture's.
+const FEWEST_BLOCKS_OF_LONG: usize = 256;
+const LONG: usize = 4096;
+/// The length of the header in front of a frame to be sent, `struct tpacket3_hdr`.
+pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
+
+/// Fanout by flow: all packets of a flow go to the same socket.
+const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
+
+impl Socket {
+    /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send. Packets of slow traffic may
+    /// wait for `patience` in the kernel.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the operation that the kernel refused.
+    pub fn open(interface: &Interface, ring: usize, longest: usize, patience: Duration) -> Result<Socket> {
+        let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
+        let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
+        let frames = ring;
+        // As many bytes as the ring's packets have if they are short; blocks are filled completely.
+        let fewest = if ring < LONG { FEWEST_BLOCKS } else { FEWEST_BLOCKS_OF_LONG };
+        let blocks = (ring * 2048 / BLOCK).max(fewest);
+        let rings = || {
+            set(&fd, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as libc::c_int))?;
+            // Each packet is preceded by a header with its offloads.
+            set(&fd, libc::PACKET_VNET_HDR, &1)?;
+            // Packets sent by this machine are not received.
+            set(&fd, libc::PACKET_IGNORE_OUTGOING, &1)?;
+            set(&fd, libc::PACKET_QDISC_BYPASS, &1)?;
+            let block = BLOCK.max(frame);
+            let mut request = libc::tpacket_req3 {
+                tp_block_size: BLOCK as u32,
+                tp_block_nr: blocks as u32,
+                tp_frame_size: 2048,
+                tp_frame_nr: (BLOCK / 2048 * blocks) as u32,
+                tp_retire_blk_tov: patience.as_millis().clamp(BLOCK_TIMEOUT.0.into(), BLOCK_TIMEOUT.1.into()) as u32,
+                tp_sizeof_priv: 0,
+                tp_feature_req_word: 0,
+            };
+            set(&fd, libc::PACKET_RX_RING, &request)?;
+            let per_block = block / frame;
+            request.tp_block_size = block as u32;
+            request.tp_block_nr = frames.div_ceil(per_block) as u32;
+            request.tp_frame_size = frame as u32;
+            request.tp_frame_nr = (frames.div_ceil(per_block) * per_block) as u32;
+            request.tp_retire_blk_tov = 0;
+            set(&fd, libc::PACKET_TX_RING, &request)?;
+            Ok(request.tp_frame_nr as usize * frame)
+        };
+        let to_send =
+            rings().map_err(|error: io::Error| interface.refused("create the rings of a packet socket", &error))?;
+        let sending = blocks * BLOCK;
+        let file = fd.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
+        let memory = Mapping::of_device(file, 0, sending + to_send)?;
+        let (receiving, transmitting) = (Mutex::default(), Mutex::default());
+        Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, transmitting })
+    }
+
+    /// Wraps blocks that no kernel fills.
+    #[cfg(test)]
+    pub fn over(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
+        let (receiving, transmitting) = (Mutex::default(), Mutex::default());
+        Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, transmitting }
+    }
+
+    /// Starts receiving the interface's packets: all of them, or the socket's share of flows in a
+    /// [group](Socket::new_group).
+    pub fn start(&self, interface: &Interface, group: Option<u16>) -> Result<()> {
+        self.bind(interface, libc::ETH_P_ALL as u16)?;
+        let joined = match group {
+            Some(group) => set(&self.fd, libc::PACKET_FANOUT, &(u32::from(group) | BY_FLOW << 16)),
+            None => Ok(()),
+        };
+        joined.map_err(|error| interface.refused("share packets between sockets", &error))
+    }
+
+    /// Binds the socket to the interface for sending only.
+    pub fn aim(&self, interface: &Interface) -> Result<()> {
+        self.bind(interface, 0)
+    }
+
+    fn bind(&self, interface: &Interface, protocol: u16) -> Result<()> {
+        // SAFETY: plain data, for which zeros are valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = interface.index() as i32;
+        let length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the kernel reads one address.
+        let result = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), length) };
+        match result {
+            0 => Ok(()),
+            _ => Err(interface.refused("bind a packet socket", &io::Error::last_os_error())),
+        }
+    }
+
+    /// Creates a fanout group with this socket, which must have started, as its first member.
+    pub fn new_group(&self, interface: &Interface) -> Result<u16> {
+        let begin = || {
+            set(&self.fd, libc::PACKET_FANOUT, &((BY_FLOW | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
+            option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_FANOUT, 0u32).map(|group| group as u16)
+        };
+        begin().map_err(|error| interface.refused("share packets between sockets", &error))
+    }
+
+    /// Returns the count of packets without room in the receive ring since the last call.
+    pub fn drops(&self) -> u64 {
+        let none = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, none)
+            .map_or(0, |counted| counted.tp_drops.into())
+    }
+
+    /// Sends the frames that are marked; returns false if one could not be sent. The kernel waits at that frame for the
+    /// next call, unless it is malformed.
+    pub fn push(&self) -> bool {
+        rustix::net::send(&self.fd, &[], rustix::net::SendFlags::DONTWAIT).is_ok()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

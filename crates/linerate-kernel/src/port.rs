@@ -1,0 +1,121 @@
+//! The control side of every port on one of the kernel's interfaces.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use linerate_core::error::Result;
+use linerate_core::port::{
+    Behind, Config, Drops, Link, MacAddress, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit,
+};
+
+use super::interface::Interface;
+use super::packet_socket;
+
+/// The part that differs between the kinds of these ports.
+pub trait Sockets: Send + Sized {
+    /// The driver's name.
+    const DRIVER: &'static str;
+    /// The category of the port, for [`Info`](linerate_core::port::Info).
+    const BEHIND: Behind;
+    /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
+    const SPREADS: &'static str;
+    /// Whether a port opened with offloads delivers large packets unsegmented.
+    const OFFLOADS: bool;
+
+    /// Returns a description, for display.
+    fn description(&self, interface: &Interface) -> String;
+    /// Starts a receive queue, which has no owner.
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
+    /// Starts a transmit queue, which has no owner.
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
+    /// Returns the kernel's and the card's drops since the port was opened.
+    fn drops(&self, _: &Interface) -> Drops {
+        Drops::default()
+    }
+
+    /// Fails if the interface is gone.
+    fn check(&self, interface: &Interface) -> Result<()> {
+        interface.check()
+    }
+    /// Returns whether the interface has a carrier; fails if it is gone.
+    fn link(&self, interface: &Interface) -> Result<Link> {
+        interface.link()
+    }
+    /// Returns the MAC address.
+    fn mac(&self, interface: &Interface) -> Result<MacAddress> {
+        interface.mac()
+    }
+    /// Receives frames for other addresses until the returned value is dropped; `None` if the port always does.
+    fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
+        packet_socket::promiscuous(interface).map(Some)
+    }
+}
+
+/// The interface of a port, and its configuration.
+pub struct On {
+    pub interface: Interface,
+    pub config: Config,
+}
+
+/// A port on an interface of the kernel: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
+pub type KernelPort<S> = SoftwarePort<OnInterface<S>>;
+
+/// Sockets on an interface.
+pub struct OnInterface<S> {
+    on: On,
+    sockets: S,
+    /// Held while frames for other addresses are received.
+    promiscuous: Option<OwnedFd>,
+}
+
+impl<S: Sockets> OnInterface<S> {
+    /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
+    pub(super) fn port(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
+        let promiscuous = if promiscuous { sockets.promiscuous(&on.interface)? } else { None };
+        Ok(KernelPort::new(on.config.clone(), OnInterface { on, sockets, promiscuous }))
+    }
+}
+
+impl<S: Sockets> SoftwareDevice for OnInterface<S> {
+    const DRIVER: &'static str = S::DRIVER;
+    const BEHIND: Behind = S::BEHIND;
+    const SPREADS: &'static str = S::SPREADS;
+    const OFFLOADS: bool = S::OFFLOADS;
+
+    fn description(&self) -> String {
+        self.sockets.description(&self.on.interface)
+    }
+
+    fn rx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        self.sockets.rx(&self.on, queue, counters)
+    }
+
+    fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        self.sockets.tx(&self.on, queue, counters)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.sockets.check(&self.on.interface)
+    }
+
+    fn link(&self) -> Result<Link> {
+        self.sockets.link(&self.on.interface)
+    }
+
+    fn mac(&self) -> Option<MacAddress> {
+        Some(self.sockets.mac(&self.on.interface).unwrap_or_default())
+    }
+
+    fn set_mac(&mut self, _: &Config, mac: MacAddress) -> Result<()> {
+        self.on.interface.set_mac(mac)
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<()> {
+        self.promiscuous = if on { self.sockets.promiscuous(&self.on.interface)? } else { None };
+        Ok(())
+    }
+
+    fn drops(&self) -> Drops {
+        self.sockets.drops(&self.on.interface)
+    }
+}

@@ -1,0 +1,331 @@
+//! A TAP interface: the program is the other end of Linux's cable (kernel documentation, networking/tuntap.rst).
+//!
+//! Frames that Linux sends are received here, and vice versa. Each frame has a VirtIO header with the offloads left
+//! to do. With offloads, frames of up to 64 KiB cross unsegmented and without a checksum.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use linerate_core::batch::Batch;
+use linerate_core::error::{Error, MORE_DESCRIPTORS, Result};
+use linerate_core::memory::Pool;
+use linerate_core::offload::{LONGEST, Offload, Segmentation};
+use linerate_core::port::{
+    self, Address, Behind, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening,
+    PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+};
+
+use super::bpf::Link as Attached;
+use super::interface::{Interface, mac_of, number, request_for};
+use super::port::{KernelPort, On, OnInterface, Sockets};
+
+/// `tap:NAME`
+pub static TAP: PortKind = PortKind {
+    about: Description {
+        options: &[QUEUES, RING, MTU, port::OFFLOADS],
+        feature: "kernel",
+        example: "tap:t0",
+        what: "an interface of Linux, made for the port",
+        page: "kernel.md",
+        maturity: Maturity::Others,
+        behind: Behind::Stack,
+        ..Description::new("tap", Address::Interface)
+    },
+    open: &|opening| Ok(Box::new(Tap::open(opening.name.rest(), opening.config)?)),
+};
+
+/// `host:` and `host:NAME`
+pub static HOST: PortKind = PortKind {
+    about: Description {
+        has_neighbours_address: true,
+        example: "host:",
+        what: "Linux's stack, as the other side of a card",
+        address: Address::Text,
+        prefix: "host",
+        ..TAP.about
+    },
+    open: &open_host,
+};
+
+fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = match opening.name.rest() {
+        // The kernel chooses the number.
+        "" => "linerate%d",
+        name => name,
+    };
+    Ok(Box::new(Tap::open(name, opening.config)?))
+}
+
+/// A TAP interface of Linux.
+pub struct Tap {
+    queues: Vec<Arc<File>>,
+    /// Linux takes datagrams to be segmented, since 6.2.
+    takes_datagrams: bool,
+    attached: Option<[Attached; 2]>,
+}
+
+/// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
+const OFFLOADS: libc::c_ulong =
+    (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as libc::c_ulong;
+/// Those of datagrams to be segmented, which Linux knows since 6.2.
+const DATAGRAMS: libc::c_ulong = 0x20 | 0x40;
+/// The shortest Ethernet frame without CRC; the kernel delivers shorter ones unpadded.
+const SHORTEST: usize = 60;
+
+impl Tap {
+    /// Opens TAP interface `name` and sets it up. Creates it if it does not exist; then it is removed when the port
+    /// is dropped. In a name, `%d` stands for the first free number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
+    /// not a TAP interface.
+    pub fn open(name: &str, config: Config) -> Result<KernelPort<Tap>> {
+        if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
+            let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();
+            return Err(Error::bad_name(config.name, why));
+        }
+        let (interface, files) = Tap::make(name, &config)?;
+        interface.set_up()?;
+        OnInterface::port(On { interface, config }, files, true)
+    }
+
+    /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
+    pub(super) fn hidden(
+        config: Config,
+        attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>,
+    ) -> Result<KernelPort<Tap>> {
+        let (interface, mut files) = Tap::make("linerate%d", &config)?;
+        let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
+        // Fails on kernels without IPv6, which send nothing of it.
+        let _ = std::fs::write(quiet, "1");
+        files.attached = Some(attach(&interface)?);
+        interface.set_up()?;
+        OnInterface::port(On { interface, config }, files, true)
+    }
+
+    fn make(name: &str, config: &Config) -> Result<(Interface, Tap)> {
+        let several = config.options.rx_queues.max(config.options.tx_queues);
+        let mut name = name.to_string();
+        let (mut queues, mut takes_datagrams) = (Vec::new(), true);
+        for _ in 0..several {
+            let opened =
+                open_queue(&name, several > 1, config.options.offloads).map_err(|error| refused(&name, &error))?;
+            name = opened.name;
+            takes_datagrams &= opened.takes_datagrams;
+            queues.push(Arc::new(opened.file));
+        }
+        let interface = Interface::open(&name)?;
+        interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
+        Ok((interface, Tap { queues, takes_datagrams, attached: None }))
+    }
+}
+
+impl Tap {
+    /// Calls a tun ioctl with an `ifreq`; the interface may be in another network namespace by now.
+    fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
+        let mut ask = request_for("", number(0));
+        // SAFETY: the kernel writes one `ifreq`, which outlives the call.
+        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ask) };
+        if result < 0 { Err(interface.gone()) } else { Ok(ask) }
+    }
+}
+
+/// A queue that was opened.
+struct Opened {
+    file: File,
+    /// The interface's name.
+    name: String,
+    takes_datagrams: bool,
+}
+
+fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
+    let mut ask = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
+    let call = |request: libc::c_ulong, argument: libc::c_ulong| {
+        // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
+    let length = Offload::LEN as libc::c_int;
+    call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
+    // Also without offloads, Linux is asked which it knows: it segments what it is given.
+    let takes_datagrams = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
+    if !offloads {
+        call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
+    } else if !takes_datagrams {
+        call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS)?;
+    }
+    let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), takes_datagrams })
+}
+
+fn refused(name: &str, error: &io::Error) -> Error {
+    let mend = match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
+        Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
+        Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),
+        Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
+        _ => format!(
+            "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
+        ),
+    };
+    Error::interface(name, format!("cannot open it as a TAP interface: {error}"), mend)
+}
+
+/// Receives the packets that Linux sends.
+struct TapRx {
+    file: Arc<File>,
+    pool: Arc<Pool>,
+    counters: Arc<QueueCounters>,
+    /// Header and frame, as read from the file.
+    bytes: Box<[u8]>,
+    /// The length of a packet that found no buffer; it comes next.
+    kept: Option<usize>,
+}
+
+impl Receive for TapRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let (before, mut packets, mut total) = (batch.len(), 0, 0);
+        while batch.len() < batch.capacity() {
+            let len = match self.kept.take() {
+                Some(len) => len,
+                // No packet, or the interface is gone: `link` distinguishes them.
+                None => match (&*self.file).read(&mut self.bytes) {
+                    Ok(len) if len > Offload::LEN => len,
+                    _ => break,
+                },
+            };
+            let header = self.bytes.first_chunk().copied().map(Offload);
+            let end = len.max(Offload::LEN + SHORTEST);
+            self.bytes[len..end].fill(0);
+            let frame = &self.bytes[Offload::LEN..end];
+            let pool = &self.pool;
+            if !batch.push_parts(pool, frame.len(), std::iter::once(frame), header.filter(|header| header.is_needed()))
+            {
+                if !batch.can_hold(pool, frame.len()) {
+                    self.counters.dropped();
+                    continue;
+                }
+                self.counters.found_no_buffer();
+                self.kept = Some(len);
+                break;
+            }
+            packets += 1;
+            total += frame.len();
+        }
+        self.counters.moved_packets(packets, batch.len() - before, total);
+        batch.len() - before
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+}
+
+/// Sends packets to Linux.
+struct TapTx {
+    file: Arc<File>,
+    counters: Arc<QueueCounters>,
+    longest: usize,
+    takes_datagrams: bool,
+}
+
+impl Transmit for TapTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        self.finish_and_send(batch)
+    }
+}
+
+impl SendFinished for TapTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let (mut slots, mut packets, mut total, mut is_to_be_finished) = (0, 0, 0, false);
+        for packet in batch.packets() {
+            let header = packet.offload();
+            if !self.takes_datagrams && header.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
+                is_to_be_finished = true;
+                break;
+            }
+            let len = packet.len();
+            let bytes = header.map_or([0; Offload::LEN], |header| header.0);
+            let parts: Vec<IoSlice<'_>> =
+                std::iter::once(IoSlice::new(&bytes)).chain(packet.segments().map(IoSlice::new)).collect();
+            let is_too_long = len > if header.is_some() { LONGEST } else { self.longest };
+            match if is_too_long {
+                Err(io::ErrorKind::InvalidInput.into())
+            } else {
+                (&*self.file).write_vectored(&parts)
+            } {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // An interface that is down loses frames like any other; an invalid frame is lost here.
+                Err(_) => self.counters.dropped(),
+                Ok(_) => {
+                    packets += 1;
+                    total += len;
+                }
+            }
+            slots += packet.slots();
+        }
+        batch.drop_front(slots);
+        self.counters.moved_packets(packets, slots, total);
+        (slots, is_to_be_finished)
+    }
+}
+
+impl Sockets for Tap {
+    const DRIVER: &'static str = "tap";
+    const BEHIND: Behind = Behind::Stack;
+    const SPREADS: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
+    const OFFLOADS: bool = true;
+
+    fn description(&self, interface: &Interface) -> String {
+        match self.attached {
+            None => format!("TAP interface {} of Linux", interface.name()),
+            Some(_) => format!("the kernel's network stack, detached from its interface, via {}", interface.name()),
+        }
+    }
+
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        Ok(Box::new(TapRx {
+            file: self.queues[usize::from(queue)].clone(),
+            pool: on.config.pool.clone(),
+            counters,
+            bytes: vec![0; Offload::LEN + LONGEST].into(),
+            kept: None,
+        }))
+    }
+
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let (file, takes_datagrams) = (self.queues[usize::from(queue)].clone(), self.takes_datagrams);
+        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame, takes_datagrams }))
+    }
+
+    fn check(&self, interface: &Interface) -> Result<()> {
+        self.ask(interface, libc::TUNGETIFF).map(drop)
+    }
+
+    fn link(&self, interface: &Interface) -> Result<Link> {
+        self.check(interface)?;
+        // The state of an interface in another namespace cannot be read.
+        Ok(interface.link().unwrap_or(Link::Up { mbits: 0 }))
+    }
+
+    fn mac(&self, interface: &Interface) -> Result<MacAddress> {
+        self.ask(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
+    }
+
+    /// All that Linux sends is received anyway.
+    fn promiscuous(&self, _: &Interface) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+}

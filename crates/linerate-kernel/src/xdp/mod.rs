@@ -1,0 +1,449 @@
+//! AF_XDP: packets of a kernel's interface without the kernel's network stack, all of them or some flows.
+//!
+//! - `socket`: a socket on one queue, with the region as its UMEM
+//! - `ring`: the four rings shared with the kernel
+//! - `queue`: receive and send
+//! - `program`: the XDP program that selects packets
+//!
+//! An XDP program, which the kernel runs for each packet, sends the selected ones to the sockets and passes all
+//! others. It is detached when the process ends, in whatever way.
+
+mod program;
+mod queue;
+mod ring;
+mod socket;
+
+use std::borrow::Cow;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use linerate_core::error::{Error, ErrorKind, Remedy, Result};
+use linerate_core::filter::Filter;
+use linerate_core::port::{
+    Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
+    QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
+};
+use program::Take;
+use queue::{XdpRx, XdpTx};
+pub use socket::Copying;
+use socket::{RELEASE, Socket, once_released};
+
+use super::bpf::{self, Kind, Mode, Program, SocketMap};
+use super::flow::{FLOW, flow_of};
+use super::host::Alone;
+use super::interface::Interface;
+use super::packet::PacketPort;
+use super::port::{KernelPort, On, OnInterface, Sockets};
+use super::steering::{Steering, take_back_orphans};
+
+/// The options of an AF_XDP port, beside those of all ports.
+#[derive(Clone, Debug, Default)]
+pub struct XdpOptions {
+    /// The interface's queue to use; all queues if `None`.
+    pub queue: Option<u32>,
+    /// The packets to take; all if `None`.
+    pub flow: Option<Filter>,
+    /// Whether the kernel may copy.
+    pub copying: Copying,
+    /// Runs the driver's receive work on the polling thread instead of in interrupts on any processor (busy polling;
+    /// kernel documentation networking/af_xdp.rst, socket(7) `SO_BUSY_POLL`).
+    pub busy: bool,
+    /// Whether the card steers the flow to a queue of its own.
+    pub steer: Steer,
+    /// Whether the port has the interface exclusively: sets it up, and drops the packets that Linux sends to it
+    /// (Linux 6.6), until the port is dropped.
+    pub alone: bool,
+}
+
+/// Whether a card steers a flow itself (ethtool(8) `-N`), to the chosen queue, or to the last one of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steer {
+    /// If the card can; the XDP program finds the flow on all queues anyway, unless one was chosen.
+    #[default]
+    Auto,
+    /// Always; opening fails if the card cannot.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// `xdp:IF` and `xdp:IF-Q`
+pub static XDP: PortKind = PortKind {
+    about: Description {
+        options: &[
+            QUEUES,
+            RING,
+            MTU,
+            FLOW,
+            PortOption {
+                name: "copy",
+                value: Value::Switch,
+                default: "",
+                help: "let the kernel copy; off: fail where it must",
+            },
+            PortOption::switch("busy", "run the driver's receive work on the polling thread"),
+            PortOption {
+                name: "steer",
+                value: Value::Word(&["auto", "on", "off"]),
+                default: "auto",
+                help: "let the card steer the flow to a separate queue",
+            },
+            PortOption::switch("alone", "take the interface from Linux as long as the port is open"),
+        ],
+        feature: "kernel",
+        example: "xdp:eth0?flow=udp:4321",
+        what: "some flows of an interface of Linux (AF_XDP); the rest stays with Linux",
+        page: "kernel.md",
+        maturity: Maturity::Others,
+        behind: Behind::Xdp,
+        ..Description::new("xdp", Address::Interface)
+    },
+    open: &open,
+};
+
+/// Opens an interface. Without AF_XDP packet sockets receive the same packets, unless the name asks for more.
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let (name, config) = (opening.name, opening.config);
+    let (interface, queue) = Interface::open_queue(name.rest())?;
+    interface.check_ethernet()?;
+    let copying = match name.option("copy") {
+        None => Copying::Auto,
+        Some("on") => Copying::Copy,
+        Some("off") => Copying::Never,
+        Some(_) => return Err(name.bad_option("copy", "it must be on or off")),
+    };
+    let busy = name.switch("busy", false)?;
+    let steer = match name.option("steer") {
+        None | Some("auto") => Steer::Auto,
+        Some("on") => Steer::Always,
+        Some("off") => Steer::Never,
+        Some(_) => return Err(name.bad_option("steer", "it must be auto, on or off")),
+    };
+    let alone = name.switch("alone", false)?;
+    let options = XdpOptions { queue, flow: flow_of(name)?, copying, busy, steer, alone };
+    let interface_name = interface.name().to_string();
+    match Xdp::open(interface, &options, config.clone()) {
+        // Packet sockets receive the same packets, only slower; a program that asked for more gets the error.
+        Err(error)
+            if error.kind() == ErrorKind::Unsupported && queue.is_none() && copying != Copying::Never && !busy =>
+        {
+            let why = error.why();
+            let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
+            let config = Config { description, ..config };
+            Ok(Box::new(PacketPort::open(Interface::open(&interface_name)?, options.flow, config)?))
+        }
+        opened => Ok(Box::new(opened?)),
+    }
+}
+
+/// An interface shared with the kernel.
+pub struct Xdp {
+    /// Removed first.
+    _steering: Option<Steering>,
+    description: String,
+    options: XdpOptions,
+    /// Sockets by queue of the interface; opened with the port, closed with their queues, reopened for new ones.
+    sockets: Vec<Place>,
+    shared: Arc<Shared>,
+    past: Arc<Mutex<Drops>>,
+    /// The count of frames that the card had dropped when the port was opened, where the kernel does not copy: there the socket does not
+    /// know of frames that found no descriptor.
+    missed: Option<u64>,
+    /// Packets may come without checksums.
+    finishes: bool,
+    _link: bpf::Link,
+    _alone: Option<Alone>,
+}
+
+/// The socket of an interface's queue.
+struct Place {
+    queue: u32,
+    socket: Weak<Socket>,
+    /// Holds the socket until a queue takes it.
+    waiting: Option<Arc<Socket>>,
+}
+
+/// State changed by queues as they start and stop.
+struct Shared {
+    map: SocketMap,
+    /// The sockets of each started receive queue of the port.
+    started: Mutex<Vec<Option<Vec<Arc<Socket>>>>>,
+}
+
+impl Shared {
+    /// Records a started queue. With the last one, packets begin to arrive, so that no packet is lost in a queue
+    /// without an owner.
+    fn start(&self, queue: u16, sockets: Vec<Arc<Socket>>) -> std::io::Result<()> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started[usize::from(queue)] = Some(sockets);
+        if started.iter().all(Option::is_some) {
+            for socket in started.iter().flatten().flatten() {
+                self.map.set(socket.queue, Some(socket.fd()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a stopped queue: its packets go to the kernel again.
+    fn stopped(&self, queue: u16) {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in started[usize::from(queue)].take().into_iter().flatten() {
+            let _ = self.map.set(socket.queue, None);
+        }
+    }
+}
+
+/// Bytes that the kernel reserves in front of a frame (`XDP_PACKET_HEADROOM`).
+const KERNEL_HEADROOM: usize = 256;
+/// The most buffers of a frame (`MAX_SKB_FRAGS`).
+const MOST_BUFFERS: usize = 17;
+
+impl Xdp {
+    /// Opens an interface.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others: the obstacle.
+    pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<KernelPort<Xdp>> {
+        let name = interface.name().to_string();
+        let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
+        let size = config.pool.region().buffer_size();
+        if !(2048..=4096).contains(&size) {
+            let why = format!("AF_XDP needs buffers of 2048 or 4096 bytes, and the region's have {size}");
+            return Err(cannot(why, "open it in a region with such buffers".to_string()));
+        }
+        config.check_ring()?;
+        Socket::check_kernel(&name)?;
+        take_back_orphans();
+        let there = interface.queues();
+        let queues: Vec<u32> = match options.queue {
+            Some(queue) if queue >= there => {
+                let why = format!("{name} has no queue {queue}: its queues are 0 to {}", there.saturating_sub(1));
+                return Err(Error::bad_name(config.name, why));
+            }
+            Some(queue) => vec![queue],
+            None => (0..there).collect(),
+        };
+        if usize::from(config.options.rx_queues) > queues.len() {
+            let (queues, most) = (config.options.rx_queues, queues.len() as u16);
+            let remedy = format!("open it with fewer, or: sudo ethtool -L {} combined {queues}", interface.name());
+            return Err(
+                Error::too_many_queues(config.name, "receive", queues, most).with_remedy(Remedy::Do(remedy.into()))
+            );
+        }
+
+        let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;
+        let map = SocketMap::new(there).map_err(|error| interface.refused("create a map of sockets", &error))?;
+        let Some(code) = program::program(options.flow.as_ref(), Take::ToSocket(map.as_fd().as_raw_fd())) else {
+            return Err(cannot(
+                "the flows need a program that is too long".to_string(),
+                "use fewer, or wider ones".to_string(),
+            ));
+        };
+        // Kernels before 5.18 do not support programs for long frames.
+        let program = Program::load(&code, Kind::Xdp { fragments: true })
+            .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
+            .map_err(|error| interface.refused("load a program into the kernel", &error))?;
+        let (past, on) = (Arc::default(), On { interface, config });
+        let interface = &on.interface;
+        let mut sockets = Vec::new();
+        for &queue in &queues {
+            let socket = Socket::bind(&on, queue, options, &past)?;
+            sockets.push(Place { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
+        }
+        let (link, mode) = attach(interface, &program)?;
+
+        let first = sockets.first().and_then(|place| place.waiting.as_ref());
+        let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
+        let mtu = interface.mtu()?;
+        // A frame's first buffer has the kernel's headroom, and the others may have it.
+        let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
+        if mtu + FRAME_HEADERS > most {
+            let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
+            let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
+            return Err(cannot(why, format!("sudo ip link set dev {name} mtu {}", most - FRAME_HEADERS)));
+        }
+        let driver = interface.driver();
+        // The other end of a pair, and any sender before the generic path, may leave checksums to a card.
+        let finishes = driver == "veth" || mode != Mode::Driver;
+        let description = format!(
+            "{driver} interface, AF_XDP {}, in {}{}",
+            if zero_copy { "without copies" } else { "with copies" },
+            if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
+            if options.busy { ", busy polling" } else { "" },
+        );
+        let steering = steer(&on, options, there)?;
+        let description = match steering.as_ref().map(Steering::rules) {
+            Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
+            None => description,
+        };
+        let started = Mutex::new(vec![None; on.config.options.rx_queues.into()]);
+        let sockets = Xdp {
+            _steering: steering,
+            description,
+            options: options.clone(),
+            sockets,
+            shared: Arc::new(Shared { map, started }),
+            past,
+            missed: zero_copy.then(|| interface.missed()),
+            finishes,
+            _link: link,
+            _alone: alone,
+        };
+        // Where the port takes all packets, some may be for other addresses.
+        OnInterface::port(on, sockets, options.flow.is_none())
+    }
+}
+
+impl Xdp {
+    /// Fails if the port takes all packets of an interface that has an address: traffic to the machine would be lost.
+    /// `flow=all` permits it.
+    fn check_unused(&self, interface: &Interface) -> Result<()> {
+        let addresses = interface.addresses();
+        let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
+        let name = interface.name();
+        Err(Error::interface(
+            name,
+            format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
+            format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
+        ))
+    }
+
+    /// Returns the socket at an index, reopened if it was closed.
+    fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
+        let Xdp { options, past, .. } = &*self;
+        let Place { queue, socket, waiting } = &self.sockets[place];
+        let socket = match waiting.clone().or_else(|| socket.upgrade()) {
+            Some(socket) => socket,
+            None => Socket::bind(on, *queue, options, past)?,
+        };
+        self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
+        Ok(socket)
+    }
+}
+
+/// Makes the card steer the flow to a queue. A port with several queues spreads it instead, and an interface with one
+/// queue has no choice.
+fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
+    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.options.rx_queues == 1);
+    let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
+    let queue = options.queue.unwrap_or(queues - 1);
+    match Steering::steer(&on.interface, flow, queue, options.steer == Steer::Always) {
+        Ok(steering) => Ok(Some(steering)),
+        Err(_) if options.steer == Steer::Auto => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether another program is attached.
+fn is_taken(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+}
+
+/// Attaches the program in the driver if possible, otherwise in the kernel's generic path.
+fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
+    let refused = |error: std::io::Error| match is_taken(&error) {
+        true => Error::interface(
+            interface.name().to_string(),
+            "another XDP program is attached to it".to_string(),
+            format!(
+                "see which: bpftool net; detach it if it is not needed: sudo ip link set dev {} xdp off",
+                interface.name()
+            ),
+        ),
+        false => interface.refused("attach a program to it", &error),
+    };
+    let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
+    let until = Instant::now() + RELEASE;
+    let attach_in = |mode| once_released(until, is_taken, || program.attach(interface.index(), mode));
+    match attach_in(Mode::Driver) {
+        Ok(link) => Ok((link, Mode::Driver)),
+        Err(error) if is_impossible(&error) => match attach_in(Mode::Generic) {
+            Ok(link) => Ok((link, Mode::Generic)),
+            Err(error) if is_impossible(&error) => {
+                let why = format!("its driver, {}, does not support XDP programs: {error}", interface.driver());
+                Err(no_xdp(interface.name(), why))
+            }
+            Err(error) => Err(refused(error)),
+        },
+        Err(error) => Err(refused(error)),
+    }
+}
+
+impl Sockets for Xdp {
+    const DRIVER: &'static str = "xdp";
+    const BEHIND: Behind = Behind::Xdp;
+    const SPREADS: &'static str = "the interface's driver spreads packets: ethtool -X";
+    const OFFLOADS: bool = false;
+
+    fn description(&self, _: &Interface) -> String {
+        self.description.clone()
+    }
+
+    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        self.check_unused(&on.interface)?;
+        // If the port has fewer queues than the interface, each has several sockets.
+        let places: Vec<usize> =
+            (usize::from(queue)..self.sockets.len()).step_by(on.config.options.rx_queues.into()).collect();
+        let mut sockets = Vec::new();
+        for place in places {
+            let socket = self.socket(on, place)?;
+            let end = socket.take_receiving();
+            sockets.push((socket, end));
+        }
+        let any = XdpRx::watch(&sockets)?;
+        let started = sockets.iter().map(|(socket, _)| socket.clone()).collect();
+        let rx = XdpRx {
+            sockets,
+            turn: 0,
+            partial: Vec::new(),
+            pool: on.config.pool.clone(),
+            counters,
+            any,
+            queue,
+            busy: self.options.busy,
+            finishes: self.finishes,
+            shared: self.shared.clone(),
+        };
+        self.shared
+            .start(queue, started)
+            .map_err(|error| on.interface.refused("direct packets to a socket", &error))?;
+        Ok(Box::new(Rx::new(rx)))
+    }
+
+    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
+        let Some(end) = socket.take_sending() else {
+            // Another queue of the port sends on the interface's only queue.
+            return Err(Error::queue_taken(&on.config.name, "transmit", queue));
+        };
+        Ok(Box::new(Tx::new(XdpTx {
+            socket,
+            end: Some(end),
+            pool: on.config.pool.clone(),
+            counters,
+            longest: on.interface.longest_frame(on.config.options.max_frame)?,
+        })))
+    }
+
+    fn drops(&self, interface: &Interface) -> Drops {
+        let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        // A driver may start its counters anew.
+        drops.no_descriptor += self.missed.map_or(0, |before| interface.missed().saturating_sub(before));
+        for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
+            drops += socket.drops();
+        }
+        drops
+    }
+}
+
+#[cfg(fuzzing)]
+pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
+    program::program(Some(filter), program::Take::ToSocket(0)).map(|code| code.len())
+}
+
+/// Returns the error of a kernel, or an interface, without AF_XDP.
+fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
+    let remedy = format!("packet:{interface}, which needs nothing of the driver, and copies each packet");
+    Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)
+}

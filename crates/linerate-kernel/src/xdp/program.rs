@@ -1,0 +1,336 @@
+//! The XDP program of a port: packets that match the filter go to the port's socket, all others to the kernel.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use linerate_core::filter::{Filter, IPV4, IPV6, Match, Prefix, TAGS, WITH_PORTS};
+
+use crate::instructions::{Assembler, If, Instruction, Label, R, Width};
+
+/// The program's results (`enum xdp_action`).
+pub const PASS: u32 = 2;
+/// The result if the map has a socket.
+#[cfg(test)]
+pub const REDIRECT: u32 = 4;
+
+/// `bpf_redirect_map`: redirects to the entry of a map, or returns its flags if there is none.
+const REDIRECT_MAP: i32 = 51;
+
+// `struct xdp_md`: the frame's begin and end, and its queue.
+const DATA: i16 = 0;
+const DATA_END: i16 = 4;
+const QUEUE: i16 = 16;
+
+// Registers: the context, the frame (advanced past a tag), its end.
+const CONTEXT: R = R(6);
+const FRAME: R = R(7);
+const END: R = R(8);
+const STACK: R = R(10);
+// Words on the stack; an absent field is all ones, which no match contains.
+const ETHERTYPE: i16 = -4;
+const VLAN: i16 = -8;
+const PROTOCOL: i16 = -12;
+const FROM_PORT: i16 = -16;
+const TO_PORT: i16 = -20;
+/// 16 bytes each, as in the frame; IPv4 uses the first four.
+const FROM: i16 = -40;
+const TO: i16 = -56;
+const ABSENT: i32 = -1;
+
+/// The action for matching packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// Redirect to the queue's socket in the map with this descriptor, or to the kernel if there is none.
+    ToSocket(i32),
+    /// Only return [`REDIRECT`]: for tests without sockets.
+    #[cfg(test)]
+    Answer,
+}
+
+/// Assembles the program for a filter; `filter` is `None` for all packets. Returns `None` if the filter is too long.
+pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> {
+    let mut code = Assembler::default();
+    let (taken, passed) = (code.label(), code.label());
+    // The kernel rejects unreachable instructions.
+    let filter = filter.filter(|filter| !filter.any().contains(&Match::default()));
+    code.copy(CONTEXT, R(1));
+    if let Some(filter) = filter {
+        look(&mut code, passed);
+        for one in filter.any() {
+            let next = code.label();
+            compare(&mut code, one, next);
+            code.jump(taken);
+            code.place(next);
+        }
+        code.jump(passed);
+    }
+    code.place(taken);
+    match take {
+        Take::ToSocket(map) => {
+            code.load_map(R(1), map);
+            code.load(Width::Word, R(2), CONTEXT, QUEUE);
+            code.set(R(3), PASS as i32);
+            code.call(REDIRECT_MAP);
+        }
+        #[cfg(test)]
+        Take::Answer => code.set(R(0), REDIRECT as i32),
+    }
+    code.exit();
+    code.place(passed);
+    if filter.is_some() {
+        code.set(R(0), PASS as i32);
+        code.exit();
+    }
+    code.finish()
+}
+
+/// Stores the frame's fields on the stack, as [`Filter::matches`] reads them.
+fn look(code: &mut Assembler, passed: Label) {
+    let done = code.label();
+    code.load(Width::Word, FRAME, CONTEXT, DATA);
+    code.load(Width::Word, END, CONTEXT, DATA_END);
+    code.set(R(1), ABSENT);
+    for place in [ETHERTYPE, VLAN, PROTOCOL, FROM_PORT, TO_PORT] {
+        code.store(Width::Word, STACK, place, R(1));
+    }
+    for n in 0..4 {
+        code.store(Width::Word, STACK, FROM + 4 * n, R(1));
+        code.store(Width::Word, STACK, TO + 4 * n, R(1));
+    }
+
+    // The ethertype, behind a tag if any.
+    reach(code, 14, passed);
+    load_16(code, R(3), 12);
+    let (tag, untagged) = (code.label(), code.label());
+    TAGS.iter().for_each(|&ethertype| code.jump_if(If::Equal, R(3), ethertype.into(), tag));
+    code.jump(untagged);
+    code.place(tag);
+    reach(code, 18, done);
+    load_16(code, R(3), 16);
+    load_16(code, R(1), 14);
+    code.and(R(1), 0xFFF);
+    code.store(Width::Word, STACK, VLAN, R(1));
+    code.add(FRAME, 4);
+    code.place(untagged);
+    code.store(Width::Word, STACK, ETHERTYPE, R(3));
+
+    let (version_4, version_6, transport) = (code.label(), code.label(), code.label());
+    code.jump_if(If::Equal, R(3), IPV4.into(), version_4);
+    code.jump_if(If::Equal, R(3), IPV6.into(), version_6);
+    code.jump(done);
+
+    code.place(version_4);
+    reach(code, 14 + 20, done);
+    address(code, FROM, 14 + 12, 1);
+    address(code, TO, 14 + 16, 1);
+    code.load(Width::Byte, R(4), FRAME, 14 + 9);
+    code.store(Width::Word, STACK, PROTOCOL, R(4));
+    // A later fragment, and a packet with a header that is too short, have no ports.
+    load_16(code, R(1), 14 + 6);
+    code.and(R(1), 0x1FFF);
+    code.jump_if(If::NotEqual, R(1), 0, done);
+    code.load(Width::Byte, R(5), FRAME, 14);
+    code.and(R(5), 0xF);
+    code.jump_if(If::Less, R(5), 5, done);
+    code.shift_left(R(5), 2);
+    code.jump(transport);
+
+    code.place(version_6);
+    reach(code, 14 + 40, done);
+    address(code, FROM, 14 + 8, 4);
+    address(code, TO, 14 + 24, 4);
+    code.load(Width::Byte, R(4), FRAME, 14 + 6);
+    code.store(Width::Word, STACK, PROTOCOL, R(4));
+    code.set(R(5), 40);
+
+    // R4 has the protocol, R5 the length of the IP header.
+    code.place(transport);
+    let ports = code.label();
+    WITH_PORTS.iter().for_each(|&protocol| code.jump_if(If::Equal, R(4), protocol.into(), ports));
+    code.jump(done);
+    code.place(ports);
+    code.add_register(FRAME, R(5));
+    // Both ports must be present.
+    reach(code, 14 + 4, done);
+    load_16(code, R(1), 14);
+    code.store(Width::Word, STACK, FROM_PORT, R(1));
+    load_16(code, R(1), 16);
+    code.store(Width::Word, STACK, TO_PORT, R(1));
+    code.place(done);
+}
+
+/// Jumps if the frame is shorter than `bytes`.
+fn reach(code: &mut Assembler, bytes: i32, otherwise: Label) {
+    code.copy(R(2), FRAME);
+    code.add(R(2), bytes);
+    code.jump_if_register(If::Greater, R(2), END, otherwise);
+}
+
+fn load_16(code: &mut Assembler, to: R, at: i16) {
+    code.load(Width::Half, to, FRAME, at);
+    code.swap_network_16(to);
+}
+
+/// Copies an address of `words` words to the stack.
+fn address(code: &mut Assembler, to: i16, at: i16, words: i16) {
+    for n in 0..words {
+        code.load(Width::Word, R(1), FRAME, at + 4 * n);
+        code.store(Width::Word, STACK, to + 4 * n, R(1));
+    }
+}
+
+/// Jumps to `next` if the frame does not match.
+fn compare(code: &mut Assembler, one: &Match, next: Label) {
+    let mut is = |place: i16, value: Option<u32>| {
+        if let Some(value) = value {
+            code.load(Width::Word, R(1), STACK, place);
+            code.jump_if(If::NotEqual, R(1), value, next);
+        }
+    };
+    // Compare the version, too: the bytes of the other version's address may be the same.
+    let version = one.from.or(one.to).map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
+    is(ETHERTYPE, one.ethertype.or(version).map(u32::from));
+    is(VLAN, one.vlan.map(u32::from));
+    is(PROTOCOL, one.protocol.map(u32::from));
+    prefix(code, FROM, one.from, next);
+    prefix(code, TO, one.to, next);
+    within(code, FROM_PORT, one.from_port.as_ref(), next);
+    within(code, TO_PORT, one.to_port.as_ref(), next);
+}
+
+fn prefix(code: &mut Assembler, place: i16, prefix: Option<Prefix>, next: Label) {
+    let Some(Prefix { address, bits }) = prefix else { return };
+    let (bytes, mask) = match address {
+        IpAddr::V4(v4) => {
+            (v4.octets().to_vec(), (u128::from(u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0))) << 96)
+        }
+        IpAddr::V6(v6) => (v6.octets().to_vec(), u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)),
+    };
+    // Words as loaded from the frame.
+    let word = |bytes: &[u8]| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    for (n, (bytes, mask)) in bytes.chunks(4).zip(mask.to_be_bytes().chunks(4)).enumerate() {
+        if word(mask) != 0 {
+            code.load(Width::Word, R(1), STACK, place + 4 * n as i16);
+            code.and(R(1), word(mask));
+            code.jump_if(If::NotEqual, R(1), word(bytes), next);
+        }
+    }
+    // A prefix of 0 bits still needs an address. `compare` has checked the ethertype; a frame that ends before its
+    // addresses has no protocol.
+    code.load(Width::Word, R(1), STACK, PROTOCOL);
+    code.jump_if(If::Equal, R(1), ABSENT as u32, next);
+}
+
+fn within(code: &mut Assembler, place: i16, ports: Option<&RangeInclusive<u16>>, next: Label) {
+    let Some(ports) = ports else { return };
+    code.load(Width::Word, R(1), STACK, place);
+    code.jump_if(If::Less, R(1), (*ports.start()).into(), next);
+    // An absent port is larger than any port.
+    code.jump_if(If::Greater, R(1), (*ports.end()).into(), next);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bpf::{Kind, Program};
+
+    fn load(text: &str) -> (Filter, Program) {
+        let filter: Filter = text.parse().unwrap();
+        let instructions = program(Some(&filter), Take::Answer).unwrap();
+        let loaded = Program::load(&instructions, Kind::Xdp { fragments: false })
+            .unwrap_or_else(|error| panic!("{text}: {error}"));
+        (filter, loaded)
+    }
+
+    /// Generates frames that nearly match the filters.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let ethertype = prop_oneof![Just(IPV4), Just(IPV6), Just(0x0806), Just(0x8100), Just(0x88A8), any::<u16>()];
+        let tag = prop::option::of((
+            prop_oneof![Just(0x8100u16), Just(0x88A8)],
+            prop_oneof![Just(77u16), Just(0xA04D), any::<u16>()],
+        ));
+        let protocol = prop_oneof![Just(6u8), Just(17), Just(132), Just(1), Just(58), any::<u8>()];
+        let first = prop_oneof![4 => Just(0x45u8), 1 => Just(0x46), 1 => Just(0x60), 1 => Just(0x44), 1 => any::<u8>()];
+        let address = prop_oneof![Just([10u8, 1, 2, 3]), Just([10, 200, 0, 9]), any::<[u8; 4]>()];
+        let port = prop_oneof![Just(4321u16), Just(80), 5000u16..5010, any::<u16>()];
+        let fragment = prop_oneof![4 => Just(0u16), 1 => Just(0x1000), 1 => Just(0x2000), 1 => any::<u16>()];
+        let rest = (address.clone(), address, port.clone(), port, fragment);
+        (ethertype, tag, protocol, first, rest, 0..90usize, any::<bool>()).prop_map(
+            |(ethertype, tag, protocol, first, (from, to, from_port, to_port, fragment), len, whole)| {
+                let mut frame = vec![0u8; 12];
+                if let Some((kind, tag)) = tag {
+                    frame.extend([kind.to_be_bytes(), tag.to_be_bytes()].concat());
+                }
+                frame.extend(ethertype.to_be_bytes());
+                if ethertype == IPV6 {
+                    frame.extend([first, 0, 0, 0, 0, 0, protocol, 64]);
+                    frame.extend([from, [0; 4], [0; 4], to, to, [0; 4], [0; 4], from].concat());
+                } else {
+                    frame.extend([first, 0, 0, 0, 0, 0]);
+                    frame.extend(fragment.to_be_bytes());
+                    frame.extend([64, protocol, 0, 0]);
+                    frame.extend([from, to].concat());
+                    if first == 0x46 {
+                        frame.extend([1; 4]);
+                    }
+                }
+                frame.extend([from_port.to_be_bytes(), to_port.to_be_bytes()].concat());
+                frame.resize(frame.len().max(60), 0);
+                if !whole {
+                    // The kernel tests frames with at least an Ethernet header.
+                    frame.truncate(len.max(14));
+                }
+                frame
+            },
+        )
+    }
+
+    /// Compares the kernel's result with the filter's, for many filters and any frames. Needs root.
+    #[test]
+    fn the_kernel_agrees_with_the_filter() {
+        let programs: Vec<_> = [
+            "all",
+            "arp",
+            "ip",
+            "ip6",
+            "tcp",
+            "udp:4321",
+            "udp:5000-5005,tcp:80",
+            "vlan:77",
+            "vlan:77+udp",
+            "icmp,icmp6",
+            "from:10.0.0.0/8",
+            "to:10.1.2.3",
+            "from:10.200.0.0/15+tcp",
+            "host:10.1.2.3+port:80",
+            "from:0a01:203::/32",
+            "to:0a00::/7+udp",
+            "from:0.0.0.0/0",
+            "to:::/0",
+            "sctp,proto:47",
+            "type:0x88a8",
+            "from-port:80+to-port:4321",
+            "to-port:0-65535",
+        ]
+        .iter()
+        .map(|text| load(text))
+        .collect();
+        proptest!(ProptestConfig::with_cases(3000), |(frame in frames())| {
+            for (filter, program) in &programs {
+                let expected = if filter.matches(&frame) { REDIRECT } else { PASS };
+                prop_assert_eq!(program.test(&frame).unwrap(), expected, "{}", filter);
+            }
+        });
+    }
+
+    #[test]
+    fn many_alternatives_fit_one_program() {
+        let text = (0..200).map(|n| format!("udp:{n}+from:fd00::{n:x}")).collect::<Vec<_>>().join(",");
+        let filter: Filter = text.parse().unwrap();
+        assert!(program(Some(&filter), Take::Answer).is_some());
+        let text = vec!["udp:1"; 20_000].join(",");
+        assert!(program(Some(&text.parse().unwrap()), Take::Answer).is_none(), "jumps are of 16 bits");
+    }
+}

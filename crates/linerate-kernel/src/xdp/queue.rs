@@ -1,0 +1,346 @@
+//! Receive and send, top-down: a packet's way between the kernel's rings and a batch.
+//!
+//! A descriptor is an address in the region, a length, and whether the packet continues. Receiving replaces a full
+//! buffer by an empty one of the batch, which goes to the fill ring. Sending takes a packet's buffers, and returns
+//! those from the completion ring.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use linerate_core::batch::Batch;
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::Pool;
+use linerate_core::offload::{Offload, Segmentation};
+use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
+use linerate_core::slot::Slot;
+use rustix::event::epoll;
+
+use super::socket::{Lent, METADATA, Receiving, Sending, Socket, wake};
+use super::{MOST_BUFFERS, Shared};
+use crate::interface::LongestFrame;
+
+/// Flag of a descriptor's second word, above the length: the packet continues in the next (`XDP_PKT_CONTD`).
+const CONTINUES: u64 = 1 << 32;
+
+/// A receive queue, of one or several queues of the interface.
+pub(super) struct XdpRx {
+    /// The sockets with their receiving ends, which are returned on drop.
+    pub(super) sockets: Vec<(Arc<Socket>, Option<Receiving>)>,
+    /// The next socket to take packets from.
+    pub(super) turn: usize,
+    /// The beginning of a packet whose end has not arrived.
+    pub(super) partial: Vec<Slot>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// Readable when one of several sockets is.
+    pub(super) any: Option<OwnedFd>,
+    pub(super) queue: u16,
+    /// The driver works only when polled.
+    pub(super) busy: bool,
+    /// Packets may come without checksums, which the other end has left to a card that does not exist.
+    pub(super) finishes: bool,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl XdpRx {
+    /// # Errors
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System): the process has no descriptors left.
+    pub(super) fn watch(sockets: &[(Arc<Socket>, Option<Receiving>)]) -> Result<Option<OwnedFd>> {
+        if sockets.len() < 2 {
+            return Ok(None);
+        }
+        let failed = |error| Error::system("epoll(7)", error);
+        let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for (socket, _) in sockets {
+            epoll::add(&any, socket.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Some(any))
+    }
+
+    /// Takes a socket's packets. Returns true if none is left, so that the next socket comes.
+    #[inline(always)]
+    fn take_from(&mut self, turn: usize, batch: &mut Batch) -> bool {
+        let region = self.pool.region();
+        let (shift, size) = (region.shift(), region.buffer_size());
+        let (socket, Some(end)) = &mut self.sockets[turn] else { return true };
+        let available = end.ring.available() as usize;
+        if available == 0 {
+            if self.busy || end.fill.needs_wakeup() {
+                let _ = wake(socket.fd(), false);
+            }
+            return true;
+        }
+        let (mut packets, mut bytes) = (0, 0);
+        let Receiving { ring, fill, lent, .. } = end;
+        // Takes the next full buffer, and gives `fresh` to the kernel.
+        let mut take = |lent: &mut Lent, fresh: u32| {
+            let [address, word] = ring.pop();
+            let (buf, offset) = (address >> shift, address as usize & (size - 1));
+            let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
+            // A descriptor is valid if the kernel has the buffer, and the bytes lie inside it.
+            if offset > Slot::MAX_OFFSET || offset + len > size || !lent.take_back(buf) {
+                self.counters.dropped();
+                return None;
+            }
+            lent.lend(fresh);
+            fill.push([u64::from(fresh) << shift]);
+            packets += usize::from(!more);
+            bytes += len;
+            // SAFETY: the kernel had the buffer, and has `fresh` instead; it was just checked that the bytes are inside.
+            Some(unsafe { Slot::new(buf as u32, offset, len as u16, more) })
+        };
+        let take_all = |slots: &mut [Slot], fresh: &[u32]| {
+            let mut taken = 0;
+            for _ in 0..slots.len() {
+                if let Some(slot) = take(lent, fresh[taken]) {
+                    slots[taken] = slot;
+                    taken += 1;
+                }
+            }
+            taken
+        };
+        // SAFETY: the places counted are written, with slots of the buffers that the kernel had.
+        let (offered, mut taken) = unsafe { batch.exchange(available, take_all) };
+        // The rest of a packet goes to the room that a batch keeps for a chain, regardless of its capacity.
+        let mut rest = available - offered;
+        while rest > 0 && batch.ends_in_chain() {
+            let Some(fresh) = batch.take_buffer() else { break };
+            rest -= 1;
+            let Some(mut slot) = take(lent, fresh) else {
+                // SAFETY: it was just taken.
+                unsafe { batch.put(&[fresh]) };
+                continue;
+            };
+            taken += 1;
+            // SAFETY: the slot is of the queue's pool, which is the batch's.
+            if !unsafe { batch.push_slot(&self.pool, &mut slot) } {
+                // Longer than the longest chain. SAFETY: the slot ends here.
+                unsafe { batch.put(&[slot.buf()]) };
+                batch.drop_beginning();
+                self.counters.dropped();
+            }
+        }
+        end.ring.release();
+        if end.fill.submit() && end.fill.needs_wakeup() {
+            let _ = wake(socket.fd(), false);
+        }
+        batch.note_chains(packets < taken);
+        self.counters.moved_packets(packets, taken, bytes);
+        if offered == 0 && batch.len() < batch.capacity() {
+            self.counters.found_no_buffer();
+        }
+        // Packets are delivered whole: the next call continues with the rest of this socket's last one.
+        let is_whole = !batch.ends_in_chain();
+        batch.keep_beginning(&mut self.partial);
+        is_whole && rest == 0
+    }
+}
+
+impl RegionRx for XdpRx {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        if !self.partial.is_empty() {
+            // SAFETY: they are slots of the queue's pool, which is the batch's.
+            unsafe { batch.resume(&self.pool, &mut self.partial) };
+        }
+        for _ in 0..self.sockets.len() {
+            if !self.take_from(self.turn, batch) {
+                break;
+            }
+            self.turn = (self.turn + 1) % self.sockets.len();
+        }
+        if self.finishes && batch.len() > before {
+            finish_checksums(batch);
+        }
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        let lent = self.sockets.iter().filter_map(|(_, end)| end.as_ref()).map(|end| end.lent.count());
+        lent.sum::<usize>() + self.partial.len()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        match &self.any {
+            Some(any) => Some(any.as_fd()),
+            None => self.sockets.first().map(|(socket, _)| socket.fd()),
+        }
+    }
+}
+
+/// Computes the checksums that senders on this machine have left undone.
+fn finish_checksums(batch: &mut Batch) {
+    let Some(pool) = batch.pool().cloned() else { return };
+    // SAFETY: it is used with the batch's slots, whose pool this is; none of them moves.
+    let (view, slots) = unsafe { (pool.region().view(), batch.raw_slots()) };
+    for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
+        if let Some(left) = Offload::left_undone(view.bytes(&packet[0])) {
+            left.finish(packet, view);
+        }
+    }
+}
+
+impl Drop for XdpRx {
+    fn drop(&mut self) {
+        self.shared.stopped(self.queue);
+        let bufs: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        // SAFETY: their slots are gone.
+        unsafe { self.pool.give(&bufs) };
+        for (socket, end) in &mut self.sockets {
+            if let Some(end) = end.take() {
+                socket.give_receiving(end);
+            }
+        }
+    }
+}
+
+/// A transmit queue.
+pub(super) struct XdpTx {
+    pub(super) socket: Arc<Socket>,
+    /// Returned to the socket on drop.
+    pub(super) end: Option<Sending>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) longest: LongestFrame,
+}
+
+/// The most frames that the kernel sends for one wakeup, if it copies.
+const AT_ONCE: usize = 32;
+
+/// Flag of a descriptor's second word: metadata precedes the packet (`XDP_TX_METADATA`).
+const HAS_METADATA: u64 = 1 << 33;
+/// Flag of the metadata: compute a checksum (`XDP_TXMD_FLAGS_CHECKSUM`).
+const CHECKSUM: u64 = 1 << 1;
+
+/// Returns whether an offload can be left to the kernel: a checksum inside the packet, with headroom for metadata.
+pub(super) fn is_for_kernel(left: Offload, first: &Slot) -> bool {
+    let is_checksum = left.segmentation() == Segmentation::None && left.needs_checksum();
+    is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
+}
+
+/// Returns the kernel's metadata of an offload (`struct xsk_tx_metadata`): flags, the checksum's start, and its
+/// offset from there.
+fn metadata(left: Offload) -> [u8; METADATA] {
+    let [.., a, b, c, d] = left.0;
+    let word = |low, high| u16::from_le_bytes([low, high]).to_ne_bytes();
+    let mut bytes = [0; METADATA];
+    bytes[..8].copy_from_slice(&CHECKSUM.to_ne_bytes());
+    bytes[8..10].copy_from_slice(&word(a, b));
+    bytes[10..12].copy_from_slice(&word(c, d));
+    bytes
+}
+
+impl RegionTx for XdpTx {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        let Some(end) = &mut self.end else { return 0 };
+        let region = self.pool.region();
+        let shift = region.shift();
+        // SAFETY: it is used with slots of the batch, which is of the queue's pool.
+        let view = unsafe { region.view() };
+        // Buffers of sent packets go to the batch first, since they are the warmest.
+        let done = end.completion.available();
+        for _ in 0..done {
+            let [address] = end.completion.pop();
+            if end.lent.take_back(address >> shift) {
+                // SAFETY: the kernel had it, of the queue's pool, which is the batch's.
+                unsafe { batch.put(&[(address >> shift) as u32]) };
+            }
+        }
+        if done > 0 {
+            end.completion.release();
+        }
+
+        let (mut total, mut taken, mut packets, mut bytes) = (batch.len(), 0, 0, 0);
+        let mut room = end.ring.free(total as u32) as usize;
+        while taken < total {
+            let left_to_kernel = |first: &Slot| {
+                let left = Offload::of(first, view);
+                left.filter(|&left| self.socket.checksums && is_for_kernel(left, first))
+            };
+            let left = batch.slots().get(taken).and_then(left_to_kernel);
+            let finished = left.is_some() || batch.finish_packet(taken);
+            total = batch.len(); // a packet that is segmented becomes several
+            let slots = &batch.slots()[taken..];
+            let count = Slot::first_packet(slots);
+            let slots = &slots[..count];
+            let len: usize = slots.iter().map(Slot::len).sum();
+            let fits = self.longest.fits(len, view.bytes(&slots[0]))
+                && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
+            if !fits || !finished {
+                self.counters.dropped();
+                let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
+                // SAFETY: their slots count as sent below, and the kernel does not get them.
+                unsafe { batch.put(&bufs) };
+                taken += count;
+                continue;
+            }
+            if count > room {
+                break;
+            }
+            let mut extra = 0;
+            if let Some(left) = left {
+                let at = ((slots[0].buf() as usize) << shift) + slots[0].offset() - METADATA;
+                // SAFETY: it is the headroom of a packet of this queue's.
+                unsafe { region.mapping() }.write(at, &metadata(left));
+                extra = HAS_METADATA;
+            }
+            for slot in slots.iter() {
+                let address = (u64::from(slot.buf()) << shift) + slot.offset() as u64;
+                let more = if slot.has_more() { CONTINUES } else { 0 };
+                end.lent.lend(slot.buf());
+                end.ring.push([address, slot.len() as u64 | more | extra]);
+                extra = 0;
+            }
+            room -= count;
+            taken += count;
+            packets += 1;
+            bytes += len;
+        }
+        batch.sent(taken);
+        end.ring.submit();
+        // The kernel may have left some of the last call's frames, too.
+        for _ in 0..=total / AT_ONCE {
+            if !end.ring.needs_wakeup() || end.ring.waiting() == 0 {
+                break;
+            }
+            // The kernel is busy, or the interface is down: the next call tries again (see `unsent`).
+            let _ = wake(self.socket.fd(), true);
+        }
+        let (packets, bytes) = end.untaken.add(packets, bytes, &end.ring);
+        self.counters.moved_packets(packets, taken, bytes);
+        taken
+    }
+
+    fn longest(&self) -> usize {
+        self.longest.tagged
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn buffers(&self) -> usize {
+        self.end.as_ref().map_or(0, |end| end.lent.count())
+    }
+
+    fn unsent(&self) -> usize {
+        self.end.as_ref().map_or(0, |end| end.ring.waiting() as usize)
+    }
+}
+
+impl Drop for XdpTx {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            self.socket.give_sending(end);
+        }
+    }
+}

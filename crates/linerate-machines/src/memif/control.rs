@@ -1,0 +1,563 @@
+//! The control thread: it connects to the server, or accepts clients, one at a time and for ever.
+//!
+//! ```text
+//!   server                        client
+//!     HELLO      ------------->           bounds of the server
+//!                <-------------   INIT    id, secret
+//!                <-------------   ADD_REGION, ADD_RING   with descriptors
+//!                <-------------   CONNECT
+//!     CONNECTED  ------------->           packets pass
+//! ```
+//!
+//! The server acknowledges each message before `CONNECT`. Peers are untrusted: a message that breaks the protocol, or a
+//! peer that does not finish within [`PEER_TIMEOUT`], ends the connection.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_core::error::{Error, Result};
+use linerate_core::event::{Interrupt, PEER_TIMEOUT};
+use linerate_core::memory::{Placement, Pool};
+use linerate_core::port::span_of;
+use linerate_core::ring::Breach;
+use linerate_core::unix_socket::{ControlThread, FirstMessage, Peers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown};
+use zerocopy::IntoBytes;
+
+use super::connected::{Connected, Place, Shared};
+use super::lent::Lent;
+use super::message::*;
+use super::regions::{MOST_REGIONS, Regions};
+use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, MemifRing, STRIDE, bytes_of};
+
+/// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
+const LAST: Duration = Duration::from_millis(100);
+/// The time in which a server closes a connection whose port is closed.
+const GRACE: Duration = Duration::from_secs(1);
+/// The last index of a ring that a server announces in each direction, as those of libmemif and DPDK do (VPP: 256), whatever the
+/// count of its queues: some clients read it as a count, and 0 as no ring at all.
+const MOST_RING: u16 = 255;
+
+/// The side of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Listens, and uses the client's memory.
+    Server,
+    /// Connects, and makes the memory.
+    Client,
+}
+
+/// The properties that this side wants of a connection.
+pub struct Wanted {
+    pub role: Role,
+    pub id: u32,
+    /// Zeros: none.
+    pub secret: Secret,
+    pub rx_queues: u16,
+    pub tx_queues: u16,
+    /// The size of a client's rings, as a power of two.
+    pub log2_size: u8,
+    /// The pool whose buffers a client lends, and the place of packets in them; `None`: it copies.
+    pub lends: Option<(Arc<Pool>, Placement)>,
+    /// The port's name.
+    pub name: String,
+}
+
+/// Starts the control thread: it listens at `path`, or connects there for ever.
+///
+/// # Errors
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or if a
+/// server's socket is there and not for this user, [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+pub fn start(path: &Path, wanted: Wanted, shared: Arc<Shared>) -> Result<ControlThread> {
+    let peers = match wanted.role {
+        Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
+        Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting())?,
+    };
+    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &shared))
+}
+
+/// A server says first what it has; a client that does not answer keeps no other one waiting.
+fn greeting() -> FirstMessage {
+    let hello = Hello {
+        name: field("linerate"),
+        min_version: VERSION.into(),
+        max_version: VERSION.into(),
+        max_region: (MOST_REGIONS as u16 - 1).into(),
+        max_s2c_ring: MOST_RING.into(),
+        max_c2s_ring: MOST_RING.into(),
+        max_log2_size: MOST_LOG2,
+    };
+    let message = Header::new(kind::HELLO, &hello);
+    FirstMessage::packet_after(move |socket| Ok(send(socket, message.as_bytes(), SendFlags::NOSIGNAL).map(drop)?))
+}
+
+/// Connects to one peer after the other.
+fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
+    let _of_port = span_of(&wanted.name).entered();
+    let mut last_end = String::new();
+    let mut most = MOST;
+    while let Some(socket) = peers.next(stop) {
+        let mut session = Session { connection: Connection::new(socket), wanted, shared, stop, most };
+        let end = session.run();
+        most = session.most;
+        let last = shared.change(None);
+        shared.set_refusal(match &end {
+            End::Secret(why) => Some(why.clone()),
+            _ => None,
+        });
+        if let Some(reason) = end.reason() {
+            let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(&reason) }, None);
+        }
+        // A peer that always fails is reported once.
+        let text = end.to_string();
+        match end {
+            End::Stopped | End::Gone => tracing::debug!("{text}"),
+            _ if text == last_end => tracing::debug!("{text}"),
+            _ => tracing::warn!("{text}"),
+        }
+        last_end = text;
+        if let Some(untaken @ 1..) = last.as_ref().map(|last| last.untaken()).filter(|_| !matches!(end, End::Stopped)) {
+            tracing::warn!("the peer had not taken {untaken} descriptors with packets at its end: they are lost");
+        }
+        if let Some(last) = last.filter(|last| last.lends())
+            && !session.is_gone()
+        {
+            tracing::warn!("the server keeps the connection, and the buffers that it has");
+            last.keep();
+        }
+        if matches!(end, End::Stopped) {
+            return;
+        }
+        // A client does not keep its server busy, which would refuse it again.
+        peers.pause(stop);
+    }
+}
+
+/// The reason why a connection has ended.
+enum End {
+    /// The port is closed.
+    Stopped,
+    /// The peer has closed the connection, or the kernel reports an error.
+    Gone,
+    /// The peer has said so.
+    Disconnected(String),
+    /// The server has refused this client's secret, in these words.
+    Secret(String),
+    /// The peer breaks the protocol, or asks for what cannot be.
+    Refused(&'static str),
+    /// The peer breaks the rules of a ring.
+    Broken(Breach),
+    /// The peer runs into [`PEER_TIMEOUT`].
+    Late,
+    /// This side has no memory.
+    Failed(Error),
+}
+
+impl End {
+    /// Returns what the peer is told; `None` if it is gone.
+    fn reason(&self) -> Option<String> {
+        match self {
+            End::Stopped => Some("the port is closed".to_string()),
+            End::Refused(why) => Some(why.to_string()),
+            End::Broken(breach) => Some(format!("a ring breaks the rules: {breach}")),
+            End::Late => Some("the connection was not complete in time".to_string()),
+            End::Failed(_) => Some("no memory".to_string()),
+            End::Gone | End::Disconnected(_) | End::Secret(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Stopped => f.write_str("the port is closed"),
+            End::Gone => f.write_str("the peer has closed the connection"),
+            End::Disconnected(why) | End::Secret(why) => write!(f, "the peer ends the connection: {why}"),
+            End::Refused(why) => write!(f, "the peer is refused: {why}"),
+            End::Broken(breach) => write!(f, "the peer is refused: a ring breaks the rules: {breach}"),
+            End::Late => write!(f, "the peer did not connect within {} s", PEER_TIMEOUT.as_secs()),
+            End::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> End {
+        End::Gone
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> End {
+        End::Failed(error)
+    }
+}
+
+/// A ring whose region may come later.
+type Added = Option<(At, Interrupt)>;
+
+/// The most rings that a client asks for, to send and to receive.
+type Most = [u16; 2];
+const MOST: Most = [u16::MAX; 2];
+
+/// One connection.
+struct Session<'a> {
+    connection: Connection,
+    wanted: &'a Wanted,
+    shared: &'a Shared,
+    stop: &'a Interrupt,
+    /// For this connection; at its end, for the next one.
+    most: Most,
+}
+
+impl Session<'_> {
+    /// Connects, and serves the connection until its end.
+    fn run(&mut self) -> End {
+        let connected = match self.wanted.role {
+            Role::Server => self.accept(),
+            Role::Client => self.connect(),
+        };
+        match connected {
+            Ok(()) => self.watch(),
+            Err(end) => end,
+        }
+    }
+
+    /// The server's side, from the client's answer to the greeting up to `CONNECTED`.
+    fn accept(&mut self) -> std::result::Result<(), End> {
+        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
+        let (init, _) = self.hear(deadline, kind::INIT)?;
+        let init: Init = init.body();
+        self.check(&init)?;
+        self.say(kind::ACK, &[0u8; 0], None)?;
+        let mut regions = Regions::default();
+        let mut receives: Vec<Added> = (0..wanted.rx_queues).map(|_| None).collect();
+        let mut sends: Vec<Added> = (0..wanted.tx_queues).map(|_| None).collect();
+        loop {
+            let (message, file) = self.next(deadline)?;
+            match (message.kind.get(), file) {
+                (kind::ADD_REGION, Some(file)) => {
+                    let AddRegion { index, size } = message.body();
+                    regions
+                        .add(index.get(), size.get(), file)
+                        .ok_or(End::Refused("the region is not in its file, or its index is not the next"))?;
+                }
+                (kind::ADD_RING, Some(file)) => add_ring(&message.body(), file, &mut receives, &mut sends)?,
+                (kind::ADD_REGION | kind::ADD_RING, None) => return Err(End::Refused("a descriptor is missing")),
+                (kind::CONNECT, _) => {
+                    let regions = Arc::new(regions);
+                    let receives = places(receives, &regions, Direction::Receive)?;
+                    let sends = places(sends, &regions, Direction::Send)?;
+                    if receives.iter().all(Option::is_none) && sends.iter().all(Option::is_none) {
+                        return Err(End::Refused("there is no ring"));
+                    }
+                    // Before the client may fill the rings.
+                    self.shared.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
+                    return Ok(self.say(kind::CONNECTED, &field::<32>(&wanted.name), None)?);
+                }
+                (kind::DISCONNECT, _) => return Err(disconnected(&message)),
+                _ => return Err(End::Refused("an unexpected message")),
+            }
+            self.say(kind::ACK, &[0u8; 0], None)?;
+        }
+    }
+
+    /// Checks that the client wants this port.
+    fn check(&self, init: &Init) -> std::result::Result<(), End> {
+        let none = Secret::default();
+        let why = if init.version.get() != VERSION {
+            "another version; version 2.0 is spoken here"
+        } else if init.id.get() != self.wanted.id {
+            "the id is not found; both sides need the same id=N"
+        } else if init.mode != ETHERNET {
+            "another mode; only ethernet is spoken here"
+        } else if self.wanted.secret != none && text_of(&init.secret) != text_of(&self.wanted.secret) {
+            "the secret is wrong; both sides need the same secret=TEXT"
+        } else {
+            return Ok(());
+        };
+        Err(End::Refused(why))
+    }
+
+    /// The client's side, up to `CONNECTED`.
+    fn connect(&mut self) -> std::result::Result<(), End> {
+        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
+        let most = std::mem::replace(&mut self.most, MOST);
+        let (hello, _) = self.hear(deadline, kind::HELLO)?;
+        let hello: Hello = hello.body();
+        if !(hello.min_version.get()..=hello.max_version.get()).contains(&VERSION) {
+            return Err(End::Refused("another version; version 2.0 is spoken here"));
+        }
+        let sends = wanted.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1)).min(most[0]);
+        let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1)).min(most[1]);
+        if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
+            let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
+            tracing::warn!("the server has {receives} of {rx} receive and {sends} of {tx} transmit queues");
+        }
+        let init = Init {
+            version: VERSION.into(),
+            id: wanted.id.into(),
+            mode: ETHERNET,
+            secret: wanted.secret,
+            name: field("linerate"),
+        };
+        self.ask(deadline, kind::INIT, &init, None).map_err(|end| match end {
+            // VPP, libmemif and DPDK say "incorrect secret" or "secret required".
+            End::Disconnected(why) if why.to_ascii_lowercase().contains("secret") => End::Secret(why),
+            end => end,
+        })?;
+        // All rings, then the buffers of each.
+        let log2_size = wanted.log2_size.min(hello.max_log2_size);
+        let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
+        let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
+        // SAFETY: it is for the peer, which accesses the buffers that it has.
+        let lent = wanted.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
+        if lent.is_some() && hello.max_region.get() < LENT {
+            return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
+        }
+        let regions = Arc::new(Regions::own(rings * (bytes_of(size) + copied), lent)?);
+        for (index, (mapping, len)) in (0u16..).zip(regions.shared()) {
+            let body = AddRegion { index: index.into(), size: len.into() };
+            self.ask(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;
+        }
+        let mut places = [Vec::new(), Vec::new()];
+        for ring in 0..sends + receives {
+            let (direction, index) =
+                if ring < sends { (Direction::Send, ring) } else { (Direction::Receive, ring - sends) };
+            let number = usize::from(ring);
+            let buffers = match lent {
+                Some(_) => Buffers::Lent,
+                None => Buffers::Own((rings * bytes_of(size) + number * copied) as u32),
+            };
+            let offset = (number * bytes_of(size)) as u32;
+            let at = At { region: 0, offset, log2_size, buffers };
+            regions.shared().take(1).for_each(|(mapping, _)| MemifRing::create(mapping, at));
+            let lent = match &wanted.lends {
+                Some((pool, placement)) => Some(lend(&regions, at, direction, pool, *placement)?),
+                None => None,
+            };
+            let event = Interrupt::shared()?;
+            let body = AddRing {
+                flags: if direction == Direction::Send { CLIENT_TO_SERVER } else { 0 }.into(),
+                index: index.into(),
+                region: 0.into(),
+                offset: offset.into(),
+                log2_size,
+                private_header: 0.into(),
+            };
+            let added = self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
+            if matches!(added, Err(End::Disconnected(_))) && index > 0 {
+                // A server announces more rings than its port has queues: the next connection does without this one.
+                self.most = most;
+                self.most[usize::from(direction == Direction::Receive)] = index;
+            }
+            added?;
+            places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event, lent)));
+        }
+        self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;
+        self.hear(deadline, kind::CONNECTED)?;
+        let [receives, sends] = places;
+        self.shared.change(Some(Connected::new(regions, receives, sends, text(&hello.name))));
+        Ok(())
+    }
+
+    /// Waits for the end of a connection.
+    fn watch(&mut self) -> End {
+        tracing::debug!("{}: connected", self.wanted.name);
+        loop {
+            let mut events = [
+                PollFd::new(self.stop, PollFlags::IN),
+                PollFd::new(self.shared.broken(), PollFlags::IN),
+                PollFd::new(self.connection.socket(), PollFlags::IN),
+            ];
+            if poll(&mut events, None).is_err() {
+                continue; // a signal
+            }
+            let [stop, broken, _] = events.map(|event| !event.revents().is_empty());
+            if stop {
+                self.wait_for_last();
+                return End::Stopped;
+            }
+            // A queue may report the ring of an earlier connection.
+            if broken && let Some(breach) = self.shared.breach() {
+                return End::Broken(breach);
+            }
+            match self.receive() {
+                Ok(None) => {}
+                Ok(Some((message, _))) if message.kind.get() == kind::DISCONNECT => return disconnected(&message),
+                Ok(Some(_)) => return End::Refused("an unexpected message"),
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Waits until the peer has taken what was sent, for [`LAST`] at most.
+    fn wait_for_last(&self) {
+        let begun = Instant::now();
+        let untaken = || self.shared.connected().map_or(0, |connected| connected.untaken());
+        while untaken() > 0 {
+            if begun.elapsed() > LAST {
+                let untaken = untaken();
+                tracing::warn!(
+                    "the peer has not taken {untaken} descriptors with packets within {} ms of the port's end; it may \
+                     still do so, or drop them",
+                    LAST.as_millis()
+                );
+                return;
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let socket: &UnixStream = self.connection.socket();
+            // A message of the peer's is its end.
+            if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) == Ok(1) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the connection, and waits until the server has done so, too: from then on it uses nothing that was lent to it. Returns
+    /// false if the server does not within [`GRACE`] of the port's end.
+    fn is_gone(&mut self) -> bool {
+        let mut stopped = None;
+        let _ = shutdown(self.connection.socket(), Shutdown::Write);
+        loop {
+            let left = stopped.map(|at: Instant| GRACE.saturating_sub(at.elapsed()));
+            let timeout =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() });
+            let socket: &UnixStream = self.connection.socket();
+            let mut events = vec![PollFd::new(socket, PollFlags::IN)];
+            if stopped.is_none() {
+                events.push(PollFd::new(self.stop, PollFlags::IN));
+            }
+            match poll(&mut events, timeout.as_ref()) {
+                _ if left == Some(Duration::ZERO) => return false,
+                Ok(_) if events.get(1).is_some_and(|stop| !stop.revents().is_empty()) => stopped = Some(Instant::now()),
+                // Messages that it still sends are dropped.
+                Ok(_) if matches!(self.receive(), Err(End::Gone)) => return true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends a message.
+    fn say(
+        &self,
+        kind: u16,
+        body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        self.connection.send(Header::new(kind, body), &[], descriptor.as_slice())
+    }
+
+    /// Sends a message, and waits until it is acknowledged.
+    fn ask(
+        &mut self,
+        deadline: Instant,
+        kind: u16,
+        body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> std::result::Result<(), End> {
+        self.say(kind, body, descriptor)?;
+        self.hear(deadline, kind::ACK).map(|_| ())
+    }
+
+    /// Waits for a message of this type.
+    fn hear(&mut self, deadline: Instant, kind: u16) -> std::result::Result<(Header, Option<OwnedFd>), End> {
+        let (message, file) = self.next(deadline)?;
+        match message.kind.get() {
+            found if found == kind => Ok((message, file)),
+            kind::DISCONNECT => Err(disconnected(&message)),
+            _ => Err(End::Refused("an unexpected message")),
+        }
+    }
+
+    /// Waits for the next message.
+    fn next(&mut self, deadline: Instant) -> std::result::Result<(Header, Option<OwnedFd>), End> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let socket: &UnixStream = self.connection.socket();
+            let mut events = [PollFd::new(self.stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut events, Some(&timeout)) {
+                Ok(0) => return Err(End::Late),
+                Ok(_) if !events[0].revents().is_empty() => return Err(End::Stopped),
+                Ok(_) => {}
+                Err(_) => continue, // a signal
+            }
+            if let Some(message) = self.receive()? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Receives a message, and its descriptor if it has one; `None` if none has arrived.
+    fn receive(&mut self) -> std::result::Result<Option<(Header, Option<OwnedFd>)>, End> {
+        match self.connection.receive() {
+            Ok(Some(mut message)) => Ok(Some((message.header, message.descriptors.pop()))),
+            // Each is one packet.
+            Ok(None) => Err(End::Refused("a short message")),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(End::Refused("too many descriptors")),
+            Err(_) => Err(End::Gone),
+        }
+    }
+}
+
+/// Prepares a ring that leads to buffers of the pool's own.
+fn lend(
+    regions: &Arc<Regions>,
+    at: At,
+    direction: Direction,
+    pool: &Arc<Pool>,
+    placement: Placement,
+) -> std::result::Result<Lent, End> {
+    let ring = MemifRing::new(regions, at, MemifRing::first(at, direction)).expect("it was created here");
+    let lent = match direction {
+        Direction::Send => Some(Lent::none(pool, ring.size())),
+        Direction::Receive => Lent::to_receive(&ring, pool, placement),
+    };
+    lent.ok_or_else(|| Error::pool_exhausted(pool.available(), ring.size().into()).into())
+}
+
+fn disconnected(message: &Header) -> End {
+    End::Disconnected(text(&message.body::<Disconnect>().reason))
+}
+
+/// Notes a ring that the client adds.
+fn add_ring(
+    ring: &AddRing,
+    file: OwnedFd,
+    receives: &mut [Added],
+    sends: &mut [Added],
+) -> std::result::Result<(), End> {
+    let rings = if ring.flags.get() & CLIENT_TO_SERVER != 0 { receives } else { sends };
+    let place = rings.get_mut(usize::from(ring.index.get())).filter(|place| place.is_none());
+    let place = place.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
+    let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is no eventfd"))?;
+    let at =
+        At { region: ring.region.get(), offset: ring.offset.get(), log2_size: ring.log2_size, buffers: Buffers::Named };
+    *place = Some((at, event));
+    Ok(())
+}
+
+/// Checks that each ring is in the memory.
+fn places(
+    rings: Vec<Added>,
+    regions: &Arc<Regions>,
+    direction: Direction,
+) -> std::result::Result<Vec<Option<Place>>, End> {
+    let place = |ring: Added| match ring {
+        Some((at, event)) if MemifRing::new(regions, at, 0).is_some() => {
+            Ok(Some(Place::new(at, direction, event, None)))
+        }
+        Some(_) => Err(End::Refused("a ring is not in its region, or has no cookie")),
+        None => Ok(None),
+    };
+    rings.into_iter().map(place).collect()
+}

@@ -1,0 +1,495 @@
+//! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is copied
+//! once. Both roles share this code: a ring knows which of its indices is whose. A client that does not copy has `zero_copy`.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use linerate_core::batch::Batch;
+use linerate_core::memory::{Placement, Pool, View};
+use linerate_core::packet::Packet;
+use linerate_core::port::{QueueCounters, RegionRx, SendFinished, Transmit};
+use linerate_core::ring::Breach;
+use linerate_core::slot::Slot;
+
+use super::connected::Attached;
+use super::regions::Regions;
+use super::ring::{MemifRing, Part};
+
+/// The most descriptors of a packet.
+pub const MOST_PARTS: u16 = 1024;
+/// How many descriptors ahead a buffer is prefetched.
+const SOON: u16 = 8;
+/// The shortest frame: an Ethernet header.
+pub const SHORTEST: usize = 14;
+
+/// A receive queue, by what happens to a packet's buffers.
+pub struct MemifRx<B> {
+    pub attached: Attached,
+    pub pool: Arc<Pool>,
+    pub counters: Arc<QueueCounters>,
+    pub limits: Limits,
+    /// The packet being taken.
+    pub parts: Vec<Part>,
+    /// The queue can sleep.
+    pub sleeps: bool,
+    pub buffers: PhantomData<B>,
+}
+
+/// The longest packet, and the longest in one buffer.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub longest: usize,
+    pub longest_single: usize,
+    /// The place of a packet in its buffer.
+    pub placement: Placement,
+}
+
+/// What happens to the buffers of received packets: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for fresh
+/// ones.
+pub trait Buffers: Send + 'static {
+    /// The buffers that the ring has of this side's.
+    type Lent<'a>;
+
+    /// Returns the ring of the connection that there is, and its buffers.
+    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, Self::Lent<'_>)>;
+
+    /// Takes the packet in a single descriptor into the buffer `fresh`, or takes its buffer and lends `fresh` instead. `None` if
+    /// it is of another kind.
+    ///
+    /// # Safety
+    /// The buffer is the caller's alone, of the queue's pool, and so are the view and the slot that is returned.
+    unsafe fn take_single(
+        ring: &MemifRing,
+        lent: &mut Self::Lent<'_>,
+        ahead: u16,
+        fresh: u32,
+        view: View<'_>,
+        limits: Limits,
+    ) -> Option<Slot>;
+
+    /// Returns what is in the descriptor `ahead` of the next one.
+    ///
+    /// # Errors
+    /// It breaks the rules.
+    fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach>;
+
+    /// Takes a packet of any parts, which begins `ahead` of the next descriptor.
+    fn take_parts(
+        ring: &MemifRing,
+        lent: &mut Self::Lent<'_>,
+        ahead: u16,
+        packet: (&[Part], usize),
+        batch: &mut Batch,
+        pool: (&Arc<Pool>, Placement),
+    ) -> Took;
+
+    /// Prepares the descriptors of such a packet for the next one.
+    fn renew(ring: &MemifRing, lent: &mut Self::Lent<'_>, descriptors: Range<u16>, placement: Placement);
+}
+
+/// The outcome of taking a packet.
+pub enum Took {
+    Packet,
+    /// It has more parts than a batch can hold.
+    Dropped,
+    NoBuffer,
+}
+
+impl<B: Buffers> RegionRx for MemifRx<B> {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let Some(ring) = self.attached.ring() else { return 0 };
+        match ring.ready() {
+            Ok(0) => 0,
+            ready => {
+                let before = batch.len();
+                self.take_all(ready, batch);
+                batch.len() - before
+            }
+        }
+    }
+
+    fn buffers(&self) -> usize {
+        self.attached.lent()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        if self.sleeps { Some(self.attached.arm()) } else { None }
+    }
+
+    fn disarm(&mut self) {
+        self.attached.disarm();
+    }
+}
+
+impl<B: Buffers> MemifRx<B> {
+    /// Takes what is ready, as far as the batch has room.
+    fn take_all(&mut self, ready: Result<u16, Breach>, batch: &mut Batch) {
+        if let Err(breach) = ready.and_then(|ready| self.take_ready(ready, batch)) {
+            self.attached.give_up(breach);
+        }
+    }
+
+    #[inline(always)]
+    fn take_ready(&mut self, ready: u16, batch: &mut Batch) -> Result<(), Breach> {
+        let MemifRx { attached, pool, counters, limits, parts, .. } = self;
+        let Some((ring, mut lent)) = B::of(attached) else { return Ok(()) };
+        let taken = take::<B>(ring, &mut lent, ready, batch, pool, counters, *limits, parts)?;
+        if taken > 0 {
+            ring.empty(taken);
+            ring.advance(taken);
+            // A sender asks for no interrupt here: it looks at the index.
+        }
+        if ring.regions().is_broken() { Err(Breach::TAKEN_AWAY) } else { Ok(()) }
+    }
+}
+
+/// Takes up to `ready` descriptors. Returns the count.
+///
+/// # Errors
+/// One breaks the rules, or will never be followed by the packet's end.
+#[inline(always)]
+#[expect(clippy::too_many_arguments)]
+fn take<B: Buffers>(
+    ring: &MemifRing,
+    lent: &mut B::Lent<'_>,
+    ready: u16,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    counters: &QueueCounters,
+    limits: Limits,
+    parts: &mut Vec<Part>,
+) -> Result<u16, Breach> {
+    let placement = limits.placement;
+    let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
+    let before = batch.len();
+    let outcome = loop {
+        // Packets of one descriptor and one buffer.
+        let first = taken;
+        let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
+            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            let view = unsafe { pool.region().view() };
+            let mut done = 0;
+            for (slot, &fresh) in slots.iter_mut().zip(fresh) {
+                // SAFETY: the buffer is offered to this packet.
+                let single = unsafe { B::take_single(ring, lent, first + done, fresh, view, limits) };
+                let Some(single) = single else { break };
+                bytes += single.whole_len();
+                *slot = single;
+                done += 1;
+            }
+            usize::from(done)
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered, or of those that the ring had instead.
+        let (offered, singles) = unsafe { batch.exchange(usize::from(ready - taken), take_singles) };
+        taken += singles as u16;
+        packets += singles;
+        if taken == ready || batch.len() >= batch.capacity() {
+            break Ok(taken);
+        }
+        if offered == 0 {
+            counters.found_no_buffer();
+            break Ok(taken);
+        }
+        // A packet of another kind.
+        let length = match gather::<B>(ring, taken, ready - taken, parts) {
+            Ok(Some(length)) => length,
+            Ok(None) if !ring.is_ending() => break Ok(taken),
+            Ok(None) => break Err(Breach::Other("the end of a packet was not sent")),
+            Err(breach) => break Err(breach),
+        };
+        if length > limits.longest {
+            counters.missed(0, 1);
+        } else if length < SHORTEST {
+            counters.dropped();
+        } else {
+            match B::take_parts(ring, lent, taken, (parts, length), batch, (pool, placement)) {
+                Took::Packet => (packets, bytes) = (packets + 1, bytes + length),
+                Took::Dropped => counters.dropped(),
+                Took::NoBuffer => {
+                    counters.found_no_buffer();
+                    break Ok(taken);
+                }
+            }
+        }
+        let end = taken + parts.len() as u16;
+        B::renew(ring, lent, taken..end, placement);
+        taken = end;
+    };
+    counters.moved_packets(packets, batch.len() - before, bytes);
+    outcome
+}
+
+/// Finds the parts of the packet that begins `ahead` of the next descriptor, in at most `left`. Returns its length; `None` if its
+/// sender has not handed over its end.
+///
+/// # Errors
+/// A part breaks the rules, or the packet can have no end.
+#[cold]
+fn gather<B: Buffers>(ring: &MemifRing, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Result<Option<usize>, Breach> {
+    parts.clear();
+    let mut length = 0;
+    for number in 0..left.min(MOST_PARTS) {
+        let part = B::part(ring, ahead + number)?;
+        parts.push(part);
+        length += part.len as usize;
+        if !part.has_more {
+            return Ok(Some(length));
+        }
+    }
+    // A packet that fills the ring never ends.
+    let most = ring.size().min(MOST_PARTS);
+    match left >= most {
+        true => Err(Breach::Beyond { what: "the count of a packet's parts", is: most as u64 + 1, most: most.into() }),
+        false => Ok(None),
+    }
+}
+
+/// Packets are copied out of the ring's buffers.
+pub struct Copied;
+
+impl Buffers for Copied {
+    type Lent<'a> = ();
+
+    #[inline(always)]
+    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, ())> {
+        Some((attached.current()?, ()))
+    }
+
+    #[inline(always)]
+    unsafe fn take_single(
+        ring: &MemifRing,
+        (): &mut (),
+        ahead: u16,
+        fresh: u32,
+        view: View<'_>,
+        limits: Limits,
+    ) -> Option<Slot> {
+        let (part, mapping) = ring.filled(ahead)?;
+        mapping.prefetch(ring.hint(ahead + SOON));
+        let length = part.len as usize;
+        if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
+            return None;
+        }
+        // SAFETY: as the caller promises; `longest_single` is at most the room.
+        let mut slot = unsafe { limits.placement.slot(fresh, length as u16, false) };
+        mapping.read(part.offset as usize, view.bytes_mut(&mut slot));
+        Some(slot)
+    }
+
+    fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach> {
+        ring.filled(ahead).map(|(part, _)| part).ok_or_else(|| ring.outside(ahead))
+    }
+
+    fn take_parts(
+        ring: &MemifRing,
+        (): &mut (),
+        _: u16,
+        (parts, length): (&[Part], usize),
+        batch: &mut Batch,
+        (pool, _): (&Arc<Pool>, Placement),
+    ) -> Took {
+        match batch.push_filled(pool, length, None, |at, target| read_parts(ring.regions(), parts, at, target)) {
+            true => Took::Packet,
+            false if batch.can_hold(pool, length) => Took::NoBuffer,
+            false => Took::Dropped,
+        }
+    }
+
+    fn renew(ring: &MemifRing, (): &mut (), descriptors: Range<u16>, _: Placement) {
+        ring.unchain(descriptors);
+    }
+}
+
+/// Copies bytes of a part, from byte `at` on.
+#[inline(always)]
+fn read(regions: &Regions, part: Part, at: usize, target: &mut [u8]) {
+    if let Some(mapping) = regions.place(part.region, part.offset, part.len) {
+        mapping.read(part.offset as usize + at, target);
+    }
+}
+
+/// Copies bytes of a packet, from byte `at` on.
+fn read_parts(regions: &Regions, parts: &[Part], mut at: usize, mut target: &mut [u8]) {
+    for part in parts {
+        let len = part.len as usize;
+        if at >= len {
+            at -= len;
+            continue;
+        }
+        let (now, rest) = target.split_at_mut(target.len().min(len - at));
+        read(regions, *part, at, now);
+        (target, at) = (rest, 0);
+    }
+}
+
+/// A transmit queue.
+pub struct MemifTx {
+    pub attached: Attached,
+    pub counters: Arc<QueueCounters>,
+    pub longest: usize,
+    /// The buffers being filled.
+    pub parts: Vec<Part>,
+}
+
+impl Transmit for MemifTx {
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            // Memory of a peer that is gone is not kept.
+            let _ = self.attached.ring();
+            return 0;
+        }
+        self.finish_and_send(batch)
+    }
+
+    fn has_peer(&self) -> bool {
+        self.attached.is_running()
+    }
+}
+
+/// The outcome of sending a packet.
+enum Sent {
+    /// It fills this count of descriptors.
+    In(u16),
+    TooLong,
+    NoRoom,
+    Broken(Breach),
+}
+
+/// Checksums and segmentation have no place in a descriptor.
+impl SendFinished for MemifTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let MemifTx { attached, counters, longest, parts } = self;
+        let Some(ring) = attached.ring() else { return (0, false) };
+        let ready = ring.ready();
+        let (ready, mut breach) = (ready.unwrap_or(0), ready.err());
+        let (mut used, mut bytes) = fill_singles(ring, ready, batch, *longest);
+        let (mut slots, mut packets) = (usize::from(used), usize::from(used));
+        let mut is_to_be_finished = false;
+        for packet in batch.packets().skip(packets) {
+            let left = ready - used;
+            if left == 0 {
+                break;
+            }
+            if packet.offload().is_some() {
+                is_to_be_finished = true;
+                break;
+            }
+            let length = packet.len();
+            let sent = if length > *longest { Sent::TooLong } else { fill(ring, used, left, &packet, length, parts) };
+            match sent {
+                Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
+                Sent::TooLong => counters.dropped(),
+                Sent::NoRoom => break,
+                Sent::Broken(found) => {
+                    breach = Some(found);
+                    break;
+                }
+            }
+            slots += packet.slots();
+        }
+        let mut interrupts = false;
+        if used > 0 {
+            ring.advance(used);
+            interrupts = ring.wants_interrupt();
+        }
+        let breach = breach.or(ring.regions().is_broken().then_some(Breach::TAKEN_AWAY));
+        if interrupts {
+            attached.raise();
+        }
+        if let Some(breach) = breach {
+            attached.give_up(breach);
+        }
+        counters.moved_packets(packets, slots, bytes);
+        batch.drop_front(slots);
+        (slots, is_to_be_finished)
+    }
+}
+
+/// Writes packets of one slot and one buffer each, from the front of the batch, until one is of another kind. Returns the counts
+/// of packets and bytes.
+#[inline(always)]
+fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
+    let Some((slots, pool)) = batch.contents() else { return (0, 0) };
+    // SAFETY: it is used with the batch's slots, whose pool this is.
+    let view = unsafe { pool.region().view() };
+    let (mut done, mut bytes) = (0, 0);
+    for slot in slots.iter().take(ready.into()) {
+        let length = slot.whole_len();
+        if length > longest {
+            break;
+        }
+        let Some((part, mapping)) = ring.room(done).filter(|(part, _)| length <= part.len as usize) else { break };
+        mapping.prefetch_write(ring.hint(done + SOON));
+        mapping.write(part.offset as usize, view.bytes(slot));
+        ring.fill(done, part, length as u32, false);
+        (done, bytes) = (done + 1, bytes + length);
+    }
+    (done, bytes)
+}
+
+/// Writes a packet to the buffer `ahead` of the next one, or to as many of the `left` as it needs.
+fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
+    let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken(ring.outside(ahead)) };
+    if length > part.len as usize {
+        return fill_several(ring, ahead, left, packet, parts);
+    }
+    let mut at = part.offset as usize;
+    for segment in packet.segments() {
+        mapping.write(at, segment);
+        at += segment.len();
+    }
+    ring.fill(ahead, part, length as u32, false);
+    Sent::In(1)
+}
+
+#[cold]
+fn fill_several(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, parts: &mut Vec<Part>) -> Sent {
+    // First their lengths: the descriptors stay as they are if there are too few.
+    parts.clear();
+    let (mut room, mut length) = (0, packet.len());
+    while room < length {
+        let count = parts.len() as u16;
+        if count == left {
+            // All that there will ever be are too few.
+            return if left == ring.size() { Sent::TooLong } else { Sent::NoRoom };
+        }
+        let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken(ring.outside(ahead + count)) };
+        room += part.len as usize;
+        parts.push(part);
+    }
+    let mut segments = packet.segments();
+    let mut segment: &[u8] = &[];
+    for (number, part) in parts.iter().enumerate() {
+        let len = (part.len as usize).min(length);
+        let place = ring.regions().place(part.region, part.offset, part.len);
+        let Some(mapping) = place else { return Sent::Broken(ring.outside(ahead + number as u16)) };
+        let (mut at, end) = (part.offset as usize, part.offset as usize + len);
+        while at < end {
+            if segment.is_empty() {
+                let Some(next) = segments.next() else { return Sent::NoRoom }; // unreachable: `length` is the packet's
+                segment = next;
+                continue;
+            }
+            let (now, rest) = segment.split_at(segment.len().min(end - at));
+            mapping.write(at, now);
+            (at, segment) = (at + now.len(), rest);
+        }
+        length -= len;
+        ring.fill(ahead + number as u16, *part, len as u32, length > 0);
+    }
+    Sent::In(parts.len() as u16)
+}

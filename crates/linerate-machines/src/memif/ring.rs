@@ -1,0 +1,345 @@
+//! A ring of descriptors, from either side.
+//!
+//! ```text
+//!   0    cookie (32 bits) | flags | head      the client writes head
+//!   64   tail                                 the server writes tail
+//!   128  descriptors of 16 bytes: flags | region | length, offset | metadata
+//! ```
+//!
+//! The client hands descriptors over at the head, and the server returns them at the tail: with packets in the ring on which
+//! the client sends, and with empty buffers in the other one. So one index is this side's and the other the peer's, in both
+//! directions, and a side may use the descriptors from its own index up to the peer's. The client's own index is a ring ahead.
+//!
+//! The peer may write anything at any time: an index is read once, then checked; so is a descriptor.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU64};
+
+use linerate_core::memory::{Descriptors, DmaArray, Mapping, full_fence};
+use linerate_core::ring::{Breach, Cursor};
+
+use super::regions::Regions;
+
+/// The mark at the beginning of each ring.
+const COOKIE: u32 = 0x3E3_1F20;
+/// The descriptor's flag: the packet goes on in the next one.
+pub const NEXT: u16 = 1;
+/// The ring's flag: its receiver wants no interrupt.
+const MASKED: u16 = 1;
+/// The length of a client's buffers; DPDK's and VPP's default.
+pub const BUFFER: usize = 2048;
+/// The distance between a client's buffers: one cache line more, so that the first lines of all spread over the whole cache.
+pub const STRIDE: usize = BUFFER + 64;
+/// The largest ring, as a power of two; DPDK's limit.
+pub const MOST_LOG2: u8 = 14;
+
+/// Places of the header's words, in units of 16 bits.
+const FLAGS: usize = 2;
+const HEAD: usize = 3;
+const TAIL: usize = 32;
+/// Words of the header, and the descriptors' place in bytes.
+const WORDS: usize = 33;
+const TABLE: usize = 128;
+
+/// Returns the bytes of a ring.
+pub const fn bytes_of(size: usize) -> usize {
+    TABLE + 16 * size
+}
+
+/// Which packets pass on a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Receive,
+    Send,
+}
+
+/// A ring's place in its connection's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    pub region: u16,
+    pub offset: u32,
+    pub log2_size: u8,
+    pub buffers: Buffers,
+}
+
+/// Where the buffers of a ring's descriptors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// Where the descriptors say: this side is the server.
+    Named,
+    /// In region 0, from this offset on: a client that copies.
+    Own(u32),
+    /// In the region [`LENT`]: a client that does not.
+    Lent,
+}
+
+/// The region of a client's pool.
+pub const LENT: u16 = 1;
+
+/// A stretch of a packet, or of the buffers for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub region: u16,
+    pub offset: u32,
+    pub len: u32,
+    pub has_more: bool,
+}
+
+/// One ring.
+pub struct MemifRing {
+    words: DmaArray<AtomicU16>,
+    table: Descriptors,
+    regions: Arc<Regions>,
+    buffers: Buffers,
+    /// The places of the peer's index and of this side's own.
+    theirs: usize,
+    ours: usize,
+    /// How far this side's own index is ahead of the next descriptor.
+    ahead: u16,
+    /// Behind the descriptors that were handed over, and those of the peer.
+    cursor: Cursor<u16>,
+    /// Of a connection that has ended: the descriptor behind the last packet that was there by then, modulo 2^16.
+    end: Option<u16>,
+}
+
+impl MemifRing {
+    /// Finds a ring in the connection's memory, at the descriptor where its last user has stopped; `None` if it is not wholly
+    /// there, or no ring.
+    pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<MemifRing> {
+        let At { region, offset, log2_size, buffers } = at;
+        let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
+        let mapping = regions.place(region, offset, bytes_of(size) as u32)?;
+        let start = offset as usize;
+        if !start.is_multiple_of(8) || mapping.word(start).load(Relaxed) != COOKIE {
+            return None;
+        }
+        let (theirs, ours, ahead) = match buffers {
+            Buffers::Named => (HEAD, TAIL, 0),
+            Buffers::Own(_) | Buffers::Lent => (TAIL, HEAD, size as u16),
+        };
+        // SAFETY: nothing of a ring's memory is lent as a slice.
+        let (words, table) =
+            unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
+        Some(MemifRing {
+            words,
+            table,
+            regions: regions.clone(),
+            buffers,
+            theirs,
+            ours,
+            ahead,
+            cursor: Cursor::new(next, next),
+            end: None,
+        })
+    }
+
+    /// Writes the header of a client's ring, whose memory is zeros, and the descriptors if it copies.
+    pub fn create(mapping: &Arc<Mapping>, at: At) {
+        let size = 1 << at.log2_size;
+        let start = at.offset as usize;
+        mapping.word(start).store(COOKIE, Relaxed);
+        let Buffers::Own(buffers) = at.buffers else { return };
+        // SAFETY: nothing of a ring's memory is lent as a slice.
+        let table: Descriptors = unsafe { DmaArray::new(mapping, start + TABLE, size) };
+        for (number, [first, second]) in table.iter().enumerate() {
+            first.store((BUFFER as u64) << 32, Relaxed);
+            second.store(u64::from(buffers) + (number * STRIDE) as u64, Relaxed);
+        }
+    }
+
+    /// Returns the count of descriptors of a ring to send on that the peer has not taken; 0 if it lies.
+    pub fn untaken(&self) -> u16 {
+        let [head, tail] = [HEAD, TAIL].map(|word| self.words[word].load(Relaxed));
+        let (handed_over, size) = (head.wrapping_sub(tail), self.size());
+        // The client hands packets over on its own ring, and room for them on the server's, at first not for all.
+        let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
+        if untaken <= size { untaken } else { 0 }
+    }
+
+    /// Returns where a new ring's first user begins: a client that sends has all descriptors, and one that receives none.
+    pub fn first(at: At, direction: Direction) -> u16 {
+        match (at.buffers, direction) {
+            (Buffers::Named, _) | (_, Direction::Receive) => 0,
+            (_, Direction::Send) => 0u16.wrapping_sub(1 << at.log2_size),
+        }
+    }
+
+    /// Returns the next descriptor to use, modulo 2^16.
+    pub fn next(&self) -> u16 {
+        self.cursor.own()
+    }
+
+    /// Returns the count of descriptors.
+    pub fn size(&self) -> u16 {
+        self.table.len() as u16
+    }
+
+    /// Returns the memory.
+    pub fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Returns the count of descriptors that this side may use.
+    ///
+    /// # Errors
+    /// The peer claims more than the ring has.
+    #[inline(always)]
+    pub fn ready(&mut self) -> Result<u16, Breach> {
+        // Acquire: descriptors and packets are read after the index.
+        let (ready, most) = (self.cursor.look(|| self.words[self.theirs].load(Acquire)), self.size());
+        match ready <= most {
+            true => Ok(ready),
+            false => Err(Breach::Beyond { what: "the count of descriptors", is: ready.into(), most: most.into() }),
+        }
+    }
+
+    /// Notes that the connection has ended. Returns whether packets that had been sent by then are left; those of a peer that goes
+    /// on sending are not waited for.
+    pub fn has_rest(&mut self) -> bool {
+        let end = match self.end {
+            Some(end) => end,
+            None => self.ready().unwrap_or(0).wrapping_add(self.next()),
+        };
+        self.end = Some(end);
+        // A ring is shorter than half of the indices.
+        end.wrapping_sub(self.next()) as i16 > 0 && !self.regions.is_broken()
+    }
+
+    /// Returns whether the connection has ended.
+    pub fn is_ending(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client's
+    /// buffers are where it has made them, whatever the descriptor says now.
+    #[inline(always)]
+    pub fn filled(&self, ahead: u16) -> Option<(Part, &Mapping)> {
+        let (number, [first, second]) = self.descriptor(ahead);
+        let first = first.load(Relaxed);
+        let (len, has_more) = ((first >> 32) as u32, first as u16 & NEXT != 0);
+        let part = match self.buffers {
+            Buffers::Named => Part { region: (first >> 16) as u16, offset: second.load(Relaxed) as u32, len, has_more },
+            Buffers::Own(buffers) if len as usize <= BUFFER => {
+                Part { region: 0, offset: buffers + (number * STRIDE) as u32, len, has_more }
+            }
+            Buffers::Own(_) | Buffers::Lent => return None,
+        };
+        self.regions.place(part.region, part.offset, len).map(|mapping| (part, &**mapping))
+    }
+
+    /// Returns the buffer of the descriptor `ahead` of the next one; `None` if it is not in the memory, or empty.
+    #[inline(always)]
+    pub fn room(&self, ahead: u16) -> Option<(Part, &Mapping)> {
+        match self.buffers {
+            Buffers::Named => self.filled(ahead).filter(|(part, _)| part.len > 0),
+            Buffers::Own(buffers) => {
+                let offset = buffers + (self.number(ahead) * STRIDE) as u32;
+                let part = Part { region: 0, offset, len: BUFFER as u32, has_more: false };
+                self.regions.place(part.region, offset, part.len).map(|mapping| (part, &**mapping))
+            }
+            Buffers::Lent => None,
+        }
+    }
+
+    /// Returns the breach of the descriptor `ahead` of the next one, whose buffer is not in the memory.
+    #[cold]
+    pub fn outside(&self, ahead: u16) -> Breach {
+        let (_, [first, second]) = self.descriptor(ahead);
+        let (first, second) = (first.load(Relaxed), second.load(Relaxed));
+        Breach::Outside { what: "a buffer", at: second as u32 as u64, len: first >> 32 }
+    }
+
+    /// Returns where the buffer of the descriptor `ahead` of the next one probably is, for a hint alone: the peer may change it.
+    #[inline(always)]
+    pub fn hint(&self, ahead: u16) -> usize {
+        let (number, [_, second]) = self.descriptor(ahead);
+        match self.buffers {
+            Buffers::Own(buffers) => buffers as usize + number * STRIDE,
+            Buffers::Named | Buffers::Lent => second.load(Relaxed) as u32 as usize,
+        }
+    }
+
+    /// Returns the bytes that the peer has written to the buffer of the descriptor `ahead` of the next one, as it claims, and
+    /// whether the packet goes on in another.
+    #[inline(always)]
+    pub fn written(&self, ahead: u16) -> (u32, bool) {
+        let first = self.descriptor(ahead).1[0].load(Relaxed);
+        ((first >> 32) as u32, first as u16 & NEXT != 0)
+    }
+
+    /// Writes that `len` bytes at an offset of the region [`LENT`] are in the descriptor `ahead` of the next one: a part of a
+    /// packet, or room for one. [`advance`](MemifRing::advance) exposes it.
+    #[inline(always)]
+    pub fn lend(&self, ahead: u16, offset: usize, len: usize, has_more: bool) {
+        let (_, [first, second]) = self.descriptor(ahead);
+        first.store((len as u64) << 32 | u64::from(LENT) << 16 | u64::from(has_more), Relaxed);
+        second.store(offset as u64, Relaxed);
+    }
+
+    /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](MemifRing::advance) exposes it.
+    #[inline(always)]
+    pub fn fill(&self, ahead: u16, part: Part, len: u32, has_more: bool) {
+        let (_, [first, _]) = self.descriptor(ahead);
+        first.store(u64::from(len) << 32 | u64::from(part.region) << 16 | u64::from(has_more), Relaxed);
+    }
+
+    /// Empties the next `count` descriptors, for a client to receive into them again.
+    #[inline(always)]
+    pub fn empty(&self, count: u16) {
+        if let Buffers::Own(_) = self.buffers {
+            for ahead in 0..count {
+                self.descriptor(ahead).1[0].store((BUFFER as u64) << 32, Relaxed);
+            }
+        }
+    }
+
+    /// Takes the marks of a packet of several parts from descriptors that were received. DPDK's client that copies (22.11, and the
+    /// source of 2025) sets them and never clears the first one: the next packet would seem to go on in the one behind it.
+    pub fn unchain(&self, descriptors: Range<u16>) {
+        for ahead in descriptors {
+            let first = &self.descriptor(ahead).1[0];
+            first.store(first.load(Relaxed) & !u64::from(NEXT), Relaxed);
+        }
+    }
+
+    /// Returns the number of the descriptor `ahead` of the next one.
+    #[inline(always)]
+    pub fn number(&self, ahead: u16) -> usize {
+        usize::from(self.next().wrapping_add(ahead)) & (self.table.len() - 1)
+    }
+
+    #[inline(always)]
+    fn descriptor(&self, ahead: u16) -> (usize, &[AtomicU64; 2]) {
+        let number = self.number(ahead);
+        (number, &self.table[number])
+    }
+
+    /// Hands `count` descriptors over to the peer.
+    #[inline(always)]
+    pub fn advance(&mut self, count: u16) {
+        let next = self.cursor.advance(count);
+        self.words[self.ours].store(next.wrapping_add(self.ahead), Release);
+    }
+
+    /// Returns whether the receiver wants an interrupt for what was handed over.
+    #[inline(always)]
+    pub fn wants_interrupt(&self) -> bool {
+        // The receiver may want one since just now.
+        full_fence();
+        self.words[FLAGS].load(Relaxed) & MASKED == 0
+    }
+
+    /// Asks the sender for interrupts.
+    pub fn unmask(&self) {
+        self.words[FLAGS].store(0, Relaxed);
+        full_fence();
+    }
+
+    /// Asks the sender for no interrupts.
+    pub fn mask(&self) {
+        self.words[FLAGS].store(MASKED, Relaxed);
+    }
+}

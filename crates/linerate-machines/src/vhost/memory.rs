@@ -1,0 +1,220 @@
+//! The front end's memory: what addresses of the guest and of the front end are here.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use linerate_core::memory::{MOST_PEER_BYTES, Mapping};
+use rustix::fs::fstat;
+
+/// The most regions of a table; QEMU and DPDK have 8 in one message, and more by single ones.
+pub const MOST_REGIONS: usize = 64;
+
+/// All memory that the front end shares, as its current table has it. A queue keeps the table that it works with, so it can
+/// be replaced at any time.
+#[derive(Clone, Default)]
+pub struct GuestMemory {
+    regions: Vec<Region>,
+}
+
+/// A stretch of the guest's memory.
+#[derive(Clone)]
+struct Region {
+    /// Its address in the guest.
+    guest: u64,
+    /// Its address in the front end, which names rings by it.
+    user: u64,
+    len: u64,
+    /// Its first byte in the file.
+    offset: u64,
+    /// Its first byte in the mapping.
+    at: usize,
+    mapping: Arc<Mapping>,
+    /// The device and the number of its file.
+    file: (u64, u64),
+    /// How often it was added: QEMU before 8.0 adds each once for each pair of queues, and so it removes them.
+    times: u32,
+}
+
+/// A stretch of memory that is there.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    pub mapping: &'a Arc<Mapping>,
+    /// The first byte in the mapping.
+    pub at: usize,
+    /// The bytes up to the end of its region.
+    pub len: usize,
+}
+
+/// A region, as the front end describes it: addresses, length, and where it begins in its file.
+#[derive(Clone, Copy, Debug)]
+pub struct Described {
+    pub guest: u64,
+    pub len: u64,
+    pub user: u64,
+    pub offset: u64,
+}
+
+impl GuestMemory {
+    /// Adds a region, which may be there already; `None` if it is not inside its file, wraps around, or overlaps another.
+    pub fn add(&mut self, described: Described, file: OwnedFd) -> Option<()> {
+        let Described { guest, len, user, offset } = described;
+        let identity = fstat(&file).ok().map(|stat| (stat.st_dev, stat.st_ino))?;
+        let is_it = |there: &&mut Region| there.is(described) && (there.offset, there.file) == (offset, identity);
+        if let Some(there) = self.regions.iter_mut().find(is_it) {
+            there.times = there.times.checked_add(1)?;
+            return Some(());
+        }
+        let end = guest.checked_add(len)?;
+        let is_apart = |there: &Region| end <= there.guest || there.guest + there.len <= guest;
+        user.checked_add(len)?;
+        if len == 0 || self.regions.len() >= MOST_REGIONS || !self.regions.iter().all(is_apart) {
+            return None;
+        }
+        let all: u64 = self.regions.iter().map(|region| region.len).sum();
+        if len > MOST_PEER_BYTES - all {
+            tracing::warn!("the front end's memory cannot be used: it has more than {MOST_PEER_BYTES} bytes");
+            return None;
+        }
+        let (mapping, at) = Mapping::of_unsealed_peer(file, offset, len)
+            .inspect_err(|error| tracing::warn!("the front end's memory cannot be used: {error}"))
+            .ok()?;
+        let mapping = Arc::new(mapping);
+        self.regions.push(Region { guest, user, len, offset, at, mapping, file: identity, times: 1 });
+        Some(())
+    }
+
+    /// Removes the region of these addresses, if it was added no more often; `None` if there is none.
+    pub fn remove(&mut self, described: Described) -> Option<()> {
+        let at = self.regions.iter().position(|region| region.is(described))?;
+        self.regions[at].times -= 1;
+        if self.regions[at].times == 0 {
+            self.regions.remove(at);
+        }
+        Some(())
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Returns where the guest's address is.
+    #[inline(always)]
+    pub fn guest(&self, address: u64) -> Option<Place<'_>> {
+        self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.guest)))
+    }
+
+    /// Returns where the front end's address is.
+    fn user(&self, address: u64) -> Option<Place<'_>> {
+        self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.user)))
+    }
+
+    /// Returns the guest's address of a front end's address.
+    pub fn to_guest(&self, address: u64) -> Option<u64> {
+        let within = |region: &Region| Some(address.wrapping_sub(region.user)).filter(|&within| within < region.len);
+        self.regions.iter().find_map(|region| Some(region.guest + within(region)?))
+    }
+
+    /// Returns where `len` bytes at the front end's address are, if they are one stretch, and aligned.
+    pub fn array(&self, address: u64, len: usize, align: usize) -> Option<Place<'_>> {
+        self.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))
+    }
+
+    /// Returns whether the front end has taken some of its memory away.
+    #[inline(always)]
+    pub fn is_broken(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_broken())
+    }
+}
+
+impl Region {
+    /// Returns whether these are its addresses.
+    fn is(&self, described: Described) -> bool {
+        (self.guest, self.user, self.len) == (described.guest, described.user, described.len)
+    }
+
+    #[inline(always)]
+    fn place(&self, within: u64) -> Option<Place<'_>> {
+        (within < self.len).then(|| Place {
+            mapping: &self.mapping,
+            at: self.at + within as usize,
+            len: (self.len - within) as usize,
+        })
+    }
+}
+
+#[cfg(all(test, not(miri)))] // it asks the kernel for memory files
+mod tests {
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+
+    use super::*;
+
+    const TIB: u64 = 1 << 40;
+    const HUGE: u64 = 2 << 20;
+
+    fn file(len: u64, kind: MemfdFlags) -> OwnedFd {
+        let file = memfd_create("front end", MemfdFlags::CLOEXEC | kind).unwrap();
+        ftruncate(&file, len).unwrap();
+        file
+    }
+
+    /// A region at the same address of the guest and of the front end.
+    fn region(at: u64, len: u64, offset: u64) -> Described {
+        Described { guest: at, len, user: at, offset }
+    }
+
+    #[test]
+    fn only_described_memory_is_mapped_and_its_sum_is_bounded() {
+        let sparse = file(8 * TIB, MemfdFlags::empty());
+        let mut memory = GuestMemory::default();
+        for n in 0..MOST_REGIONS as u64 {
+            assert!(memory.add(region(n * 8192, 4096, n * TIB / 16 + 4096), sparse.try_clone().unwrap()).is_some());
+        }
+        assert!(memory.regions.iter().all(|region| region.mapping.len() == 4096));
+        memory.guest(8192).unwrap().mapping.write(0, &[7; 8]);
+        let mut bytes = [0; 8];
+        rustix::io::pread(&sparse, &mut bytes[..], TIB / 16 + 4096).unwrap();
+        assert_eq!(bytes, [7; 8]);
+
+        let mut memory = GuestMemory::default();
+        let mut add = |at, len| memory.add(region(at, len, at), sparse.try_clone().unwrap()).is_some();
+        assert_eq!([0, TIB, 2 * TIB].map(|at| add(at, TIB)), [true; 3]);
+        assert!(!add(3 * TIB, TIB + 4096) && add(3 * TIB, TIB) && !add(5 * TIB, 4096) && !add(u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn regions_do_not_overlap_by_a_byte() {
+        let all = file(1 << 20, MemfdFlags::empty());
+        let mut memory = GuestMemory::default();
+        let mut add = |at, len| memory.add(region(at, len, 0), all.try_clone().unwrap()).is_some();
+        assert!(add(0x10000, 0x1000));
+        for (at, len, is_apart) in [
+            (0x10FFF, 0x1000, false),
+            (0xF001, 0x1000, false),
+            (0x10001, 1, false),
+            (0x11000, 1, true),
+            (0xF000, 0x1000, true),
+        ] {
+            assert_eq!(add(at, len), is_apart, "{at:#x} {len:#x}");
+        }
+    }
+
+    /// fallocate(2) makes such a file; mmap(2) and munmap(2) know whole hugepages only.
+    #[test]
+    fn hugepages_are_mapped_and_replaced_as_a_whole() {
+        let odd = file(0, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
+        fallocate(&odd, FallocateFlags::empty(), 0, HUGE + 4096).unwrap();
+        assert!(GuestMemory::default().add(region(0, HUGE + 4096, 0), odd).is_none());
+
+        let file = file(2 * HUGE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
+        let mut memory = GuestMemory::default();
+        memory.add(region(0, HUGE + 4096, 8192), file.try_clone().unwrap()).unwrap();
+        let place = memory.guest(HUGE).unwrap();
+        place.mapping.write(place.at, &[7; 8]);
+        assert_eq!((place.mapping.len() as u64, place.at as u64, place.len), (2 * HUGE, HUGE + 8192, 4096));
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [1; 8];
+        place.mapping.read(place.at, &mut bytes);
+        assert!(bytes == [0; 8] && memory.is_broken());
+    }
+}

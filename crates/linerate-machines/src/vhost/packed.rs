@@ -1,0 +1,384 @@
+//! The device's side of a packed virtqueue (VIRTIO 1.2, 2.8): one ring of descriptors, written by driver and device in turn.
+//!
+//! A place is an index in the ring, and in bit 15 the wrap counter: 1 in the first round, then alternating. A descriptor's two
+//! flags tell which side has it:
+//!
+//! ```text
+//!              available   used
+//!   wrap 1     A - -       A U     A = AVAILABLE, U = USED
+//!   wrap 0     - U -       - -
+//! ```
+//!
+//! Chains are used in order, each where it began. Used descriptors are kept aside until all of them are exposed, from the last
+//! to the first, for which the driver waits: it sees all or none.
+//!
+//! No memory of the front end tells the place: it is [recorded](super::places) before each exposure. A process that goes on
+//! with a ring of one that was killed finds it there, and completes what was begun.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use linerate_core::memory::{Descriptors, DmaArray, full_fence};
+use linerate_core::ring::Breach;
+use linerate_spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, MODE, USED};
+use linerate_spec::virtio::ring::{INDIRECT, NEXT, WRITE};
+
+use super::memory::GuestMemory;
+use super::places::{Kept, Record};
+use super::ring::{Addresses, Descriptor, DeviceRing, Found, Head};
+
+/// The wrap counter in a place.
+const WRAP: u16 = 1 << 15;
+/// Where id and flags are in a descriptor's second word, behind the length.
+const ID: u32 = 32;
+const FLAGS: u32 = 48;
+/// The flags that tell which side has a descriptor.
+const OWNER: u16 = AVAILABLE | USED;
+
+/// One packed virtqueue.
+pub struct Packed {
+    /// Address; then length, id and flags, from low to high.
+    ring: Descriptors,
+    /// When the driver wants interrupts.
+    driver: DmaArray<AtomicU32>,
+    /// When this side wants notifications.
+    device: DmaArray<AtomicU32>,
+    event_idx: bool,
+    last: u16,
+    next: u16,
+    /// Used chains that are not exposed: the place of each, and its second word.
+    used: Box<[(u16, u64)]>,
+    /// Their count.
+    count: usize,
+    record: Record,
+    base: u16,
+}
+
+/// Returns a place's index in the ring.
+#[inline(always)]
+fn index(place: u16) -> usize {
+    usize::from(place & !WRAP)
+}
+
+/// Returns the flags of a descriptor that is available at a place.
+#[inline(always)]
+fn available(place: u16) -> u16 {
+    if place & WRAP != 0 { AVAILABLE } else { USED }
+}
+
+/// Returns the flags of a descriptor that is used at a place.
+#[inline(always)]
+fn used(place: u16) -> u16 {
+    if place & WRAP != 0 { AVAILABLE | USED } else { 0 }
+}
+
+impl Packed {
+    /// Finds a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, where the record has it,
+    /// unless the ring is a new one, which begins at the front end's `base`. Returns `None` if it is not wholly there, or
+    /// begins outside.
+    pub fn new(
+        memory: &GuestMemory,
+        at: Addresses,
+        size: u16,
+        event_idx: bool,
+        (next, base): (Option<u16>, u16),
+        record: Record,
+    ) -> Option<Packed> {
+        let count = usize::from(size);
+        let ring = memory.array(at.descriptors, 16 * count, 16)?;
+        let [driver, device] = [memory.array(at.available, 4, 4)?, memory.array(at.used, 4, 4)?];
+        let last = size.checked_sub(1).filter(|&last| last < WRAP)?;
+        // SAFETY: nothing of the front end's memory is lent as a slice.
+        let mut packed = unsafe {
+            Packed {
+                ring: DmaArray::new(ring.mapping, ring.at, count),
+                driver: DmaArray::new(driver.mapping, driver.at, 1),
+                device: DmaArray::new(device.mapping, device.at, 1),
+                event_idx,
+                last,
+                next: 0,
+                used: vec![(0, 0); count].into(),
+                count: 0,
+                record,
+                base,
+            }
+        };
+        packed.next = next.unwrap_or_else(|| packed.resume(at.descriptors));
+        if packed.next & !WRAP > last {
+            return None;
+        }
+        packed.keep(packed.next, packed.next);
+        Some(packed)
+    }
+
+    /// Returns the place behind a descriptor.
+    #[inline(always)]
+    fn after(&self, place: u16) -> u16 {
+        if place & !WRAP == self.last { !place & WRAP } else { place + 1 }
+    }
+
+    /// Returns a place's number, counted through both rounds.
+    fn number(&self, place: u16) -> u32 {
+        let second = if place & WRAP == 0 { u32::from(self.last) + 1 } else { 0 };
+        u32::from(place & !WRAP) + second
+    }
+
+    /// Returns the count of descriptors from one place to another.
+    fn distance(&self, from: u16, to: u16) -> u32 {
+        let both = 2 * (u32::from(self.last) + 1);
+        (self.number(to) + both - self.number(from) % both) % both
+    }
+
+    /// Reads the descriptor at a place, and its id; `None` if the driver has not made it available.
+    #[inline(always)]
+    fn descriptor(&self, place: u16) -> Option<(Descriptor, u16)> {
+        let [address, second] = &self.ring[index(place)];
+        // Acquire: the address and the packet are read after the flags.
+        let word = second.load(Acquire);
+        let flags = (word >> FLAGS) as u16;
+        if flags & OWNER != available(place) {
+            return None;
+        }
+        let flags = flags & (NEXT | WRITE | INDIRECT);
+        let descriptor = Descriptor { address: address.load(Relaxed), len: word as u32, flags, next: 0 };
+        Some((descriptor, (word >> ID) as u16))
+    }
+
+    /// Returns the second word of a used chain's first descriptor.
+    #[inline(always)]
+    fn word(chain: Head, len: u32) -> u64 {
+        let written = if len > 0 { WRITE } else { 0 };
+        u64::from(len) | u64::from(chain.id) << ID | u64::from(used(chain.place) | written) << FLAGS
+    }
+
+    /// Exposes one used chain.
+    #[inline(always)]
+    fn expose(&self, place: u16, word: u64) {
+        // Release: after the packet, the record, and the chains behind it.
+        self.ring[index(place)][1].store(word, Release);
+    }
+
+    /// Records that the chains from one place to another are about to be exposed.
+    #[inline(always)]
+    fn keep(&self, from: u16, to: u16) {
+        self.record.keep(Kept { base: self.base, last: self.last, from, to });
+    }
+
+    /// Returns where a ring begins that the front end starts, which has it at this address.
+    ///
+    /// If the process before this one was killed, the front end names the base again that it had named to that process; then
+    /// the record is right. If the driver has begun anew meanwhile, the base may still be the same, but the ring is new.
+    fn resume(&self, address: u64) -> u16 {
+        let is_inside = |place: u16| place & !WRAP <= self.last;
+        let is_it = |&Kept { base, last, from, to }: &Kept| {
+            last == self.last && [base, from, to, self.base].into_iter().all(is_inside)
+        };
+        match self.record.kept_of(address).filter(is_it) {
+            Some(Kept { base, from, to, .. }) if !self.is_new() => {
+                self.complete(from, to);
+                self.pass_dropped(base, to)
+            }
+            _ => self.base,
+        }
+    }
+
+    /// Returns whether no descriptor from the base on was ever used: each is available in the first round, or zero but for its
+    /// id, which some drivers write in advance (DPDK's).
+    fn is_new(&self) -> bool {
+        let is_unused = |[address, second]: &[AtomicU64; 2]| {
+            let word = second.load(Relaxed);
+            let is_zero = word & !(0xFFFF << ID) == 0 && address.load(Relaxed) == 0;
+            (word >> FLAGS) as u16 & OWNER == AVAILABLE || is_zero
+        };
+        self.base & WRAP != 0 && self.ring.iter().skip(index(self.base)).all(is_unused)
+    }
+
+    /// Completes an exposure that was interrupted: the driver has seen nothing of it, and gets all of these chains back empty.
+    fn complete(&self, from: u16, to: u16) {
+        let (mut at, mut chains) = (from, Vec::new());
+        while at != to && chains.len() < self.size() {
+            let Some((first, id)) = self.descriptor(at) else { break };
+            let chain = Head { first, place: at, end: self.after(at), id };
+            let whole = self.whole(chain).ok();
+            chains.push(whole.unwrap_or(chain));
+            match whole {
+                Some(chain) => at = chain.end,
+                // The front end has used what was left of it, as a chain of its own.
+                None => break,
+            }
+        }
+        if chains.is_empty() {
+            return; // it was not interrupted
+        }
+        for _ in 0..self.size() {
+            if at == to {
+                break;
+            }
+            let word = self.ring[index(at)][1].load(Relaxed);
+            if (word >> FLAGS) as u16 & OWNER == used(at) {
+                self.expose(at, word & 0xFFFF << ID | u64::from(used(at)) << FLAGS);
+            }
+            at = self.after(at);
+        }
+        chains.iter().rev().for_each(|&chain| self.expose(chain.place, Packed::word(chain, 0)));
+    }
+
+    /// Returns where a ring goes on that is at `place`, and for which the front end names another base than `before`.
+    ///
+    /// QEMU empties a transmit queue while its back end is gone. It knows the place of a packed one only from the base, and
+    /// returns what it finds there as used: chains out of order if `before` is ahead of `place`. The driver waits for those in
+    /// front of them, and gets them back empty, too. Behind `place`, nothing waits for them.
+    fn pass_dropped(&self, before: u16, place: u16) -> u16 {
+        if self.base == before {
+            return place;
+        }
+        let mut at = place;
+        while at != before {
+            if self.descriptor(at).is_none() {
+                return place;
+            }
+            at = self.after(at);
+        }
+        self.keep(place, self.base);
+        self.complete(place, self.base);
+        self.base
+    }
+}
+
+impl DeviceRing for Packed {
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.used.len()
+    }
+
+    #[inline(always)]
+    fn next(&self) -> u16 {
+        self.next
+    }
+
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        let word = self.ring[index(self.next)][1].load(Relaxed);
+        (word >> FLAGS) as u16 & OWNER == available(self.next)
+    }
+
+    #[inline(always)]
+    fn look(&mut self) -> Result<(), Breach> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn most(&self, _: u16) -> usize {
+        self.size() - self.count
+    }
+
+    #[inline(always)]
+    fn head(&self, place: u16) -> Found {
+        // A driver that makes more available than the ring has, while this side takes it, waits.
+        if self.count == self.size() {
+            return Found::Nothing;
+        }
+        match self.descriptor(place) {
+            Some((first, id)) => Found::Chain(Head { first, place, end: self.after(place), id }),
+            None => Found::Nothing,
+        }
+    }
+
+    #[inline(always)]
+    fn follow(&self, chain: &mut Head, _: Descriptor) -> Result<Descriptor, Breach> {
+        // The driver makes a chain's first descriptor available last; its id is in the last one (2.8.6).
+        let next = self.descriptor(chain.end);
+        let (descriptor, id) = next.ok_or(Breach::Other("a chain's next descriptor is not available"))?;
+        (chain.id, chain.end) = (id, self.after(chain.end));
+        Ok(descriptor)
+    }
+
+    fn of_table(address: u64, rest: u64, number: usize, count: usize) -> Descriptor {
+        // All of a table is one chain, in order (2.8.8).
+        let next = if number + 1 < count { NEXT } else { 0 };
+        let flags = (rest >> FLAGS) as u16 & (WRITE | INDIRECT) | next;
+        Descriptor { address, len: rest as u32, flags, next: (number + 1) as u16 }
+    }
+
+    fn is_whole(&self, from: u16, to: u16) -> bool {
+        to == from ^ WRAP
+    }
+
+    #[inline(always)]
+    fn put_used(&mut self, chain: Head, len: u32) {
+        // More than the ring has are only there if the driver takes chains back.
+        if let Some(used) = self.used.get_mut(self.count) {
+            *used = (chain.place, Packed::word(chain, len));
+            self.count += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, to: u16) -> bool {
+        self.keep(self.next, to);
+        self.used[..self.count].iter().rev().for_each(|&(place, word)| self.expose(place, word));
+        self.count = 0;
+        // The driver may want one since just now (2.8.21.3.1).
+        full_fence();
+        let before = std::mem::replace(&mut self.next, to);
+        let event = self.driver[0].load(Relaxed);
+        match event & MODE {
+            DISABLE => false,
+            DESC if self.event_idx => self.distance(before, event as u16) < self.distance(before, to),
+            _ => true,
+        }
+    }
+
+    fn allow_notifications(&self) {
+        let event = if self.event_idx { DESC | u32::from(self.next) } else { ENABLE };
+        self.device[0].store(event, Relaxed);
+        full_fence();
+    }
+
+    fn forbid_notifications(&self) {
+        self.device[0].store(DISABLE, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::vhost::memory::Described;
+    use crate::vhost::places::Places;
+
+    /// A driver that makes more available than the ring has, while this side takes it, waits until the used ones are exposed.
+    #[test]
+    fn no_more_chains_are_taken_than_the_ring_has() {
+        const SIZE: u16 = 4;
+        let folder = tempfile::tempdir().unwrap();
+        let places = Arc::new(Places::open(&folder.path().join("socket")).unwrap());
+        let file = memfd_create("front end", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 3 * 4096).unwrap();
+        let mut memory = GuestMemory::default();
+        memory.add(Described { guest: 0, len: 3 * 4096, user: 0, offset: 0 }, file).unwrap();
+        let at = Addresses { descriptors: 0, available: 4096, used: 8192 };
+        let begins = (Some(WRAP), WRAP);
+        let mut ring = Packed::new(&memory, at, SIZE, false, begins, Record::new(places, 0)).unwrap();
+        let make_available = |ring: &Packed, place: u16| {
+            ring.ring[index(place)][1].store(u64::from(available(place)) << FLAGS | 60, Release);
+        };
+        let mut place = WRAP;
+        for _ in 0..SIZE {
+            make_available(&ring, place);
+            let Found::Chain(head) = ring.head(place) else { panic!("it is available") };
+            ring.put_used(head, 0);
+            place = head.end;
+        }
+        make_available(&ring, place);
+        assert!(matches!(ring.head(place), Found::Nothing));
+        ring.publish(place);
+        assert!(matches!(ring.head(place), Found::Nothing), "its place has a used chain");
+        make_available(&ring, place);
+        assert!(matches!(ring.head(place), Found::Chain(_)));
+    }
+}

@@ -1,0 +1,808 @@
+//! Receive and send, top-down: from the front end's transmit queue into buffers, and from buffers into its receive queue.
+//! Each packet is copied once, behind a header of VirtIO (5.1.6).
+//!
+//! ```text
+//!   chain   [ header | data ..... ]  one descriptor, or several; the header may have one of its own
+//! ```
+//!
+//! Chains are used in the order in which they became available, so nothing but an index has to outlive this process.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use linerate_core::batch::{Batch, MAX_CHAIN};
+use linerate_core::error::{self, Error};
+use linerate_core::event::Interrupt;
+use linerate_core::memory::{Mapping, Pool};
+use linerate_core::offload::{Offload, Taken};
+use linerate_core::packet::Packet;
+use linerate_core::port::{QueueCounters, RegionRx, SendFinished, Transmit};
+use linerate_core::ring::Breach;
+use linerate_core::slot::{HEADROOM, Slot};
+use linerate_spec::virtio::ring::{INDIRECT, NEXT, WRITE};
+use linerate_spec::virtio::{feature, header};
+use rustix::event::epoll;
+
+use super::log::Log;
+use super::memory::{GuestMemory, Place};
+use super::ring::{Descriptor, DeviceRing, Found, Head, MOST_PARTS};
+use super::vring::{AnyRing, Attached, Running, Setup, Vring};
+
+/// The shortest frame: an Ethernet header.
+const SHORTEST: usize = 14;
+/// Packets that are written at once: as many as have their lines on the way.
+const GROUP: usize = 16;
+/// Fewer packets than these are written one by one.
+const FEW: usize = 4;
+/// The most chains that one poll drops: a front end that makes nothing else does not keep the thread.
+const MOST_DROPPED: usize = 256;
+
+/// Packets that a driver takes unfinished.
+const BY_DRIVER: Taken = Taken {
+    checksum: feature::GUEST_CSUM,
+    tcp_ipv4: feature::GUEST_TSO4,
+    tcp_ipv6: feature::GUEST_TSO6,
+    udp: feature::GUEST_USO4 | feature::GUEST_USO6,
+    ecn: feature::GUEST_ECN,
+};
+
+/// Returns the length of the header that the features have (5.1.6.1).
+fn header_len(features: u64) -> usize {
+    match features & (feature::VERSION_1 | feature::MRG_RXBUF) {
+        0 => header::SHORT_LEN,
+        _ => header::LEN,
+    }
+}
+
+/// A receive queue: the front end's transmit queue.
+pub(super) struct VhostRx {
+    pub(super) attached: Attached,
+    pub(super) pool: Arc<Pool>,
+    pub(super) counters: Arc<QueueCounters>,
+    /// The longest packet, and the longest in one buffer.
+    pub(super) longest: usize,
+    pub(super) longest_single: usize,
+    /// The chain being taken.
+    pub(super) parts: Chain,
+    pub(super) sleep: Option<Sleep>,
+}
+
+impl RegionRx for VhostRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if !self.attached.has_work() {
+            return 0;
+        }
+        let before = batch.len();
+        self.take_all(batch);
+        batch.len() - before
+    }
+
+    fn buffers(&self) -> usize {
+        0
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let sleep = self.sleep.as_mut()?;
+        let mut kick = None;
+        if let Some(running) = self.attached.enter() {
+            running.ring.seldom().allow_notifications();
+            kick.clone_from(&running.setup.kick);
+            self.attached.leave();
+        }
+        sleep.watch(kick);
+        Some(sleep.events.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        let Some(sleep) = &self.sleep else { return };
+        sleep.kick.iter().for_each(|kick| kick.clear());
+        self.attached.vring().changed().clear();
+        if let Some(running) = self.attached.enter() {
+            running.ring.seldom().forbid_notifications();
+            self.attached.leave();
+        }
+    }
+}
+
+impl VhostRx {
+    /// Takes what is available, as far as the batch has room.
+    fn take_all(&mut self, batch: &mut Batch) {
+        let VhostRx { attached, pool, counters, parts, .. } = self;
+        let limits = Limits { longest: self.longest, longest_single: self.longest_single };
+        let Some(Running { ring, setup }) = attached.enter() else { return };
+        if let Some(frame) = setup.announcement
+            && batch.push(pool, &frame)
+        {
+            setup.announcement = None;
+            counters.moved_packets(1, 1, frame.len());
+        }
+        let taken = match ring {
+            AnyRing::Split(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
+            AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
+        };
+        if let Err(breach) = taken {
+            attached.give_up(breach);
+        }
+        attached.leave();
+    }
+}
+
+/// Takes chains, and returns them to the driver.
+///
+/// # Errors
+/// A chain breaks the rules.
+#[inline(always)]
+fn take_from(
+    ring: &mut impl DeviceRing,
+    setup: &Setup,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    counters: &QueueCounters,
+    limits: Limits,
+    parts: &mut Chain,
+) -> Result<(), Breach> {
+    let end = ring.look().and_then(|()| match setup.is_enabled {
+        true => take(ring, setup, batch, pool, counters, limits, parts),
+        false => discard(ring, counters),
+    });
+    if let Ok(end) = end
+        && end != ring.next()
+        && ring.publish(end)
+    {
+        setup.call.iter().for_each(|call| call.raise());
+    }
+    match setup.memory.is_broken() {
+        false => end.map(drop),
+        true => Err(Breach::TAKEN_AWAY),
+    }
+}
+
+/// Empties a ring that is disabled (vhost-user, "Ring states"), and counts what is dropped. Returns where it ends.
+///
+/// # Errors
+/// A chain breaks the rules.
+#[cold]
+fn discard(ring: &mut impl DeviceRing, counters: &QueueCounters) -> Result<u16, Breach> {
+    let mut at = ring.next();
+    for _ in 0..ring.size().min(MOST_DROPPED) {
+        match ring.head(at) {
+            Found::Chain(head) => {
+                let chain = ring.whole(head)?;
+                ring.put_used(chain, 0);
+                counters.dropped();
+                at = chain.end;
+            }
+            Found::Nothing => break,
+            Found::Broken(breach) => return Err(breach),
+        }
+    }
+    Ok(at)
+}
+
+/// The longest packets that a queue takes.
+#[derive(Clone, Copy)]
+struct Limits {
+    longest: usize,
+    longest_single: usize,
+}
+
+/// Takes the chains that are available. Returns where they end.
+///
+/// # Errors
+/// A chain breaks the rules.
+#[inline(always)]
+fn take(
+    ring: &mut impl DeviceRing,
+    setup: &Setup,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    counters: &QueueCounters,
+    limits: Limits,
+    parts: &mut Chain,
+) -> Result<u16, Breach> {
+    let header = header_len(setup.features);
+    let may_be_unfinished =
+        setup.features & (feature::CSUM | feature::HOST_TSO4 | feature::HOST_TSO6 | feature::HOST_USO) != 0;
+    let memory = &*setup.memory;
+    let (mut packets, mut bytes, mut dropped) = (0, 0, 0);
+    let slots = batch.len();
+    let mut at = ring.next();
+    loop {
+        // Packets of one descriptor and one buffer.
+        let most = ring.most(at);
+        let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
+            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            let view = unsafe { pool.region().view() };
+            let mut done = 0;
+            for (slot, &buf) in slots.iter_mut().zip(fresh) {
+                let Found::Chain(head) = ring.head(at) else { break };
+                let Descriptor { address, len, flags, .. } = head.first;
+                let length = (len as usize).wrapping_sub(header);
+                if flags & (NEXT | INDIRECT | WRITE) != 0
+                    || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST
+                {
+                    break;
+                }
+                let Some(place) = memory.guest(address).filter(|place| place.len >= len as usize) else { break };
+                if may_be_unfinished && needs_work(place.mapping, place.at) {
+                    break;
+                }
+                // SAFETY: the buffer is offered to this slot, and `longest_single` is at most the room behind the headroom.
+                *slot = unsafe { Slot::new(buf, HEADROOM, length as u16, false) };
+                place.mapping.read(place.at + header, view.bytes_mut(slot));
+                ring.put_used(head, 0);
+                at = head.end;
+                bytes += length;
+                done += 1;
+            }
+            done
+        };
+        // SAFETY: the places counted are written, with slots of the buffers offered.
+        let (offered, singles) = unsafe { batch.exchange(most, take_singles) };
+        packets += singles;
+        if batch.len() >= batch.capacity() {
+            break;
+        }
+        let head = match ring.head(at) {
+            Found::Chain(head) => head,
+            Found::Nothing => break,
+            Found::Broken(breach) => return Err(breach),
+        };
+        if offered == 0 {
+            counters.found_no_buffer();
+            break;
+        }
+        // A packet of another kind.
+        parts.clear();
+        let chain = parts.gather(ring, memory, head, false)?;
+        match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
+            Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
+            Took::TooLong => {
+                counters.missed(0, 1);
+                dropped += 1;
+            }
+            Took::Dropped => {
+                counters.dropped();
+                dropped += 1;
+            }
+            Took::NoRoom => {
+                counters.found_no_buffer();
+                break;
+            }
+        }
+        ring.put_used(chain, 0);
+        at = chain.end;
+        if dropped == MOST_DROPPED {
+            break;
+        }
+    }
+    counters.moved_packets(packets, batch.len() - slots, bytes);
+    Ok(at)
+}
+
+/// Returns whether a header leaves something to do.
+#[inline(always)]
+fn needs_work(mapping: &Mapping, at: usize) -> bool {
+    let mut first = [0; 2];
+    mapping.read(at, &mut first);
+    first[0] & 1 != 0 || first[1] != 0
+}
+
+/// The outcome of taking a chain.
+enum Took {
+    /// A packet of this length.
+    Packet(usize),
+    TooLong,
+    Dropped,
+    NoRoom,
+}
+
+/// Takes a packet of any parts.
+#[cold]
+fn take_chain(
+    memory: &GuestMemory,
+    header: usize,
+    may_be_unfinished: bool,
+    batch: &mut Batch,
+    pool: &Arc<Pool>,
+    limits: Limits,
+    parts: &Chain,
+) -> Took {
+    let length = match parts.len().checked_sub(header) {
+        Some(length) if length > limits.longest => return Took::TooLong,
+        Some(length) if length >= SHORTEST => length,
+        _ => return Took::Dropped,
+    };
+    let mut cursor = parts.cursor(memory);
+    let mut bytes = [0; header::LEN];
+    cursor.read(&mut bytes[..header]);
+    let offload = Offload(std::array::from_fn(|at| bytes[at]));
+    let offload = (may_be_unfinished && offload.is_needed()).then_some(offload);
+    // Where a checksum belongs must be inside the packet, wherever it goes next.
+    if offload.is_some_and(|offload| offload.needs_checksum() && offload.places(length).is_none()) {
+        return Took::Dropped;
+    }
+    let mut read = |_, target: &mut [u8]| cursor.read(target);
+    match batch.push_filled(pool, length, offload, &mut read) {
+        true => Took::Packet(length),
+        false if batch.can_hold(pool, length) => Took::NoRoom,
+        false => Took::Dropped,
+    }
+}
+
+/// A chain's stretches in the front end's memory, in order.
+#[derive(Default)]
+pub(super) struct Chain {
+    /// Address and length.
+    parts: Vec<(u64, usize)>,
+    len: usize,
+}
+
+impl Chain {
+    fn clear(&mut self) {
+        self.parts.clear();
+        self.len = 0;
+    }
+
+    /// Returns the count of bytes.
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a chain's stretches, and returns all of it.
+    ///
+    /// # Errors
+    /// It breaks the rules: a loop, memory that is not there, parts of the other direction.
+    fn gather<R: DeviceRing>(
+        &mut self,
+        ring: &R,
+        memory: &GuestMemory,
+        mut chain: Head,
+        writable: bool,
+    ) -> Result<Head, Breach> {
+        let mut descriptor = chain.first;
+        if descriptor.flags & INDIRECT != 0 {
+            self.gather_indirect::<R>(memory, descriptor, writable)?;
+            return Ok(chain);
+        }
+        for _ in 0..ring.size().min(MOST_PARTS) {
+            self.add(memory, descriptor, writable)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(chain);
+            }
+            descriptor = ring.follow(&mut chain, descriptor)?;
+            // A table ends the chain (2.7.5.3.1): it may not be in the middle.
+            if descriptor.flags & INDIRECT != 0 {
+                return Err(Breach::Other("a chain goes on in an indirect table"));
+            }
+        }
+        Err(ring.too_long())
+    }
+
+    fn gather_indirect<R: DeviceRing>(
+        &mut self,
+        memory: &GuestMemory,
+        table: Descriptor,
+        writable: bool,
+    ) -> Result<(), Breach> {
+        const SIZE: usize = 16;
+        let (at, len) = (table.address, table.len as usize);
+        let place = memory.guest(at).filter(|place| place.len >= len);
+        let place = place.ok_or(Breach::Outside { what: "an indirect table", at, len: len as u64 })?;
+        let count = len / SIZE;
+        if count == 0 || !len.is_multiple_of(SIZE) {
+            return Err(Breach::Other("the length of an indirect table is 0, or no multiple of 16"));
+        }
+        if table.flags & NEXT != 0 {
+            return Err(Breach::Other("a chain goes on behind an indirect table"));
+        }
+        let mut number = 0;
+        for done in 1..=count.min(MOST_PARTS) {
+            let mut bytes = [0; SIZE];
+            place.mapping.read(place.at + number * SIZE, &mut bytes);
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+            let descriptor = R::of_table(word(0), word(8), number, count);
+            if descriptor.flags & INDIRECT != 0 {
+                return Err(Breach::Other("an indirect table has another one"));
+            }
+            self.add(memory, descriptor, writable)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(());
+            }
+            number = usize::from(descriptor.next);
+            let most = count as u64 - 1;
+            if number >= count {
+                return Err(Breach::Beyond { what: "a descriptor's number in its table", is: number as u64, most });
+            }
+            if done == count {
+                return Err(Breach::Other("the chain in an indirect table does not end"));
+            }
+        }
+        Err(Breach::Beyond { what: "the count of a table's descriptors", is: count as u64, most: MOST_PARTS as u64 })
+    }
+
+    fn add(&mut self, memory: &GuestMemory, descriptor: Descriptor, writable: bool) -> Result<(), Breach> {
+        let Descriptor { mut address, len, flags, .. } = descriptor;
+        match (writable, flags & WRITE != 0) {
+            (true, false) => return Err(Breach::Other("the device may not write a buffer of its receive queue")),
+            (false, true) => return Err(Breach::Other("the device may write a buffer of its transmit queue")),
+            _ => {}
+        }
+        let outside = Breach::Outside { what: "a buffer", at: address, len: len.into() };
+        // A buffer may cross from one region into the next.
+        let mut left = len as usize;
+        while left > 0 {
+            let here = memory.guest(address).ok_or(outside)?.len.min(left);
+            if self.parts.len() >= MOST_PARTS {
+                let (is, most) = (MOST_PARTS as u64 + 1, MOST_PARTS as u64);
+                return Err(Breach::Beyond { what: "the count of a chain's parts", is, most });
+            }
+            self.parts.push((address, here));
+            (address, left) = (address.checked_add(here as u64).ok_or(outside)?, left - here);
+        }
+        self.len += len as usize;
+        Ok(())
+    }
+
+    /// Logs that the first `len` bytes were written.
+    fn log(&self, log: &Log, mut len: usize) {
+        for &(address, whole) in &self.parts {
+            log.mark(address, len.min(whole));
+            len = len.saturating_sub(whole);
+        }
+    }
+
+    fn cursor<'a>(&'a self, memory: &'a GuestMemory) -> Cursor<'a> {
+        Cursor { memory, parts: &self.parts, done: 0 }
+    }
+}
+
+/// A place in a chain.
+struct Cursor<'a> {
+    memory: &'a GuestMemory,
+    parts: &'a [(u64, usize)],
+    /// Bytes of the first part that are done.
+    done: usize,
+}
+
+impl Cursor<'_> {
+    fn read(&mut self, target: &mut [u8]) {
+        let mut at = 0;
+        self.pass(target.len(), |mapping, place, len| {
+            mapping.read(place, &mut target[at..at + len]);
+            at += len;
+        });
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        self.pass(bytes.len(), |mapping, place, len| {
+            mapping.write(place, &bytes[at..at + len]);
+            at += len;
+        });
+    }
+
+    /// Passes `len` bytes, in one or more pieces. The chain has as many.
+    fn pass(&mut self, mut len: usize, mut piece: impl FnMut(&Mapping, usize, usize)) {
+        while len > 0 {
+            let Some(&(address, whole)) = self.parts.first() else { return };
+            let now = len.min(whole - self.done);
+            if let Some(place) = self.memory.guest(address) {
+                piece(place.mapping, place.at + self.done, now);
+            }
+            (self.done, len) = (self.done + now, len - now);
+            if self.done == whole {
+                (self.parts, self.done) = (&self.parts[1..], 0);
+            }
+        }
+    }
+}
+
+/// A transmit queue: the front end's receive queue.
+pub(super) struct VhostTx {
+    pub(super) attached: Attached,
+    pub(super) counters: Arc<QueueCounters>,
+    pub(super) longest: usize,
+    /// The chains being filled.
+    pub(super) parts: Chain,
+}
+
+impl Transmit for VhostTx {
+    #[inline(always)]
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        if batch.is_empty() {
+            self.attached.look();
+            return 0;
+        }
+        self.finish_and_send(batch)
+    }
+
+    fn has_peer(&self) -> bool {
+        self.attached.is_running()
+    }
+}
+
+/// The outcome of sending a packet.
+enum Sent {
+    /// It fills the chains before this place.
+    Before(u16),
+    TooLong,
+    NoRoom,
+    /// It must be finished first: the driver cannot.
+    Unfinished,
+    /// A chain breaks the rules.
+    Broken(Breach),
+}
+
+impl SendFinished for VhostTx {
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let VhostTx { attached, counters, longest, parts } = self;
+        let Some(Running { ring, setup }) = attached.enter() else { return (0, false) };
+        let Filled { slots, breach, is_to_be_finished } = match (ring, setup.log.is_some()) {
+            (AnyRing::Split(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Split(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Packed(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
+            (AnyRing::Packed(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
+        };
+        if let Some(breach) = breach {
+            attached.give_up(breach);
+        }
+        attached.leave();
+        batch.drop_front(slots);
+        (slots, is_to_be_finished)
+    }
+}
+
+/// The outcome of sending packets.
+struct Filled {
+    /// The count of slots taken.
+    slots: usize,
+    /// A chain breaks the rules.
+    breach: Option<Breach>,
+    /// The next packet must be finished first.
+    is_to_be_finished: bool,
+}
+
+/// Fills chains, and returns them to the driver. While what is written `IS_LOGGED`, no packet takes the quick way.
+#[inline(always)]
+fn fill_from<const IS_LOGGED: bool>(
+    ring: &mut impl DeviceRing,
+    setup: &Setup,
+    batch: &mut Batch,
+    counters: &QueueCounters,
+    longest: usize,
+    parts: &mut Chain,
+) -> Filled {
+    let header = header_len(setup.features);
+    let mut breach = ring.look().err().or(setup.memory.is_broken().then_some(Breach::TAKEN_AWAY));
+    let (mut at, mut packets, mut bytes) =
+        match breach.is_none() && setup.is_enabled && !IS_LOGGED && batch.len() >= FEW {
+            true => fill_singles(ring, setup, batch, header, longest),
+            false => (ring.next(), 0, 0),
+        };
+    let (mut slots, mut is_to_be_finished) = (packets, false);
+    for mut packet in batch.packets().skip(packets) {
+        if breach.is_some() || !setup.is_enabled {
+            break;
+        }
+        let head = match ring.head(at) {
+            Found::Chain(head) => head,
+            Found::Nothing => break,
+            Found::Broken(found) => {
+                breach = Some(found);
+                break;
+            }
+        };
+        let length = packet.len();
+        let sent = if length > longest && packet.offload().is_none() {
+            Sent::TooLong
+        } else if !IS_LOGGED && fill_single(ring, setup, head, header, &mut packet) {
+            Sent::Before(head.end)
+        } else {
+            fill_chains(ring, setup, at, header, &mut packet, parts)
+        };
+        match sent {
+            Sent::Before(end) => (at, packets, bytes) = (end, packets + 1, bytes + length),
+            Sent::TooLong => counters.dropped(),
+            Sent::NoRoom => break,
+            Sent::Unfinished => {
+                is_to_be_finished = true;
+                break;
+            }
+            Sent::Broken(found) => {
+                breach = Some(found);
+                break;
+            }
+        }
+        slots += packet.slots();
+    }
+    if at != ring.next() && ring.publish(at) {
+        setup.call.iter().for_each(|call| call.raise());
+    }
+    counters.moved_packets(packets, slots, bytes);
+    Filled { slots, breach, is_to_be_finished }
+}
+
+/// Writes packets of one slot to chains of one descriptor each, from the front of the batch, until one is of another kind.
+/// Returns the place behind the chains, and the counts of packets and bytes.
+///
+/// Lines of the front end's buffers are in the cache of its processor, often shared with this one: then no prefetch brings them,
+/// only a store does, and stores are done in order. So the first bytes of a whole group are stored one right behind the other:
+/// the processor asks for all their lines at once.
+#[inline(always)]
+fn fill_singles(
+    ring: &mut impl DeviceRing,
+    setup: &Setup,
+    batch: &Batch,
+    header: usize,
+    longest: usize,
+) -> (u16, usize, usize) {
+    let (mut at, mut packets, mut bytes) = (ring.next(), 0, 0);
+    let Some((slots, pool)) = batch.contents() else { return (at, 0, 0) };
+    // SAFETY: it is used with the batch's slots, whose pool this is.
+    let view = unsafe { pool.region().view() };
+    let mut places = [None; GROUP];
+    for group in slots.chunks(GROUP) {
+        let mut count = 0;
+        for (slot, found) in group.iter().zip(&mut places) {
+            let Found::Chain(head) = ring.head(at) else { break };
+            let length = slot.whole_len();
+            if length > longest {
+                break;
+            }
+            let needed = header + length;
+            let Some(first) = view.bytes(slot).get(..SHORTEST) else { break };
+            let Some(place) = single_place(&setup.memory, head, needed) else { break };
+            place.mapping.write(place.at, &single_header()[..header]);
+            place.mapping.write(place.at + header, first);
+            ring.put_used(head, needed as u32);
+            *found = Some(place);
+            (at, count) = (head.end, count + 1);
+        }
+        for (slot, place) in group[..count].iter().zip(places.iter().flatten()) {
+            let data = view.bytes(slot);
+            place.mapping.write(place.at + header, data);
+            bytes += data.len();
+        }
+        packets += count;
+        if count < group.len() {
+            break;
+        }
+    }
+    (at, packets, bytes)
+}
+
+/// Writes a packet that fits a chain's only descriptor. Returns false for any other.
+#[inline(always)]
+fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
+    let needed = header + packet.len();
+    if packet.offload().is_some() {
+        return false;
+    }
+    let Some(place) = single_place(&setup.memory, head, needed) else { return false };
+    place.mapping.write(place.at, &single_header()[..header]);
+    let mut at = place.at + header;
+    for segment in packet.segments() {
+        place.mapping.write(at, segment);
+        at += segment.len();
+    }
+    ring.put_used(head, needed as u32);
+    true
+}
+
+/// Returns where a chain's only descriptor has room for `needed` bytes; `None` if it has not, or is not the only one.
+#[inline(always)]
+fn single_place(memory: &GuestMemory, head: Head, needed: usize) -> Option<Place<'_>> {
+    let Descriptor { address, len, flags, .. } = head.first;
+    if flags != WRITE || (len as usize) < needed {
+        return None;
+    }
+    memory.guest(address).filter(|place| place.len >= needed)
+}
+
+/// Returns the header of a packet that is finished, and in one chain.
+#[inline(always)]
+fn single_header() -> [u8; header::LEN] {
+    let mut bytes = [0; header::LEN];
+    bytes[header::NUM_BUFFERS] = 1;
+    bytes
+}
+
+/// Writes a packet to as many chains as it needs, from the place `first` on.
+#[cold]
+fn fill_chains(
+    ring: &mut impl DeviceRing,
+    setup: &Setup,
+    first: u16,
+    header: usize,
+    packet: &mut Packet<'_>,
+    parts: &mut Chain,
+) -> Sent {
+    let memory = &*setup.memory;
+    let mut bytes = single_header();
+    if let Some(todo) = packet.offload() {
+        if !todo.is_taken(&BY_DRIVER, setup.features) {
+            return Sent::Unfinished;
+        }
+        bytes[..Offload::LEN].copy_from_slice(&todo.0);
+    }
+    let needed = header + packet.len();
+    let most = if setup.features & feature::MRG_RXBUF != 0 { MAX_CHAIN } else { 1 };
+    parts.clear();
+    // The chains, each with the first byte behind it.
+    let mut chains = [None; MAX_CHAIN];
+    let (mut at, mut count) = (first, 0);
+    while parts.len() < needed && count < most {
+        let chain = match ring.head(at) {
+            Found::Chain(head) => parts.gather(ring, memory, head, true),
+            // All that there will ever be are too few.
+            Found::Nothing if ring.is_whole(first, at) => return Sent::TooLong,
+            Found::Nothing => return Sent::NoRoom,
+            Found::Broken(breach) => Err(breach),
+        };
+        let chain = match chain {
+            Ok(chain) => chain,
+            Err(breach) => return Sent::Broken(breach),
+        };
+        chains[count] = Some((chain, parts.len()));
+        (at, count) = (chain.end, count + 1);
+    }
+    if parts.len() < needed {
+        return Sent::TooLong;
+    }
+    bytes[header::NUM_BUFFERS..].copy_from_slice(&(count as u16).to_le_bytes());
+    let mut cursor = parts.cursor(memory);
+    cursor.write(&bytes[..header]);
+    packet.segments().for_each(|segment| cursor.write(segment));
+    setup.log.iter().for_each(|log| parts.log(log, needed));
+    let mut begin = 0;
+    for (chain, end) in chains.into_iter().flatten() {
+        ring.put_used(chain, (end.min(needed) - begin) as u32);
+        begin = end;
+    }
+    Sent::Before(at)
+}
+
+/// The events that a receive queue sleeps on: the front end's notifications, and changes of the setup.
+pub(super) struct Sleep {
+    events: OwnedFd,
+    kick: Option<Arc<Interrupt>>,
+}
+
+impl Sleep {
+    /// Watches a virtqueue's changes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    pub fn new(vring: &Vring) -> error::Result<Sleep> {
+        let fail = |error| Error::system("epoll", error);
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+        epoll::add(&events, vring.changed(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(fail)?;
+        Ok(Sleep { events, kick: None })
+    }
+
+    /// Watches the front end's notifications.
+    fn watch(&mut self, kick: Option<Arc<Interrupt>>) {
+        let same = |old: &Arc<Interrupt>| kick.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
+        if self.kick.as_ref().is_some_and(same) {
+            return;
+        }
+        if let Some(old) = self.kick.take() {
+            let _ = epoll::delete(&self.events, &*old);
+        }
+        self.kick = kick.filter(|kick| {
+            epoll::add(&self.events, &**kick, epoll::EventData::new_u64(1), epoll::EventFlags::IN).is_ok()
+        });
+    }
+}

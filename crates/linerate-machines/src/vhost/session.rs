@@ -1,0 +1,504 @@
+//! The control thread: it waits for front ends, one at a time, and does what their messages say.
+//!
+//! A front end is untrusted: a message that breaks the protocol ends its connection, and everything that it has shared is
+//! forgotten. The next one may connect.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
+
+use linerate_core::error::Result;
+use linerate_core::event::{Interrupt, PEER_TIMEOUT};
+use linerate_core::port::{FRAME_HEADERS, span_of};
+use linerate_core::unix_socket::{ControlThread, FirstMessage, Peers};
+use linerate_spec::virtio::feature;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::log::Log;
+use super::memory::{Described, GuestMemory, MOST_REGIONS};
+use super::message::*;
+use super::ring::Addresses;
+use super::vring::{Announcement, Setup, Stalled, Vring};
+
+/// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
+const MOST_DESCRIPTORS: u32 = 32_768;
+
+/// The state that the control thread and the port share.
+pub struct Shared {
+    /// The port's name.
+    pub name: String,
+    /// Virtqueues in the front end's order: its receive queue and its transmit queue, for each pair.
+    pub vrings: Vec<Arc<Vring>>,
+    /// VirtIO's features that are offered.
+    pub offered: u64,
+    pub is_connected: AtomicBool,
+    /// The features of the connection.
+    pub features: AtomicU64,
+    /// The longest frame that the port takes.
+    pub longest: usize,
+}
+
+impl Shared {
+    /// Returns the receive queue of this number: the front end's transmit queue.
+    pub fn receives(&self, queue: u16) -> &Arc<Vring> {
+        &self.vrings[usize::from(queue) * 2 + 1]
+    }
+
+    /// Returns the transmit queue of this number.
+    pub fn transmits(&self, queue: u16) -> &Arc<Vring> {
+        &self.vrings[usize::from(queue) * 2]
+    }
+}
+
+/// Starts the control thread: it listens at `path`, or connects there for ever.
+///
+/// # Errors
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or if a
+/// front end's socket is there and not for this user, [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
+    let peers = match is_client {
+        true => Peers::at(port, path)?,
+        false => Peers::listen(path, FirstMessage::of_client::<Header>())?,
+    };
+    ControlThread::start("vhost-user", peers, move |peers, stop| {
+        let _of_port = span_of(&shared.name).entered();
+        run(peers, stop, &shared);
+    })
+}
+
+/// Serves one front end after the other.
+fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
+    let mut is_noted = false;
+    while let Some(socket) = peers.next(stop) {
+        tracing::debug!("a front end is connected");
+        shared.is_connected.store(true, SeqCst);
+        let end = Session::new(shared.clone(), Connection::new(socket)).run(stop);
+        // QEMU does so again and again.
+        if end == End::Early && !std::mem::replace(&mut is_noted, true) {
+            tracing::warn!(
+                "the front end has asked what the port has, and ended its connection: it may need more; a machine that runs needs \
+                 the options (packed, offloads, queues, mtu) with which its port was there before"
+            );
+        }
+        is_noted &= end == End::Early;
+        tracing::debug!("the front end is gone");
+        shared.is_connected.store(false, SeqCst);
+        peers.pause(stop);
+    }
+}
+
+/// The end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The front end has asked for features, and has shared no memory.
+    Early,
+    Other,
+}
+
+/// The reason why a message is not carried out.
+enum Refused {
+    /// It breaks the protocol, or asks for what cannot be.
+    Message(&'static str),
+    /// A queue still works with what the message changes: the front end must not take it for done.
+    Stalled,
+}
+
+impl From<Stalled> for Refused {
+    fn from(_: Stalled) -> Refused {
+        Refused::Stalled
+    }
+}
+
+/// The reply's payload; `None` if the message has none.
+type Answer = std::result::Result<Option<Vec<u8>>, Refused>;
+
+/// One connection.
+pub(super) struct Session {
+    connection: Connection,
+    shared: Arc<Shared>,
+    memory: Arc<GuestMemory>,
+    log: Option<Arc<Log>>,
+    features: u64,
+    protocol: Protocol,
+    status: u8,
+    /// The front end has asked for the features.
+    has_asked: bool,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Session {
+        Session {
+            connection,
+            shared,
+            memory: Arc::default(),
+            log: None,
+            features: 0,
+            protocol: Protocol::empty(),
+            status: 0,
+            has_asked: false,
+        }
+    }
+
+    /// Serves the front end until it is gone, or the port is closed. One that says nothing, or stops within a message, does not
+    /// keep the next one waiting; between messages it may be silent for any time.
+    pub(super) fn run(mut self, stop: &Interrupt) -> End {
+        let mut expected_since = Some(Instant::now());
+        loop {
+            let left = expected_since.map(|since| PEER_TIMEOUT.saturating_sub(since.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                tracing::warn!("the front end's connection is ended: no whole message came within {PEER_TIMEOUT:?}");
+                return End::Other;
+            }
+            let longest = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(self.connection.socket(), PollFlags::IN)];
+            match poll(&mut events, longest.as_ref()) {
+                // A signal, or the time is over.
+                Err(_) | Ok(0) => continue,
+                Ok(_) => {}
+            }
+            if !events[0].revents().is_empty() {
+                return End::Other;
+            }
+            match self.connection.receive() {
+                Ok(None) => expected_since = expected_since.or_else(|| Some(Instant::now())),
+                Ok(Some(message)) => {
+                    expected_since = None;
+                    let request = name(message.header.request);
+                    if let Err(why) = self.take(message) {
+                        tracing::warn!("request {request} of the front end ends its connection: {why}");
+                        return End::Other;
+                    }
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!("a message of the front end ends its connection: {error}");
+                    return End::Other;
+                }
+                Err(error) => {
+                    tracing::debug!("the front end's connection has ended: {error}");
+                    return if self.has_asked && self.memory.is_empty() { End::Early } else { End::Other };
+                }
+            }
+        }
+    }
+
+    /// Does what a message says, and replies.
+    fn take(&mut self, mut message: Message) -> io::Result<()> {
+        let Header { request, flags, .. } = message.header;
+        if flags & (flag::VERSION_BITS | flag::REPLY) != flag::VERSION {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or of another version than 1"));
+        }
+        let descriptors = std::mem::take(&mut message.descriptors);
+        let answer = match Request::try_from(request) {
+            Ok(request) => self.answer(request, &message, descriptors),
+            Err(()) => Err(Refused::Message("there is no such request")),
+        };
+        let header = Header { request, flags: flag::VERSION | flag::REPLY, size: 0 };
+        let wants_reply = flags & flag::NEED_REPLY != 0 && self.protocol.contains(Protocol::REPLY_ACK);
+        match answer {
+            Ok(Some(payload)) => {
+                self.connection.send(header, &[&payload], &[])?;
+                // Not before: a process that is killed in between has not told the place to any.
+                if request == u32::from(Request::GET_VRING_BASE) {
+                    let stopped = self.state(&message).and_then(|state| self.vring(state.index));
+                    stopped.iter().for_each(|vring| vring.forget_place());
+                }
+                Ok(())
+            }
+            Ok(None) if wants_reply => self.connection.send(header, &[0u64.as_slice()], &[]),
+            Ok(None) => Ok(()),
+            Err(Refused::Stalled) => Err(io::Error::new(io::ErrorKind::TimedOut, "the thread of a queue is stopped")),
+            Err(Refused::Message(why)) if wants_reply => {
+                tracing::warn!("request {} of the front end is refused: {why}", name(request));
+                self.connection.send(header, &[1u64.as_slice()], &[])
+            }
+            Err(Refused::Message(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, why)),
+        }
+    }
+
+    fn answer(&mut self, request: Request, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let number =
+            || parse::<u64>(&message.payload).map(|(number, _)| number).ok_or(Refused::Message("it has no number"));
+        let reply = |number: u64| Ok(Some(number.as_slice().to_vec()));
+        match request {
+            Request::GET_FEATURES => {
+                self.has_asked = true;
+                reply(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES)
+            }
+            Request::SET_FEATURES => self.set_features(number()?),
+            Request::GET_PROTOCOL_FEATURES => reply(Session::OFFERED.bits()),
+            Request::SET_PROTOCOL_FEATURES => {
+                self.protocol = Protocol::from_bits_truncate(number()?) & Session::OFFERED;
+                Ok(None)
+            }
+            // No front end waits for the log's event: each looks at the log when it likes.
+            Request::SET_OWNER | Request::RESET_OWNER | Request::SET_VRING_ERR | Request::SET_LOG_FD => Ok(None),
+            Request::SET_LOG_BASE => self.set_log(message, descriptors),
+            Request::SEND_RARP => self.announce(number()?),
+            Request::GET_QUEUE_NUM => reply(self.shared.vrings.len() as u64 / 2),
+            Request::SET_MEM_TABLE => self.set_memory(message, descriptors),
+            Request::GET_MAX_MEM_SLOTS => reply(MOST_REGIONS as u64),
+            Request::ADD_MEM_REG => self.add_memory(message, descriptors),
+            Request::REM_MEM_REG => self.remove_memory(message),
+            Request::SET_VRING_NUM => {
+                let state = self.state(message)?;
+                // A packed ring need not have a power of two (VIRTIO 1.2, 2.8).
+                let is_possible = state.num.is_power_of_two() || self.features & feature::RING_PACKED != 0;
+                if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&{ state.num }) {
+                    return Err(Refused::Message("a ring's size is a power of two up to 32,768"));
+                }
+                self.change(state.index, |setup| setup.size = state.num as u16)
+            }
+            Request::SET_VRING_ADDR => {
+                let (at, _) = parse::<VringAddr>(&message.payload).ok_or(Refused::Message("it is too short"))?;
+                let VringAddr { descriptor: descriptors, available, used, .. } = at;
+                self.change(at.index, |setup| {
+                    setup.addresses = Addresses { descriptors, available, used };
+                    setup.logged_used = (at.flags & RING_LOGGED != 0).then_some(at.log);
+                })
+            }
+            // A split ring's place is read from the used ring, when the ring is first looked at: chains are used in order, so
+            // nothing else can be right. The base is for a ring that is stopped before that, and for packed rings. Of these
+            // it has two places, in bits 0 to 15 where chains are taken, and above where they are used: the same, since this
+            // side uses them in order. DPDK's virtio-user leaves the second one empty.
+            Request::SET_VRING_BASE => {
+                let state = self.state(message)?;
+                self.vring(state.index)?.begin_anew();
+                self.change(state.index, |setup| setup.base = state.num as u16)
+            }
+            Request::GET_VRING_BASE => self.stop(message),
+            Request::SET_VRING_KICK => self.set_kick(number()?, descriptors),
+            Request::SET_VRING_CALL => {
+                let number = number()?;
+                let call = event(number, descriptors)?;
+                // A back end before this one may have used buffers, and died before it raised the interrupt.
+                call.iter().for_each(|call| call.raise());
+                self.change(number as u32 & 0xFF, |setup| setup.call = call)
+            }
+            Request::SET_VRING_ENABLE => {
+                let state = self.state(message)?;
+                self.change(state.index, |setup| setup.is_enabled = state.num != 0)
+            }
+            Request::NET_SET_MTU => {
+                match number()?.saturating_add(FRAME_HEADERS as u64) <= self.shared.longest as u64 {
+                    true => Ok(None),
+                    false => Err(Refused::Message("the port's MTU is smaller: open it with a larger one")),
+                }
+            }
+            Request::SET_STATUS => {
+                self.status = number()? as u8;
+                Ok(None)
+            }
+            Request::GET_STATUS => reply(self.status.into()),
+            _ => Err(Refused::Message("there is no such request")),
+        }
+    }
+
+    /// The protocol's features that are offered.
+    const OFFERED: Protocol = Protocol::MQ
+        .union(Protocol::LOG_SHMFD)
+        .union(Protocol::RARP)
+        .union(Protocol::REPLY_ACK)
+        .union(Protocol::MTU)
+        .union(Protocol::CONFIGURE_MEM_SLOTS)
+        .union(Protocol::STATUS);
+
+    fn vring(&self, index: u32) -> std::result::Result<&Arc<Vring>, Refused> {
+        self.shared.vrings.get(index as usize).ok_or(Refused::Message("there is no such virtqueue"))
+    }
+
+    fn state(&self, message: &Message) -> std::result::Result<VringState, Refused> {
+        parse::<VringState>(&message.payload).map(|(state, _)| state).ok_or(Refused::Message("it is too short"))
+    }
+
+    fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Answer {
+        self.vring(index)?.change(change)?;
+        Ok(None)
+    }
+
+    fn change_all(&self, change: impl Fn(&mut Setup)) -> Answer {
+        // All of them, also behind one whose thread is stopped.
+        let changed: Vec<_> = self.shared.vrings.iter().map(|vring| vring.change(&change)).collect();
+        changed.into_iter().collect::<std::result::Result<(), _>>()?;
+        Ok(None)
+    }
+
+    fn set_features(&mut self, features: u64) -> Answer {
+        if features & !(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES) != 0 {
+            return Err(Refused::Message("it has features that were not offered"));
+        }
+        self.features = features;
+        self.shared.features.store(features, Relaxed);
+        // Without protocol features there is no message to enable a ring.
+        let is_enabled = features & PROTOCOL_FEATURES == 0;
+        let log = self.active_log();
+        self.change_all(|setup| {
+            setup.features = features;
+            setup.log.clone_from(&log);
+            setup.is_enabled |= is_enabled;
+        })
+    }
+
+    fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+        let (table, mut rest) = parse::<MemoryTable>(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        if table.num_regions as usize != descriptors.len() {
+            return Err(Refused::Message("each region needs a descriptor"));
+        }
+        let mut memory = GuestMemory::default();
+        for file in descriptors {
+            let (region, behind) = parse::<MemoryRegion>(rest).ok_or(Refused::Message("it is too short"))?;
+            rest = behind;
+            memory
+                .add(region.into(), file)
+                .ok_or(Refused::Message("a region is not in its file, or overlaps another"))?;
+        }
+        self.use_memory(memory)
+    }
+
+    fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused::Message("a region needs a descriptor"))?;
+        let mut memory = GuestMemory::clone(&self.memory);
+        memory
+            .add((*single).into(), file)
+            .ok_or(Refused::Message("the region is not in its file, or overlaps another"))?;
+        self.use_memory(memory)
+    }
+
+    fn remove_memory(&mut self, message: &Message) -> Answer {
+        let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        let mut memory = GuestMemory::clone(&self.memory);
+        memory.remove((*single).into()).ok_or(Refused::Message("there is no such region"))?;
+        self.use_memory(memory)
+    }
+
+    /// Gives all virtqueues a new table. When this returns, none of them uses the old one.
+    fn use_memory(&mut self, memory: GuestMemory) -> Answer {
+        self.memory = Arc::new(memory);
+        self.change_all(|setup| setup.memory = self.memory.clone())
+    }
+
+    /// Gives all virtqueues a new log. The reply tells that none of them uses the old one.
+    fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let (LogBase { mmap_size, mmap_offset }, _) =
+            parse(&message.payload).ok_or(Refused::Message("it is too short"))?;
+        let file = descriptors.pop().ok_or(Refused::Message("the log needs a descriptor"))?;
+        let log = Log::new(file, mmap_size, mmap_offset).ok_or(Refused::Message("the log is not in its file"))?;
+        self.log = Some(Arc::new(log));
+        let log = self.active_log();
+        self.change_all(|setup| setup.log.clone_from(&log))?;
+        Ok(Some(0u64.as_slice().to_vec()))
+    }
+
+    /// Returns the log, if the front end wants one to be written.
+    fn active_log(&self) -> Option<Arc<Log>> {
+        self.log.clone().filter(|_| self.features & LOG_ALL != 0)
+    }
+
+    /// Announces the guest's address, which is in the first six bytes of the number, after a migration. A driver that has
+    /// negotiated to do it does it better: it knows its VLANs.
+    fn announce(&self, address: u64) -> Answer {
+        let [address @ .., _, _] = address.to_le_bytes();
+        match self.features & feature::GUEST_ANNOUNCE {
+            0 => self.change(1, |setup| setup.announcement = Some(rarp(address))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Starts a virtqueue: it has everything by now.
+    fn set_kick(&mut self, number: u64, descriptors: Vec<OwnedFd>) -> Answer {
+        let kick = event(number, descriptors)?;
+        let vring = self.vring(number as u32 & 0xFF)?;
+        vring.change(|setup| {
+            setup.kick = kick;
+            setup.is_started = true;
+        })?;
+        Ok(None)
+    }
+
+    /// Stops a virtqueue, and replies with its place.
+    fn stop(&mut self, message: &Message) -> Answer {
+        let state = self.state(message)?;
+        let vring = self.vring(state.index)?;
+        let setup = vring.change(|setup| {
+            setup.is_started = false;
+            (setup.kick, setup.call) = (None, None);
+            setup.clone()
+        })?;
+        let place = u32::from(vring.place_of_stopped(&setup));
+        let value = if setup.is_packed() { place | place << 16 } else { place };
+        Ok(Some(VringState { num: value, ..state }.as_slice().to_vec()))
+    }
+}
+
+/// Forgets everything that the front end has shared.
+impl Drop for Session {
+    fn drop(&mut self) {
+        for vring in &self.shared.vrings {
+            // A queue that still uses it has been reported.
+            let _ = vring.change(|setup| *setup = Setup::default());
+            vring.begin_anew();
+        }
+        self.shared.features.store(0, Relaxed);
+    }
+}
+
+impl From<MemoryRegion> for Described {
+    fn from(region: MemoryRegion) -> Described {
+        let MemoryRegion { guest_phys_addr: guest, memory_size: len, user_addr: user, mmap_offset: offset } = region;
+        Described { guest, len, user, offset }
+    }
+}
+
+/// Returns the frame that asks for the protocol address of a hardware address (RFC 903), so that switches learn where it is.
+fn rarp(address: [u8; 6]) -> Announcement {
+    const BROADCAST: [u8; 6] = [0xFF; 6];
+    let mut frame = [0; 60];
+    // Type; then Ethernet and IPv4, their lengths, and the operation: a reverse request.
+    let rest = [0x80, 0x35, 0, 1, 0x08, 0, 6, 4, 0, 3];
+    for (at, bytes) in [(0, &BROADCAST[..]), (6, &address), (12, &rest), (22, &address), (32, &address)] {
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    frame
+}
+
+/// Returns the event of a message about a virtqueue; `None` if it has none.
+fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Option<Arc<Interrupt>>, Refused> {
+    if number & NO_DESCRIPTOR != 0 {
+        return Ok(None);
+    }
+    let descriptor = descriptors.pop().ok_or(Refused::Message("it needs a descriptor"))?;
+    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused::Message("its descriptor is no eventfd"))?;
+    Ok(Some(Arc::new(event)))
+}
+
+/// Returns VirtIO's features that a port offers.
+pub fn offered(has_offloads: bool, has_queues: bool, has_packed: bool) -> u64 {
+    let always = feature::VERSION_1
+        | feature::ANY_LAYOUT
+        | feature::MRG_RXBUF
+        | feature::INDIRECT_DESC
+        | feature::EVENT_IDX
+        | feature::IN_ORDER
+        | feature::STATUS
+        | feature::MTU
+        | feature::GUEST_ANNOUNCE;
+    let offloads = feature::CSUM
+        | feature::GUEST_CSUM
+        | feature::GUEST_TSO4
+        | feature::GUEST_TSO6
+        | feature::GUEST_ECN
+        | feature::GUEST_USO4
+        | feature::GUEST_USO6
+        | feature::HOST_TSO4
+        | feature::HOST_TSO6
+        | feature::HOST_ECN
+        | feature::HOST_USO;
+    [(has_offloads, offloads), (has_queues, feature::MQ), (has_packed, feature::RING_PACKED)]
+        .into_iter()
+        .fold(always, |all, (is_there, features)| if is_there { all | features } else { all })
+}

@@ -1,0 +1,377 @@
+//! A virtqueue between the control thread, which hears of it in messages, and the queue that works on it.
+//!
+//! When the control thread has changed the setup, it waits until no poll with the old one is in progress: a front end that hears
+//! of the end of a change may use its memory for something else.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use linerate_core::event::{Handover, Interrupt, PEER_TIMEOUT, Patience, Seen};
+use linerate_core::port::span_of;
+use linerate_core::ring::Breach;
+use linerate_spec::virtio::feature;
+
+use super::log::Log;
+use super::memory::GuestMemory;
+use super::packed::Packed;
+use super::places::Record;
+use super::ring::{Addresses, DeviceRing};
+use super::split::Split;
+
+/// No place is known: a split ring begins where the front end has seen it used, a packed one at its base or where the record
+/// has it.
+const UNKNOWN: u32 = u32::MAX;
+
+/// A virtqueue, as both threads share it.
+pub struct Vring {
+    /// The port's name.
+    port: String,
+    setup: Handover<Setup>,
+    /// How long a change waits for the queue to end its poll.
+    pub(super) timeout: Duration,
+    /// The queue did not end its poll in time: the next changes do not wait again.
+    is_stalled: AtomicBool,
+    /// Where the next chain is, in the format's own numbers; or [`UNKNOWN`].
+    place: AtomicU32,
+    /// The front end has broken the ring's rules, or taken its memory away: nothing more is taken from it.
+    is_broken: AtomicBool,
+    /// How often the front end has broken the rules.
+    breaches: AtomicU64,
+    /// Raised at each change, for a queue that sleeps.
+    changed: Interrupt,
+    /// Where the place of a packed ring is kept; `None` if packed rings are not offered.
+    record: Option<Record>,
+}
+
+/// The thread of a queue is stopped in a poll.
+#[derive(Debug)]
+pub struct Stalled;
+
+/// An RARP frame.
+pub type Announcement = [u8; 60];
+
+/// A virtqueue, as the front end has described it.
+#[derive(Clone, Default)]
+pub struct Setup {
+    pub memory: Arc<GuestMemory>,
+    pub addresses: Addresses,
+    pub size: u16,
+    /// The place that the front end has named.
+    pub base: u16,
+    /// The features of the connection.
+    pub features: u64,
+    /// It has sent a descriptor for notifications, which starts the ring.
+    pub is_started: bool,
+    pub is_enabled: bool,
+    /// The log, while what is written must be logged.
+    pub log: Option<Arc<Log>>,
+    /// The guest's address of the used ring, if it is logged.
+    pub logged_used: Option<u64>,
+    /// A frame to receive as if the guest had sent it: where it is, after a migration.
+    pub announcement: Option<Announcement>,
+    pub kick: Option<Arc<Interrupt>>,
+    pub call: Option<Arc<Interrupt>>,
+}
+
+/// A ring of either format.
+pub enum AnyRing {
+    Split(Split),
+    Packed(Packed),
+}
+
+/// A virtqueue that can be worked on.
+pub struct Running {
+    pub ring: AnyRing,
+    /// Its announcement is sent once, and only from here.
+    pub setup: Setup,
+}
+
+impl AnyRing {
+    #[inline(always)]
+    fn next(&self) -> u16 {
+        match self {
+            AnyRing::Split(ring) => ring.next(),
+            AnyRing::Packed(ring) => ring.next(),
+        }
+    }
+
+    #[inline(always)]
+    fn has_work(&self) -> bool {
+        match self {
+            AnyRing::Split(ring) => ring.has_work(),
+            AnyRing::Packed(ring) => ring.has_work(),
+        }
+    }
+
+    /// Returns what is not called for each batch.
+    pub fn seldom(&self) -> &dyn DeviceRing {
+        match self {
+            AnyRing::Split(ring) => ring,
+            AnyRing::Packed(ring) => ring,
+        }
+    }
+}
+
+impl Setup {
+    /// Returns whether the ring is a packed one.
+    pub fn is_packed(&self) -> bool {
+        self.features & feature::RING_PACKED != 0
+    }
+
+    /// Logs the parts of the ring that this side writes, all of them: they are few pages. Returns false if the front end has
+    /// taken the log away.
+    fn log_ring(&self) -> bool {
+        let Some(log) = &self.log else { return true };
+        let count = usize::from(self.size);
+        match self.logged_used {
+            Some(used) if self.is_packed() => {
+                log.mark(used, size_of::<u32>());
+                // Descriptors are returned in their own ring, of which the front end names no address for the log.
+                let descriptors = self.memory.to_guest(self.addresses.descriptors);
+                descriptors.into_iter().for_each(|at| log.mark(at, 16 * count));
+            }
+            // Flags, index, elements, and the index at which a notification is wanted.
+            Some(used) => log.mark(used, 6 + 8 * count),
+            None => {}
+        }
+        !log.is_broken()
+    }
+}
+
+impl Vring {
+    /// Creates a virtqueue; with a record, its ring may be a packed one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    pub fn new(port: &str, record: Option<Record>) -> linerate_core::error::Result<Vring> {
+        Ok(Vring {
+            port: port.to_string(),
+            setup: Handover::default(),
+            timeout: PEER_TIMEOUT,
+            is_stalled: AtomicBool::new(false),
+            place: AtomicU32::new(UNKNOWN),
+            is_broken: AtomicBool::new(false),
+            breaches: AtomicU64::new(0),
+            changed: Interrupt::new()?,
+            record,
+        })
+    }
+
+    /// Changes the setup. When this returns, no queue works with the old one.
+    ///
+    /// # Errors
+    /// The setup is changed, but the queue is still in a poll with the old one, and will be as long as its thread is stopped.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Setup) -> T) -> Result<T, Stalled> {
+        let result = self.setup.change(change);
+        let is_left = self.wait_until_left();
+        self.changed.raise();
+        if is_left {
+            return Ok(result);
+        }
+        if !self.is_stalled.swap(true, Relaxed) {
+            tracing::warn!(
+                "the thread of a queue has been in one poll for {:?}: is it stopped, by a signal or a debugger? It still uses the \
+                 front end's memory; its connection is ended, and others have no packets before the thread goes on",
+                self.timeout
+            );
+        }
+        Err(Stalled)
+    }
+
+    fn wait_until_left(&self) -> bool {
+        /// A poll is shorter, if its thread has a processor.
+        const POLL: Duration = Duration::from_millis(1);
+        let timeout = if self.is_stalled.load(Relaxed) { POLL } else { self.timeout };
+        let (begin, mut patience) = (Instant::now(), Patience::new(POLL));
+        self.setup.wait_until_left(|| {
+            if !patience.wait() {
+                std::thread::sleep(POLL);
+            }
+            begin.elapsed() < timeout
+        })
+    }
+
+    /// Forgets the ring's place, before it is started.
+    pub fn begin_anew(&self) {
+        self.place.store(UNKNOWN, Relaxed);
+        self.is_broken.store(false, Relaxed);
+    }
+
+    /// Returns where the ring is that the front end has just stopped. [Forget](Vring::forget_place) it once the front end knows.
+    pub fn place_of_stopped(&self, setup: &Setup) -> u16 {
+        // A packed ring that no queue has looked at yet may not be where the front end has named.
+        let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
+        let place = self.place().or_else(found).unwrap_or(setup.base);
+        setup.log_ring();
+        place
+    }
+
+    /// Forgets where the ring is: from now on the front end knows.
+    pub fn forget_place(&self) {
+        self.record.iter().for_each(Record::forget);
+        self.begin_anew();
+    }
+
+    /// Returns where the ring is; `None` if no queue has looked at it.
+    fn place(&self) -> Option<u16> {
+        u16::try_from(self.place.load(Acquire)).ok()
+    }
+
+    /// Finds the ring in the front end's memory; `None` if it is not there.
+    fn ring(&self, setup: &Setup) -> Option<AnyRing> {
+        let &Setup { addresses, size, base, .. } = setup;
+        let event_idx = setup.features & feature::EVENT_IDX != 0;
+        match setup.is_packed() {
+            false => Split::new(&setup.memory, addresses, size, event_idx, self.place()).map(AnyRing::Split),
+            true => {
+                let begin = (self.place(), base);
+                Packed::new(&setup.memory, addresses, size, event_idx, begin, self.record.clone()?).map(AnyRing::Packed)
+            }
+        }
+    }
+
+    /// Returns whether packets can pass.
+    pub fn is_ready(&self) -> bool {
+        let setup = self.setup.lock();
+        setup.is_started && setup.is_enabled && !self.is_broken.load(Relaxed)
+    }
+
+    /// Stops work on the ring until the front end sets it up again.
+    #[cold]
+    pub fn give_up(&self) {
+        self.is_broken.store(true, Relaxed);
+        self.breaches.fetch_add(1, Relaxed);
+    }
+
+    /// Returns how often the ring was given up.
+    pub fn breaches(&self) -> u64 {
+        self.breaches.load(Relaxed)
+    }
+
+    /// Returns the event that is raised at each change.
+    pub fn changed(&self) -> &Interrupt {
+        &self.changed
+    }
+}
+
+/// A queue's own view of its virtqueue.
+pub struct Attached {
+    vring: Arc<Vring>,
+    /// The setup of `running`.
+    seen: Seen,
+    running: Option<Running>,
+}
+
+impl Attached {
+    pub fn new(vring: Arc<Vring>) -> Attached {
+        Attached { vring, seen: Seen::NOTHING, running: None }
+    }
+
+    pub fn vring(&self) -> &Vring {
+        &self.vring
+    }
+
+    /// Returns whether the ring was started and enabled at the last poll.
+    pub fn is_running(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.setup.is_enabled)
+    }
+
+    /// Begins a poll; `None` if there is nothing to work on. End it with [`leave`](Attached::leave).
+    #[inline(always)]
+    pub fn enter(&mut self) -> Option<&mut Running> {
+        if self.vring.setup.enter(self.seen) {
+            self.adopt();
+        }
+        if self.running.is_none() {
+            self.vring.setup.leave();
+        }
+        self.running.as_mut()
+    }
+
+    /// Ends a poll.
+    #[inline(always)]
+    pub fn leave(&mut self) {
+        if let Some(running) = &self.running {
+            self.vring.place.store(running.ring.next().into(), Relaxed);
+            if running.setup.log.is_some() {
+                self.log_ring();
+            }
+        }
+        self.vring.setup.leave();
+    }
+
+    #[cold]
+    fn log_ring(&mut self) {
+        if self.running.as_ref().is_some_and(|running| !running.setup.log_ring()) {
+            self.give_up(Breach::TAKEN_AWAY);
+        }
+    }
+
+    /// Stops work on the ring, which the front end has broken.
+    #[cold]
+    pub fn give_up(&mut self, breach: Breach) {
+        self.vring.give_up();
+        // Memory that was taken away reads as zeros, which break other rules.
+        let is_taken = self.running.as_ref().is_some_and(|running| running.setup.memory.is_broken());
+        let breach = if is_taken { Breach::TAKEN_AWAY } else { breach };
+        let _of_port = span_of(&self.vring.port).entered();
+        tracing::warn!(
+            "a ring of the front end's breaks the rules: {breach}; nothing is taken from it until its driver starts it again"
+        );
+        // Chains before the breach may have been used.
+        self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
+    }
+
+    /// Takes over a changed setup, if there is one: memory of a front end that is gone is not kept.
+    #[inline(always)]
+    pub fn look(&mut self) {
+        if self.vring.setup.is_changed(self.seen) && self.enter().is_some() {
+            self.leave();
+        }
+    }
+
+    /// Returns whether a poll would find something new: cheaper than [`enter`](Attached::enter), and without a fence.
+    #[inline(always)]
+    pub fn has_work(&self) -> bool {
+        self.vring.setup.is_changed(self.seen) || self.running.as_ref().is_some_and(|running| running.ring.has_work())
+    }
+
+    /// Takes over a changed setup.
+    #[cold]
+    fn adopt(&mut self) {
+        let vring = &*self.vring;
+        vring.is_stalled.store(false, Relaxed);
+        let mut setup = vring.setup.take(&mut self.seen, |shared| {
+            let setup = shared.clone();
+            shared.announcement = None;
+            setup
+        });
+        let before = self.running.take().and_then(|running| running.setup.announcement);
+        setup.announcement = setup.announcement.or(before);
+        if !setup.is_started || vring.is_broken.load(Relaxed) {
+            return;
+        }
+        match vring.ring(&setup) {
+            Some(ring) => {
+                ring.seldom().forbid_notifications();
+                // Chains of a back end that was killed may have been returned just now, and the driver may wait for them.
+                setup.call.iter().for_each(|call| call.raise());
+                vring.place.store(ring.next().into(), Relaxed);
+                self.running = Some(Running { ring, setup });
+            }
+            None => {
+                let _of_port = span_of(&vring.port).entered();
+                tracing::warn!("a ring is not in the front end's memory: {:?}", setup.addresses);
+                vring.give_up();
+            }
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.vring.setup.leave();
+    }
+}

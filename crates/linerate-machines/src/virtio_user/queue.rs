@@ -1,0 +1,187 @@
+//! Receive and send: the driver's queues, on the device that is there now.
+//!
+//! Between batches a queue looks whether the back end has changed. If so, it stops its part of the old device, which gives
+//! all buffers back, and starts one of the new device. Packets that the old one had written are received before.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use linerate_cards::nic::virtio::Virtio;
+use linerate_core::batch::Batch;
+use linerate_core::error::Result;
+use linerate_core::event::Seen;
+use linerate_core::port::{QueueCounters, Receive, Transmit, span_of};
+
+use super::control::Shared;
+
+/// A queue of the device that is there.
+struct Attached<Q: ?Sized> {
+    shared: Arc<Shared>,
+    /// The device of `queue`.
+    seen: Seen,
+    queue: Option<Box<Q>>,
+    number: u16,
+    counters: Arc<QueueCounters>,
+    start: StartQueue<Q>,
+    /// The last start has failed.
+    has_failed: bool,
+}
+
+/// Starts a queue of a device.
+type StartQueue<Q> = fn(&Virtio, u16, Arc<QueueCounters>) -> Result<Box<Q>>;
+
+impl<Q: ?Sized> Attached<Q> {
+    /// # Errors
+    /// Errors of the driver.
+    fn new(shared: &Arc<Shared>, number: u16, counters: Arc<QueueCounters>, start: StartQueue<Q>) -> Result<Self> {
+        let (shared, seen) = (shared.clone(), Seen::NOTHING);
+        let mut attached = Attached { shared, seen, queue: None, number, counters, start, has_failed: false };
+        attached.adopt()?;
+        Ok(attached)
+    }
+
+    /// Returns whether the back end has changed.
+    #[inline(always)]
+    fn is_old(&self) -> bool {
+        self.shared.device.is_changed(self.seen)
+    }
+
+    /// Returns the queue of the device that is there, and whether it is another than before.
+    #[inline(always)]
+    fn now(&mut self) -> (Option<&mut Q>, bool) {
+        let is_new = self.is_old() && self.change();
+        (self.queue.as_deref_mut(), is_new)
+    }
+
+    #[cold]
+    fn change(&mut self) -> bool {
+        let outcome = self.adopt();
+        // The pool may have buffers at the next poll.
+        if let Err(error) = &outcome
+            && !std::mem::replace(&mut self.has_failed, true)
+        {
+            let _of_port = span_of(self.shared.name()).entered();
+            tracing::warn!("queue {} does not start: {error}", self.number);
+        }
+        outcome.is_ok()
+    }
+
+    /// Gives up the queue of the old device, and starts one of the new.
+    fn adopt(&mut self) -> Result<()> {
+        self.queue = None;
+        let mut seen = self.seen;
+        let device = self.shared.device.take(&mut seen, |device| device.clone());
+        self.queue = device.map(|device| (self.start)(&device, self.number, self.counters.clone())).transpose()?;
+        // A queue that does not start tries again.
+        (self.seen, self.has_failed) = (seen, false);
+        Ok(())
+    }
+}
+
+/// A receive queue.
+pub struct UserRx {
+    attached: Attached<dyn Receive>,
+    is_armed: bool,
+    /// Slots that were received from a back end that has ended.
+    rest: usize,
+}
+
+impl UserRx {
+    /// # Errors
+    /// Errors of the driver.
+    pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserRx> {
+        let attached = Attached::new(shared, queue, counters, Virtio::start_rx)?;
+        Ok(UserRx { attached, is_armed: false, rest: 0 })
+    }
+
+    /// Receives what a back end had written before its end: a ring at most, so that one that goes on does not keep the next one
+    /// out. `None` if there is nothing more.
+    #[cold]
+    fn recv_rest(&mut self, batch: &mut Batch) -> Option<usize> {
+        let ring = self.attached.shared.ring();
+        let queue = self.attached.queue.as_mut().filter(|_| self.rest < ring)?;
+        if batch.is_full() {
+            return Some(0);
+        }
+        let received = queue.recv(batch);
+        self.rest += received;
+        Some(received).filter(|&received| received > 0)
+    }
+}
+
+impl Receive for UserRx {
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        if self.attached.is_old() {
+            if let Some(received) = self.recv_rest(batch) {
+                return received;
+            }
+            self.rest = 0;
+        }
+        let (queue, is_new) = self.attached.now();
+        let Some(queue) = queue else { return 0 };
+        if is_new && self.is_armed {
+            queue.arm();
+        }
+        queue.recv(batch)
+    }
+
+    fn buffers(&self) -> usize {
+        self.attached.queue.as_ref().map_or(0, |queue| queue.buffers())
+    }
+
+    /// The interrupt is raised by changes of the back end, too.
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.is_armed = true;
+        if let Some(queue) = &mut self.attached.queue {
+            queue.arm();
+        }
+        self.attached.shared.interrupt(self.attached.number).map(|interrupt| interrupt.as_fd())
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        if let Some(queue) = &mut self.attached.queue {
+            queue.disarm();
+        }
+        if let Some(interrupt) = self.attached.shared.interrupt(self.attached.number) {
+            interrupt.clear();
+        }
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.attached.queue.map_or(Ok(()), |queue| queue.stop())
+    }
+}
+
+/// A transmit queue.
+pub struct UserTx(Attached<dyn Transmit>);
+
+impl UserTx {
+    /// # Errors
+    /// Errors of the driver.
+    pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserTx> {
+        Attached::new(shared, queue, counters, Virtio::start_tx).map(UserTx)
+    }
+}
+
+impl Transmit for UserTx {
+    fn send(&mut self, batch: &mut Batch) -> usize {
+        self.0.now().0.map_or(0, |queue| queue.send(batch))
+    }
+
+    fn buffers(&self) -> usize {
+        self.0.queue.as_ref().map_or(0, |queue| queue.buffers())
+    }
+
+    fn unsent(&self) -> usize {
+        self.0.queue.as_ref().map_or(0, |queue| queue.unsent())
+    }
+
+    fn has_peer(&self) -> bool {
+        self.0.queue.is_some()
+    }
+
+    fn stop(self: Box<Self>) -> Result<()> {
+        self.0.queue.map_or(Ok(()), |queue| queue.stop())
+    }
+}

@@ -1,0 +1,139 @@
+//! The state that all blocks of a card share and access without its lock: registers, address space, the oracle's list, faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use linerate_spec::virtual_function;
+use linerate_spec::x82599::*;
+
+use super::Kind;
+use super::breach::Oracle;
+use super::dma::Dma;
+use super::registers::Registers;
+use super::trace::Trace;
+
+/// The board that a card's blocks are on.
+pub(super) struct Board {
+    pub name: String,
+    pub kind: Kind,
+    /// Number of virtual functions.
+    pub functions: usize,
+    pub registers: Registers,
+    pub dma: Arc<Dma>,
+    pub oracle: Oracle,
+    pub trace: Trace,
+    /// Strict mode: checks each doorbell write at once and remembers the descriptors given, to detect later
+    /// changes. Off while a [`Runner`](super::Runner) drives the card.
+    pub watchful: AtomicBool,
+    /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
+    pub bus_master: AtomicBool,
+    /// A driver has written a register, other than a doorbell or one of interrupts, since a step took note of it.
+    pub changed: AtomicBool,
+    // Injected faults, for tests.
+    pub unplugged: AtomicBool,
+    stuck: AtomicU64,
+    /// A request of the card's stays pending; the number of resets that end that.
+    pub hung: AtomicU8,
+}
+
+/// An offset that no register has.
+const NOT_STUCK: u64 = u64::MAX;
+
+impl Board {
+    pub fn new(name: &str, kind: Kind, functions: usize) -> Board {
+        Board {
+            name: name.to_string(),
+            kind,
+            functions,
+            registers: Registers::new(),
+            dma: Arc::default(),
+            oracle: Oracle::default(),
+            trace: Trace::default(),
+            watchful: AtomicBool::new(true),
+            bus_master: AtomicBool::new(true),
+            changed: AtomicBool::new(false),
+            unplugged: AtomicBool::new(false),
+            stuck: AtomicU64::new(NOT_STUCK),
+            hung: AtomicU8::new(0),
+        }
+    }
+
+    /// Makes the register at `offset` ignore what a driver waits for.
+    pub fn stick(&self, offset: Option<u32>) {
+        self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
+    }
+
+    pub fn is_stuck(&self, offset: u32) -> bool {
+        self.stuck.load(Ordering::Relaxed) == u64::from(offset)
+    }
+
+    pub fn is_unplugged(&self) -> bool {
+        self.unplugged.load(Ordering::Relaxed)
+    }
+
+    pub fn is_watchful(&self) -> bool {
+        self.watchful.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the physical function may read and write memory: without bus mastering it begins no DMA
+    /// (section 5.2.4.3.2).
+    pub fn may_work(&self) -> bool {
+        self.bus_master.load(Ordering::Relaxed)
+            && self.hung.load(Ordering::Relaxed) == 0
+            && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
+    }
+
+    /// Reports in STATUS that no request is pending, once master disable is set and receiving, which would cause
+    /// new requests, is off (section 5.2.4.3.2).
+    pub fn update_master_status(&self) {
+        let registers = &self.registers;
+        let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
+            && !self.receives()
+            && self.hung.load(Ordering::Relaxed) == 0;
+        registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, !disabled);
+    }
+
+    /// Returns whether the physical function receives.
+    pub fn receives(&self) -> bool {
+        self.registers.get(RXCTRL::OFFSET) & RXCTRL::RXEN != 0
+    }
+
+    pub fn has_link(&self) -> bool {
+        self.registers.get(LINKS::OFFSET) & LINKS::UP != 0
+    }
+
+    /// Returns whether MAC loopback is on: sent frames are received (section 3.7.6.2).
+    pub fn loops_back(&self) -> bool {
+        self.registers.get(HLREG0::OFFSET) & HLREG0::LPBK != 0
+    }
+
+    /// Returns the virtual function that a queue belongs to, if any.
+    #[inline]
+    pub fn owner(&self, queue: u16) -> Option<usize> {
+        let number = ((QUEUES - 1 - queue) / virtual_function::QUEUES) as usize;
+        (number < self.functions).then_some(number)
+    }
+
+    /// Returns the number of queues of the physical function.
+    pub fn own_queues(&self) -> u16 {
+        QUEUES - self.functions as u16 * virtual_function::QUEUES
+    }
+
+    /// Returns the longest frame that is accepted, with CRC and without VLAN tag (section 8.2.3.22).
+    pub fn longest_frame(&self) -> usize {
+        let jumbo = self.registers.get(HLREG0::OFFSET) & HLREG0::JUMBOEN != 0;
+        if jumbo { (self.registers.get(MAXFRS::OFFSET) >> MAXFRS::MFS_SHIFT) as usize } else { 1518 }
+    }
+
+    /// Returns `SRRCTL.BSIZEPACKET` in bytes.
+    pub fn buffer_bytes(&self, queue: u16) -> usize {
+        (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
+    }
+
+    /// Returns how much the card may write into one buffer: the size that the driver set, but at most the longest
+    /// frame that the MAC accepts, with a VLAN tag, and without CRC if that is stripped.
+    pub fn most_written(&self, queue: u16) -> usize {
+        let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
+        self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)
+    }
+}

@@ -1,0 +1,85 @@
+//! The kinds of cards: the 82599 and its successors.
+
+use linerate_core::error::Error;
+use linerate_spec::x82599::*;
+
+/// The kind of card: its device number and how its link is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// An 82599 on a backplane (10GBASE-KX4), with nothing between it and its link.
+    X82599Kx4,
+    /// An 82599 with a cage for an SFP+ module, and a module in it.
+    #[default]
+    X82599Sfp,
+    /// An X540, with its own PHY for copper (10GBASE-T).
+    X540,
+    /// An X550, also for copper: a redirection table of 512 entries, a clock in nanoseconds, and an EEPROM that
+    /// only its firmware reads.
+    X550,
+}
+
+impl Kind {
+    /// Memory for received packets, in KiB.
+    pub(super) fn packet_buffer_kib(self) -> u32 {
+        match self {
+            Kind::X82599Kx4 | Kind::X82599Sfp => PACKET_BUFFER_KIB,
+            Kind::X540 | Kind::X550 => X540_PACKET_BUFFER_KIB,
+        }
+    }
+
+    /// `AUTOC` as the EEPROM has it.
+    pub(super) fn autoc(self) -> u32 {
+        match self {
+            Kind::X82599Kx4 => AUTOC::LMS_KX4_KX_KR | AUTOC::KX4_SUPP | AUTOC::KX_SUPP,
+            Kind::X82599Sfp | Kind::X540 | Kind::X550 => AUTOC::LMS_10G_SERIAL,
+        }
+    }
+
+    /// Returns whether the card has a PHY of its own, and firmware behind a host interface: an X540 or X550.
+    pub(super) fn has_phy(self) -> bool {
+        matches!(self, Kind::X540 | Kind::X550)
+    }
+
+    /// PCI's device number; the vendor is Intel, 8086.
+    pub fn device(self) -> u16 {
+        match self {
+            Kind::X82599Kx4 => 0x10F7,
+            Kind::X82599Sfp => 0x10FB,
+            Kind::X540 => 0x1528,
+            Kind::X550 => 0x1563,
+        }
+    }
+
+    /// PCI's device number of the virtual functions.
+    pub(super) fn virtual_device(self) -> u16 {
+        match self {
+            Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
+            Kind::X540 => 0x1515,
+            Kind::X550 => 0x1565,
+        }
+    }
+}
+
+/// Every kind with its name in options.
+const KINDS: [(&str, Kind); 4] =
+    [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
+
+impl std::str::FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> std::result::Result<Kind, Error> {
+        parse(text).map_err(Error::bad_value)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<Kind, String> {
+    let known = KINDS.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+    known.ok_or_else(|| format!("it must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = KINDS.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}

@@ -1,0 +1,585 @@
+//! The receive path: from the wire to memory (sections 1.8.2 and 7.1).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use linerate_spec::descriptor::{legacy_receive, receive};
+use linerate_spec::virtual_function::QUEUES as QUEUES_EACH;
+use linerate_spec::x82599::*;
+
+use super::Direction;
+use super::board::Board;
+use super::breach::{Breach, Oracle};
+use super::checksum;
+use super::clock::Clock;
+use super::coalesce::{self, Packet, Reported};
+use super::director::{Director, Verdict};
+use super::dma::Maps;
+use super::filter;
+use super::flows::{Decision, Flows};
+use super::functions::Functions;
+use super::headers::{Headers, word};
+use super::interrupt::Interrupts;
+use super::mac::{MAC_CONTROL, Mac};
+use super::queues::Stopped;
+use super::registers::Registers;
+use super::ring::{CardRing, Rings};
+use super::rss::Rss;
+use super::switch::{Place, Switch};
+use super::wire::Frame;
+
+/// State that lasts between two steps.
+#[derive(Default)]
+pub(super) struct Receive {
+    frame: Frame,
+    /// The packet buffer: packets for queues without a descriptor, and the sum of their bytes.
+    waiting: VecDeque<Arrived>,
+    waiting_bytes: usize,
+    /// Packets that are being coalesced.
+    coalescing: Vec<Packet>,
+    /// Frames of the last step: about as many come in the next one.
+    expected: usize,
+    pub flows: Flows,
+}
+
+/// The blocks on a frame's way in.
+pub(super) struct Incoming<'a> {
+    pub mac: &'a mut Mac,
+    pub switch: &'a mut Switch,
+    pub functions: &'a mut Functions,
+    pub interrupts: &'a mut Interrupts,
+    pub clock: &'a Clock,
+    pub rss: &'a mut Rss,
+    pub director: &'a Director,
+}
+
+/// A packet that found no descriptor.
+struct Arrived {
+    queue: u16,
+    frame: Frame,
+    reported: Reported,
+    /// Of a coalesced packet: where each segment begins.
+    starts: Vec<usize>,
+}
+
+/// The result of delivering a frame to its queue.
+enum Delivery {
+    Done,
+    NoDescriptor,
+}
+
+/// Where frames go: the card, its memory, and its rings.
+struct Targets<'a> {
+    board: &'a Board,
+    maps: &'a Maps,
+    rings: &'a mut Rings,
+}
+
+impl Receive {
+    /// Drops what waits for queues that were reset.
+    pub fn forget(&mut self, queues: Range<u16>) {
+        self.coalescing.retain(|packet| !queues.contains(&packet.queue));
+        self.waiting.retain(|arrived| !queues.contains(&arrived.queue));
+        self.waiting_bytes = self.waiting.iter().map(|arrived| arrived.frame.bytes.len()).sum();
+    }
+
+    /// Drops what waits for a queue that was disabled.
+    pub fn stopped(&mut self, stopped: &Stopped) {
+        if stopped.direction == Direction::Receive {
+            self.forget(stopped.queue..stopped.queue + 1);
+        }
+    }
+
+    /// Receives at most `budget` frames, and returns their number.
+    pub fn step(&mut self, board: &Board, budget: usize, rings: &mut Rings, path: &mut Incoming) -> usize {
+        let has_link = board.has_link();
+        if !has_link && path.functions.is_empty() {
+            return 0;
+        }
+        // The physical function receives when RXCTRL enables it; virtual functions receive with each queue.
+        let receives = board.receives() && board.may_work();
+        if !receives && path.functions.is_empty() {
+            return self.lose(path.mac, budget);
+        }
+        if board.changed.load(Ordering::Relaxed) && board.changed.swap(false, Ordering::Acquire) {
+            self.flows.forget();
+        }
+        for place in 0..rings.enabled() {
+            let ring = rings.enabled_at(place);
+            let tail = board.registers.get(RDT::at(ring.queue));
+            ring.control = board.registers.get(SRRCTL::at(ring.queue));
+            if tail != ring.tail {
+                ring.move_tail(tail, &board.oracle);
+            }
+        }
+        // While no function receives, a wire that waits for room brings no frames.
+        let listens = receives || path.functions.iter().any(|function| function.listens());
+        let takes_from_wire = listens && has_link && !board.loops_back();
+        let maps = board.dma.maps();
+        if receives {
+            let each = self.expected / rings.enabled().max(1);
+            // The rings of virtual functions are in other address spaces.
+            let own = rings.iter_enabled().filter(|ring| board.owner(ring.queue).is_none());
+            own.for_each(|ring| ring.prefetch(&maps, each as u32));
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        let targets = &mut Targets { board, maps: &maps, rings };
+        let mut moved = self.deliver_waiting(targets, path.functions);
+        let mut room = 0;
+        let holds_back = path.mac.wire.holds_back();
+        while moved < budget {
+            let (mut from, mut to) = (Place::Wire, Place::Physical);
+            if let Some(arriving) = path.switch.next() {
+                (from, to, frame) = arriving;
+            } else {
+                if holds_back {
+                    if room == 0 {
+                        room = self.room(board, targets.rings);
+                    }
+                    if room == 0 {
+                        break;
+                    }
+                    room -= 1;
+                }
+                if !takes_from_wire || !path.mac.receive(&mut frame) {
+                    break;
+                }
+                path.switch.replicate(path.functions, &frame);
+            }
+            moved += 1;
+            match to {
+                Place::Virtual(number) => self.accept_virtual(targets, path, number, from, &mut frame),
+                _ if receives => self.accept(targets, path, from, &mut frame),
+                _ => {}
+            }
+        }
+        self.frame = frame;
+        self.expected = moved;
+        for packet in std::mem::take(&mut self.coalescing) {
+            self.finish_packet(targets, packet);
+        }
+        path.mac.control_flow(board, self.waiting_bytes as u32);
+        if moved > 0 {
+            path.mac.count_received(board);
+            for place in 0..targets.rings.enabled() {
+                let ring = targets.rings.enabled_at(place);
+                if ring.packets == 0 {
+                    continue;
+                }
+                count_delivered(board, ring);
+                path.functions.cause(board, path.interrupts, Direction::Receive, ring.queue);
+            }
+        }
+        moved
+    }
+
+    /// Drops the frames of a sender that sends without waiting, while no function receives.
+    fn lose(&mut self, mac: &mut Mac, budget: usize) -> usize {
+        let mut lost = 0;
+        while lost < budget && mac.wire.comes_unasked() && mac.receive(&mut self.frame) {
+            lost += 1;
+        }
+        lost
+    }
+
+    /// Returns how many frames may come before any queue runs out of descriptors, for a sender that honours pause
+    /// frames.
+    fn room(&self, board: &Board, rings: &Rings) -> u32 {
+        if !self.waiting.is_empty() {
+            return 0;
+        }
+        let longest = board.longest_frame() + 4;
+        let receives = board.receives();
+        let in_use = |ring: &&CardRing| receives || board.owner(ring.queue).is_some();
+        let rooms = rings.iter_enabled().filter(in_use).map(|ring| {
+            let each = longest.div_ceil(board.buffer_bytes(ring.queue).max(1));
+            ring.owned() / each as u32
+        });
+        rooms.min().unwrap_or(0)
+    }
+
+    /// Passes a frame through the MAC and the filters.
+    fn accept(&mut self, targets: &mut Targets, path: &mut Incoming, from: Place, frame: &mut Frame) {
+        let board = targets.board;
+        let registers = &board.registers;
+        let len = frame.bytes.len() + 4;
+        path.mac.received.add(len);
+        if frame.bad_crc {
+            registers.count(CRCERRS::OFFSET, 1);
+            if registers.get(FCTRL::OFFSET) & FCTRL::SBP == 0 {
+                return;
+            }
+        }
+        if len < 64 {
+            return registers.count(RUC::OFFSET, 1);
+        }
+        let decision = match self.flows.find(&frame.bytes) {
+            Some(mut known) => {
+                path.mac.received.add_good(len, &frame.bytes);
+                known.reported.status |= loopback(from);
+                Some(known)
+            }
+            None => self.decide(targets, path, from, frame),
+        };
+        let Some(Decision { queue, mut reported }) = decision else { return };
+        if registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP == 0 {
+            let crc = crc32fast::hash(&frame.bytes) ^ u32::from(frame.bad_crc);
+            frame.bytes.extend_from_slice(&crc.to_le_bytes());
+        }
+        if frame.bad_crc {
+            reported.status |= receive::RXE_82599;
+        }
+        self.arrive(targets, queue, frame, reported, &[]);
+    }
+
+    /// Decides about a frame by its headers; `None` if a filter drops it, or it has joined those that are coalesced.
+    fn decide(
+        &mut self,
+        targets: &mut Targets,
+        path: &mut Incoming,
+        from: Place,
+        frame: &mut Frame,
+    ) -> Option<Decision> {
+        let board = targets.board;
+        let registers = &board.registers;
+        let len = frame.bytes.len() + 4;
+        let headers = Headers::parse(&frame.bytes);
+        if len > board.longest_frame() + if headers.vlan.is_some() { 4 } else { 0 } {
+            registers.count(ROC::OFFSET, 1);
+            return None;
+        }
+        let destination = frame.destination()?;
+        if headers.ethertype == MAC_CONTROL && path.mac.take_control(board, frame, destination) {
+            return None;
+        }
+        if !filter::accepts(registers, destination) || !filter::accepts_vlan(registers, headers.vlan) {
+            return None;
+        }
+        path.mac.received.add_good(len, &frame.bytes);
+
+        let (queue, mut reported) = path.classify(board, &frame.bytes, &headers)?;
+        reported.status |= check_sums(&frame.bytes, &headers);
+        // Neither the director's filters nor time stamps look at headers alone.
+        if !path.director.active && !path.clock.stamps_received(board) {
+            self.flows.keep(&frame.bytes, Decision { queue, reported });
+        }
+        reported.status |= loopback(from);
+        if path.clock.stamp_received(board, &frame.bytes, &headers) {
+            reported.status |= receive::TS;
+        }
+        let strips_crc = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
+        let coalesces = coalesces(registers, queue) && strips_crc && !frame.bad_crc;
+        if coalesces && !self.joins(targets, frame, &headers, queue, reported) {
+            return None;
+        }
+        reported.status |= strip_tag(registers, queue, frame, &headers);
+        Some(Decision { queue, reported })
+    }
+
+    /// Receives a frame for a virtual function that accepts it.
+    fn accept_virtual(
+        &mut self,
+        &mut Targets { board, ref mut rings, .. }: &mut Targets,
+        path: &mut Incoming,
+        number: usize,
+        from: Place,
+        frame: &mut Frame,
+    ) {
+        let function = &mut path.functions[number];
+        if !function.bus_master || frame.bad_crc || frame.bytes.len() < 60 {
+            return;
+        }
+        let headers = Headers::parse(&frame.bytes);
+        let mut status = check_sums(&frame.bytes, &headers);
+        if from != Place::Wire {
+            status |= receive::LB;
+        }
+        // The physical function's hash selects among the function's queues (section 7.10.2.2).
+        let first = Functions::first_queue(number);
+        let (spread, word0) = match path.rss.hash(board, &frame.bytes, &headers) {
+            Some((kind, hash)) => (hash as u16 % QUEUES_EACH, kind | u64::from(hash) << receive::RSS_HASH_SHIFT),
+            None => (0, 0),
+        };
+        let queue = if rings[(first + spread) as usize].enabled { first + spread } else { first };
+        let multicast = frame.bytes[0] & 1 != 0;
+        function.count_received(frame.bytes.len(), multicast);
+        status |= strip_tag(&board.registers, queue, frame, &headers);
+        let space = function.dma.clone();
+        let reported = Reported { word0: headers.packet_type | word0, status };
+        self.arrive(&mut Targets { board, maps: &space.maps(), rings }, queue, frame, reported, &[]);
+    }
+
+    /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
+    #[inline]
+    fn arrive(
+        &mut self,
+        &mut Targets { board, maps, ref mut rings }: &mut Targets,
+        queue: u16,
+        frame: &Frame,
+        reported: Reported,
+        starts: &[usize],
+    ) {
+        let registers = &board.registers;
+        let ring = &mut rings[queue as usize];
+        if !ring.enabled {
+            if let Some(breach) = ring.bad.take() {
+                board.oracle.note(breach);
+            }
+            return drop_at_queue(registers, queue);
+        }
+        if !self.waiting.iter().any(|arrived| arrived.queue == queue)
+            && let Delivery::Done = deliver(board, maps, ring, frame, reported, starts)
+        {
+            return;
+        }
+        // Without DROP_EN the frame waits in the packet buffer, if there is room (8.2.3.8.7).
+        if ring.control & SRRCTL::DROP_EN != 0 {
+            return drop_at_queue(registers, queue);
+        }
+        let capacity = (registers.get(RXPBSIZE::at(0)) >> RXPBSIZE::KIB_SHIFT & 0x3FF) as usize * 1024;
+        if self.waiting_bytes + frame.bytes.len() > capacity {
+            return registers.count(RXMPC::at(0), 1);
+        }
+        self.waiting_bytes += frame.bytes.len();
+        self.waiting.push_back(Arrived { queue, frame: frame.clone(), reported, starts: starts.to_vec() });
+    }
+
+    fn deliver_waiting(&mut self, targets: &mut Targets, functions: &Functions) -> usize {
+        let &mut Targets { board, maps, ref mut rings } = targets;
+        let mut moved = 0;
+        while let Some(arrived) = self.waiting.front() {
+            let Arrived { queue, frame, reported, starts } = arrived;
+            let space = board.owner(*queue).map(|number| functions[number].dma.clone());
+            let of_function = space.as_ref().map(|space| space.maps());
+            let maps = of_function.as_deref().unwrap_or(maps);
+            let ring = &mut rings[*queue as usize];
+            let Delivery::Done = deliver(board, maps, ring, frame, *reported, starts) else { break };
+            self.waiting_bytes -= frame.bytes.len();
+            self.waiting.pop_front();
+            moved += 1;
+        }
+        moved
+    }
+
+    /// Adds a segment to its packet, or begins one. True if the frame cannot be coalesced and is to be delivered as
+    /// it is; earlier segments of its flow have then been delivered.
+    fn joins(
+        &mut self,
+        targets: &mut Targets,
+        frame: &Frame,
+        headers: &Headers,
+        queue: u16,
+        reported: Reported,
+    ) -> bool {
+        let right = receive::L4CS | if headers.is_ipv4() { receive::IPCS } else { 0 };
+        let is_segment = reported.status == right && coalesce::segment(&frame.bytes, headers).is_some();
+        let list = &mut self.coalescing;
+        let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
+        if let Some(at) = at {
+            let descriptors =
+                [1, 4, 8, 16][(targets.board.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
+            let room = targets.board.buffer_bytes(queue);
+            if is_segment && list[at].append(&frame.bytes, headers, descriptors, room) {
+                return false;
+            }
+            let packet = list.remove(at);
+            self.finish_packet(targets, packet);
+        }
+        if !is_segment {
+            return true;
+        }
+        match Packet::begin(queue, frame, headers, reported) {
+            Some(packet) => {
+                self.coalescing.push(packet);
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn finish_packet(&mut self, targets: &mut Targets, mut packet: Packet) {
+        packet.finish();
+        self.arrive(targets, packet.queue, &packet.frame, packet.reported, &packet.starts);
+    }
+}
+
+impl Incoming<'_> {
+    /// Returns the frame's queue, and what is reported of how it was chosen; `None` if a filter drops the frame.
+    fn classify(&mut self, board: &Board, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
+        let registers = &board.registers;
+        let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
+        if self.director.active {
+            match self.director.direct(registers, frame, headers) {
+                Verdict::Drop => return None,
+                Verdict::Queue(queue, bits, filter) => {
+                    chosen = Some(queue);
+                    word0 |= bits;
+                    if let Some(name) = filter {
+                        status |= receive::FLM;
+                        if registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::REPORT_STATUS != 0 {
+                            word0 |= receive::RSS_TYPE_MASK | u64::from(name) << receive::RSS_HASH_SHIFT;
+                            return Some((queue, Reported { word0, status }));
+                        }
+                    }
+                }
+                Verdict::Undecided(bits) => word0 |= bits,
+            }
+        }
+        let mrqc = registers.get(MRQC::OFFSET);
+        // Either the hash or the fragment fields are reported, not both (section 8.2.3.7.5).
+        let reports_hash = registers.get(RXCSUM::OFFSET) & RXCSUM::PCSD != 0;
+        if !reports_hash && headers.is_ipv4() {
+            word0 |= u64::from(word(frame, headers.network + 4).unwrap_or(0)) << receive::RSS_HASH_SHIFT;
+        }
+        if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
+            return Some((chosen.unwrap_or(0), Reported { word0, status }));
+        }
+        let Some((kind, hash)) = self.rss.hash(board, frame, headers) else {
+            return Some((chosen.unwrap_or(0), Reported { word0, status }));
+        };
+        let queue = Rss::redirection(board, hash);
+        if reports_hash {
+            word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
+        }
+        Some((chosen.unwrap_or(queue), Reported { word0, status }))
+    }
+}
+
+/// Returns the bit of frames that another function of this card sent.
+fn loopback(from: Place) -> u64 {
+    if matches!(from, Place::Virtual(_)) { receive::LB } else { 0 }
+}
+
+/// Strips a VLAN tag if the queue is set to, and returns the bits that report it (section 7.4.2).
+fn strip_tag(registers: &Registers, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
+    match headers.vlan {
+        None => 0,
+        Some(tag) if registers.get(RXDCTL::at(queue)) & RXDCTL::VME != 0 => {
+            frame.bytes.drain(12..16);
+            receive::VP | u64::from(tag) << receive::VLAN_SHIFT
+        }
+        Some(_) => receive::VP,
+    }
+}
+
+/// Counts a frame that its queue had no descriptor for.
+fn drop_at_queue(registers: &Registers, queue: u16) {
+    registers.count(QPRDC::at(statistics_place(registers, queue)), 1);
+}
+
+/// Returns the number of the counters that count for a queue.
+fn statistics_place(registers: &Registers, queue: u16) -> u16 {
+    (registers.get(RQSMR::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16
+}
+
+/// Returns the results of the checksum checks as bits of word 1 (section 7.1.11).
+fn check_sums(frame: &[u8], headers: &Headers) -> u64 {
+    let checksum::Checked { ip, transport } = checksum::check(frame, headers);
+    let bits = |checked: Option<bool>, done: u64, wrong: u64| match checked {
+        None => 0,
+        Some(true) => done,
+        Some(false) => done | wrong,
+    };
+    bits(ip, receive::IPCS, receive::IPE) | bits(transport, receive::L4CS, receive::L4E)
+}
+
+/// Returns whether the packets of a queue are coalesced.
+fn coalesces(registers: &Registers, queue: u16) -> bool {
+    registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0 && registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
+}
+
+/// Writes a packet to its queue's buffers, and writes its descriptors back.
+#[inline]
+fn deliver(
+    board: &Board,
+    maps: &Maps,
+    ring: &mut CardRing,
+    frame: &Frame,
+    Reported { word0, status }: Reported,
+    starts: &[usize],
+) -> Delivery {
+    let oracle = &board.oracle;
+    let bytes = &frame.bytes;
+    let room = (ring.control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
+    let legacy = match ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
+        0 => true,
+        1 => false,
+        _ => {
+            oracle.note(Breach::NotModelled { what: "header split" });
+            return Delivery::Done;
+        }
+    };
+    if room == 0 {
+        return Delivery::Done;
+    }
+    // A division takes as long as all else that is done for a short frame.
+    let count = if bytes.len() <= room { 1 } else { bytes.len().div_ceil(room) as u32 };
+    if count > ring.owned() {
+        return Delivery::NoDescriptor;
+    }
+    for n in 0..count {
+        let start = n as usize * room;
+        let part = &bytes[start..bytes.len().min(start + room)];
+        let Some(descriptor) = ring.descriptor(maps, n, oracle) else { return Delivery::Done };
+        let words = descriptor.read();
+        if ring.is_watched() {
+            ring.compare(maps, n, words, board.most_written(ring.queue), oracle);
+        }
+        write_buffer(maps, ring, words[0], part, oracle);
+        let last = n + 1 == count;
+        // Of a coalesced packet each descriptor reports how many segments begin in it, plus one, and the next
+        // descriptor (section 7.11.5.2).
+        let here = start..start + part.len();
+        let (count_here, next) = match starts.is_empty() {
+            true => (0, 0),
+            false => (1 + starts.iter().filter(|start| here.contains(start)).count(), ring.index(n + 1)),
+        };
+        let written = match legacy {
+            false => [
+                word0 | (count_here as u64) << receive::RSCCNT_SHIFT,
+                receive::DD
+                    | if last { receive::EOP | status } else { u64::from(next) << receive::NEXTP_SHIFT }
+                    | (part.len() as u64) << receive::LENGTH_SHIFT,
+            ],
+            true => {
+                let bit = |from: u64, to: u64| if last && status & from != 0 { to } else { 0 };
+                [
+                    words[0],
+                    legacy_receive::DD
+                        | if last { legacy_receive::EOP } else { 0 }
+                        | bit(receive::VP, legacy_receive::VP)
+                        | bit(receive::IPCS, legacy_receive::IPCS)
+                        | bit(receive::L4CS, legacy_receive::L4CS)
+                        | bit(receive::L4E, legacy_receive::L4E)
+                        | bit(receive::RXE_82599 | receive::IPE, legacy_receive::RXE)
+                        | status >> receive::VLAN_SHIFT << receive::VLAN_SHIFT
+                        | part.len() as u64,
+                ]
+            }
+        };
+        descriptor.write_back(written);
+    }
+    ring.advance(count);
+    ring.packets += 1;
+    ring.octets += bytes.len() as u64;
+    Delivery::Done
+}
+
+fn write_buffer(maps: &Maps, ring: &CardRing, address: u64, bytes: &[u8], oracle: &Oracle) {
+    if !maps.write(address, bytes) {
+        let CardRing { direction, queue, .. } = *ring;
+        oracle.note(Breach::Unmapped { direction, queue, address, len: bytes.len() });
+    }
+}
+
+/// Updates a queue's head and counters, once for all frames of a step.
+fn count_delivered(Board { registers, .. }: &Board, ring: &mut CardRing) {
+    registers.set(RDH::at(ring.queue), ring.head);
+    let place = statistics_place(registers, ring.queue);
+    let (packets, octets) = (std::mem::take(&mut ring.packets), std::mem::take(&mut ring.octets));
+    registers.count(QPRC::at(place), packets);
+    registers.count_wide(QBRC_L::at(place), QBRC_H::at(place), octets);
+    registers.count(RXDGPC::OFFSET, packets);
+    registers.count_wide(RXDGBCL::OFFSET, RXDGBCH::OFFSET, octets);
+}

@@ -1,0 +1,308 @@
+//! A descriptor ring as the card sees it, and the oracle's records of it.
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use linerate_spec::descriptor::transmit;
+use linerate_spec::x82599::QUEUES;
+
+use super::Direction;
+use super::breach::{Breach, Oracle};
+use super::dma::Maps;
+use super::offload::Context;
+
+/// One queue's ring.
+///
+/// ```text
+///   0            head              tail        len
+///   | driver's   | card's          | driver's  |
+/// ```
+pub(super) struct CardRing {
+    pub direction: Direction,
+    pub queue: u16,
+    pub enabled: bool,
+    /// Enabled with an invalid ring: noted when the ring is used.
+    pub bad: Option<Breach>,
+    pub base: u64,
+    pub len: u32,
+    pub head: u32,
+    pub tail: u32,
+    /// `SRRCTL` or `TXDCTL`, read once for a step: it is in the cache line of the tail, which the driver's processor has.
+    pub control: u32,
+    /// In strict mode only: the descriptors from `head` on as they were given, oldest first.
+    given: VecDeque<Given>,
+    /// Receive: the start addresses of their buffers.
+    buffers: BTreeSet<u64>,
+    /// Transmit: indices whose report is held until a write-back threshold is reached, and the number of
+    /// descriptors finished since the last write-back.
+    pub reports: VecDeque<u32>,
+    pub through: u32,
+    /// Transmit: the contexts that data descriptors refer to.
+    pub contexts: [Option<Context>; 2],
+    /// Receive: frames and bytes delivered in this step.
+    pub packets: u64,
+    pub octets: u64,
+}
+
+/// A descriptor in the driver's memory.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor<'m>(&'m [AtomicU64]);
+
+impl Descriptor<'_> {
+    #[inline(always)]
+    pub fn read(self) -> [u64; 2] {
+        [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
+    }
+
+    /// Writes it back: the word with the done bit last, after all DMA of its packet.
+    #[inline(always)]
+    pub fn write_back(self, words: [u64; 2]) {
+        self.0[0].store(words[0], Ordering::Relaxed);
+        self.0[1].store(words[1], Ordering::Release);
+    }
+}
+
+/// A descriptor and its buffer, as they were when the driver gave them to the card.
+struct Given {
+    words: [u64; 2],
+    hash: Option<u32>,
+}
+
+impl CardRing {
+    pub fn new(direction: Direction, queue: u16) -> CardRing {
+        CardRing {
+            direction,
+            queue,
+            enabled: false,
+            bad: None,
+            base: 0,
+            len: 0,
+            head: 0,
+            tail: 0,
+            control: 0,
+            given: VecDeque::new(),
+            buffers: BTreeSet::new(),
+            reports: VecDeque::new(),
+            through: 0,
+            contexts: [None; 2],
+            packets: 0,
+            octets: 0,
+        }
+    }
+
+    pub fn enable(&mut self, base: u64, len: u32) {
+        *self = CardRing { enabled: true, base, len, ..CardRing::new(self.direction, self.queue) };
+    }
+
+    /// Sets the head that the driver wrote, while the ring is empty.
+    pub fn set_head(&mut self, head: u32) {
+        if self.enabled {
+            self.head = head % self.len;
+        }
+    }
+
+    pub fn disable(&mut self) {
+        *self = CardRing::new(self.direction, self.queue);
+    }
+
+    /// Returns the number of descriptors that the card owns.
+    #[inline]
+    pub fn owned(&self) -> u32 {
+        if self.tail >= self.head { self.tail - self.head } else { self.len - self.head + self.tail }
+    }
+
+    /// Returns the index of descriptor `n` after the head; `n` is at most the ring's length.
+    #[inline]
+    pub fn index(&self, n: u32) -> u32 {
+        let index = self.head + n;
+        if index >= self.len { index - self.len } else { index }
+    }
+
+    /// Prefetches the first `count` descriptors and the beginnings of their buffers, of which the driver's processor has the
+    /// lines; not those of a ring that is in several ranges of `maps`, the address space of its driver.
+    #[inline]
+    pub fn prefetch(&self, maps: &Maps, count: u32) {
+        let count = count.min(self.owned());
+        let Some((memory, offset)) = maps.find(self.base, self.len as usize * 16) else { return };
+        let receives = self.direction == Direction::Receive;
+        for n in (0..count).step_by(LINE) {
+            // All of a receive ring's are written: to ask for them for reading first would take the lines twice.
+            let descriptor = offset + self.index(n) as usize * 16;
+            if receives { memory.prefetch_write(descriptor) } else { memory.prefetch(descriptor) }
+        }
+        // SAFETY: as in `descriptor_at`.
+        let words = unsafe { memory.words(offset, self.len as usize * 2) };
+        for n in 0..count {
+            let buffer = words[self.index(n) as usize * 2].load(Ordering::Relaxed);
+            match maps.find(buffer, 1) {
+                Some((memory, offset)) if receives => memory.prefetch_write(offset),
+                Some((memory, offset)) => memory.prefetch(offset),
+                None => {}
+            }
+        }
+    }
+
+    /// Sets the tail that the driver wrote; false, and the old tail stays, if it is invalid.
+    pub fn move_tail(&mut self, tail: u32, oracle: &Oracle) -> bool {
+        let CardRing { direction, queue, len, .. } = *self;
+        if tail >= len {
+            oracle.note(Breach::TailOutOfRange { direction, queue, tail, len });
+            return false;
+        }
+        let ahead = (tail + len - self.head) % len;
+        if ahead < self.owned() {
+            oracle.note(Breach::TailMovedBack { direction, queue, from: self.tail, to: tail });
+            return false;
+        }
+        self.tail = tail;
+        true
+    }
+
+    /// Returns descriptor `n` after the head; `None` if the ring is no longer mapped.
+    #[inline(always)]
+    pub fn descriptor<'m>(&self, maps: &'m Maps, n: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
+        self.descriptor_at(maps, self.index(n), oracle)
+    }
+
+    /// As [`descriptor`](CardRing::descriptor), by its index.
+    #[inline(always)]
+    pub fn descriptor_at<'m>(&self, maps: &'m Maps, index: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
+        let address = self.base.wrapping_add(u64::from(index) * 16);
+        let Some((memory, offset)) = maps.find_writable(address, 16) else {
+            oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
+            return None;
+        };
+        // SAFETY: the driver chooses where its rings are, and it promises that no slices of them are lent
+        // (`Card::bar`).
+        Some(Descriptor(unsafe { memory.words(offset, 2) }))
+    }
+
+    /// Releases the first `count` descriptors, which the card has finished.
+    #[inline]
+    pub fn advance(&mut self, count: u32) {
+        self.head = self.index(count);
+        if !self.given.is_empty() {
+            self.forget_given(count);
+        }
+    }
+
+    #[cold]
+    fn forget_given(&mut self, count: u32) {
+        for given in self.given.drain(..self.given.len().min(count as usize)) {
+            self.buffers.remove(&given.words[0]);
+        }
+    }
+
+    /// Records the descriptors added by the last tail write, and checks them. `receive_bytes`: how much the card
+    /// may write into each buffer, for receive rings.
+    pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
+        if receive_bytes == Some(0) {
+            let why = "BSIZEPACKET must not be 0 (section 8.2.3.8.7)";
+            oracle.note(Breach::WrongTime { register: "SRRCTL", queue: self.queue, why });
+        }
+        for n in self.given.len() as u32..self.owned() {
+            let Some(words) = self.descriptor(maps, n, oracle).map(Descriptor::read) else { return };
+            let (direction, queue, index) = (self.direction, self.queue, self.index(n));
+            let is_context =
+                words[1] & (transmit::DEXT | transmit::DTYP_MASK) == transmit::DEXT | transmit::DTYP_CONTEXT;
+            let len = match receive_bytes {
+                Some(len) => len,
+                None if is_context => 0,
+                None => (words[1] & transmit::DTALEN_MASK) as usize,
+            };
+            if receive_bytes.is_some() {
+                let overlapping =
+                    words[0].saturating_sub((len as u64).saturating_sub(1))..words[0].saturating_add(len as u64);
+                if self.buffers.range(overlapping).next().is_some() || !self.buffers.insert(words[0]) {
+                    oracle.note(Breach::BufferGivenTwice { queue, index, address: words[0] });
+                }
+                if words[1] != 0 {
+                    let why = "the header address must be 0, and with it the done bit (section 7.1.6.1)";
+                    oracle.note(Breach::BadDescriptor { direction, queue, index, word: words[1], why });
+                }
+            }
+            if len > 0 && !maps.covers(words[0], len) {
+                oracle.note(Breach::Unmapped { direction, queue, address: words[0], len });
+            }
+            self.given.push_back(Given { words, hash: Self::hash(maps, words[0], len) });
+        }
+    }
+
+    /// Returns whether descriptors are remembered, to be [compared](CardRing::compare) when the card uses them.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        !self.given.is_empty()
+    }
+
+    /// Checks, before the card uses descriptor `n` after the head, that it and its buffer are as they were given.
+    #[cold]
+    pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
+        let Some(given) = self.given.get(n as usize) else { return };
+        let (direction, queue, index) = (self.direction, self.queue, self.index(n));
+        if given.words != words {
+            oracle.note(Breach::DescriptorChanged { direction, queue, index });
+        } else if given.hash != Self::hash(maps, words[0], len) {
+            oracle.note(Breach::BufferChanged { direction, queue, index });
+        }
+    }
+
+    /// Returns the CRC-32 of a buffer; `None` if it is not mapped.
+    pub fn hash(maps: &Maps, address: u64, len: usize) -> Option<u32> {
+        let mut bytes = vec![0; len];
+        maps.read(address, &mut bytes).then(|| crc32fast::hash(&bytes))
+    }
+}
+
+/// Descriptors in a cache line.
+const LINE: usize = 4;
+
+/// The rings of one direction, by the number of their queue.
+pub(super) struct Rings {
+    all: Vec<CardRing>,
+    /// The queues that are enabled: a step looks at no others.
+    enabled: Vec<u16>,
+}
+
+impl Rings {
+    pub fn new(direction: Direction) -> Rings {
+        Rings { all: (0..QUEUES).map(|queue| CardRing::new(direction, queue)).collect(), enabled: Vec::new() }
+    }
+
+    /// Takes note of queues that were enabled or disabled.
+    pub fn update(&mut self) {
+        self.enabled.clear();
+        self.enabled.extend(self.all.iter().filter(|ring| ring.enabled).map(|ring| ring.queue));
+    }
+
+    /// Returns the number of enabled queues.
+    pub fn enabled(&self) -> usize {
+        self.enabled.len()
+    }
+
+    /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
+    pub fn enabled_at(&mut self, place: usize) -> &mut CardRing {
+        let queue = self.enabled[place % self.enabled.len()];
+        &mut self.all[usize::from(queue)]
+    }
+
+    /// Returns the rings of the enabled queues.
+    pub fn iter_enabled(&self) -> impl Iterator<Item = &CardRing> {
+        self.enabled.iter().map(|queue| &self.all[usize::from(*queue)])
+    }
+}
+
+impl Deref for Rings {
+    type Target = [CardRing];
+
+    fn deref(&self) -> &[CardRing] {
+        &self.all
+    }
+}
+
+impl DerefMut for Rings {
+    fn deref_mut(&mut self) -> &mut [CardRing] {
+        &mut self.all
+    }
+}

@@ -1,0 +1,25 @@
+//! The wire of a card after the code of its own has panicked.
+
+use linerate_core::error::{Error, ErrorKind, Result};
+
+use super::{Frame, Wire};
+
+/// An end without a link, whose check says why.
+pub(crate) struct Broken;
+
+impl Wire for Broken {
+    fn link(&self) -> bool {
+        false
+    }
+
+    fn transmit(&mut self, _: &Frame) {}
+
+    fn receive(&mut self, _: &mut Frame) -> bool {
+        false
+    }
+
+    fn check(&self) -> Result<()> {
+        let why = "the code at the other end of the model's cable has panicked: it has no link any more";
+        Err(Error::new(ErrorKind::WirePanicked, "", why))
+    }
+}

@@ -1,0 +1,201 @@
+//! Any port of this library as the other end: frames that the card sends leave there, and packets received there go
+//! to the card.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_core::batch::Batch;
+use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::memory::Pool;
+use linerate_core::port::{Behind, CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
+use linerate_core::slot::Slot;
+
+use super::{Frame, Report, Unsent, Wire};
+
+/// A port's first queue each way.
+pub struct Port {
+    device: linerate_core::port::Port,
+    queues: Queues,
+    pool: Arc<Pool>,
+    received: Batch,
+    /// Packets that the port had no room for yet.
+    sending: Batch,
+    /// The port's link, and when it was read: the model asks at each step, and an answer may cost a system call.
+    link: Cell<(bool, Instant)>,
+    is_finished: bool,
+    /// Frames from the port, and to it.
+    frames: [u64; 2],
+    /// The most bytes of the port's payload, and the frames to it that have more.
+    mtu: usize,
+    long: u64,
+    /// Frames for which there was no free buffer.
+    no_buffer: u64,
+    /// Frames that Linux sends to itself are as short as it likes; a card pads them.
+    pads: bool,
+}
+
+/// The shortest frame of a wire, without CRC.
+const SHORTEST: usize = 60;
+
+/// How long a state of the link is used.
+const LINK: Duration = Duration::from_millis(10);
+
+impl Port {
+    /// Connects a card with `device`, whose first queues must be free.
+    pub fn new(device: linerate_core::port::Port) -> Port {
+        let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
+        let (received, sending) = (Batch::new(), Batch::new());
+        let info = device.info();
+        let mtu = match info.behind {
+            Behind::Capture | Behind::Nothing => usize::MAX,
+            _ => info.max_frame.saturating_sub(FRAME_HEADERS),
+        };
+        let (queues, is_finished, frames, long, no_buffer) = (Queues::Unclaimed, false, [0; 2], 0, 0);
+        let pads = matches!(info.behind, Behind::Packet | Behind::Xdp);
+        Port { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer, pads }
+    }
+}
+
+/// The queues, which are claimed when the card first receives or sends: a recording empties its file then, and not for a run that is
+/// refused because another port cannot be opened.
+enum Queues {
+    Unclaimed,
+    Claimed(Box<(RxQueue, TxQueue)>),
+    Failed(Error),
+}
+
+impl Queues {
+    /// Returns them; `None` if they are in use, or cannot be started.
+    fn of(&mut self, device: &mut linerate_core::port::Port) -> Option<(&mut RxQueue, &mut TxQueue)> {
+        if let Queues::Unclaimed = self {
+            *self = match device.rx(0).and_then(|rx| Ok((rx, device.tx(0)?))) {
+                Ok((rx, tx)) => Queues::Claimed(Box::new((rx, tx))),
+                Err(error) => Queues::Failed(error),
+            };
+        }
+        match self {
+            Queues::Claimed(queues) => Some((&mut queues.0, &mut queues.1)),
+            _ => None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match self {
+            Queues::Failed(error) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_up(device: &linerate_core::port::Port) -> bool {
+    // A capture file that has failed does not take the cable away.
+    device.link().map_or_else(|error| error.kind() == ErrorKind::File, |link| link != Link::Down)
+}
+
+impl Port {
+    /// Sends what waits, as far as there is room.
+    fn send(&mut self) {
+        if let Some((_, tx)) = self.queues.of(&mut self.device) {
+            tx.send(&mut self.sending);
+        }
+    }
+}
+
+impl Wire for Port {
+    fn link(&self) -> bool {
+        let (link, read) = self.link.get();
+        if read.elapsed() < LINK {
+            return link;
+        }
+        self.link.set((is_up(&self.device), Instant::now()));
+        self.link.get().0
+    }
+
+    fn ready(&mut self) -> bool {
+        if self.sending.is_empty() {
+            return true;
+        }
+        self.send();
+        self.sending.is_empty()
+    }
+
+    fn transmit(&mut self, frame: &Frame) {
+        self.frames[1] += 1;
+        self.long += u64::from(payload(&frame.bytes) > self.mtu);
+        // Without a free buffer the frame is lost, as on a wire.
+        match self.sending.push(&self.pool, &frame.bytes) {
+            true => self.send(),
+            false => self.no_buffer += 1,
+        }
+    }
+
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        if self.is_finished {
+            return false;
+        }
+        if self.received.is_empty() {
+            let Some((rx, _)) = self.queues.of(&mut self.device) else { return false };
+            rx.recv(&mut self.received);
+        }
+        // A wire has no offloads. A packet that cannot be finished comes with a wrong CRC, which the card counts.
+        let is_unfinished = self.received.first().is_some_and(Slot::is_unfinished);
+        let is_finished = !is_unfinished || self.received.finish_packet(0);
+        let Some(mut packet) = self.received.take() else { return false };
+        frame.bytes.clear();
+        packet.packet().append_to(&mut frame.bytes);
+        if self.pads && frame.bytes.len() < SHORTEST {
+            frame.bytes.resize(SHORTEST, 0);
+        }
+        frame.bad_crc = !is_finished;
+        self.frames[0] += 1;
+        true
+    }
+
+    fn check(&self) -> Result<()> {
+        self.queues.check()?;
+        self.device.link().map(drop)
+    }
+
+    fn finish(&mut self) {
+        // A recording without frames is one, too.
+        self.queues.of(&mut self.device);
+        self.is_finished = true;
+    }
+
+    /// Returns counts of a capture file; other ports check nothing.
+    fn report(&self) -> Option<Report> {
+        if self.device.info().behind != Behind::Capture {
+            return None;
+        }
+        let [sent, received] = self.frames;
+        let CaptureCounts { not_ethernet, snapped } = self.device.capture_counts();
+        let too_long = self.device.statistics().map_or(0, |statistics| statistics.drops.oversize);
+        Some(Report { sent, received, not_ethernet, snapped, too_long, ..Report::default() })
+    }
+
+    fn unsent(&mut self) -> Unsent {
+        // Frames that wait for room are still to go, while there is a link.
+        let to_go = if self.link() { self.sending.packets().count() as u64 } else { 0 };
+        // A port that is gone does not tell how many it has sent.
+        let Ok(statistics) = self.device.statistics() else { return Unsent::default() };
+        let mut left = self.frames[1].saturating_sub(statistics.tx_packets.saturating_add(to_go));
+        // Each cause has no more frames than are left: the port's faults are those of both directions.
+        let mut take = |count: u64| {
+            let taken = count.min(left);
+            left -= taken;
+            taken
+        };
+        let no_buffer = take(self.no_buffer);
+        let too_long = take(self.long.min(statistics.drops.tx_too_long));
+        let refused = take(statistics.drops.tx_too_long - too_long);
+        let injected = take(statistics.drops.injected);
+        Unsent { too_long, refused, injected, no_buffer, waiting: left }
+    }
+}
+
+/// Returns the bytes of a frame behind Ethernet's header and a VLAN tag.
+fn payload(frame: &[u8]) -> usize {
+    let is_tagged = matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]));
+    frame.len().saturating_sub(if is_tagged { FRAME_HEADERS } else { FRAME_HEADERS - 4 })
+}

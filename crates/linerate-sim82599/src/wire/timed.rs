@@ -1,0 +1,27 @@
+//! Times at which frames enter and leave, as a card with hardware timestamps records them.
+
+use std::sync::Arc;
+
+use linerate_traffic::Latency;
+
+use super::{Frame, Watch, Watched, Wire};
+
+/// A wire that records when each frame enters or leaves the card.
+pub type Timed = Watched<Arc<Latency>>;
+
+impl Timed {
+    /// Wraps `inner`. The wire at which frames leave may be another card's, with the same `latency`.
+    pub fn new(inner: Box<dyn Wire>, latency: Arc<Latency>) -> Timed {
+        Timed { inner, watch: latency }
+    }
+}
+
+impl Watch for Arc<Latency> {
+    fn leaves(&mut self, frame: &Frame) {
+        self.arrives(&frame.bytes);
+    }
+
+    fn reaches(&mut self, frame: &Frame) {
+        Latency::leaves(self, &frame.bytes);
+    }
+}

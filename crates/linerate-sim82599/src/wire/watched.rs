@@ -1,0 +1,93 @@
+//! Wires around other wires: [`Record`](super::Record) and [`Timed`](super::Timed).
+
+use linerate_core::error::Result;
+
+use super::{Frame, Report, Unsent, Wire};
+
+/// The work of a wire around another with the frames.
+pub trait Watch: Send {
+    /// A frame leaves the card.
+    fn leaves(&mut self, frame: &Frame);
+
+    /// A frame reaches the card.
+    fn reaches(&mut self, _frame: &Frame) {}
+
+    /// As [`Wire::check`].
+    ///
+    /// # Errors
+    /// As there.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Wire::finish`].
+    fn finish(&mut self) {}
+
+    /// Changes the inner wire's report.
+    fn report(&self, inner: Option<Report>) -> Option<Report> {
+        inner
+    }
+}
+
+/// A wire around another, whose frames it watches.
+pub struct Watched<W> {
+    pub(super) inner: Box<dyn Wire>,
+    pub(super) watch: W,
+}
+
+impl<W: Watch> Wire for Watched<W> {
+    fn link(&self) -> bool {
+        self.inner.link()
+    }
+
+    fn signal(&mut self, mbits: u32) {
+        self.inner.signal(mbits);
+    }
+
+    fn speed(&self) -> u32 {
+        self.inner.speed()
+    }
+
+    fn ready(&mut self) -> bool {
+        self.inner.ready()
+    }
+
+    fn transmit(&mut self, frame: &Frame) {
+        self.watch.leaves(frame);
+        self.inner.transmit(frame);
+    }
+
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        let came = self.inner.receive(frame);
+        if came {
+            self.watch.reaches(frame);
+        }
+        came
+    }
+
+    fn holds_back(&self) -> bool {
+        self.inner.holds_back()
+    }
+
+    fn comes_unasked(&self) -> bool {
+        self.inner.comes_unasked()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.watch.check()?;
+        self.inner.check()
+    }
+
+    fn finish(&mut self) {
+        self.watch.finish();
+        self.inner.finish();
+    }
+
+    fn report(&self) -> Option<Report> {
+        self.watch.report(self.inner.report())
+    }
+
+    fn unsent(&mut self) -> Unsent {
+        self.inner.unsent()
+    }
+}

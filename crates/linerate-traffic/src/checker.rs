@@ -1,0 +1,293 @@
+//! Checking the frames that arrive.
+
+use std::collections::BTreeMap;
+
+use super::stamp::{self, Read};
+
+/// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow, with its bytes
+/// intact.
+#[derive(Clone, Debug, Default)]
+pub struct Checker {
+    flows: Vec<Flow>,
+    /// Corrupted frames that have not yet taken the place of a skipped sequence number.
+    unplaced: u64,
+    /// The skipped sequence numbers, as ranges: of each the flow and the first number, and the number behind the last.
+    missing: BTreeMap<(u16, u64), u64>,
+    /// Those of all flows.
+    unnamed: u64,
+    report: Report,
+}
+
+/// The state of a flow.
+#[derive(Clone, Debug)]
+struct Flow {
+    /// The smallest sequence number that has arrived.
+    first: u64,
+    /// The next sequence number; `ANY` before the first frame.
+    next: u64,
+    /// Corrupted frames that had this flow's number before its first intact frame: the number may be damaged.
+    unnamed: u64,
+}
+
+const ANY: u64 = u64::MAX;
+
+/// The most ranges of skipped numbers that are remembered. A late frame of a forgotten one counts as a duplicate.
+const MOST_MISSING: usize = 1 << 16;
+
+/// Counts of a generator and a checker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that arrived, of any kind.
+    pub received: u64,
+    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first number
+    /// are not counted. A corrupted frame has arrived: it takes the place of one skipped number, of a later gap in
+    /// any flow, because its own number is not trusted. A frame without the stamp's mark whose other bytes match the stamp
+    /// is corrupted; all others without a stamp are foreign, and their numbers are skipped.
+    pub lost: u64,
+    /// Frames that arrived after a later one of their flow.
+    pub reordered: u64,
+    /// Frames whose sequence number has arrived before.
+    pub duplicated: u64,
+    /// Frames whose bytes differ from those sent.
+    pub corrupted: u64,
+    /// Intact frames by the forwarders that have changed their byte 48: none, one, or more. Damage to this byte is a
+    /// wrong number of them.
+    pub touched: [u64; 3],
+    /// Frames without a stamp.
+    pub foreign: u64,
+    /// Packets of a capture file that are not of Ethernet, and were not sent.
+    pub not_ethernet: u64,
+    /// Frames sent from a capture file that had cut them to its snap length: their ends are missing.
+    pub snapped: u64,
+    /// Frames that came to the port that is a wire, and that were too long for it.
+    pub too_long: u64,
+}
+
+impl Report {
+    /// Returns the count of frames that arrived, each once.
+    pub fn arrived(&self) -> u64 {
+        self.received - self.duplicated
+    }
+
+    /// Returns the counts by what is known of the way. If all frames of the sender `are_stamped`, one that arrives without a
+    /// stamp is corrupted, and not lost; so is one that not all of the `forwarders`, 0 or 1, have changed, or others.
+    pub fn by_sender(self, are_stamped: bool, forwarders: usize) -> Report {
+        let foreign = if are_stamped { self.foreign } else { 0 };
+        let others = self.touched.iter().enumerate().filter(|&(count, _)| are_stamped && count != forwarders);
+        let damaged = others.map(|(_, frames)| frames).sum::<u64>();
+        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign + damaged);
+        Report { lost, corrupted, foreign: self.foreign - foreign, ..self }
+    }
+}
+
+impl Checker {
+    /// Checks one frame, given without CRC.
+    #[inline]
+    pub fn check(&mut self, frame: &[u8]) {
+        self.report.received += 1;
+        match stamp::read(frame) {
+            Read::Foreign => self.report.foreign += 1,
+            Read::Corrupted { flow } => {
+                self.report.corrupted += 1;
+                // Before a flow's first arrival no number is skipped.
+                let flow = self.flow(flow);
+                let is_unnamed = flow.next == ANY;
+                flow.unnamed += u64::from(is_unnamed);
+                self.unnamed += u64::from(is_unnamed);
+                self.unplaced += u64::from(!is_unnamed);
+            }
+            Read::Stamped { flow: number, sequence, touched } => {
+                self.report.touched[usize::from(touched.min(2))] += 1;
+                let flow = self.flow(number);
+                let next = flow.next;
+                if sequence >= next || next == ANY {
+                    flow.next = sequence + 1;
+                }
+                match next {
+                    next if sequence == next => {}
+                    ANY => self.begin(number, sequence),
+                    next if sequence > next => self.skip(number, next, sequence),
+                    _ => self.place(number, sequence),
+                }
+            }
+        }
+    }
+
+    /// Returns the state of a flow.
+    #[inline]
+    fn flow(&mut self, number: u16) -> &mut Flow {
+        if self.flows.len() <= number.into() {
+            self.flows.resize(usize::from(number) + 1, Flow { first: ANY, next: ANY, unnamed: 0 });
+        }
+        &mut self.flows[usize::from(number)]
+    }
+
+    /// Notes a flow's first intact frame.
+    #[cold]
+    fn begin(&mut self, number: u16, sequence: u64) {
+        let flow = self.flow(number);
+        flow.first = sequence;
+        self.unnamed -= std::mem::take(&mut flow.unnamed);
+    }
+
+    /// Notes that the numbers from `first` to `end`, without it, have not arrived.
+    #[cold]
+    fn skip(&mut self, flow: u16, first: u64, end: u64) {
+        let corrupted = (end - first).min(self.unplaced);
+        self.unplaced -= corrupted;
+        self.report.lost += end - first - corrupted;
+        self.missing.insert((flow, first), end);
+        if self.missing.len() > MOST_MISSING {
+            self.missing.pop_first();
+        }
+    }
+
+    /// Decides what a frame is whose number is not above its flow's highest: late, or there already.
+    #[cold]
+    fn place(&mut self, flow: u16, sequence: u64) {
+        let known = self.flow(flow);
+        let first = known.first;
+        known.first = first.min(sequence);
+        if sequence < first {
+            self.report.reordered += 1;
+            if sequence + 1 < first {
+                self.skip(flow, sequence + 1, first);
+            }
+            return;
+        }
+        let range = self.missing.range(..=(flow, sequence)).next_back().map(|(&(of, first), &end)| (of, first, end));
+        match range.filter(|&(of, _, end)| of == flow && sequence < end) {
+            Some((_, first, end)) => {
+                self.missing.remove(&(flow, first));
+                for (first, end) in [(first, sequence), (sequence + 1, end)] {
+                    if first < end {
+                        self.missing.insert((flow, first), end);
+                    }
+                }
+                self.report.reordered += 1;
+                self.report.lost = self.report.lost.saturating_sub(1);
+            }
+            None => self.report.duplicated += 1,
+        }
+    }
+
+    /// Returns the counts so far; `sent` is not known here.
+    pub fn report(&self) -> Report {
+        // A flow without an intact frame is none: its number is damaged, and the frames took the place of others.
+        Report { lost: self.report.lost.saturating_sub(self.unnamed), ..self.report }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Generator;
+
+    #[test]
+    fn counts_loss_reordering_and_corruption() {
+        let mut generator = Generator::new(64, 2);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 10];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        // Flow 0 has 0, 1, 3, 2; flow 1 has 0, 4.
+        for index in [0, 1, 2, 6, 4, 9] {
+            checker.check(&frames[index]);
+        }
+        let expected = Report { received: 6, lost: 3, reordered: 1, touched: [6, 0, 0], ..Report::default() };
+        assert_eq!(checker.report(), expected);
+        frames[8][20] ^= 1;
+        checker.check(&frames[8]);
+        checker.check(&[0; 60]);
+        assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
+    }
+
+    /// Any bit of a frame may be damaged: it is corrupted, and not lost.
+    #[test]
+    fn damage_anywhere_is_found() {
+        let mut generator = Generator::new(64, 1);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 482];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        checker.check(&frames[0]);
+        for (bit, frame) in frames[1..481].iter_mut().enumerate() {
+            frame[bit / 8] ^= 1 << (bit % 8);
+            checker.check(frame);
+        }
+        checker.check(&frames[481]);
+        let report = checker.report();
+        // The sender is not known: byte 48 may have been changed by forwarders.
+        assert_eq!((report.lost, report.foreign, report.corrupted), (0, 0, 472));
+        let report = report.by_sender(true, 0);
+        assert_eq!((report.lost, report.corrupted), (0, 480));
+    }
+
+    /// A frame that arrives twice hides no other's loss.
+    #[test]
+    fn duplicates_are_neither_late_nor_in_place_of_others() {
+        let mut generator = Generator::new(64, 1);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 12];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        let mut check = |arrived: &[usize]| {
+            arrived.iter().for_each(|&index| checker.check(&frames[index]));
+            let Report { lost, reordered, duplicated, .. } = checker.report();
+            (lost, reordered, duplicated)
+        };
+        assert_eq!(check(&[0, 1, 6, 6, 0]), (4, 0, 2), "2 to 5 are missing");
+        assert_eq!(check(&[4, 4]), (3, 1, 3));
+        assert_eq!(check(&[2, 5, 5, 2]), (1, 3, 5));
+        assert_eq!(check(&[11, 3, 3, 7]), (3, 5, 6));
+        assert_eq!(check(&[8, 10, 9, 9]), (0, 8, 7));
+        // Before the first number there are others.
+        let mut checker = Checker::default();
+        [5, 2, 3, 3, 1].iter().for_each(|&index| checker.check(&frames[index]));
+        let Report { lost, reordered, duplicated, .. } = checker.report();
+        assert_eq!((lost, reordered, duplicated), (1, 3, 1));
+    }
+
+    /// A corrupted frame whose flow's number is damaged is not lost, either.
+    #[test]
+    fn a_corrupted_number_of_a_flow_takes_the_frames_place() {
+        let mut generator = Generator::new(64, 2);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 8];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        // Flow 0 has the even frames. Byte 47 is the lower half of a flow's number.
+        frames[2][47] ^= 0x40;
+        frames[1][20] ^= 1;
+        let mut checker = Checker::default();
+        [0, 1, 2, 4].iter().for_each(|&index| checker.check(&frames[index]));
+        assert_eq!((checker.report().lost, checker.report().corrupted), (0, 2));
+        // The first of flow 1 was corrupted; that of a flow has no number that was skipped.
+        [3, 7].iter().for_each(|&index| checker.check(&frames[index]));
+        assert_eq!(checker.report().lost, 1, "5 is lost");
+    }
+
+    /// A corrupted frame is not lost, and the frames that are lost beside it are.
+    #[test]
+    fn a_corrupted_frame_is_not_lost() {
+        let mut generator = Generator::new(64, 1);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 12];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        let mut checker = Checker::default();
+        let mut check = |arrived: &[(usize, bool)]| {
+            for &(index, is_intact) in arrived {
+                let mut frame = frames[index].clone();
+                frame[20] ^= u8::from(!is_intact);
+                checker.check(&frame);
+            }
+            (checker.report().lost, checker.report().corrupted)
+        };
+        assert_eq!(check(&[(0, true), (1, false), (2, true)]), (0, 1));
+        assert_eq!(check(&[(5, false), (7, true)]), (3, 2), "3, 4 and 6 are lost");
+        assert_eq!(check(&[(8, true), (10, true)]), (4, 2), "nothing arrived in place of 9");
+        assert_eq!(check(&[(11, false)]), (4, 3));
+        let mut checker = Checker::default();
+        frames[0][20] ^= 1;
+        for index in [0, 1, 3] {
+            checker.check(&frames[index]);
+        }
+        assert_eq!(checker.report().lost, 1, "the first frame of a flow takes no other's place");
+    }
+}

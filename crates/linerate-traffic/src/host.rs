@@ -1,0 +1,335 @@
+//! A host that answers: a port in a network is found, and can be pinged.
+
+use std::net::IpAddr;
+
+use super::checksum::checksum;
+
+/// The addresses of a port, and its answers to requests for them: ARP requests (RFC 826), neighbour solicitations (RFC 4861), and
+/// echo requests (RFC 792, RFC 4443). It keeps nothing of other hosts: an answer goes to the frame's sender.
+///
+/// ```
+/// use linerate::traffic::{Host, Template};
+/// let host = Host::new([2, 0, 0, 0, 0, 9], ["10.0.0.9".parse().unwrap()]);
+/// let mut frames = "eth/arp(spa=10.0.0.1,tpa=10.0.0.9)".parse::<Template>().unwrap().frames().unwrap();
+/// let mut frame = vec![0; frames.next_len()];
+/// frames.fill(&mut frame);
+/// assert!(host.answer_arp(&mut frame));
+/// assert_eq!((&frame[6..12], frame[21]), (&[2, 0, 0, 0, 0, 9][..], 2)); // from the host, a reply
+/// ```
+#[derive(Clone, Debug)]
+pub struct Host {
+    mac: [u8; 6],
+    addresses: Vec<IpAddr>,
+}
+
+/// Offsets in frames without VLAN tag: of the header behind Ethernet's, and of the fields below.
+const NET: usize = 14;
+/// IPv4 without options, and ICMP behind it.
+const ICMP: usize = NET + 20;
+/// ICMPv6, right behind IPv6.
+const ICMP6: usize = NET + 40;
+/// A neighbour solicitation's target.
+const TARGET: usize = ICMP6 + 8;
+/// ff02::1.
+const ALL_NODES: [u8; 16] = [0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+impl Host {
+    /// Creates a host with these addresses.
+    pub fn new(mac: [u8; 6], addresses: impl IntoIterator<Item = IpAddr>) -> Host {
+        Host { mac, addresses: addresses.into_iter().collect() }
+    }
+
+    /// Turns a request for the MAC address of one of the host's addresses into its answer, and returns true; leaves any other
+    /// frame as it is. Requests are those of ARP, and IPv6's neighbour solicitations, also of hosts that want the address for
+    /// themselves (RFC 4862, section 5.4: duplicate address detection).
+    pub fn answer_arp(&self, frame: &mut Vec<u8>) -> bool {
+        self.answer_request(frame).or_else(|| self.answer_solicitation(frame)).is_some()
+    }
+
+    /// Turns an echo request for one of the host's addresses into its answer, and returns true; leaves any other frame as it is:
+    /// fragments, frames with a VLAN tag, IPv4 options or extension headers, and requests of an address that is no other host's.
+    pub fn answer_ping(&self, frame: &mut [u8]) -> bool {
+        let is_for_us = frame.get(..6) == Some(&self.mac);
+        is_for_us && self.answer_echo(frame).or_else(|| self.answer_echo6(frame)).is_some()
+    }
+
+    fn has(&self, address: impl Into<IpAddr>) -> bool {
+        self.addresses.contains(&address.into())
+    }
+
+    /// Returns whether an address can be another host's.
+    fn is_other(&self, address: impl Into<IpAddr>) -> bool {
+        let address = address.into();
+        let is_one = match address {
+            IpAddr::V4(address) => !address.is_broadcast() && address.octets()[0] != 0,
+            IpAddr::V6(_) => !address.is_unspecified(),
+        };
+        is_one && !address.is_multicast() && !address.is_loopback() && !self.has(address)
+    }
+
+    /// Answers an ARP request.
+    fn answer_request(&self, frame: &mut [u8]) -> Option<()> {
+        let arp: &mut [u8; 28] = frame.get_mut(NET..)?.first_chunk_mut()?;
+        // Ethernet's addresses for IPv4's, and a request.
+        let is_request = arp[..8] == [0, 1, 8, 0, 6, 4, 0, 1];
+        let target: [u8; 4] = *arp.last_chunk()?;
+        if !is_request || frame_type(frame) != [8, 6] || !self.has(target) {
+            return None;
+        }
+        let arp = &mut frame[NET..NET + 28];
+        let sender: [u8; 10] = *arp[8..].first_chunk()?;
+        arp[7] = 2;
+        arp[8..14].copy_from_slice(&self.mac);
+        arp[14..18].copy_from_slice(&target);
+        arp[18..].copy_from_slice(&sender);
+        self.turn(frame);
+        Some(())
+    }
+
+    /// Answers a neighbour solicitation by an advertisement (RFC 4861, section 7.2).
+    fn answer_solicitation(&self, frame: &mut Vec<u8>) -> Option<()> {
+        let end = self.end_of_ip6(frame)?;
+        let packet = frame.get(..end)?;
+        let source: [u8; 16] = *packet[NET + 8..].first_chunk()?;
+        let target: [u8; 16] = *packet.get(TARGET..)?.first_chunk()?;
+        // Type 135, and not from another net: hop limit 255.
+        if packet[ICMP6] != 135 || packet[NET + 7] != 255 || !self.has(target) || sum6(packet) != 0 {
+            return None;
+        }
+        // Of an address that is not its sender's yet, there is no option with a MAC address (type 1).
+        let is_claim = source == [0; 16];
+        let options = &packet[TARGET + 16..];
+        if is_claim && options.first() == Some(&1) || !is_claim && !self.is_other(source) {
+            return None;
+        }
+        // The option "target link-layer address" (2), of 8 bytes.
+        frame.resize(TARGET + 24, 0);
+        frame[NET + 4..NET + 6].copy_from_slice(&32u16.to_be_bytes());
+        // All nodes are told of an address that another host wants; an answer is solicited; both override what is known.
+        let (to, flags) = if is_claim { (ALL_NODES, 0x20) } else { (source, 0x60) };
+        frame[NET + 8..NET + 24].copy_from_slice(&target);
+        frame[NET + 24..ICMP6].copy_from_slice(&to);
+        frame[ICMP6..TARGET].copy_from_slice(&[136, 0, 0, 0, flags, 0, 0, 0]);
+        frame[TARGET + 16..TARGET + 18].copy_from_slice(&[2, 1]);
+        frame[TARGET + 18..].copy_from_slice(&self.mac);
+        let sum = sum6(frame);
+        frame[ICMP6 + 2..ICMP6 + 4].copy_from_slice(&sum.to_be_bytes());
+        self.turn(frame);
+        if is_claim {
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+        }
+        Some(())
+    }
+
+    /// Answers an echo request.
+    fn answer_echo(&self, frame: &mut [u8]) -> Option<()> {
+        let ip = frame.get(NET..ICMP)?;
+        let destination: [u8; 4] = *ip.last_chunk()?;
+        // IPv4 without options, of ICMP, and no fragment.
+        let source: [u8; 4] = *ip[12..].first_chunk()?;
+        let is_plain = frame_type(frame) == [8, 0] && ip[0] == 0x45 && ip[9] == 1 && ip[6] & 0x3F == 0 && ip[7] == 0;
+        let end = NET + usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+        if !is_plain || checksum(0, ip) != 0 || !self.has(destination) || !self.is_other(source) {
+            return None;
+        }
+        let icmp = frame.get_mut(ICMP..end)?;
+        if icmp.len() < 8 || icmp[0] != 8 || checksum(0, icmp) != 0 {
+            return None;
+        }
+        icmp[0] = 0;
+        icmp[2..4].fill(0);
+        let sum = checksum(0, icmp);
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        let ip = &mut frame[NET..ICMP];
+        ip.copy_within(12..16, 16);
+        ip[12..16].copy_from_slice(&destination);
+        // The addresses have changed places, which changes no sum; the time to live begins anew.
+        ip[8] = 64;
+        ip[10..12].fill(0);
+        let sum = checksum(0, ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        self.turn(frame);
+        Some(())
+    }
+
+    /// Answers an echo request of IPv6.
+    fn answer_echo6(&self, frame: &mut [u8]) -> Option<()> {
+        let end = self.end_of_ip6(frame)?;
+        let packet = frame.get_mut(..end)?;
+        let source: [u8; 16] = *packet.get(NET + 8..)?.first_chunk()?;
+        let destination: [u8; 16] = *packet.get(NET + 24..)?.first_chunk()?;
+        let is_request = packet[ICMP6] == 128 && self.has(destination) && self.is_other(source);
+        if !is_request || sum6(packet) != 0 {
+            return None;
+        }
+        packet.copy_within(NET + 8..NET + 24, NET + 24);
+        packet[NET + 8..NET + 24].copy_from_slice(&destination);
+        packet[NET + 7] = 64;
+        packet[ICMP6] = 129;
+        packet[ICMP6 + 2..ICMP6 + 4].fill(0);
+        let sum = sum6(packet);
+        packet[ICMP6 + 2..ICMP6 + 4].copy_from_slice(&sum.to_be_bytes());
+        self.turn(frame);
+        Some(())
+    }
+
+    /// Returns where an IPv6 packet of ICMPv6 ends; `None` for any other frame.
+    fn end_of_ip6(&self, frame: &[u8]) -> Option<usize> {
+        let ip = frame.get(NET..ICMP6)?;
+        let is_icmp = frame_type(frame) == [0x86, 0xDD] && ip[0] >> 4 == 6 && ip[6] == 58;
+        let end = ICMP6 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+        (is_icmp && (ICMP6 + 8..=frame.len()).contains(&end)).then_some(end)
+    }
+
+    /// Sends an answered frame back to its sender.
+    fn turn(&self, frame: &mut [u8]) {
+        frame.copy_within(6..12, 0);
+        frame[6..12].copy_from_slice(&self.mac);
+    }
+}
+
+/// Returns a frame's EtherType; 0 of a frame without one.
+fn frame_type(frame: &[u8]) -> [u8; 2] {
+    frame.get(12..14).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or_default()
+}
+
+/// Returns the checksum of an ICMPv6 packet with the addresses in front of it: 0 if its own is right.
+fn sum6(packet: &[u8]) -> u16 {
+    checksum(58 + (packet.len() - ICMP6) as u64, &packet[NET + 8..])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Template;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn host() -> Host {
+        Host::new(MAC, ["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap()])
+    }
+
+    fn frame(text: &str) -> Vec<u8> {
+        let mut frames = text.parse::<Template>().unwrap().frames().unwrap();
+        let mut frame = vec![0; frames.next_len()];
+        frames.fill(&mut frame);
+        frame
+    }
+
+    /// Each request becomes its answer.
+    #[test]
+    fn requests_are_answered() {
+        let eth = "eth(src=02:00:00:00:00:09,dst=02:00:00:00:00:01)";
+        let target = "fd000000000000000000000000000009";
+        for (request, answer) in [
+            (
+                "eth(src=02:00:00:00:00:01)/arp(sha=02:00:00:00:00:01,spa=10.0.0.1,tpa=10.0.0.9)".to_string(),
+                "/arp(op=2,sha=02:00:00:00:00:09,spa=10.0.0.9,tha=02:00:00:00:00:01,tpa=10.0.0.1)".to_string(),
+            ),
+            (
+                "eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:09)/ip(src=10.0.0.1,dst=10.0.0.9,ttl=3,id=7)/icmp(id=5,seq=6)/payload(33)".into(),
+                "/ip(src=10.0.0.9,dst=10.0.0.1,id=7)/icmp(type=0,id=5,seq=6)/payload(33)".into(),
+            ),
+            (
+                "eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:09)/ip6(src=fd00::1,dst=fd00::9,hop=3)/icmp6(id=5,seq=6)/payload(33)".into(),
+                "/ip6(src=fd00::9,dst=fd00::1)/icmp6(type=129,id=5,seq=6)/payload(33)".into(),
+            ),
+            (
+                format!(
+                    "eth(src=02:00:00:00:00:01,dst=33:33:ff:00:00:09)/ip6(src=fd00::1,dst=ff02::1:ff00:9,hop=255)\
+                     /icmp6(type=135,id=0,seq=0)/hex({target}0101020000000001)"
+                ),
+                format!("/ip6(src=fd00::9,dst=fd00::1,hop=255)/icmp6(type=136,id=0x6000,seq=0)/hex({target}0201020000000009)"),
+            ),
+            // To the host alone, without an option.
+            (
+                format!(
+                    "eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:09)/ip6(src=fd00::1,dst=fd00::9,hop=255)\
+                     /icmp6(type=135,id=0,seq=0)/hex({target})"
+                ),
+                format!("/ip6(src=fd00::9,dst=fd00::1,hop=255)/icmp6(type=136,id=0x6000,seq=0)/hex({target}0201020000000009)"),
+            ),
+        ] {
+            let mut asked = frame(&request);
+            assert!(host().answer_arp(&mut asked) || host().answer_ping(&mut asked), "{request}");
+            assert_eq!(asked, frame(&format!("{eth}{answer}")), "{request}");
+            // An answer is no request.
+            assert!(!host().answer_arp(&mut asked) && !host().answer_ping(&mut asked));
+        }
+        // A host that wants the address, with an option of its own (RFC 7527), is told with all others.
+        for option in ["", "0e01010203040506"] {
+            let claim = format!(
+                "eth(src=02:00:00:00:00:01,dst=33:33:ff:00:00:09)/ip6(src=::,dst=ff02::1:ff00:9,hop=255)\
+                 /icmp6(type=135,id=0,seq=0)/hex({target}{option})"
+            );
+            let mut asked = frame(&claim);
+            assert!(host().answer_arp(&mut asked));
+            let answer = format!(
+                "eth(src=02:00:00:00:00:09,dst=33:33:00:00:00:01)/ip6(src=fd00::9,dst=ff02::1,hop=255)\
+                 /icmp6(type=136,id=0x2000,seq=0)/hex({target}0201020000000009)"
+            );
+            assert_eq!(asked, frame(&answer));
+        }
+    }
+
+    #[test]
+    fn others_are_left_as_they_are() {
+        for text in [
+            "eth/arp(tpa=10.0.0.8)",
+            "eth(dst=02:00:00:00:00:08)/ip(dst=10.0.0.9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.8)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9,mf)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9,offset=1)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9,len=9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9,len=999)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9,checksum=9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9)/icmp(checksum=9)",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9)/icmp(type=0)",
+            "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9)/udp",
+            "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::9)/icmp6(checksum=9)",
+            "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::9,len=999)/icmp6",
+            "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::8)/icmp6",
+            "eth(dst=02:00:00:00:00:09)/vlan/ip(dst=10.0.0.9)/icmp",
+            // Of no other host.
+            "eth(dst=02:00:00:00:00:09)/ip(src=0.0.0.0,dst=10.0.0.9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(src=255.255.255.255,dst=10.0.0.9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(src=224.0.0.5,dst=10.0.0.9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip(src=10.0.0.9,dst=10.0.0.9)/icmp",
+            "eth(dst=02:00:00:00:00:09)/ip6(src=::,dst=fd00::9)/icmp6",
+            "eth(dst=02:00:00:00:00:09)/ip6(src=ff02::1,dst=fd00::9)/icmp6",
+            // A solicitation of no address has no MAC address; one from another net has another hop limit.
+            "eth/ip6(src=::,dst=ff02::1,hop=255)/icmp6(type=135,id=0,seq=0)/hex(fd0000000000000000000000000000090101020000000001)",
+            "eth/ip6(dst=ff02::1,hop=254)/icmp6(type=135,id=0,seq=0)/hex(fd0000000000000000000000000000090101020000000001)",
+        ] {
+            let (before, mut after) = (frame(text), frame(text));
+            assert!(!host().answer_arp(&mut after) && !host().answer_ping(&mut after), "{text}");
+            assert_eq!(after, before, "{text}");
+        }
+    }
+
+    proptest! {
+        /// No frame panics, and one without an answer stays as it is.
+        #[test]
+        fn damaged_requests_are_answered_or_left(
+            kind in 0..4usize, at in 0..120usize, byte: u8, len in 0..160usize, both: bool,
+        ) {
+            let text = [
+                "eth/arp(tpa=10.0.0.9)",
+                "eth(dst=02:00:00:00:00:09)/ip(dst=10.0.0.9)/icmp/payload(33)",
+                "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::9)/icmp6/payload(33)",
+                "eth/ip6(dst=ff02::1,hop=255)/icmp6(type=135,id=0,seq=0)/hex(fd0000000000000000000000000000090101020000000001)",
+            ][kind];
+            let mut bytes = frame(text);
+            bytes.truncate(len);
+            if let Some(damaged) = bytes.get_mut(at).filter(|_| both) {
+                *damaged = byte;
+            }
+            let before = bytes.clone();
+            if !host().answer_arp(&mut bytes) && !host().answer_ping(&mut bytes) {
+                prop_assert_eq!(bytes, before);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The time that frames take from where they are stamped to where they arrive.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::stamp;
+
+/// Measures stamped frames by flow and sequence number, since the smallest frame has no room for a timestamp.
+///
+/// ```
+/// use linerate::traffic::{Generator, Latency};
+/// let (latency, mut generator) = (Latency::new(1), Generator::new(64, 1));
+/// let mut frame = vec![0; generator.frame_len()];
+/// generator.fill(&mut frame);
+/// latency.leaves(&frame);
+/// latency.arrives(&frame);
+/// assert_eq!(latency.take().len(), 1);
+/// ```
+pub struct Latency {
+    /// Departure times in nanoseconds, with a part of the frame's identity in the low bits; 0 if none.
+    left: Box<[AtomicU64]>,
+    origin: Instant,
+    every: u64,
+    times: Mutex<Vec<u64>>,
+}
+
+/// The most frames in flight at a time.
+const PLACES: usize = 1 << 16;
+/// Bits of a place's word that identify one of the frames that share the place.
+const NAME_BITS: u32 = 20;
+
+impl Latency {
+    /// Measures one of `every` frames of each flow.
+    pub fn new(every: u64) -> Arc<Latency> {
+        Arc::new(Latency {
+            left: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            origin: Instant::now(),
+            every: every.max(1),
+            times: Mutex::default(),
+        })
+    }
+
+    /// Records the departure of a frame; frames without a stamp are ignored.
+    #[inline]
+    pub fn leaves(&self, frame: &[u8]) {
+        if let Some((place, name)) = self.place(frame) {
+            place.store(self.now() << NAME_BITS | name, Ordering::Relaxed);
+        }
+    }
+
+    /// Records the arrival of a frame: its time is recorded once, if it is intact.
+    #[inline]
+    pub fn arrives(&self, frame: &[u8]) {
+        let Some((place, name)) = self.place(frame) else { return };
+        let word = place.swap(0, Ordering::Relaxed);
+        if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
+            let time = since(word, self.now());
+            // A damaged number is that of another frame.
+            if !matches!(stamp::read(frame), stamp::Read::Stamped { .. }) {
+                return;
+            }
+            self.times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
+        }
+    }
+
+    /// Returns the times recorded since the last call, in nanoseconds.
+    pub fn take(&self) -> Vec<u64> {
+        std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the current time; never 0, so that a place in use is not 0.
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Returns the place of a frame's departure time, and the bits that distinguish it from other frames there.
+    #[inline]
+    fn place(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
+        let (flow, sequence) = stamp::name(frame)?;
+        if !sequence.is_multiple_of(self.every) {
+            return None;
+        }
+        let mixed = (sequence / self.every) ^ u64::from(flow).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(20);
+        Some((&self.left[mixed as usize % PLACES], (mixed / PLACES as u64) & ((1 << NAME_BITS) - 1)))
+    }
+}
+
+/// Returns nanoseconds since the time in a place's word, which lacks upper bits: up to 4 hours and 53 minutes.
+fn since(word: u64, now: u64) -> u64 {
+    now.wrapping_sub(word >> NAME_BITS) & (u64::MAX >> NAME_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Generator;
+
+    #[test]
+    fn each_frame_that_arrives_counts_once_and_no_other() {
+        let latency = Latency::new(2);
+        let mut generator = Generator::new(64, 3);
+        let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 60];
+        frames.iter_mut().for_each(|frame| generator.fill(frame));
+        frames[..30].iter().for_each(|frame| latency.leaves(frame));
+        // The second half was never sent; byte 48 is changed on the way.
+        frames.iter_mut().for_each(|frame| frame[48] += 1);
+        frames.iter().chain(&frames[..30]).for_each(|frame| latency.arrives(frame));
+        latency.arrives(&[0; 60]);
+        latency.arrives(&[]);
+        // Sequence numbers 0, 2, 4, 6 and 8 of three flows.
+        assert_eq!(latency.take().len(), 15);
+        assert!(latency.take().is_empty());
+    }
+
+    #[test]
+    fn times_are_right_when_their_upper_bits_change() {
+        for left in [1, (1 << 44) - 1, 1 << 44, u64::MAX >> 1] {
+            assert_eq!(since(left << NAME_BITS | 7, left + 1_000_000), 1_000_000, "{left}");
+        }
+    }
+
+    #[test]
+    fn a_frame_at_a_lost_frame_s_place_is_not_counted() {
+        let latency = Latency::new(1);
+        let mut generator = Generator::new(64, 1);
+        let mut frame = vec![0; 60];
+        generator.fill(&mut frame);
+        let lost = frame.clone();
+        latency.leaves(&lost);
+        (0..PLACES - 1).for_each(|_| generator.fill(&mut frame));
+        generator.fill(&mut frame);
+        latency.arrives(&frame);
+        assert!(latency.take().is_empty(), "a frame that was not sent, at the place of one that was");
+    }
+}

@@ -1,0 +1,379 @@
+//! Frames from a text: `eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)`.
+//!
+//! - `grammar`: the text, as layers; `protocol`: their headers and fields; `values`: how a field's values are written
+//! - `layout`: from layers to bytes: the constant ones, those that change, and the sums that follow from them
+//! - `source`: the state of a field that changes
+//! - here: the public types, and the frames' way: a block of headers is changed and summed, each frame is a copy
+
+mod grammar;
+mod layout;
+mod protocol;
+mod source;
+mod values;
+
+use std::str::FromStr;
+
+use grammar::Layer;
+use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant};
+use linerate_core::error::Error;
+use protocol::Protocol;
+use source::{BLOCK, Share, Turn};
+
+use super::checksum::complement;
+use super::sizes::Sizes;
+use super::stamp;
+
+/// A template for frames, as a text: layers from the outer to the inner one, with a `/` between them.
+///
+/// ```text
+/// eth/ip(src=10.0.0.1-10.0.0.250,dst=198.18.0.1)/udp(sport=random,dport=53)/payload(64)
+/// ```
+///
+/// | layer | fields |
+/// |---|---|
+/// | `eth` | `dst`, `src`, `type` |
+/// | `vlan` (802.1Q), `qinq` (802.1ad) | `pcp`, `dei`, `id`, `type` |
+/// | `mpls` | `label`, `tc`, `bottom`, `ttl` |
+/// | `arp` | `op`, `sha`, `spa`, `tha`, `tpa` |
+/// | `ip` | `tos` or `dscp` and `ecn`, `len`, `id`, `df`, `mf`, `offset`, `ttl`, `proto`, `checksum`, `src`, `dst`, `options` |
+/// | `ip6` | `tc`, `flow`, `len`, `next`, `hop`, `src`, `dst` |
+/// | `udp` | `sport`, `dport`, `len`, `checksum` |
+/// | `tcp` | `sport`, `dport`, `seq`, `ack`, `flags`, `window`, `checksum`, `urgent`, `options` |
+/// | `icmp`, `icmp6` | `type`, `code`, `checksum`, `id`, `seq` |
+/// | `gre` | `proto`, `key`, `seq`, `checksum` (which is there if it is named) |
+/// | `vxlan` | `vni` |
+/// | `payload(64)`, `payload` | bytes that count up, as many as given or (as the last layer) as fill the frame; `fill=0`; `random`, the same in all frames |
+/// | `stamp` | a payload with sequence numbers, behind `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
+/// | `hex(00 ff)`, `text(hello)` | these bytes; a frame may begin with `hex` |
+///
+/// Values of fields:
+///
+/// | text | values |
+/// |---|---|
+/// | `53`, `0x35`, `10.0.0.1`, `2001:2::1`, `02:00:00:00:00:01`, `SA` | one (the last: TCP's flags) |
+/// | `1024-65535`, `10.0.0.1-10.0.0.250`, `10.0.0.0/24` | one after the other, the next in each frame, then from the first again |
+/// | `0-100+10` | with a step |
+/// | `53\|80\|443` | those of a list, one after the other |
+/// | `10.0.0.0/24*1000` | each 1,000 times before the next: with a field that has 1,000 values, all pairs |
+/// | `random`, `random(1024-65535)` | any of them, all equally likely |
+///
+/// Other fields are filled in: addresses reserved for benchmarks, lengths, the numbers of the next layers, and checksums.
+/// All of them may be given, also wrong ones, for example `udp(checksum=0xBAD)`.
+///
+/// ```
+/// use linerate::traffic::Template;
+/// let template: Template = "eth/ip(dst=10.0.0.0/24)/udp(dport=53|80)".parse().unwrap();
+/// let mut frames = template.frames().unwrap();
+/// let mut frame = vec![0; frames.next_len()];
+/// frames.fill(&mut frame);
+/// frames.fill(&mut frame);
+/// assert_eq!((&frame[30..34], &frame[36..38]), (&[10, 0, 0, 1][..], &[0, 80][..]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Template {
+    layers: Vec<Layer>,
+    sizes: Option<Sizes>,
+    seed: u64,
+    share: Share,
+    flow: u16,
+}
+
+impl FromStr for Template {
+    type Err = Error;
+
+    fn from_str(text: &str) -> std::result::Result<Template, Error> {
+        parse(text).map_err(Error::bad_value)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<Template, String> {
+    let layers = grammar::layers(text)?;
+    let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
+    // Of layers that have no frame, too, it is said here.
+    template.frames()?;
+    Ok(template)
+}
+
+impl Template {
+    /// Makes frames of these sizes, CRC included: the payload fills them. Without sizes a frame is as long as its layers, and
+    /// at least 64 bytes.
+    ///
+    /// # Errors
+    /// The last layer has a length of its own, or a size has no room for the headers.
+    pub fn with_sizes(self, sizes: Sizes) -> Result<Template, String> {
+        let mut template = Template { sizes: Some(sizes), ..self };
+        match template.layers.last().map(|layer| (layer.protocol, layer.len)) {
+            Some((Protocol::Payload, Some(len))) => {
+                return Err(format!("the frames have a size, and payload({len}) another one: write payload"));
+            }
+            Some((Protocol::Hex | Protocol::Text, _)) => {
+                return Err("the frames have a size, and their bytes are given: append /payload".to_string());
+            }
+            Some((Protocol::Payload | Protocol::Stamp, _)) => {}
+            _ => template.layers.extend(grammar::layers("eth/payload")?.pop()),
+        }
+        template.frames()?;
+        Ok(template)
+    }
+
+    /// Draws other random values; 1 by default.
+    pub fn with_seed(self, seed: u64) -> Template {
+        Template { seed, ..self }
+    }
+
+    /// Makes every `of`-th frame only, beginning with number `first`, so that `of` queues together send the frames of one:
+    /// each value as often, and random values that differ.
+    pub fn with_share(self, first: u16, of: u16) -> Template {
+        Template { share: Share { first: first.into(), of: of.max(1).into() }, ..self }
+    }
+
+    /// Gives the sequence numbers of stamps to this flow, and those of a share to the flow that many behind it, so that several
+    /// templates share a checker; 0 by default.
+    pub fn with_flow(self, flow: u16) -> Template {
+        Template { flow, ..self }
+    }
+
+    /// Returns whether the frames have sequence numbers.
+    fn is_stamped(&self) -> bool {
+        self.layers.last().is_some_and(|layer| layer.protocol == Protocol::Stamp)
+    }
+
+    /// Lays out the frames.
+    ///
+    /// # Errors
+    /// A size without room for the headers, a packet that is longer than its headers can say.
+    pub fn frames(&self) -> Result<Frames, String> {
+        let layout = Layout::new(&self.layers, self.share, self.seed)?;
+        let headers = layout.headers();
+        let last = self.layers.last().map_or((Protocol::Hex, None), |layer| (layer.protocol, layer.len));
+        let least = if self.is_stamped() { STAMP.1 } else { 0 };
+        let (variants, order) = match &self.sizes {
+            None => {
+                let payload = match last {
+                    (Protocol::Payload, Some(len)) => len,
+                    (Protocol::Payload | Protocol::Stamp, None) => SHORTEST.saturating_sub(headers).max(least),
+                    _ => 0,
+                };
+                (vec![layout.variant(payload, (headers + payload).max(SHORTEST))?], vec![0])
+            }
+            Some(sizes) => {
+                let payload = |size: usize| match (size - 4).checked_sub(headers).filter(|payload| *payload >= least) {
+                    Some(payload) => layout.variant(payload, size - 4),
+                    None => Err(format!(
+                        "a frame of {size} bytes, CRC included, has no room for these headers; the smallest has {}",
+                        (headers + least + 4).max(SHORTEST + 4)
+                    )),
+                };
+                let variants = sizes.each().map(payload).collect::<Result<Vec<_>, _>>()?;
+                (variants, sizes.order())
+            }
+        };
+        let lens = order.iter().map(|variant| variants[*variant as usize].bytes.len());
+        let (longest, mean_len) = (lens.clone().max().unwrap_or(0), lens.sum::<usize>() as f64 / order.len() as f64);
+        // Short frames are copied at once; of long ones, and of those of several sizes, headers and payload.
+        let head = match &variants[..] {
+            [only] if only.bytes.len() <= ROW => only.bytes.len(),
+            _ => headers.min(ROW),
+        };
+        let changing =
+            layout.cells.iter().map(|cell| cell.at + cell.width).chain(layout.sums.iter().map(|sum| sum.at + 2));
+        if let Some(end) = changing.max().filter(|end| *end > ROW) {
+            return Err(format!(
+                "fields and checksums that change are in the first {ROW} bytes, and not up to byte {end}"
+            ));
+        }
+        let mut row = Row([0; ROW]);
+        row.0[..head].copy_from_slice(&variants[0].bytes[..head]);
+        let turn = Turn::new(order.len() as u64 - 1, 1, self.share);
+        let mut frames = Frames {
+            variants,
+            order,
+            turn,
+            longest,
+            mean_len,
+            cells: layout.cells,
+            sums: layout.sums,
+            rows: vec![row; BLOCK],
+            head,
+            kinds: [0; BLOCK],
+            at: 0,
+            stamped: self.is_stamped().then_some(self.flow.wrapping_add(self.share.first as u16)),
+            sent: 0,
+        };
+        frames.prepare();
+        Ok(frames)
+    }
+}
+
+/// The bytes of a frame that can change.
+const ROW: usize = 256;
+
+/// The first bytes of a frame, in as few cache lines as possible.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Row([u8; ROW]);
+
+/// The frames of a [`Template`], one after the other.
+///
+/// The headers of the next frames are prepared, a block of them at once: only bytes that change are written, since the others are
+/// there from the block before. A frame is then a copy.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    /// One for each size.
+    variants: Vec<Variant>,
+    /// The variants' numbers in the order of the frames.
+    order: Vec<u32>,
+    turn: Turn,
+    longest: usize,
+    mean_len: f64,
+    cells: Vec<Cell>,
+    /// From the inner to the outer ones.
+    sums: Vec<Sum>,
+    /// The first `head` bytes of each frame of the block.
+    rows: Vec<Row>,
+    head: usize,
+    /// The variants of the block's frames.
+    kinds: [u32; BLOCK],
+    /// The next frame's number in the block.
+    at: usize,
+    /// The flow of frames with sequence numbers.
+    stamped: Option<u16>,
+    sent: u64,
+}
+
+impl Frames {
+    /// Returns the length of the next frame in bytes, without CRC.
+    #[inline]
+    pub fn next_len(&self) -> usize {
+        self.variants[self.kinds[self.at] as usize].bytes.len()
+    }
+
+    /// Returns the length of the longest frame in bytes, without CRC.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Returns the mean length of the frames in bytes, without CRC.
+    pub fn mean_len(&self) -> f64 {
+        self.mean_len
+    }
+
+    /// Returns whether the frames have sequence numbers.
+    pub fn is_stamped(&self) -> bool {
+        self.stamped.is_some()
+    }
+
+    /// Returns the count of frames made.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Writes the next frame to `frame`, which has [`next_len`](Frames::next_len) bytes.
+    ///
+    /// # Panics
+    /// If it has another length.
+    #[inline]
+    pub fn fill(&mut self, frame: &mut [u8]) {
+        let constant = &self.variants[self.kinds[self.at] as usize].bytes;
+        assert_eq!(frame.len(), constant.len(), "the length of the next frame");
+        let (head, payload) = frame.split_at_mut(self.head);
+        copy(head, &self.rows[self.at].0[..self.head]);
+        if !payload.is_empty() {
+            payload.copy_from_slice(&constant[self.head..]);
+        }
+        if let Some(flow) = self.stamped {
+            stamp::write_over(frame, flow, self.sent);
+        }
+        self.sent += 1;
+        self.at += 1;
+        if self.at == BLOCK {
+            self.prepare();
+        }
+    }
+
+    /// Prepares the next block.
+    #[inline(never)]
+    fn prepare(&mut self) {
+        let Frames { variants, cells, sums, rows, head, .. } = self;
+        if variants.len() > 1 {
+            for (kind, row) in self.kinds.iter_mut().zip(&mut *rows) {
+                *kind = self.order[self.turn.next() as usize];
+                row.0[..*head].copy_from_slice(&variants[*kind as usize].bytes[..*head]);
+            }
+        }
+        for cell in &mut *cells {
+            let mut values = [cell.base; BLOCK];
+            cell.parts.iter_mut().for_each(|(source, shift)| source.add_to(&mut values, *shift));
+            store(rows, cell.at, cell.width, &values);
+            for (words, value) in cell.words.iter_mut().zip(values) {
+                let halves = (value & 0xFFFF_FFFF) + (value >> 32);
+                *words = ((halves & 0xFFFF) + (halves >> 16)) as u32;
+            }
+        }
+        for number in 0..sums.len() {
+            let (inner, rest) = sums.split_at_mut(number);
+            let Sum { at, cells: of_cells, sums: of_sums, is_never_zero, values } = &mut rest[0];
+            match &variants[..] {
+                [only] => *values = [only.bases[number]; BLOCK],
+                _ => values
+                    .iter_mut()
+                    .zip(&self.kinds)
+                    .for_each(|(total, kind)| *total = variants[*kind as usize].bases[number]),
+            }
+            let covered = of_cells.iter().map(|&(cell, shift)| (&cells[cell].words, shift));
+            for (covered, shift) in covered.chain(of_sums.iter().map(|&(sum, shift)| (&inner[sum].values, shift))) {
+                values.iter_mut().zip(covered).for_each(|(total, words)| *total += words << shift);
+            }
+            values.iter_mut().for_each(|total| *total = complement(*total, *is_never_zero).into());
+            store(rows, *at, 2, values);
+        }
+        self.at = 0;
+    }
+}
+
+/// Stores the last `width` bytes of each value, big-endian, into its row.
+fn store<V: Copy + Into<u64>>(rows: &mut [Row], at: usize, width: usize, values: &[V; BLOCK]) {
+    /// Stores `WIDTH` bytes.
+    fn of<const WIDTH: usize, V: Copy + Into<u64>>(rows: &mut [Row], at: usize, values: &[V; BLOCK]) {
+        for (row, value) in rows.iter_mut().zip(values) {
+            let value: u64 = (*value).into();
+            if let (Some(bytes), Some(value)) =
+                (row.0[at..].first_chunk_mut::<WIDTH>(), value.to_be_bytes().last_chunk())
+            {
+                *bytes = *value;
+            }
+        }
+    }
+    match width {
+        1 => of::<1, V>(rows, at, values),
+        2 => of::<2, V>(rows, at, values),
+        3 => of::<3, V>(rows, at, values),
+        4 => of::<4, V>(rows, at, values),
+        5 => of::<5, V>(rows, at, values),
+        6 => of::<6, V>(rows, at, values),
+        7 => of::<7, V>(rows, at, values),
+        _ => of::<8, V>(rows, at, values),
+    }
+}
+
+/// Copies a row. The compiler has copies of a known length in line: two that overlap make one of any length between.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    /// Copies `HALF` to `2 * HALF` bytes.
+    #[inline(always)]
+    fn halves<const HALF: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(start), Some(end)) = (from.first_chunk::<HALF>(), from.last_chunk::<HALF>()) {
+            to[..HALF].copy_from_slice(start);
+            let behind = to.len() - HALF;
+            to[behind..].copy_from_slice(end);
+        }
+    }
+    match from.len() {
+        32..=64 => halves::<32>(to, from),
+        65..=128 => halves::<64>(to, from),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+#[cfg(test)]
+mod tests;

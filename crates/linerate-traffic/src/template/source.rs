@@ -1,0 +1,213 @@
+//! The state of a field that changes: it produces the value of each frame.
+
+use linerate_core::port::Random;
+
+use super::values::Values;
+
+/// A share of the frames: every `of`-th one, from the `first` on, so that several queues share the values of a field.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub first: u64,
+    pub of: u64,
+}
+
+/// The frames whose changing bytes are computed at once: field by field, so that what kind of field it is is decided once, and
+/// not for each frame.
+pub(super) const BLOCK: usize = 32;
+
+/// The values of a field, one for each frame of a block.
+pub(super) type Block = [u64; BLOCK];
+
+/// Produces the values of up to 64 bits of a field.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Range { turn: Turn, first: u64, step: u64 },
+    List { turn: Turn, values: Box<[u64]> },
+    Random { random: Random, first: u64, count: u64 },
+}
+
+impl Source {
+    /// Creates the sources of a field: none of a constant one, otherwise those of the bits above the 64th, if they change, and
+    /// of the lower bits. Random values are those of a `seed`, of this `field`.
+    pub fn new(values: &Values, share: Share, seed: u64, field: u64) -> [Option<Source>; 2] {
+        let low = |value: &u128| *value as u64;
+        let high = |value: &u128| (*value >> 64) as u64;
+        match values {
+            Values::Constant(_) => [None, None],
+            Values::Range { first, last, step, times } => {
+                let span = match first >> 64 == last >> 64 {
+                    true => low(last) - low(first),
+                    // Of a prefix shorter than 64 bits: its end is not reached.
+                    false => u64::MAX,
+                };
+                let turn = Turn::new(span / step, *times, share);
+                [None, Some(Source::Range { turn, first: low(first), step: *step })]
+            }
+            Values::List { values, times } => {
+                let turn = Turn::new(values.len() as u64 - 1, *times, share);
+                let list = |half: &dyn Fn(&u128) -> u64| {
+                    Some(Source::List { turn: turn.clone(), values: values.iter().map(half).collect() })
+                };
+                let is_wide = values.iter().any(|value| high(value) != 0);
+                [if is_wide { list(&high) } else { None }, list(&low)]
+            }
+            Values::Random { first, last } => {
+                let random = |first: u64, last: u64, half: u64| {
+                    let random = Random::new(seed, 1 + (field << 32 | share.first << 1 | half));
+                    Some(Source::Random { random, first, count: (last - first).wrapping_add(1) })
+                };
+                let is_wide = first >> 64 != last >> 64;
+                [if is_wide { random(high(first), high(last), 1) } else { None }, random(low(first), low(last), 0)]
+            }
+        }
+    }
+
+    /// Adds the bits of the next frames' values to `block`, `shift` bits from the last one.
+    pub fn add_to(&mut self, block: &mut Block, shift: u32) {
+        match self {
+            Source::Range { turn, first, step } => match turn.run() {
+                // No end of the range in this block: a loop without a decision.
+                Some((index, stride)) => {
+                    let (mut next, distance) = (*first + index * *step, stride * *step);
+                    for value in block {
+                        *value |= next << shift;
+                        next = next.wrapping_add(distance);
+                    }
+                }
+                None => block.iter_mut().for_each(|value| *value |= (*first + turn.next() * *step) << shift),
+            },
+            Source::List { turn, values } => {
+                block.iter_mut().for_each(|value| *value |= values[turn.next() as usize] << shift);
+            }
+            Source::Random { random, first, count } => {
+                block.iter_mut().for_each(|value| *value |= first.wrapping_add(random.below(*count)) << shift);
+            }
+        }
+    }
+}
+
+/// Counts 0, 1, 2, … `last`, each `times` times, then again from 0: those of a share.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    index: u64,
+    last: u64,
+    /// The step of the index for each frame, if each value is used once.
+    stride: u64,
+    /// The uses of the present value so far.
+    used: u64,
+    times: u64,
+    /// Frames from one of the share to the next.
+    of: u64,
+}
+
+impl Turn {
+    pub fn new(last: u64, times: u64, share: Share) -> Turn {
+        let index = wrapped(share.first / times, last);
+        Turn { index, last, stride: wrapped(share.of, last), used: share.first % times, times, of: share.of }
+    }
+
+    #[inline(always)]
+    pub fn next(&mut self) -> u64 {
+        let now = self.index;
+        match self.times {
+            1 => self.advance(self.stride),
+            times => {
+                self.used += self.of;
+                if self.used >= times {
+                    self.advance(wrapped(self.used / times, self.last));
+                    self.used %= times;
+                }
+            }
+        }
+        now
+    }
+
+    /// Takes a block's indexes if no index of it begins again: the first one, and the distance of the others.
+    fn run(&mut self) -> Option<(u64, u64)> {
+        let index = self.index;
+        let next = index
+            .checked_add(self.stride.checked_mul(BLOCK as u64)?)
+            .filter(|next| self.times == 1 && *next <= self.last)?;
+        self.index = next;
+        Some((index, self.stride))
+    }
+
+    /// Adds `by`, at most `last`.
+    #[inline(always)]
+    fn advance(&mut self, by: u64) {
+        let left = self.last - self.index;
+        self.index = if by > left { by - left - 1 } else { self.index + by };
+    }
+}
+
+/// Returns the remainder of a division by `last + 1`.
+fn wrapped(index: u64, last: u64) -> u64 {
+    last.checked_add(1).map_or(index, |count| index % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Share = Share { first: 0, of: 1 };
+
+    fn first(values: &Values, share: Share, count: usize) -> Vec<u64> {
+        let [_, source] = Source::new(values, share, 7, 0);
+        let mut source = source.expect("a source");
+        let mut blocks = Vec::new();
+        while blocks.len() < count {
+            let mut block = [0; BLOCK];
+            source.add_to(&mut block, 0);
+            blocks.extend(block);
+        }
+        blocks.truncate(count);
+        blocks
+    }
+
+    #[test]
+    fn ranges_and_lists_begin_again() {
+        let range = |first, last, step, times| Values::Range { first, last, step, times };
+        assert_eq!(first(&range(5, 7, 1, 1), ALL, 7), [5, 6, 7, 5, 6, 7, 5]);
+        assert_eq!(first(&range(0, 9, 4, 1), ALL, 4), [0, 4, 8, 0]);
+        assert_eq!(first(&range(1, 2, 1, 3), ALL, 8), [1, 1, 1, 2, 2, 2, 1, 1]);
+        assert_eq!(first(&range(9, 9, 1, 1), ALL, 3), [9, 9, 9]);
+        let end = u128::from(u64::MAX);
+        assert_eq!(first(&range(end - 1, end, 1, 1), ALL, 3), [u64::MAX - 1, u64::MAX, u64::MAX - 1]);
+        assert_eq!(first(&Values::List { values: vec![8, 3], times: 2 }, ALL, 5), [8, 8, 3, 3, 8]);
+    }
+
+    /// Queues that share a template send what one queue would, each its part.
+    #[test]
+    fn shares_make_the_whole() {
+        for values in [
+            Values::Range { first: 10, last: 16, step: 1, times: 1 },
+            Values::Range { first: 10, last: 16, step: 1, times: 2 },
+            Values::Range { first: 0, last: 1, step: 1, times: 7 },
+            Values::Range { first: 0, last: u128::from(u64::MAX), step: 1, times: 1 },
+            Values::List { values: vec![4, 5, 9], times: 3 },
+        ] {
+            let whole = first(&values, ALL, 120);
+            for of in [2, 3, 8] {
+                for lane in 0..of {
+                    let part = first(&values, Share { first: lane, of }, 120 / of as usize);
+                    let expected: Vec<u64> = whole.iter().copied().skip(lane as usize).step_by(of as usize).collect();
+                    assert_eq!(part, expected, "{values:?}, {lane} of {of}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn random_values_are_of_the_range_and_of_their_seed() {
+        let values = Values::Random { first: 100, last: 103 };
+        let drawn = first(&values, ALL, 4000);
+        for value in 100..104 {
+            let count = drawn.iter().filter(|drawn| **drawn == value).count();
+            assert!((900..1100).contains(&count), "{value}: {count} of 4000");
+        }
+        assert_eq!(drawn, first(&values, ALL, 4000));
+        assert_ne!(drawn, first(&values, Share { first: 1, of: 2 }, 4000));
+        let all = first(&Values::Random { first: 0, last: u128::from(u64::MAX) }, ALL, 64);
+        assert!(all.iter().fold(0, |bits, value| bits | value) == u64::MAX);
+    }
+}

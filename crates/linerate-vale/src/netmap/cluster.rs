@@ -1,0 +1,527 @@
+//! A port whose packets are handed out to several consumers by their flows: `PORT?cluster=N&by=flow`.
+//!
+//! ```text
+//!     the port's receive queues            a ring for each consumer
+//!       [ .......... ]  \               /  [ .... ]  receive queue 0
+//!       [ .......... ]  -- distributor --  [ .... ]  receive queue 1
+//!                                       \  [ .... ]  receive queue 2
+//! ```
+//!
+//! There is no thread. A consumer whose ring is empty becomes the distributor, unless another one is: it receives from the port,
+//! and moves each packet's slots into the ring of its consumer. So packets are handed out as long as one consumer asks for some.
+//! A consumer never waits for another: it tries to lock, and the lock is held for a few batches at most. Into each ring one
+//! thread writes at a time, so the order of each flow is kept.
+//!
+//! A ring that is full drops its own packets, and so does a consumer that is not there. All rings together have at most half of
+//! the buffers, and the consumers' batches keep at most a quarter of them free, so that the port receives while all of them are
+//! full.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use linerate_core::batch::Batch;
+use linerate_core::error::{Error, Result};
+use linerate_core::event::ArmedEvent;
+use linerate_core::filter::FlowKey;
+use linerate_core::memory::Pool;
+use linerate_core::port::{
+    BY, CLUSTER, Config, Device, Info, Opening, PortName, QueueCounters, QueueStatistics, Receive, RegionRx, Rx,
+    Statistics, Wrapped, Wrapper,
+};
+use linerate_core::slot::Slot;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
+
+/// How packets are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// By a hash of the flow.
+    Key(FlowKey),
+    /// In turn, without regard to flows.
+    Turn,
+}
+
+/// The names of the above.
+const NAMES: [(&str, By); 4] = [
+    ("flow", By::Key(FlowKey::Flow)),
+    ("inner", By::Key(FlowKey::Inner)),
+    ("addresses", By::Key(FlowKey::Addresses)),
+    ("turn", By::Turn),
+];
+
+impl By {
+    /// Returns the way of this name: `flow`, `inner`, `addresses` or `turn`.
+    pub fn named(name: &str) -> Option<By> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by)
+    }
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// The most consumers.
+pub(crate) const MOST: usize = 64;
+/// Slots that are received from the port at once.
+const TURN: usize = 64;
+/// Batches after which a distributor goes back to its own packets.
+const TURNS: usize = 4;
+/// The shortest and the longest ring of a consumer. Long ones bridge the times at which a consumer has no processor.
+const SHORTEST: usize = 64;
+const LONGEST: usize = 4096;
+/// Bytes in which a flow's headers are looked for, where a packet's first slot is shorter.
+const HEADERS: usize = 256;
+
+/// A port whose packets are handed out. Each receive queue is a consumer's.
+pub type Cluster = Wrapped<Consumers>;
+
+/// The consumers of a port's packets.
+pub struct Consumers {
+    /// The port's name.
+    name: String,
+    ring: usize,
+    /// Receivers may sleep.
+    sleeps: bool,
+    shared: Arc<Shared>,
+}
+
+/// The state that all consumers share.
+struct Shared {
+    by: By,
+    pool: Arc<Pool>,
+    /// The most free buffers that a consumer's batch keeps.
+    most_cached: usize,
+    shares: Vec<Share>,
+    distributor: Mutex<Distributor>,
+}
+
+/// A consumer's part.
+struct Share {
+    /// The ring's end, while no queue has it.
+    receiver: Mutex<Option<SlotReceiver>>,
+    wake: ArmedEvent,
+    /// The consumer writes what was received, and the distributor what was dropped.
+    counters: QueueCounters,
+}
+
+/// Hands out the port's packets, one thread at a time.
+struct Distributor {
+    /// The port's receive queues, while there is a consumer.
+    queues: Vec<Box<dyn Receive>>,
+    /// Packets of the port's queues. These may be a program's own, and put packets of another pool into it, or replace it.
+    lent: Batch,
+    /// Copies of packets of another pool.
+    copies: Batch,
+    lanes: Vec<Lane>,
+    /// The next consumer in turn.
+    next: usize,
+    /// Consumers whose port's queues are armed.
+    sleepers: usize,
+}
+
+/// The distributor's end of a consumer's ring.
+struct Lane {
+    sender: SlotSender,
+    /// Packets of a batch for this consumer, never lent to a queue of the port.
+    packets: Batch,
+    is_open: bool,
+}
+
+/// Reads the options of a name: the number of consumers and how packets are handed out; `None` if it has none of them.
+///
+/// # Errors
+/// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
+pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
+    let by = name.option("by").unwrap_or("flow");
+    let by = By::named(by);
+    let names = NAMES.map(|(name, _)| name).join(", ");
+    match (name.option("cluster"), by) {
+        (None, _) if name.option("by").is_some() => {
+            Err(name.bad_option("by", "it says how packets are handed out; add cluster=N, the number of consumers"))
+        }
+        (None, _) => Ok(None),
+        (Some(_), None) => Err(name.bad_option("by", &format!("it must be one of {names}"))),
+        (Some(_), Some(by)) => Ok(Some((name.number("cluster", 1, 1..=MOST)? as u16, by))),
+    }
+}
+
+impl Consumers {
+    /// Hands out a port's packets to `consumers`, 1 to 64. Each has a ring of the configuration's length, 4,096 slots if it has
+    /// none, or a shorter one, so that all rings together have at most half of the port's buffers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if rings of 64 slots are too many, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    pub fn of(inner: &dyn Device, consumers: u16, by: By, config: &Config) -> Result<Consumers> {
+        config.check_ring()?;
+        let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
+        let buffers = pool.region().buffers();
+        let mut ring = config.options.ring.unwrap_or(LONGEST);
+        while ring > SHORTEST && consumers * ring > buffers / 2 {
+            ring /= 2;
+        }
+        if consumers * ring > buffers / 2 {
+            return Err(Error::pool_too_small(buffers, 2 * consumers * ring));
+        }
+        let batch = || {
+            let mut batch = Batch::with_capacity(TURN);
+            batch.is_of(&pool);
+            batch
+        };
+        let (mut shares, mut lanes) = (Vec::new(), Vec::new());
+        for _ in 0..consumers {
+            let (sender, receiver) = slot_channel(&pool, ring);
+            let counters = QueueCounters::default();
+            shares.push(Share { receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()?, counters });
+            lanes.push(Lane { sender, packets: batch(), is_open: false });
+        }
+        let distributor =
+            Distributor { queues: Vec::new(), lent: batch(), copies: batch(), lanes, next: 0, sleepers: 0 };
+        let most_cached = pool.most_cached(TURN).min(buffers / 4 / consumers);
+        let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
+        let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
+        Ok(Consumers { name, ring, sleeps, shared: Arc::new(shared) })
+    }
+}
+
+impl Shared {
+    /// Locks, ignoring poison: packets of a turn that has panicked are handed out in the next one.
+    fn distributor(&self) -> MutexGuard<'_, Distributor> {
+        self.distributor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands out the port's packets, unless another consumer does.
+    fn distribute(&self) {
+        match self.distributor.try_lock() {
+            Ok(mut distributor) => distributor.turn(self),
+            Err(TryLockError::Poisoned(distributor)) => distributor.into_inner().turn(self),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    /// Returns whether no packet waits for a consumer.
+    fn is_empty(&self) -> bool {
+        let distributor = &mut *self.distributor();
+        distributor.lent.is_empty() && distributor.lanes.iter().all(|lane| lane.sender.is_empty())
+    }
+}
+
+impl Distributor {
+    fn turn(&mut self, shared: &Shared) {
+        let mut may_have_more = false;
+        for queue in 0..self.queues.len() {
+            may_have_more = false;
+            for turn in 0..TURNS {
+                if self.queues[queue].recv(&mut self.lent) == 0 && self.lent.is_empty() {
+                    break;
+                }
+                self.hand_out_all(shared);
+                may_have_more = turn + 1 == TURNS;
+            }
+        }
+        if may_have_more {
+            // The port does not interrupt for packets that it has already: another consumer goes on with them.
+            shared.shares.iter().for_each(|share| share.wake.notify());
+        }
+    }
+
+    /// Moves all packets that were received into their consumers' rings. Packets of another pool are copied; those for which
+    /// the pool has no buffer wait for the next turn.
+    fn hand_out_all(&mut self, shared: &Shared) {
+        let Distributor { lent, copies, lanes, next, .. } = self;
+        if lent.is_of(&shared.pool) {
+            return hand_out(shared, lent, lanes, next);
+        }
+        loop {
+            let (copied, too_long) = copies.copy_from(&shared.pool, lent, usize::MAX);
+            shared.shares[0].counters.missed(too_long as u32, 0);
+            if copied == 0 {
+                break;
+            }
+            hand_out(shared, copies, lanes, next);
+        }
+        // Once it is empty, it has this pool again.
+        lent.belongs_to(&shared.pool);
+    }
+
+    /// Ends the interrupts of a consumer that has slept; the others go on sleeping.
+    fn disarm(&mut self) {
+        self.sleepers -= 1;
+        for queue in &mut self.queues {
+            queue.disarm();
+            if self.sleepers > 0 {
+                queue.arm();
+            }
+        }
+    }
+}
+
+/// Moves all packets of a batch of the port's pool into their consumers' rings, and drops those without room.
+fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut usize) {
+    while !batch.is_empty() {
+        let mut taken = 0;
+        // A lane has room for these and the rest of a chain. A port's queue may have replaced the batch by a longer one.
+        while taken < TURN && !batch.is_empty() {
+            let slots = batch.slots();
+            let len = Slot::first_packet(slots);
+            let number = match shared.by {
+                By::Key(key) => share_of(hash(&shared.pool, key, &slots[..len]), lanes.len()),
+                By::Turn => {
+                    *next = (*next + 1) % lanes.len();
+                    *next
+                }
+            };
+            // One that is longer than any chain is dropped.
+            let _ = batch.take().map(|packet| lanes[number].packets.push_packet(packet));
+            taken += len;
+        }
+        for (Lane { sender, packets, is_open }, share) in lanes.iter_mut().zip(&shared.shares) {
+            if packets.is_empty() {
+                continue;
+            }
+            if *is_open && sender.send(packets).slots > 0 {
+                share.wake.notify();
+            }
+            let dropped = packets.slots().iter().filter(|slot| !slot.has_more()).count();
+            if dropped > 0 {
+                share.counters.missed(dropped as u32, 0);
+                while let Some(slot) = packets.pop_slot() {
+                    // SAFETY: the slot ends here, and both batches are of the port's pool.
+                    unsafe { batch.put(&[slot.buf()]) };
+                }
+            }
+        }
+    }
+}
+
+/// Returns the consumer of a hash.
+fn share_of(hash: u32, consumers: usize) -> usize {
+    ((u64::from(hash) * consumers as u64) >> 32) as usize
+}
+
+/// Returns the hash of a packet's flow, whose headers may be in several slots.
+#[inline(always)]
+fn hash(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
+    // SAFETY: it is used with the packet's slots, which are of this pool.
+    let view = unsafe { pool.region().view() };
+    let first = packet.first().map_or(&[][..], |slot| view.bytes(slot));
+    if packet.len() > 1 && first.len() < HEADERS { hash_of_parts(pool, key, packet) } else { key.hash(first) }
+}
+
+#[cold]
+fn hash_of_parts(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
+    let (mut headers, mut len) = ([0; HEADERS], 0);
+    for slot in packet {
+        // SAFETY: as in `hash`.
+        let bytes = unsafe { pool.region().view() }.bytes(slot);
+        let count = bytes.len().min(HEADERS - len);
+        headers[len..len + count].copy_from_slice(&bytes[..count]);
+        len += count;
+    }
+    key.hash(&headers[..len])
+}
+
+impl Wrapper for Consumers {
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
+        let (port, direction, number) = (|| self.name.clone(), "receive", usize::from(queue));
+        let shares = &self.shared.shares;
+        let absent = || Error::no_such_queue(port(), direction, queue, shares.len() as u16);
+        let share = shares.get(number).ok_or_else(absent)?;
+        let events = match self.sleeps {
+            true => Some(events(share)?),
+            false => None,
+        };
+        let mut distributor = self.shared.distributor();
+        let mut end = share.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        if end.is_none() {
+            return Err(Error::queue_taken(port(), direction, queue));
+        }
+        if distributor.queues.is_empty() {
+            let queues = (0..inner.info().rx_queues).map(|queue| inner.rx(queue));
+            distributor.queues = queues.collect::<Result<_>>()?;
+        }
+        distributor.lanes[number].is_open = true;
+        share.wake.want(self.sleeps);
+        let (shared, receiver) = (self.shared.clone(), end.take());
+        Ok(Box::new(Rx::new(ClusterRx { shared, number, receiver, events, is_armed: false })))
+    }
+
+    fn info(&self, inner: Info) -> Info {
+        let consumers = self.shared.shares.len();
+        let description = format!("{}, handed out to {consumers} by {}", inner.description, self.shared.by.name());
+        Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
+    }
+
+    /// Returns the port's, where only packets that a consumer got are received: the others are dropped.
+    fn statistics(&self, mut all: Statistics) -> Statistics {
+        let sum =
+            |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).sum::<u64>();
+        (all.rx_packets, all.rx_bytes) = (sum(QueueCounters::packets), sum(QueueCounters::bytes));
+        all.drops.no_descriptor += sum(QueueCounters::no_descriptor);
+        all
+    }
+
+    fn queue_statistics(&self, inner: QueueStatistics) -> QueueStatistics {
+        let each = |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).collect();
+        let rx_no_descriptor = each(QueueCounters::no_descriptor);
+        QueueStatistics { rx_slots: each(QueueCounters::slots), rx_no_descriptor, ..inner }
+    }
+
+    /// Returns whether the port is, and all consumers have received their packets: the port's last ones are in the rings, or in
+    /// the hands of a distributor, which has the lock.
+    fn is_exhausted(&self, inner: bool) -> bool {
+        inner && self.shared.is_empty()
+    }
+
+    fn reset(&mut self, inner: &mut dyn Device) -> Result<()> {
+        let queues = self.shared.distributor().lanes.iter().filter(|lane| lane.is_open).count();
+        match queues {
+            0 => inner.reset(),
+            _ => Err(Error::queues_in_use(&self.name, queues)),
+        }
+    }
+}
+
+/// Makes the descriptor that a consumer sleeps on: its own event, and later those of the port.
+fn events(share: &Share) -> Result<OwnedFd> {
+    let failed = |error| Error::system("epoll(7)", error);
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    add(&events, share.wake.event()).map_err(failed)?;
+    Ok(events)
+}
+
+/// Adds an event, which may be there already.
+fn add(events: &OwnedFd, event: impl AsFd) -> std::result::Result<(), Errno> {
+    match epoll::add(events, event, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
+        Err(Errno::EXIST) => Ok(()),
+        result => result,
+    }
+}
+
+/// A consumer's receive queue.
+struct ClusterRx {
+    shared: Arc<Shared>,
+    number: usize,
+    /// Returned to its share when this is dropped.
+    receiver: Option<SlotReceiver>,
+    events: Option<OwnedFd>,
+    /// Counted as a sleeper.
+    is_armed: bool,
+}
+
+impl ClusterRx {
+    fn share(&self) -> &Share {
+        &self.shared.shares[self.number]
+    }
+
+    /// Leaves the cluster: packets in the ring are dropped. The last consumer stops the port's queues.
+    fn leave(&mut self) -> Result<()> {
+        let Some(mut receiver) = self.receiver.take() else { return Ok(()) };
+        self.disarm();
+        let distributor = &mut *self.shared.distributor();
+        distributor.lanes[self.number].is_open = false;
+        let share = self.share();
+        // The distributor counts drops, and this has its lock.
+        share.counters.missed(receiver.drain() as u32, 0);
+        *share.receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        if distributor.lanes.iter().any(|lane| lane.is_open) {
+            return Ok(());
+        }
+        let queues = std::mem::take(&mut distributor.queues);
+        queues.into_iter().map(|queue| queue.stop()).fold(Ok(()), Result::and)
+    }
+}
+
+impl RegionRx for ClusterRx {
+    fn pool(&self) -> &Arc<Pool> {
+        &self.shared.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        batch.keep_cached(self.shared.most_cached);
+        let counters = &self.shared.shares[self.number].counters;
+        let Some(receiver) = &mut self.receiver else { return 0 };
+        match receiver.receive_counted(counters, batch) {
+            0 => {
+                self.shared.distribute();
+                receiver.receive_counted(counters, batch)
+            }
+            count => count,
+        }
+    }
+
+    fn buffers(&self) -> usize {
+        self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
+    }
+
+    /// Arms the consumer's own event, and the port's: whichever consumer is woken by the port hands out.
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        let events = self.events.as_ref()?;
+        self.share().wake.arm()?;
+        let shared = self.shared.clone();
+        let distributor = &mut *shared.distributor();
+        let mut queues = distributor.queues.iter_mut();
+        let can_sleep = queues.all(|queue| queue.arm().is_some_and(|event| add(events, event).is_ok()));
+        distributor.sleepers += usize::from(!self.is_armed);
+        self.is_armed = true;
+        if !can_sleep {
+            self.disarm_by(distributor);
+            return None;
+        }
+        self.events.as_ref().map(AsFd::as_fd)
+    }
+
+    fn disarm(&mut self) {
+        if self.is_armed {
+            let shared = self.shared.clone();
+            self.disarm_by(&mut shared.distributor());
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.leave()
+    }
+}
+
+impl ClusterRx {
+    fn disarm_by(&mut self, distributor: &mut Distributor) {
+        self.share().wake.disarm();
+        self.is_armed = false;
+        distributor.disarm();
+    }
+}
+
+impl Drop for ClusterRx {
+    fn drop(&mut self) {
+        // An error of the card is that of its next use.
+        let _ = self.leave();
+    }
+}
+
+/// Opens a port whose packets are handed out in this process, if its name has the options.
+///
+/// # Errors
+/// As opening the port itself, and an [`Error`](linerate_core::Error) of its options.
+pub fn open_cluster(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
+    let Some((consumers, by)) = cluster_of(opening.name)? else { return Ok(None) };
+    let inner = opening.open(&opening.name.without(&[&CLUSTER, &BY]))?;
+    let consumers = Consumers::of(&*inner, consumers, by, &opening.config)?;
+    Ok(Some(Box::new(Cluster::new(&opening.config.name, inner, consumers))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_has_the_name_by_which_it_is_found() {
+        for name in ["flow", "inner", "addresses", "turn"] {
+            assert_eq!(By::named(name).map(By::name), Some(name));
+        }
+        assert!(By::named("no").is_none());
+    }
+}

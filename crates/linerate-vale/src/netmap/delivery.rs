@@ -1,0 +1,435 @@
+//! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
+//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and
+//! counted.
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use linerate_core::batch::{Batch, Copied};
+use linerate_core::error::{Error, Result};
+use linerate_core::event::ArmedEvent;
+use linerate_core::memory::{Pool, View};
+use linerate_core::packet::{Times, timestamp};
+use linerate_core::port::{Config, Drops, MonitorSink, QueueCounters, RegionRx, Rx, RxQueue};
+use linerate_core::slot::Slot;
+
+use super::frames::{CHUNK, Frames};
+use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
+
+/// Fewer packets are copied and handed over one by one: what a loop over many prepares costs more.
+const FEW: u32 = 4;
+
+/// Copies packets to a receiver, which reads them by [`DeliveryRx`].
+pub struct Delivery {
+    pool: Arc<Pool>,
+    longest: usize,
+    offloads: bool,
+    /// Packets get the time of their delivery.
+    timestamps: bool,
+    /// By queue. A sender locks its lane for a batch.
+    lanes: Box<[Lane]>,
+    /// Packets without room, and packets that were too long.
+    full: AtomicU64,
+    too_long: AtomicU64,
+    /// Packets from the port itself that were too short for the switch to decide on.
+    too_short: AtomicU64,
+}
+
+struct Lane {
+    entry: Mutex<Entry>,
+    receiver: Mutex<Option<SlotReceiver>>,
+    wake: ArmedEvent,
+}
+
+/// A receiver with its own way to take packets, on their sender's thread.
+pub trait Recipient: Send {
+    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is
+    /// unfinished, or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
+    fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, RecipientCounts);
+
+    /// Copies all packets of a batch, and clears it.
+    fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
+
+    /// Tells the receiver of packets without room, and of packets that were too long.
+    fn dropped(&mut self, full: u64, too_long: u64);
+
+    /// Publishes the copied packets to the receiver. Returns whether it sleeps and is still to be woken
+    /// ([`wake`](Recipient::wake)).
+    fn publish(&mut self) -> bool;
+
+    /// Wakes the receiver if it sleeps.
+    fn wake(&mut self);
+}
+
+/// Counts of one call of a recipient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecipientCounts {
+    pub packets: usize,
+    pub slots: usize,
+    pub bytes: usize,
+    /// Packets without room.
+    pub missed: u64,
+}
+
+impl RecipientCounts {
+    /// Counts one packet.
+    #[inline(always)]
+    pub fn add(&mut self, slots: usize, bytes: usize) {
+        (self.packets, self.slots, self.bytes) = (self.packets + 1, self.slots + slots, self.bytes + bytes);
+    }
+}
+
+/// The sender's side of a lane: copies in buffers of the receiver's region, then slots in a channel; or a recipient.
+struct Entry {
+    sender: SlotSender,
+    recipient: Option<Box<dyn Recipient>>,
+    copies: Batch,
+    times: Times,
+    /// A receiver has the queue.
+    open: bool,
+    /// Counters for packets of a recipient, which are the receiver's.
+    counters: Arc<QueueCounters>,
+}
+
+impl Delivery {
+    pub fn new(config: &Config) -> Result<Delivery> {
+        let lane = || {
+            let (sender, receiver) = slot_channel(&config.pool, config.ring());
+            let entry = Entry {
+                sender,
+                recipient: None,
+                copies: Batch::with_capacity(CHUNK),
+                times: Times::default(),
+                open: false,
+                counters: Arc::default(),
+            };
+            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()? })
+        };
+        Ok(Delivery {
+            pool: config.pool.clone(),
+            longest: config.options.max_frame,
+            offloads: config.options.offloads,
+            timestamps: config.options.timestamps,
+            lanes: (0..config.options.rx_queues).map(|_| lane()).collect::<Result<_>>()?,
+            full: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+            too_short: AtomicU64::new(0),
+        })
+    }
+
+    pub fn drops(&self) -> Drops {
+        let [no_descriptor, oversize, undersize] =
+            [&self.full, &self.too_long, &self.too_short].map(|counter| counter.load(Ordering::Relaxed));
+        Drops { no_descriptor, oversize, undersize, ..Drops::default() }
+    }
+
+    /// Counts packets from the port that were shorter than an Ethernet header.
+    #[cold]
+    pub fn count_too_short(&self, packets: u64) {
+        self.too_short.fetch_add(packets, Ordering::Relaxed);
+    }
+
+    fn lane(&self, queue: usize) -> Option<&Lane> {
+        self.lanes.get(queue.checked_rem(self.lanes.len())?)
+    }
+
+    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room. Returns whether the receiver
+    /// is still to be woken, by [`wake`](Delivery::wake).
+    #[inline]
+    pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) -> bool {
+        // A port without receive queues takes no packets.
+        let Some(lane) = self.lane(queue) else { return false };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entry.open {
+            return false;
+        }
+        let (mut full, mut too_long) = (0, 0);
+        entry.copies.is_of(&self.pool);
+        let mut time = entry.time(self, wanted.count_ones() as usize);
+        if wanted.count_ones() < FEW
+            && entry.recipient.is_none()
+            && time.is_none()
+            && let Some(slots) = frames.plain()
+        {
+            (wanted, full) = entry.copy_few(&self.pool, frames.view, self.longest, wanted, slots);
+        }
+        while wanted != 0 {
+            wanted = match (&mut entry.recipient, frames.plain()) {
+                (Some(recipient), _) => {
+                    let (left, taken) = recipient.take(frames, wanted, self.longest);
+                    full += count(&entry.counters, taken);
+                    left
+                }
+                (None, Some(slots)) => {
+                    let one = |n: usize| std::slice::from_ref(&slots[n]);
+                    // SAFETY: the copies are of this pool (above), and the packets of the frames' region.
+                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one) }
+                }
+                (None, None) => {
+                    let packet = |n| frames.slots(n);
+                    // SAFETY: as above.
+                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, packet) }
+                }
+            };
+            full += entry.flush(&mut time);
+            if wanted == 0 {
+                break;
+            }
+            // The next packet is a chain, unfinished, or too long, or no buffer is free for it.
+            let slots = frames.slots(wanted.trailing_zeros() as usize);
+            wanted &= wanted - 1;
+            // SAFETY: the frames' slots are of their pool.
+            let copied =
+                unsafe { entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
+            match copied {
+                Copied::Whole => {}
+                Copied::NoBuffer => full += 1,
+                Copied::TooLong => too_long += 1,
+            }
+            full += entry.flush(&mut time);
+        }
+        if full + too_long > 0 {
+            self.dropped(entry, full, too_long);
+        }
+        match &mut entry.recipient {
+            Some(recipient) => recipient.publish(),
+            None => {
+                lane.wake.notify();
+                false
+            }
+        }
+    }
+
+    /// Counts packets without room, and packets that were too long.
+    #[cold]
+    fn dropped(&self, entry: &mut Entry, full: u64, too_long: u64) {
+        self.full.fetch_add(full, Ordering::Relaxed);
+        self.too_long.fetch_add(too_long, Ordering::Relaxed);
+        if let Some(recipient) = &mut entry.recipient {
+            recipient.dropped(full, too_long);
+        }
+    }
+
+    /// Wakes a queue's receiver, after calls of [`deliver`](Delivery::deliver) that have not.
+    #[cold]
+    pub fn wake(&self, queue: usize) {
+        let Some(lane) = self.lane(queue) else { return };
+        if let Some(recipient) = &mut lane.entry.lock().unwrap_or_else(PoisonError::into_inner).recipient {
+            recipient.wake();
+        }
+    }
+}
+
+impl Delivery {
+    /// Gives a queue's packets to `recipient` until the queue is dropped, beginning with those that wait in the queue.
+    pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
+        let Some(lane) = self.lane(number.into()) else { return };
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut batch, mut missed) = (Batch::with_capacity(CHUNK), 0);
+        while queue.recv(&mut batch) > 0 {
+            // The queue has counted these.
+            missed += recipient.take_all(&mut batch).missed;
+        }
+        recipient.publish();
+        recipient.wake();
+        entry.recipient = Some(recipient);
+        self.dropped(entry, missed, 0);
+    }
+}
+
+/// Takes copies for a monitor.
+impl MonitorSink for Delivery {
+    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
+        if !copies.is_of(&self.pool) {
+            return false;
+        }
+        // SAFETY: it is used with the packet's slots, which are of that pool.
+        let view = unsafe { theirs.region().view() };
+        // SAFETY: as above, and the copies are of this pool.
+        let is_short =
+            |copies: &mut Batch| unsafe { copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 };
+        let careful = |copies: &mut Batch| {
+            // SAFETY: as above.
+            unsafe { copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) }
+        };
+        let is_copied = is_short(copies) || careful(copies) == Copied::Whole;
+        if is_copied && let Some(time) = timestamp(&packet[0], view) {
+            copies.stamp_last(time);
+        }
+        is_copied
+    }
+
+    /// Hands over the copies. Packets without room, and `missing` more, count as dropped.
+    fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
+        if let Some(lane) = self.lane(queue) {
+            let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut entry.recipient {
+                // The queue has no monitor, so that nothing is missing.
+                _ if !entry.open => return copies.clear(),
+                Some(recipient) => {
+                    self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
+                    recipient.publish();
+                    recipient.wake();
+                }
+                None => {
+                    if let Some(time) = entry.time(self, copies.len()) {
+                        copies.stamp_from(time);
+                    }
+                    entry.sender.send(copies);
+                    lane.wake.notify();
+                }
+            }
+        }
+        let full = copies.packets().count() as u64 + missing;
+        copies.clear();
+        if full > 0 {
+            self.full.fetch_add(full, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Adds a recipient's counts to the queue's; returns the number of packets without room.
+#[inline(always)]
+fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
+    counters.moved_packets(taken.packets, taken.slots, taken.bytes);
+    taken.missed
+}
+
+impl Entry {
+    /// Returns the time of `count` packets that are copied now, if they get one here. A recipient gives them one itself.
+    #[inline(always)]
+    fn time(&mut self, delivery: &Delivery, count: usize) -> Option<u64> {
+        (delivery.timestamps && self.recipient.is_none()).then(|| self.times.take(count))
+    }
+
+    /// Copies packets in one slot each, and hands each over, until one is unfinished or longer than `longest`, or no buffer is
+    /// free. Returns the bits that are left, and the number of packets without room.
+    #[inline(always)]
+    fn copy_few(
+        &mut self,
+        pool: &Pool,
+        theirs: View<'_>,
+        longest: usize,
+        mut wanted: u64,
+        slots: &[Slot],
+    ) -> (u64, u64) {
+        let (longest, mut full) = (longest.min(pool.region().room()), 0);
+        // SAFETY: it is used with slots that are made for buffers of this pool.
+        let ours = unsafe { pool.region().view() };
+        while wanted != 0 {
+            let slot = &slots[wanted.trailing_zeros() as usize];
+            if slot.whole_len() > longest {
+                break;
+            }
+            let Some(buf) = self.copies.take_buffer() else { break };
+            // SAFETY: the buffer was taken for this copy.
+            let copy = unsafe { theirs.copy(slot, ours, buf) };
+            if !self.sender.send_slot(pool, &copy) {
+                // SAFETY: the copy ends here.
+                unsafe { self.copies.put(&[buf]) };
+                full += 1;
+            }
+            wanted &= wanted - 1;
+        }
+        (wanted, full)
+    }
+
+    /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
+    /// number.
+    #[inline(always)]
+    fn flush(&mut self, time: &mut Option<u64>) -> u64 {
+        if self.copies.is_empty() {
+            return 0;
+        }
+        if let Some(time) = time {
+            *time = self.copies.stamp_from(*time);
+        }
+        if let Some(recipient) = &mut self.recipient {
+            return count(&self.counters, recipient.take_all(&mut self.copies));
+        }
+        self.sender.send(&mut self.copies);
+        if self.copies.is_empty() {
+            return 0;
+        }
+        let left = self.copies.packets().count() as u64;
+        self.copies.clear();
+        left
+    }
+}
+
+/// Receives the copies of a lane.
+pub struct DeliveryRx {
+    delivery: Arc<Delivery>,
+    queue: usize,
+    /// Returned to the lane when this is dropped.
+    receiver: Option<SlotReceiver>,
+    counters: Arc<QueueCounters>,
+}
+
+impl DeliveryRx {
+    /// Takes the receiving end of a lane.
+    ///
+    /// # Errors
+    /// [`ErrorKind::QueueTaken`](linerate_core::ErrorKind::QueueTaken) while another queue has it.
+    pub fn new(
+        delivery: &Arc<Delivery>,
+        config: &Config,
+        queue: u16,
+        counters: Arc<QueueCounters>,
+    ) -> Result<Rx<DeliveryRx>> {
+        let lane = &delivery.lanes[usize::from(queue)];
+        let receiver = lane.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receiver) = receiver else {
+            return Err(Error::queue_taken(&config.name, "receive", queue));
+        };
+        lane.wake.want(config.options.interrupts.is_some());
+        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        (entry.open, entry.counters) = (true, counters.clone());
+        Ok(Rx::new(DeliveryRx { delivery: delivery.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
+    }
+
+    fn lane(&self) -> &Lane {
+        &self.delivery.lanes[self.queue]
+    }
+}
+
+impl RegionRx for DeliveryRx {
+    #[inline(always)]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.delivery.pool
+    }
+
+    #[inline(always)]
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        self.receiver.as_mut().map_or(0, |receiver| receiver.receive_counted(&self.counters, batch))
+    }
+
+    fn buffers(&self) -> usize {
+        // The sender's cached buffers count as the queue's, since its packets are copied into them.
+        let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.lane().wake.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.lane().wake.disarm();
+    }
+}
+
+impl Drop for DeliveryRx {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.open = false;
+        (entry.recipient, entry.counters) = (None, Arc::default());
+        // No packet is copied without a receiver, so that the buffers are not needed.
+        entry.copies = Batch::with_capacity(CHUNK);
+        receiver.drain();
+        *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+    }
+}

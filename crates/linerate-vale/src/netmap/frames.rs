@@ -1,0 +1,111 @@
+//! Packets of a batch whose destinations are decided together.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use linerate_core::memory::{Pool, View};
+use linerate_core::slot::Slot;
+
+/// The most packets of one decision: the bits of a word.
+pub const CHUNK: usize = 64;
+
+/// Packets that came in together, as the bytes of their first buffers, which have the headers.
+pub struct Frames<'a> {
+    pub(in crate::netmap) pool: &'a Arc<Pool>,
+    pub(in crate::netmap) view: View<'a>,
+    slots: &'a [Slot],
+    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`; `None` if each packet has one slot.
+    starts: Option<&'a Starts>,
+    len: usize,
+}
+
+/// The first slots of a chunk's packets, and the end of the last one.
+pub(in crate::netmap) type Starts = [u32; CHUNK + 1];
+
+/// Finds the starts of the first packets; returns their number.
+#[cold]
+fn find_starts(slots: &[Slot], starts: &mut Starts) -> usize {
+    let (mut len, ends) = (0, slots.iter().enumerate().filter(|(_, slot)| !slot.has_more()));
+    starts[0] = 0;
+    for (last, _) in ends.take(CHUNK) {
+        len += 1;
+        starts[len] = last as u32 + 1;
+    }
+    len
+}
+
+impl<'a> Frames<'a> {
+    /// Takes the first packets of these slots. `starts` is a place for their starts.
+    #[inline(always)]
+    pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>, starts: &'a mut Starts) -> Frames<'a> {
+        let first = &slots[..slots.len().min(CHUNK)];
+        let has_chains = first.iter().fold(false, |any, slot| any | slot.has_more());
+        let len = if has_chains { find_starts(slots, starts) } else { first.len() };
+        // SAFETY: it is used with these slots, which are of this pool.
+        let view = unsafe { pool.region().view() };
+        Frames { pool, view, slots, starts: has_chains.then_some(starts), len }
+    }
+
+    /// Returns the number of packets.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)] // at least one
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the number of slots.
+    pub(in crate::netmap) fn slot_count(&self) -> usize {
+        self.starts.map_or(self.len, |starts| starts[self.len] as usize)
+    }
+
+    /// Returns the slots, if each is a packet.
+    #[inline(always)]
+    pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
+        self.starts.is_none().then(|| &self.slots[..self.len])
+    }
+
+    /// Returns the slots of packet `n`.
+    #[inline(always)]
+    pub(in crate::netmap) fn slots(&self, n: usize) -> &[Slot] {
+        match self.starts {
+            None => &self.slots[n..=n],
+            Some(starts) => &self.slots[starts[n] as usize..starts[n + 1] as usize],
+        }
+    }
+
+    /// Returns the bytes of packet `n`, if it is finished and in one slot.
+    #[inline(always)]
+    pub(crate) fn whole(&self, n: usize) -> Option<&[u8]> {
+        let slot = &self.slots(n)[0];
+        (slot.whole_len() == slot.len()).then(|| self.view.bytes(slot))
+    }
+
+    /// Returns the slots of packet `n`, and their pool.
+    pub(crate) fn packet(&self, n: usize) -> (&[Slot], &Arc<Pool>) {
+        (self.slots(n), self.pool)
+    }
+
+    /// Returns the bytes of packet `n` that are in its first buffer.
+    ///
+    /// # Panics
+    /// If there is no such packet.
+    #[inline(always)]
+    pub fn get(&self, n: usize) -> &[u8] {
+        self.view.bytes(&self.slots(n)[0])
+    }
+
+    /// Returns whether a switch may learn the source address of packet `n`.
+    ///
+    /// # Panics
+    /// If there is no such packet.
+    #[inline(always)]
+    pub fn is_learned_from(&self, n: usize) -> bool {
+        !self.slots(n)[0].is_unlearned()
+    }
+
+    /// Returns an iterator over the packets, in order.
+    #[inline(always)]
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len).map(|n| self.get(n))
+    }
+}

@@ -1,0 +1,248 @@
+//! A channel of slots of one pool: whole packets, from one thread to another.
+//!
+//! Slots enter and leave only through a batch of the channel's pool. Both ends compare the pools: a batch of another pool passes
+//! nothing. The counted calls are for queues behind [`Rx`](linerate_core::port::Rx) and [`Tx`](linerate_core::port::Tx), which have compared
+//! them already; there a packet that is alone passes without a second comparison, which debug builds make.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use linerate_core::batch::Batch;
+use linerate_core::memory::Pool;
+use linerate_core::port::QueueCounters;
+use linerate_core::slot::Slot;
+
+use super::channel::{Receiver, Sender, channel};
+
+/// The sending end.
+pub struct SlotSender {
+    words: Sender<u64>,
+    pool: Arc<Pool>,
+}
+
+/// The receiving end.
+pub struct SlotReceiver {
+    words: Receiver<u64>,
+    pool: Arc<Pool>,
+}
+
+/// Slots that were moved, and the packets and bytes in them.
+#[derive(Default)]
+pub struct Moved {
+    pub slots: usize,
+    pub packets: usize,
+    pub bytes: usize,
+}
+
+/// Makes a channel for `len` slots of `pool`; `len` is a power of two.
+pub fn slot_channel(pool: &Arc<Pool>, len: usize) -> (SlotSender, SlotReceiver) {
+    let (sender, receiver) = channel(len);
+    (SlotSender { words: sender, pool: pool.clone() }, SlotReceiver { words: receiver, pool: pool.clone() })
+}
+
+impl SlotReceiver {
+    /// Returns whether slots of the channel may enter this batch.
+    #[inline(always)]
+    fn may_fill(&self, batch: &Batch) -> bool {
+        batch.is_already_of(&self.pool)
+    }
+
+    /// Returns the number of slots that wait in the channel.
+    pub fn waiting(&self) -> usize {
+        self.words.waiting()
+    }
+
+    /// Moves slots out of the channel until the batch is full, and further to the end of a packet.
+    #[inline(always)]
+    pub fn receive(&mut self, batch: &mut Batch) -> Moved {
+        let mut sums = Moved::default();
+        if !self.may_fill(batch) {
+            return sums;
+        }
+        loop {
+            // SAFETY: the channel stores slots of the batch's pool, which their sender has given up. None that was there is read.
+            let (space, count) = unsafe {
+                let space = batch.space();
+                let count = self.words.receive(Slot::words_mut(space));
+                (space, count)
+            };
+            if count == 0 {
+                return sums;
+            }
+            let moved = counted(&space[..count]);
+            let has_chains = moved.packets < count;
+            // SAFETY: they were just written there.
+            unsafe { batch.appended(count, has_chains) };
+            sums = Moved {
+                slots: sums.slots + count,
+                packets: sums.packets + moved.packets,
+                bytes: sums.bytes + moved.bytes,
+            };
+            if !has_chains || !batch.ends_in_chain() {
+                return sums;
+            }
+        }
+    }
+
+    /// Receives into a batch that a queue's shell has compared, and counts the packets. Returns the number of slots.
+    #[inline(always)]
+    pub fn receive_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
+        // A packet alone, since the packets in a channel are whole. What a loop over many prepares costs more than it does.
+        if self.words.available() == 1 && self.receive_one(counters, batch, |_| true) {
+            return 1;
+        }
+        self.receive_many(counters, batch)
+    }
+
+    #[inline(never)]
+    fn receive_many(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
+        if batch.has_room_for_one() && self.receive_one(counters, batch, |word| !Slot::continues(word)) {
+            return 1;
+        }
+        let moved = self.receive(batch);
+        if moved.slots > 0 {
+            counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        }
+        moved.slots
+    }
+
+    /// Receives a packet of one slot, if there is one, and room, and the slot's word is such a packet's.
+    #[inline(always)]
+    fn receive_one(
+        &mut self,
+        counters: &QueueCounters,
+        batch: &mut Batch,
+        is_packet: impl FnOnce(u64) -> bool,
+    ) -> bool {
+        debug_assert!(self.may_fill(batch), "a slot of another pool enters a batch");
+        // SAFETY: it is only written.
+        let Some(place) = (unsafe { batch.place() }) else { return false };
+        let Some(word) = self.words.receive_one_if(is_packet) else { return false };
+        // SAFETY: as in `receive`; the queue's shell has compared the pools.
+        *place = unsafe { Slot::of_word(word) };
+        counters.moved_packets(1, 1, place.len());
+        // SAFETY: it was just written.
+        unsafe { batch.appended(1, false) };
+        true
+    }
+
+    /// Frees all slots that wait in the channel. Returns the number of packets.
+    pub fn drain(&mut self) -> usize {
+        let (mut batch, mut packets) = (Batch::new(), 0);
+        batch.is_of(&self.pool);
+        loop {
+            let moved = self.receive(&mut batch);
+            if moved.slots == 0 {
+                return packets;
+            }
+            packets += moved.packets;
+            batch.clear();
+        }
+    }
+}
+
+impl SlotSender {
+    /// Returns whether slots of this batch may enter the channel.
+    #[inline(always)]
+    fn may_take(&self, batch: &Batch) -> bool {
+        batch.is_already_of(&self.pool)
+    }
+
+    /// Returns whether all slots were received.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Moves whole packets into the channel, the first ones that fit.
+    #[inline(always)]
+    pub fn send(&mut self, batch: &mut Batch) -> Moved {
+        if !self.may_take(batch) {
+            return Moved::default();
+        }
+        let slots = batch.slots();
+        let mut count = slots.len().min(self.words.free(slots.len()));
+        while count > 0 && slots[count - 1].has_more() {
+            count -= 1;
+        }
+        let moved = counted(&slots[..count]);
+        self.words.send(Slot::words(&slots[..count]));
+        batch.sent(count);
+        moved
+    }
+
+    /// Moves a packet of one slot of `pool`, the channel's own, into the channel; returns whether it fits.
+    #[inline(always)]
+    pub fn send_slot(&mut self, pool: &Pool, slot: &Slot) -> bool {
+        debug_assert!(std::ptr::eq(pool, &*self.pool), "a slot of another pool enters a channel");
+        self.words.send_one(slot.word())
+    }
+
+    /// Sends from a batch that a queue's shell has compared, and counts the packets. Returns the number of slots.
+    #[inline(always)]
+    pub fn send_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
+        // As in `receive_counted`.
+        if batch.len() == 1
+            && let Some(slot) = batch.first().filter(|slot| !slot.has_more())
+        {
+            debug_assert!(self.may_take(batch), "a slot of another pool enters a channel");
+            if !self.words.send_one(slot.word()) {
+                return 0;
+            }
+            counters.moved_packets(1, 1, slot.len());
+            batch.sent_all();
+            return 1;
+        }
+        self.send_many(counters, batch)
+    }
+
+    #[inline(never)]
+    fn send_many(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
+        let moved = self.send(batch);
+        counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        moved.slots
+    }
+}
+
+/// Counts slots, and the packets and bytes in them.
+#[inline(always)]
+pub fn counted(slots: &[Slot]) -> Moved {
+    // A loop over many prepares more than one packet costs.
+    if let [slot] = slots {
+        return Moved { slots: 1, packets: usize::from(!slot.has_more()), bytes: slot.len() };
+    }
+    slots.iter().fold(Moved { slots: slots.len(), ..Moved::default() }, |sums, slot| Moved {
+        packets: sums.packets + usize::from(!slot.has_more()),
+        bytes: sums.bytes + slot.len(),
+        ..sums
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_core::memory::{PageSize, Pages, Region, RegionOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_of_another_pool_passes_nothing() {
+        let pool = || {
+            let pages = Pages::Only(PageSize::Ordinary);
+            Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None }).unwrap())
+        };
+        let (ours, theirs) = (pool(), pool());
+        let (mut sender, mut receiver) = slot_channel(&ours, 64);
+        let counters = QueueCounters::default();
+        let (mut own, mut other) = (Batch::new(), Batch::new());
+        for count in [1, 5] {
+            assert_eq!((own.alloc(&ours, count, 60), other.alloc(&theirs, count, 60)), (count, count));
+            assert_eq!((sender.send(&mut other).slots, other.len()), (0, count));
+            assert_eq!(sender.send_counted(&counters, &mut own), count);
+            other.clear();
+            assert_eq!((receiver.receive(&mut other).slots, receiver.waiting()), (0, count));
+            assert_eq!(receiver.receive_counted(&counters, &mut own), count);
+            own.clear();
+        }
+        drop((own, other));
+        assert_eq!((ours.available(), theirs.available()), (64, 64));
+    }
+}

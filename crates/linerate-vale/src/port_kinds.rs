@@ -1,0 +1,173 @@
+//! Ports in memory, and interfaces under netmap's names: in this process, or where another one serves them.
+
+use linerate_core::error::Result;
+use linerate_core::port::{
+    Address, Behind, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, QUEUES, RING, TIMESTAMPS,
+};
+use linerate_kernel::XDP;
+
+use crate::netmap::open_cluster;
+use crate::netmap::{Monitor, Pipe, Side, ValePort, cluster_of};
+use crate::share::{self, ClusterRequest, OpenRequest, RingCounts, ServedPort};
+
+/// `X{N` and `X}N`
+pub static PIPE: PortKind = PortKind {
+    about: Description {
+        form: Form::PIPE,
+        options: &[QUEUES, RING, MTU, OFFLOADS],
+        feature: "netmap",
+        example: "X{1",
+        what: "an end of a pipe; X}1 is the other",
+        page: "netmap.md",
+        no_link: "is the pipe's other end open?",
+        behind: Behind::Memory,
+        may_be_served: true,
+        ..Description::new("pipe", Address::Checked(check_pipe))
+    },
+    open: &open_pipe,
+};
+
+fn check_pipe(name: &str) -> std::result::Result<(), &'static str> {
+    let is_number = |id: &str| !id.is_empty() && id.len() <= 5 && id.bytes().all(|c| c.is_ascii_digit());
+    match name.split_once(['{', '}']).is_some_and(|(parent, id)| !parent.is_empty() && is_number(id)) {
+        true => Ok(()),
+        false => Err("an end of a pipe is called X{N or X}N, where N is a number"),
+    }
+}
+
+fn open_pipe(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name.short();
+    // Between a pipe's ends is no server that could note times.
+    let untimed = OpenRequest { timestamps: false, ..request(&opening, name) };
+    if let Some(port) = find_served(&opening, untimed)? {
+        return Ok(port);
+    }
+    let side = if name.contains('{') { Side::Master } else { Side::Slave };
+    Ok(Box::new(Pipe::open(&name.replace('}', "{"), side, opening.config)?))
+}
+
+/// `valeS:P`
+pub static VALE: PortKind = PortKind {
+    about: Description {
+        form: Form::VALE,
+        options: DELIVERED,
+        example: "vale0:a",
+        what: "a port of a switch (netmap's VALE)",
+        address: Address::Text,
+        maturity: Maturity::Others,
+        hands_out: true,
+        prefix: "vale",
+        ..PIPE.about
+    },
+    open: &open_vale,
+};
+
+fn open_vale(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
+    // A switch drops packets while a receiver has no processor, so its ring is longer.
+    let is_usual = opening.config.options.ring.is_none();
+    let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
+    let wanted = OpenRequest { rings, cluster: cluster(&opening)?, ..request(&opening, name.short()) };
+    if let Some(port) = find_served(&opening, wanted)? {
+        return Ok(port);
+    }
+    if let Some(port) = open_cluster(&opening)? {
+        return Ok(port);
+    }
+    let switch = name.short().split(':').next().unwrap_or_default();
+    Ok(Box::new(ValePort::open(switch, name.rest(), opening.config)?))
+}
+
+/// `netmap:IF` and `netmap:IF-Q`
+pub static NETMAP: PortKind = PortKind {
+    about: Description {
+        example: "netmap:eth0",
+        what: "an interface under netmap's name",
+        page: "netmap.md",
+        form: Form::NETMAP,
+        address: Address::Checked(check_interface),
+        prefix: "netmap",
+        feature: "netmap",
+        may_be_served: true,
+        hands_out: true,
+        ..XDP.about
+    },
+    open: &open_netmap,
+};
+
+fn check_interface(name: &str) -> std::result::Result<(), &'static str> {
+    let name = name.trim_start_matches("netmap:");
+    if name.ends_with('*') {
+        return Err("that is two ports: netmap:IF, and netmap:IF^ for the host's stack");
+    }
+    match name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
+        true => Err("it needs the name of an interface, as netmap:eth0"),
+        false => Ok(()),
+    }
+}
+
+fn open_netmap(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let wanted = OpenRequest { cluster: cluster(&opening)?, ..request(&opening, opening.name.rest()) };
+    if let Some(port) = find_served(&opening, wanted)? {
+        return Ok(port);
+    }
+    match open_cluster(&opening)? {
+        Some(port) => Ok(port),
+        None => (XDP.open)(opening),
+    }
+}
+
+/// `X+r`, `X+t` and `X+rt`
+pub static MONITOR: PortKind = PortKind {
+    about: Description {
+        form: Form::Monitor,
+        options: DELIVERED,
+        example: "vale0:a+rt",
+        what: "a monitor: copies of what another port receives and sends",
+        address: Address::Text,
+        may_be_served: false,
+        prefix: "monitor",
+        ..PIPE.about
+    },
+    open: &open_monitor,
+};
+
+fn open_monitor(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    let name = opening.name;
+    let (receive, transmit) =
+        name.monitored().map_or((true, true), |monitored| (monitored.receive, monitored.transmit));
+    if name.monitors_served() {
+        let port = name.rest().trim_start_matches("netmap:");
+        let wanted = OpenRequest { monitor_rx: receive, monitor_tx: transmit, ..request(&opening, port) };
+        if let Some(port) = find_served(&opening, wanted)? {
+            return Ok(port);
+        }
+    }
+    Ok(Box::new(Monitor::open(name.rest(), receive, transmit, opening.config)?))
+}
+
+/// The options of ports whose senders deliver packets.
+const DELIVERED: &[linerate_core::port::PortOption] = &[QUEUES, RING, MTU, OFFLOADS, TIMESTAMPS];
+
+/// Default length of a receive ring at a switch of another process, which drops what does not fit. A scheduler may take
+/// the processor for two ticks, 8 ms at 250 Hz: at 1 Mpps that are 8,000 packets.
+const RECEIVED: u32 = 8192;
+
+/// Returns a request for a server's port of this name.
+fn request(opening: &Opening<'_>, name: &str) -> OpenRequest {
+    let timestamps = opening.config.options.timestamps;
+    OpenRequest { name: name.to_string(), timestamps, ..OpenRequest::default() }
+}
+
+fn cluster(opening: &Opening<'_>) -> Result<Option<ClusterRequest>> {
+    Ok(cluster_of(opening.name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() }))
+}
+
+/// Opens a port that another process serves, if one does.
+fn find_served(opening: &Opening<'_>, wanted: OpenRequest) -> Result<Option<Box<dyn Device>>> {
+    if opening.config.options.local {
+        return Ok(None);
+    }
+    let port = ServedPort::find(&share::folder(), wanted, opening.config.clone())?;
+    Ok(port.map(|port| Box::new(port) as Box<dyn Device>))
+}

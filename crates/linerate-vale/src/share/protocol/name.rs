@@ -1,0 +1,31 @@
+//! Names of ports, and of the sockets at which they are served.
+
+use std::path::{Path, PathBuf};
+
+use linerate_core::error::{Error, Result};
+use linerate_core::port::is_vale;
+
+/// Returns where a port is served: at a socket in `folder` with the name of its switch or interface.
+///
+/// # Errors
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if that is no file directly in the folder.
+pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
+    let base = base(name);
+    if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
+        let why =
+            "a switch or an interface has a name of letters, digits and signs, without '/' and without '.' in front";
+        return Err(Error::bad_name(name.escape_default().to_string(), why.to_string()));
+    }
+    Ok(folder.join(base))
+}
+
+/// Returns the name of the pipe that a name belongs to, and which end it names.
+pub fn pipe_of(name: &str) -> (String, usize) {
+    (name.replace('}', "{"), usize::from(name.contains('}')))
+}
+
+/// Returns the name of a port's socket: its switch, or its interface.
+pub fn base(name: &str) -> &str {
+    let end = |c: char| if is_vale(name) { c == ':' } else { "{}^/*+".contains(c) };
+    name.split(end).next().unwrap_or(name)
+}

@@ -1,0 +1,185 @@
+//! Connections: their limits, and waiting for their ends.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_core::error::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::State;
+use super::quota::has_room;
+use super::request_handler::RequestHandler;
+use super::served::for_programs;
+use crate::share::protocol::connection::Connection;
+use crate::share::protocol::layout::RingCounts;
+use crate::share::protocol::lock;
+use crate::share::protocol::message::Reply;
+use crate::share::protocol::socket::is_trusted;
+
+/// Descriptors that a connection can make the server hold: the connection itself, its memory, eventfds, and those of a
+/// few queues. A port of more queues counts as several connections.
+const DESCRIPTORS_EACH: usize = 16;
+const RINGS_INCLUDED: usize = 8;
+/// The reason of a refusal without room.
+const FULL: &str = "the server has no room for more connections (ulimit -n; half for one user, some only for managers; a port of many rings counts as several)";
+/// The most connections, each of which has a thread.
+const MOST_CONNECTIONS: usize = 4096;
+
+/// How long the next client waits for an ended one to leave its port.
+const LEAVING: Duration = Duration::from_secs(1);
+/// How long a request waits for a client whose end is not visible yet: the kernel reports the end of a process before
+/// it closes the descriptors, and netmap's own tests continue at once.
+const ENDING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 100 });
+
+/// A connection, its thread, and its program's user.
+pub(super) struct Connected {
+    pub(super) connection: Arc<Connection>,
+    pub(super) thread: JoinHandle<()>,
+    pub(super) user: u32,
+    /// The number of connections that it counts as.
+    pub(super) places: usize,
+}
+
+/// A reserve descriptor. If there is no other, it is closed, so that a client is accepted and refused instead of
+/// waiting.
+pub(super) struct Spare(Option<fs::File>);
+
+impl Spare {
+    pub(super) fn new() -> Spare {
+        Spare(fs::File::open("/dev/null").ok())
+    }
+
+    pub(super) fn refuse(&mut self, listener: &OwnedFd) {
+        if self.0.take().is_some()
+            && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+        {
+            refuse(&Connection::new(socket), "the server has no descriptor left (ulimit -n)");
+        } else {
+            // Another thread has taken the descriptor.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.0 = fs::File::open("/dev/null").ok();
+    }
+}
+
+/// The error of a server without room for another client: there may be later.
+fn full(why: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Exhausted, "", why).with_source(Errno::AGAIN)
+}
+
+/// Refuses a client that has sent no request yet.
+pub(super) fn refuse(connection: &Connection, why: &str) {
+    let _ = connection.send(&Reply::Refused(full(why.to_string())), &[]);
+}
+
+impl State {
+    pub(super) fn begin(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
+        let number = state.next.fetch_add(1, Ordering::Relaxed);
+        let Ok((user, process)) = connection.peer() else { return };
+        let (its_state, its_connection) = (state.clone(), connection.clone());
+        // The thread waits for this lock until it is in the list.
+        let mut connections = lock(&state.connections);
+        let [count, of_user] = places(&connections, user);
+        if !has_room(most_connections(), 1, count, of_user, is_trusted(user)) {
+            drop(connections);
+            return refuse(&connection, FULL);
+        }
+        let serve = move || {
+            RequestHandler { state: its_state, connection: its_connection, number, user, process, only }.serve()
+        };
+        match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
+            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, places: 1 })),
+            Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn forget(&self, number: u64) {
+        let its = lock(&self.connections).remove(&number);
+        self.gone.notify_all();
+        drop(its);
+    }
+
+    /// Counts a port with many rings as several connections, since each receive ring has a descriptor.
+    pub(super) fn make_room(&self, number: u64, rings: &RingCounts) -> Result<()> {
+        let mut connections = lock(&self.connections);
+        let Some(own) = connections.get(&number) else {
+            return Ok(()); // in tests
+        };
+        let (user, has) = (own.user, own.places);
+        let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
+        let [count, of_user] = places(&connections, user);
+        if !has_room(most_connections(), wants, count - has, of_user - has, is_trusted(user)) {
+            return Err(full(FULL));
+        }
+        if let Some(own) = connections.get_mut(&number) {
+            own.places = wants;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the server has no connections, and neither persistent nor attached ports. If the server
+    /// `is_lost`, such ports do not keep it.
+    pub(super) fn is_idle(&self, is_lost: bool) -> bool {
+        let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.persistent).is_empty();
+        lock(&self.connections).is_empty() && (is_lost || !is_kept())
+    }
+
+    /// Waits until the user's clients that have closed ports or have ended have left them, so that the next request
+    /// finds the ports free. The wait is at most [`LEAVING`].
+    pub(super) fn settle(&self, user: u32) {
+        let begin = Instant::now();
+        loop {
+            let connections = lock(&self.connections);
+            let is_leaving = |connected: &Connected| connected.user == user && connected.connection.has_ended();
+            let Some(left) = LEAVING.checked_sub(begin.elapsed()) else { return };
+            if !connections.values().any(is_leaving) {
+                return;
+            }
+            drop(self.gone.wait_timeout(connections, left));
+        }
+    }
+
+    /// Calls `take` until it succeeds, while a port or a queue is taken and an ended connection still exists, and for
+    /// at least [`ENDING`].
+    pub(super) fn take_after_others<T>(&self, take: impl FnMut() -> Result<T>) -> Result<T> {
+        self.retry_after_others(take).map_err(for_programs)
+    }
+
+    /// As [`take_after_others`](Self::take_after_others), with the error as it is.
+    pub(super) fn retry_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
+        let begin = Instant::now();
+        loop {
+            let taken = match take() {
+                Err(error) if matches!(error.kind(), ErrorKind::QueueTaken | ErrorKind::InUse) => error,
+                result => return result,
+            };
+            let connections = lock(&self.connections);
+            let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
+            let patience = if is_leaving { LEAVING } else { ENDING };
+            let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(taken) };
+            // The port may be free already, if `gone` was notified before this wait.
+            drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
+        }
+    }
+}
+
+/// Returns the number that all connections count as, and the user's share.
+fn places(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
+    let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.places).sum();
+    [sum(&|_| true), sum(&|connected| connected.user == user)]
+}
+
+/// Returns the most connections that this process's limit of descriptors allows.
+pub(super) fn most_connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    (descriptors / DESCRIPTORS_EACH).clamp(2, MOST_CONNECTIONS)
+}
