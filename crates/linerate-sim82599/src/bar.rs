@@ -15,7 +15,7 @@ const WHILE_WAITING: usize = 64;
 #[derive(Clone)]
 pub struct CardBar {
     pub(super) card: Arc<Card>,
-    pub(super) _claim: Option<Arc<Claim>>,
+    pub(super) claim: Option<Arc<Claim>>,
 }
 
 /// A driver's claim on a card's registers, until the last clone of them is dropped.
@@ -53,10 +53,13 @@ impl Bar for CardBar {
         CardDoorbell { bar: self.clone(), offset }
     }
 
-    /// Steps the card while its driver waits.
+    /// Steps the card while its driver waits. Without a runner no other thread steps it, so a yield would only give away the
+    /// rest of the time slice: on a busy machine, milliseconds for each of a bring-up's thousand waits.
     fn wait(&self, _: Duration) {
         self.card.step(WHILE_WAITING);
-        std::thread::yield_now();
+        if self.claim.as_ref().is_some_and(|claim| claim.runner.is_some()) {
+            std::thread::yield_now();
+        }
     }
 }
 

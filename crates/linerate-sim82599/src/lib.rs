@@ -150,7 +150,7 @@ impl Card {
     /// memory of which a slice is lent. Nothing else may drive the card, and rings must be in memory that belongs
     /// to no region.
     pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
-        CardBar { card: self.clone(), _claim: None }
+        CardBar { card: self.clone(), claim: None }
     }
 
     /// Returns the card's registers, for its one driver; `None` while another driver has them, or a host has the
@@ -167,7 +167,7 @@ impl Card {
     fn claim_for(self: &Arc<Card>, runner: Option<Arc<Runner>>, ends_card: bool) -> Option<CardBar> {
         self.used.compare_exchange(FREE, DRIVEN, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let claim = Some(Arc::new(Claim { card: self.clone(), runner, ends_card }));
-        Some(CardBar { card: self.clone(), _claim: claim })
+        Some(CardBar { card: self.clone(), claim })
     }
 
     /// Marks the card as served to hosts, for good; false while a driver of this process has it.
