@@ -11,7 +11,7 @@ use crate::nic;
 use crate::pci::{self, NetworkCard};
 use crate::vfio_user::VfioUser;
 
-/// The options of a driver.
+/// The options of ports that use a driver of [`nic`].
 const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, VECTORS];
 
 /// A card by its PCI address.
@@ -35,11 +35,12 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (what, driver) = nic::known(&card.address, card.vendor, card.device)?;
     let (device, access) = pci::open(&card, config.options.take)?;
     let config = Config { description: format!("{what} ({access})"), device: card.device, ..config };
-    // SAFETY: `device` goes to this driver alone, and no other has the card: vfio opens a card once, uio's is locked.
+    // SAFETY: only this driver gets `device`, and no other process has the card: vfio opens a card only once, and the
+    // uio driver locks it.
     unsafe { nic::drive(driver, device, config) }
 }
 
-/// `domain:bus:device.function` in hexadecimal, as `0000:03:00.0`; the domain may be left out.
+/// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.0`; the domain may be omitted.
 fn is_address(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
     let Some((path, function)) = text.split_once('.') else { return false };

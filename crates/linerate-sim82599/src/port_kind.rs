@@ -13,9 +13,10 @@ use linerate_core::port::{
 
 use crate::{Card, CardBar, Runner, open_named};
 
-/// Buffers of a port at a model's outside: rings of 512 each way, and as many on their way.
+/// Buffers of a port at the other end of a model's cable: a ring of 512 in each direction, and as many packets in
+/// flight.
 const OUTSIDE: usize = 2048;
-/// PCI's number of the vendor of the modelled cards.
+/// The PCI vendor ID of the modelled cards.
 const INTEL: u16 = 0x8086;
 
 /// `sim:NAME`
@@ -98,16 +99,17 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
 }
 
-/// Returns the memory of a port at a model's outside, which no driver of the model can reach.
+/// Returns memory for a port at the other end of a model's cable. No driver of the model can access it.
 pub fn outside() -> Result<Arc<Pool>> {
     Ok(Pool::new(Region::lazy(&RegionOptions { buffers: OUTSIDE, ..RegionOptions::default() })?))
 }
 
-/// Drives a model that the program has made, as the kind of card that it is; `runner` is kept at work as long as the port or
-/// one of its queues is there.
+/// Drives a model that the program has created, as the kind of card that it models. `runner` keeps running while the
+/// port or one of its queues exists.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) while another driver has the card, or it is served; all errors of [`Ixgbe::open`].
+/// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) if another driver has the card, or it is served; all errors of
+/// [`Ixgbe::open`].
 pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config) -> Result<Ixgbe<CardBar>> {
     drive(card, card.claim(runner), config)
 }

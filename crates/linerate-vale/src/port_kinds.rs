@@ -1,4 +1,4 @@
-//! Ports in memory, and interfaces under netmap's names: in this process, or where another one serves them.
+//! In-memory ports, and interfaces under netmap's names, in this process or served by another.
 
 use linerate_core::error::Result;
 use linerate_core::port::{
@@ -37,7 +37,7 @@ fn check_pipe(name: &str) -> std::result::Result<(), &'static str> {
 
 fn open_pipe(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let name = opening.name.short();
-    // Between a pipe's ends is no server that could note times.
+    // The ends of a pipe exchange packets directly, so no server can record times.
     let untimed = OpenRequest { timestamps: false, ..request(&opening, name) };
     if let Some(port) = find_served(&opening, untimed)? {
         return Ok(port);
@@ -64,7 +64,7 @@ pub static VALE: PortKind = PortKind {
 
 fn open_vale(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let name = opening.name;
-    // A switch drops packets while a receiver has no processor, so its ring is longer.
+    // A switch drops packets while the receiver does not run, so the default ring is longer.
     let is_usual = opening.config.options.ring.is_none();
     let rings = RingCounts { rx_slots: if is_usual { RECEIVED } else { 0 }, ..RingCounts::default() };
     let wanted = OpenRequest { rings, cluster: cluster(&opening)?, ..request(&opening, name.short()) };
@@ -146,11 +146,11 @@ fn open_monitor(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(Monitor::open(name.rest(), receive, transmit, opening.config)?))
 }
 
-/// The options of ports whose senders deliver packets.
+/// The options of ports to which senders deliver packets.
 const DELIVERED: &[linerate_core::port::PortOption] = &[QUEUES, RING, MTU, OFFLOADS, TIMESTAMPS];
 
-/// Default length of a receive ring at a switch of another process, which drops what does not fit. A scheduler may take
-/// the processor for two ticks, 8 ms at 250 Hz: at 1 Mpps that are 8,000 packets.
+/// The default length of a receive ring at another process's switch, which drops packets that do not fit. The scheduler
+/// may suspend a receiver for two ticks, 8 ms at 250 Hz: at 1 Mpps that is 8,000 packets.
 const RECEIVED: u32 = 8192;
 
 /// Returns a request for a server's port of this name.
@@ -163,7 +163,7 @@ fn cluster(opening: &Opening<'_>) -> Result<Option<ClusterRequest>> {
     Ok(cluster_of(opening.name)?.map(|(shares, by)| ClusterRequest { shares, by: by.name().to_string() }))
 }
 
-/// Opens a port that another process serves, if one does.
+/// Opens a port if another process serves it.
 fn find_served(opening: &Opening<'_>, wanted: OpenRequest) -> Result<Option<Box<dyn Device>>> {
     if opening.config.options.local {
         return Ok(None);

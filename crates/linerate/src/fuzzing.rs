@@ -1,5 +1,5 @@
-//! Entries of the fuzz targets in `fuzz/` (`docs/testing.md`). Each takes bytes that an untrusted side has chosen, and panics
-//! where an invariant does not hold. They are there with `--cfg fuzzing` only, which `cargo fuzz` sets.
+//! Entry points of the fuzz targets in `fuzz/` (`docs/testing.md`). Each gets bytes that an untrusted peer has chosen,
+//! and panics if an invariant does not hold. Built only with `--cfg fuzzing`, which `cargo fuzz` sets.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::port::Options;
 use crate::share::RingCounts;
 pub use crate::sim82599::fuzzing::{headers, vfio_user};
 
-/// Input: a filter's text, a zero byte, a frame. The kernel's program for it is made, too.
+/// Input: a filter's text, a zero byte, a frame. Also creates the kernel's program for the filter.
 pub fn filter(data: &[u8]) {
     let filter = linerate_core::filter::fuzzing::filter(data);
     let _ = filter.map(|filter| crate::kernel::fuzz_program(&filter));
 }
 
-/// Serves a hostile program: its requests, and its memory. See `share/server/fuzzing.rs`.
+/// Serves a hostile client: its requests and its memory. See `share/server/fuzzing.rs`.
 pub fn shared(data: &[u8]) {
-    // One pool for all, as small as rings and packets on their way allow, so that ports cost little.
+    // All inputs share one pool. It is as small as rings and packets in flight allow, so that opening ports is cheap.
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| {
         Pool::new(Region::new(&RegionOptions { buffers: 4096, ..RegionOptions::default() }).expect("memory"))
     });

@@ -1,8 +1,8 @@
-//! User-space packet I/O for Linux: network cards without the kernel, and without a network card.
+//! User-space packet I/O for Linux: drivers that bypass the kernel, and ports that need no network card.
 //!
-//! One packet's way, top-down: a card writes it into a buffer of a [`memory::Region`]; a receive
-//! queue hands it over as a slot of 8 bytes in a [`Batch`]; the program looks at its bytes; a
-//! transmit queue takes the slot and gives the buffer back when the card has sent it.
+//! How a packet travels: a card writes it into a buffer of a [`memory::Region`]. A receive queue puts an 8-byte slot
+//! for it into a [`Batch`], through which the program reads and changes the packet. A transmit queue takes the slot,
+//! and frees the buffer once the card has sent it.
 //!
 //! ```
 //! use linerate::Batch;
@@ -17,7 +17,7 @@
 //!     for mut packet in &mut batch {
 //!         packet[48] ^= 1;                    // plain bytes
 //!     }
-//!     tx.send(&mut batch);                    // takes from the front what fits
+//!     tx.send(&mut batch);                    // sends as many as fit, in order
 //!     batch.clear();                          // the rest goes back to the pool
 //! }
 //! # Ok(()) }
@@ -25,20 +25,23 @@
 //!
 //! # Use it
 //!
-//! - [`open`], [`Options`]: ports by name; [`port::PortName`] has the names, [`KINDS`] the kinds of ports and their options
-//! - [`Port`](port::Port): the control side; [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue): queues, which move to the
-//!   threads that poll them; [`Waiter`](port::Waiter): sleeping until packets arrive
-//! - [`Batch`], [`Packet`]: packets that programs read, change, extend and shorten; [`memory`]: regions and pools
+//! - [`open`], [`Options`]: open ports by name; [`port::PortName`] lists the names, [`KINDS`] the kinds of ports and
+//!   their options
+//! - [`Port`](port::Port): the control side; [`RxQueue`](port::RxQueue), [`TxQueue`](port::TxQueue): queues, which move
+//!   to the threads that poll them; [`Waiter`](port::Waiter): sleeps until packets arrive
+//! - [`Batch`], [`Packet`]: packets to read, change, extend and shorten; [`memory`]: regions and pools
 //! - [`netmap`]: rings of slots, pipes, the switch; [`share`]: a server of ports for other processes
-//! - [`capture`]: capture files; [`filter`]: packets by what is in them; [`traffic`]: frames that can be recognised again
+//! - [`capture`]: capture files; [`filter`]: matches packets by their contents; [`traffic`]: test frames that the
+//!   receiver can identify
 //!
-//! Each kind of port has a cargo feature: `capture`, `kernel`, `memif`, `model`, `netmap`, `vfio-user`, `vhost`; all are on
-//! by default.
+//! Each kind of port has a cargo feature: `capture`, `kernel`, `memif`, `model`, `netmap`, `vfio-user`, `vhost`. All
+//! are enabled by default.
 //!
 //! # Read it
 //!
-//! `linerate-core` has what ports are made of: slots, regions, batches, queues, errors, events. `linerate-spec` has the registers
-//! of cards. The modules here use both; each uses only modules of lines above its own, which `tests/rooms.rs` checks:
+//! `linerate-core` has the building blocks of ports: slots, regions, batches, queues, errors, events. `linerate-spec`
+//! has the registers of cards. The modules here use both. Each module uses only modules on lines above its own, which
+//! `tests/rooms.rs` checks:
 //!
 //! ```text
 //! options
@@ -51,26 +54,29 @@
 //! open
 //! ```
 //!
-//! - [`nic`]: drivers; receive and send of Intel's cards are `nic/intel/queue.rs`, of VirtIO `nic/virtio/queue.rs`
-//! - [`spec`]: registers and descriptors of cards, by their datasheets' names, a crate without code; [`pci`]: reaching a card over vfio or uio
-//! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serving it to virtual machines, and using a card that is served
-//! - [`vhost`]: virtual machines' cards; receive and send are `vhost/queue.rs`; [`virtio_user`]: the other side, over the
-//!   driver of `nic/virtio`
-//! - [`memif`]: FD.io's shared memory interface; receive and send are `memif/queue.rs`
-//! - [`kernel`]: ports on the kernel's interfaces; receive and send over AF_XDP are `kernel/xdp/queue.rs`
-//! - [`netmap`]: the switch's queues are `netmap/vale/port.rs`; [`share`]: a packet's way between processes is
-//!   `share/server/pump.rs`
+//! - [`nic`]: drivers; `nic/intel/queue.rs` receives and sends on Intel's cards, `nic/virtio/queue.rs` on VirtIO
+//! - [`spec`]: registers and descriptors of cards, named as in their datasheets, a crate without code; [`pci`]: access
+//!   to a card over vfio or uio
+//! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serves it to virtual machines, and connects to a card that is
+//!   served
+//! - [`vhost`]: network cards of virtual machines; `vhost/queue.rs` receives and sends; [`virtio_user`]: the front end,
+//!   which uses the driver of `nic/virtio`
+//! - [`memif`]: FD.io's shared memory interface; `memif/queue.rs` receives and sends
+//! - [`kernel`]: ports on the kernel's interfaces; `kernel/xdp/queue.rs` receives and sends over AF_XDP
+//! - [`netmap`]: `netmap/vale/port.rs` has the switch's queues; [`share`]: `share/server/pump.rs` moves packets between
+//!   processes
 //!
-//! `docs/path.md` leads through the code of one path in order; `docs/datapaths.md` has the calls of each kind of port.
+//! `docs/path.md` explains the code of one packet's path in order; `docs/datapaths.md` lists the calls for each kind of
+//! port.
 //!
 //! # Extend it
 //!
-//! - A kind of port of your own: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
-//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a whole one. A kind of the
-//!   library's is declared in its room, as `netmap/null.rs` does, and has a line in `open/kinds.rs`
-//! - A port around any other: [`Wrapper`](port::Wrapper); `port/faulty.rs` is one
-//! - A driver: `docs/driver.md`; the outside of a model: [`Wire`](sim82599::Wire)
-//! - A switch that forwards as you say: [`Forward`](netmap::Forward)
+//! - A kind of port: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
+//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a complete example.
+//!   A kind in this library is declared in its module, as in `netmap/null.rs`, and listed in `open/kinds.rs`
+//! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port/faulty.rs` is an example
+//! - A driver: `docs/driver.md`; the other end of a model's cable: [`Wire`](sim82599::Wire)
+//! - Forwarding of a switch: [`Forward`](netmap::Forward)
 
 #![warn(rustdoc::broken_intra_doc_links)]
 mod open;

@@ -1,4 +1,4 @@
-//! How ports are opened.
+//! Options for opening ports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,46 +12,47 @@ use linerate_core::port::{
 
 use crate::memory::Pool;
 
-/// How ports are opened. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) have priority.
+/// Options for opening ports. Options in a port's name (`?queues=4&ring=1024&mtu=9000`) take precedence.
 #[derive(Clone)]
 pub struct Options {
     /// Receive queues, 1 to [`MAX_QUEUES`].
     pub rx_queues: u16,
     /// Transmit queues, 1 to [`MAX_QUEUES`].
     pub tx_queues: u16,
-    /// Descriptors in each ring, a power of two from 64 to 4,096; `None`: 512, or 8,192 to receive from a switch of another
-    /// process.
+    /// Descriptors per ring, a power of two from 64 to 4,096. `None`: 512, or 8,192 for receiving from another
+    /// process's switch.
     pub ring: Option<usize>,
-    /// The longest frame, in bytes without CRC: its MTU and [`FRAME_HEADERS`](FRAME_HEADERS); from
-    /// [`SHORTEST_MAX_FRAME`] to 65,553. A frame longer than a buffer arrives as a chain.
+    /// The longest frame in bytes, without CRC: the MTU plus [`FRAME_HEADERS`](FRAME_HEADERS). At least
+    /// [`SHORTEST_MAX_FRAME`], at most 65,553. A frame longer than a buffer arrives as a chain.
     pub max_frame: usize,
-    /// Interrupts, one for each receive queue, at most one per interval, so that a thread can sleep until packets arrive
-    /// ([`Waiter`](crate::port::Waiter)); `None`: polled only.
+    /// Enables interrupts, one per receive queue, so that a thread can sleep until packets arrive
+    /// ([`Waiter`](crate::port::Waiter)). The value is the minimum interval between two interrupts. `None`: polling
+    /// only.
     pub interrupts: Option<Duration>,
-    /// Leave checksums and segmentation to the packets' destination, where the port can (`?offloads=on`). Received packets
-    /// may then be unfinished, and up to 65,553 bytes long. Packets of virtual machines, which never cross a wire, need neither;
-    /// a port that cannot leave them to its other end does both when it sends them.
+    /// Leaves checksums and segmentation to the packets' destination, where the port can (`?offloads=on`). Received
+    /// packets may then be unfinished, and up to 65,553 bytes long. Packets between virtual machines never reach a wire
+    /// and need neither. A port that cannot leave them to its other end does both when it sends.
     pub offloads: bool,
-    /// Note when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
-    /// (`?timestamps=on`): `packet:`; ports of a switch and monitors, when the sender's thread copies a packet; ports that another
-    /// process serves, but pipes; and `pcap:`, with the times of the file.
+    /// Records when each packet arrived ([`Packet::timestamp`](crate::Packet::timestamp)), where the port can
+    /// (`?timestamps=on`). `packet:` can, `pcap:` with the file's times, and ports that another process serves, except
+    /// pipes. Ports of a switch and monitors record when the sender's thread copies a packet.
     pub timestamps: bool,
-    /// Instructions that read and write descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`): Intel's cards, `sim:` and
-    /// VirtIO.
+    /// Instructions for reading and writing descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`), for Intel's
+    /// cards, `sim:` and VirtIO.
     pub vectors: Vectors,
-    /// Where packets live; `None`: the process's default region.
+    /// The pool for packets; `None`: the process's default region.
     pub pool: Option<Arc<Pool>>,
-    /// Open ports in memory, and interfaces under netmap's names, in this process, also where another process
+    /// Opens in-memory ports, and interfaces under netmap's names, in this process even if another process
     /// [serves](crate::share) them.
     pub local: bool,
-    /// Take a card that the kernel has, and give it back at the end; `None`: such a card is an error.
+    /// Takes a card that the kernel uses, and returns it on close; `None`: such a card is an error.
     pub take: Option<Take>,
-    /// The program's own kinds of ports: [`with_port_kind`](Options::with_port_kind).
+    /// Kinds of ports that the program defines: see [`with_port_kind`](Options::with_port_kind).
     pub kinds: Vec<&'static PortKind>,
 }
 
 impl Default for Options {
-    /// One queue each way, frames of [`DEFAULT_FRAME`], no interrupts.
+    /// One queue in each direction, frames of [`DEFAULT_FRAME`], no interrupts.
     fn default() -> Options {
         Options {
             rx_queues: 1,
@@ -71,18 +72,18 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets the count of receive and of transmit queues.
+    /// Sets the number of receive queues and of transmit queues.
     pub fn with_queues(self, queues: u16) -> Options {
         Options { rx_queues: queues, tx_queues: queues, ..self }
     }
 
-    /// Adds a kind of port, which takes precedence over a kind of the library with the same prefix.
+    /// Adds a kind of port. It takes precedence over the library's kind with the same prefix.
     pub fn with_port_kind(mut self, kind: &'static PortKind) -> Options {
         self.kinds.insert(0, kind);
         self
     }
 
-    /// Returns these options with those of a port's name.
+    /// Returns these options, overridden by those in a port's name.
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
@@ -108,12 +109,12 @@ impl Options {
         Ok(self)
     }
 
-    /// Returns the configuration of one port. Every kind of port can rely on the bounds that are checked here; most kinds have
-    /// closer ones.
+    /// Returns the configuration of one port. Every kind of port can rely on the limits checked here; most kinds have
+    /// stricter limits.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for a count of queues that is not from 1 to [`MAX_QUEUES`],
-    /// or a longest frame below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if a number of queues is not from 1 to [`MAX_QUEUES`], or
+    /// the longest frame is below [`SHORTEST_MAX_FRAME`] or above 65,553 bytes.
     pub fn of_port(self, name: &str, pool: Arc<Pool>) -> Result<Config> {
         let bad = |option: &str, value: String, why: String| {
             Err(Error::bad_option(name.to_string(), option.to_string(), value, why))

@@ -1,4 +1,5 @@
-//! Ports: a [`Port`] to control it, and queues that move to the threads that poll them. How ports are made is `linerate-core`.
+//! Ports: a [`Port`] to control it, and queues that move to the threads that poll them. `linerate-core` defines how
+//! kinds of ports are implemented.
 
 pub use linerate_core::port::*;
 

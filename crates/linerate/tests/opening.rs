@@ -1,4 +1,4 @@
-//! Every kind of port sends packets that are to be finished or segmented.
+//! Tests that every kind of port sends packets that must be finished or segmented.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use linerate_testkit::until;
 
 const BUFFERS: usize = 2048;
 
-/// The order of the kinds has no meaning, and a kind's example is of that kind.
+/// The order of the kinds does not matter, and each kind's example is of that kind.
 #[test]
 fn each_name_fits_one_kind() {
     for kind in linerate::KINDS {
@@ -21,7 +21,7 @@ fn each_name_fits_one_kind() {
         let reversed = PortName::parse_among(kind.example, &others).unwrap();
         assert!(std::ptr::eq(reversed.kind(), &kind.about), "{}", kind.example);
         if name.monitored().is_some() {
-            continue; // A monitor of a port around another is no port around a monitor.
+            continue; // A monitor of a wrapped port is not a wrapper around a monitor.
         }
         let inside = linerate::parse(&format!("recorded:{}", kind.example)).unwrap();
         assert_eq!((inside.kind().prefix, inside.behind()), ("recorded", name.behind()), "{}", kind.example);
@@ -42,10 +42,10 @@ fn open(pool: &Arc<Pool>, name: &str) -> Port {
     port
 }
 
-/// Packets, each with what is left to do, and the packets on a wire that they become.
+/// Packets, each with its remaining offload, and the packets that they become on a wire.
 type Sent = (Vec<(Vec<u8>, Option<Offload>)>, Vec<Vec<u8>>);
 
-/// Returns packets whose segments fill a small ring several times, between others.
+/// Returns packets whose segments fill a small ring several times, mixed with other packets.
 fn packets() -> Sent {
     let (mut packets, mut wire) = (Vec::new(), Vec::new());
     for n in 0..40u8 {
@@ -96,7 +96,7 @@ fn packets() -> Sent {
     (packets, wire)
 }
 
-/// Receives, and finishes what comes unfinished. Returns how many packets those are.
+/// Receives packets, and finishes unfinished ones. Returns the number of unfinished packets.
 fn receive(rx: &mut RxQueue, all: &mut Vec<Vec<u8>>) -> usize {
     let mut batch = Batch::new();
     rx.recv(&mut batch);
@@ -117,8 +117,8 @@ fn receive(rx: &mut RxQueue, all: &mut Vec<Vec<u8>>) -> usize {
     unfinished
 }
 
-/// Sends the packets from a port to another, which may have memory of its own; a monitor at a model sees what is sent. Returns
-/// the count of packets that arrive unfinished.
+/// Sends the packets from one port to another, which may use another region. A monitor of a model also receives what is
+/// sent. Returns the number of packets that arrive unfinished.
 fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
     let theirs = if is_other_region { pool() } else { from.pool().clone() };
     let (packets, wire) = packets();
@@ -150,7 +150,7 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
             receive(rx, &mut seen);
             seen.len() == before
         });
-        // Segments of a packet that was not sent whole at once are missing, and counted.
+        // The monitor misses segments of a packet that was not sent in one call; they are counted.
         let missing = monitor.statistics().unwrap().drops.no_descriptor as usize;
         assert_eq!(seen.len() + missing, wire.len(), "{name}");
         assert!(seen.len() > wire.len() / 2, "{name}: {} of {}", seen.len(), wire.len());
@@ -163,8 +163,8 @@ fn cross(from: &mut Port, to: &mut Port, is_other_region: bool) -> usize {
     unfinished
 }
 
-/// Each port sends them as valid frames, in order, through a ring that is smaller; or as they are, if its other end can take
-/// them.
+/// Each port sends the packets as valid frames, in order, through a smaller ring. If the other end can finish them,
+/// they are sent unchanged.
 #[test]
 fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,7 +191,8 @@ fn every_port_segments_what_it_cannot_leave_to_its_other_end() {
         let [near, far] = &mut ports;
         for is_other_region in [false, true] {
             let is_uncut = near.name().contains(&uncut);
-            // Without mergeable buffers, the front end sends them and receives none, but checksums to be done.
+            // Without mergeable buffers, the front end sends unfinished packets, but receives only those with checksums
+            // left to do.
             let expected = if is_uncut { [30; 2] } else { [0, 0] };
             let unfinished = [cross(near, far, is_other_region), cross(far, near, is_other_region)];
             match near.name().contains(&single) {

@@ -17,23 +17,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::message::*;
 use crate::pci::{self, Bar, Bus, Doorbell, Interrupt, IoPorts, MappedBar, PciDevice, config};
 
-/// A device served at a socket. The server can access the memory mapped for it, and nothing else.
+/// A device served at a socket. The server can access only the memory mapped for it.
 pub struct VfioUser {
     path: String,
     link: Arc<Link>,
-    /// The next free address, and the mappings as address and length.
+    /// The next free address, and all mappings as address and length.
     maps: Mutex<(DeviceAddress, Vec<(DeviceAddress, u64)>)>,
 }
 
 /// The connection, shared with registers.
 struct Link {
     connection: Mutex<(Connection, u16)>,
-    /// The server is gone, or violated the protocol: all registers read all ones, as those of a removed card.
+    /// The server is gone or violated the protocol: all registers read all ones, like those of a removed card.
     broken: AtomicBool,
 }
 
-/// Shuts the socket down. A child that another thread has just forked holds the socket, too, until it calls exec; the
-/// server sees the end at once all the same.
+/// Shuts the socket down instead of only closing it. A child that another thread just forked may hold the socket until
+/// it calls exec; the server still sees the disconnect immediately.
 impl Drop for Link {
     fn drop(&mut self) {
         let (connection, _) = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl Drop for Link {
     }
 }
 
-/// Returns the hint for a failed connection.
+/// Returns the remedy for a failed connection.
 fn mend(why: io::ErrorKind, path: &str) -> Remedy {
     match why {
         io::ErrorKind::PermissionDenied => "ask the server's owner for access to the socket".into(),
@@ -53,7 +53,8 @@ impl VfioUser {
     /// Connects to the device that is served at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no server listens there, the device is in use, or it is not a PCI device.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no server listens there, the device is in use, or it is not
+    /// a PCI device.
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
         let card = |why: String, mend: Remedy| Error::card(format!("vfio-user:{path}"), why, mend);
         let socket = UnixStream::connect(Path::new(path))
@@ -104,7 +105,7 @@ impl VfioUser {
     /// Returns the registers behind a BAR; each access is a message.
     ///
     /// # Errors
-    /// There is no such BAR.
+    /// If there is no such BAR.
     ///
     /// # Safety
     /// As for [`MappedBar::new`].
@@ -123,7 +124,7 @@ impl VfioUser {
         T: IntoBytes + FromBytes + Immutable + KnownLayout,
     {
         let mut asked = T::read_from_bytes(asked.as_bytes()).expect("its own bytes");
-        // Every such message begins with its own size.
+        // Every such message starts with its own size.
         asked.as_mut_bytes()[..4].copy_from_slice(&(size_of::<T>() as u32).to_le_bytes());
         let reply = self.call(command, &[asked.as_bytes()], &[])?;
         T::read_from_prefix(&reply)
@@ -193,10 +194,10 @@ impl Link {
     }
 }
 
-// SAFETY: the server of the card is a device: it accesses what the driver gives it.
+// SAFETY: the server acts as a device: it accesses only memory that is mapped for it.
 unsafe impl DmaSpace for VfioUser {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        // Gaps between mappings expose accesses beyond an end.
+        // Gaps between mappings make accesses beyond an end fail.
         const FIRST: DeviceAddress = 1 << 32;
         const GAP: DeviceAddress = 1 << 30;
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -276,7 +277,7 @@ impl PciDevice for VfioUser {
     }
 }
 
-/// Registers accessed by messages. Writes are posted, as PCI's are: in order, and without a reply.
+/// Registers accessed by messages. Writes are posted, like PCI's: in order, and without a reply.
 #[derive(Clone)]
 pub struct MessageBar {
     link: Arc<Link>,

@@ -1,6 +1,6 @@
 //! The protocol's messages.
 //!
-//! "vfio-user Protocol Specification" 0.9.2 (QEMU, docs/interop/vfio-user.rst). Everything is little-endian.
+//! See "vfio-user Protocol Specification" 0.9.2 (QEMU, docs/interop/vfio-user.rst). All fields are little-endian.
 
 use linerate_core::unix_socket::{self, MessageHeader};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -21,7 +21,7 @@ pub mod command {
 
 /// The bits of a header's flags.
 pub mod flag {
-    /// Set in a reply, which has the command's number.
+    /// Set in a reply, which repeats the command's number.
     pub const REPLY: u32 = 1;
     pub const TYPE: u32 = 0xF;
     /// The sender wants no reply.
@@ -130,12 +130,12 @@ pub struct RegionAccess {
     pub count: u32,
 }
 
-/// The most bytes of one region access, and so nearly of a message.
+/// The most bytes of a region access, which nearly bounds the message too.
 pub const MOST_DATA: usize = 4096;
-/// The longest accepted message: an access, or a version's JSON.
+/// The longest accepted message: a region access, or a version's JSON.
 const MOST_BYTES: usize = size_of::<Header>() + size_of::<RegionAccess>() + MOST_DATA;
 
-/// A message that has arrived.
+/// A received message.
 pub type Message = unix_socket::Message<Header>;
 /// One end of a connection.
 pub type Connection = unix_socket::Connection<Header>;

@@ -1,11 +1,11 @@
-//! vfio-user: a PCI device served by a process over a unix socket.
+//! vfio-user: a PCI device that a process serves over a Unix socket.
 //!
 //! - `message`: the protocol
-//! - `server`: serving a [`Function`]
-//! - `client`: [`VfioUser`], a served device that is used like any other of [`pci`](super)
+//! - `server`: serves a [`Function`]
+//! - `client`: [`VfioUser`], a served device, used like any other [PCI device](crate::pci)
 //!
-//! The crate `vfio_user` (0.1.7) also has both sides, but trusts its peer: lengths become allocations, messages that
-//! must not be answered get error replies, and the client ignores the server's errors.
+//! The crate `vfio_user` (0.1.7) also has both sides, but trusts its peer: lengths become allocations. It also sends
+//! error replies to messages that must not be answered, and its client ignores the server's errors.
 
 mod client;
 mod message;

@@ -1,7 +1,7 @@
-//! Serving a PCI function to QEMU, to [`VfioUser`](super::VfioUser), or to any other client of the protocol.
+//! Serves a PCI function to QEMU, to [`VfioUser`](super::VfioUser), or to any other client of the protocol.
 //!
-//! A client is untrusted: its messages are validated before use, and its errors affect only its own connection. When
-//! it disconnects, at any moment, the function is reset and the next client may connect.
+//! A client is untrusted: its messages are validated before use, and its errors affect only its own connection. When it
+//! disconnects, the function is reset and the next client may connect.
 // The server calls `Function::write` and `Function::map` for its client.
 #![allow(unsafe_code)]
 
@@ -23,13 +23,13 @@ use zerocopy::IntoBytes;
 
 use super::message::*;
 
-/// A PCI function that can be served. Its regions have vfio's numbers: BARs 0 to 5, the ROM, and configuration space,
+/// A PCI function that can be served. Regions are numbered as in vfio: BARs 0 to 5, the ROM 6, and configuration space
 /// 7.
 ///
-/// The methods that give the function an address, [`write`](Function::write) and [`map`](Function::map), are `unsafe`
-/// to call. The server calls both for its client, with the client's memory.
+/// [`write`](Function::write) and [`map`](Function::map), which give the function addresses, are `unsafe` to call. The
+/// server calls both on behalf of its client, with the client's memory.
 pub trait Function: Send {
-    /// Returns the length of a region in bytes; 0 if there is none.
+    /// Returns the length of a region in bytes; 0 if it does not exist.
     fn region(&self, region: u32) -> u64;
 
     /// Reads a region; the range is valid.
@@ -38,40 +38,41 @@ pub trait Function: Send {
     /// Writes a region; the range is valid.
     ///
     /// # Safety
-    /// A register may make the function write to any memory mapped for it: nothing of that memory is lent as a slice
-    /// while the function may access it.
+    /// A register write may make the function write to any memory mapped for it. No slice to that memory may exist
+    /// while the function can access it.
     unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
 
-    /// Returns the count of interrupts of a kind.
+    /// Returns the number of interrupts of a kind.
     fn interrupts(&self, kind: Kind) -> u32;
 
-    /// Sets the receiver of an interrupt, whose number is valid.
+    /// Sets the receiver of an interrupt. `number` is valid.
     fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>);
 
     /// Masks or unmasks the line.
     fn mask_line(&mut self, masked: bool);
 
-    /// Maps memory for the function. Returns false if it cannot: the range overlaps a mapping, or is not whole pages.
+    /// Maps memory for the function. Returns false if it cannot: the range overlaps a mapping, or is not made of whole
+    /// pages.
     ///
     /// # Safety
     /// As for [`write`](Function::write), until the memory is unmapped.
     unsafe fn map(&mut self, address: u64, len: u64, memory: Arc<Mapping>, offset: u64, writable: bool) -> bool;
 
-    /// Unmaps memory; the function accesses it no more. Returns the count of bytes unmapped; `None` if the range
+    /// Unmaps memory; the function no longer accesses it. Returns the number of bytes unmapped; `None` if the range
     /// contains only part of a mapping.
     fn unmap(&mut self, address: u64, len: u64) -> Option<u64>;
 
-    /// Resets the function as a function-level reset does: maps and receivers stay.
+    /// Resets the function like a function-level reset: mappings and receivers stay.
     fn reset(&mut self);
 
-    /// Ends the use by its client: resets the function, and removes maps and receivers.
+    /// Ends the client's use: resets the function, and removes mappings and receivers.
     fn disconnect(&mut self);
 }
 
-/// Kinds of interrupts.
+/// The kinds of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The line.
+    /// The legacy interrupt line (INTx).
     Line,
     /// MSI.
     Message,
@@ -79,7 +80,7 @@ pub enum Kind {
     Vector,
 }
 
-/// The count of interrupt kinds in vfio.
+/// The number of interrupt kinds in vfio.
 const KINDS: u32 = VFIO_PCI_NUM_IRQS;
 
 impl Kind {
@@ -93,7 +94,7 @@ impl Kind {
     }
 }
 
-/// A socket at which a function is served, until this value is dropped.
+/// A socket that serves a function until this value is dropped.
 pub struct Server {
     _file: SocketFile,
     stop: Interrupt,
@@ -101,11 +102,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `function` at a socket `path`, which is created.
+    /// Serves `function` at a socket, which is created at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if a server listens there
-    /// already, or a socket cannot be created.
+    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if there can be no socket at the path,
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if a server already listens there, or a socket cannot be
+    /// created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
         Interrupt::prepare_for_peers();
@@ -131,20 +133,20 @@ impl Drop for Server {
 /// The state of the server's thread.
 struct Service {
     function: Box<dyn Function>,
-    /// The client's memory, by file identity: a guest behind an IOMMU sends many maps of few files.
+    /// The client's memory, by file identity: a guest behind an IOMMU sends many mappings of a few files.
     memories: Vec<((u64, u64), Weak<Mapping>)>,
     negotiated: bool,
 }
 
-/// The answer to a request: the reply's payload, or its error.
+/// The answer to a request: the reply's payload, or an error.
 type Answer = std::result::Result<Vec<u8>, Errno>;
 
 impl Service {
-    /// Serves one client after the other.
+    /// Serves one client after another.
     fn run(mut self, mut lobby: Lobby, stop: &Interrupt) {
         while let Some(socket) = lobby.next(stop) {
             tracing::debug!("a client has connected");
-            // Those that came at the same time are refused, as are all that come later.
+            // Clients that connected at the same time are refused, like all that connect later.
             lobby.clear();
             let is_stopped = self.serve(Connection::new(socket), lobby.listener(), stop);
             tracing::debug!("the client is gone: its memory is unmapped");
@@ -158,7 +160,7 @@ impl Service {
         self.function.disconnect();
     }
 
-    /// Serves a client until it is gone, and refuses all others. Returns true if `stop` is readable.
+    /// Serves a client until it disconnects, and refuses all others. Returns true if `stop` is readable.
     fn serve(&mut self, mut client: Connection, listener: &UnixListener, stop: &Interrupt) -> bool {
         // Without a free descriptor, a new client stays in the queue; it is refused on a later attempt.
         let mut accepts = true;
@@ -178,7 +180,7 @@ impl Service {
             if stopped {
                 return true;
             }
-            // Handle the client's messages first: if it has left, a new client is not refused.
+            // The client's messages come first: if the client has left, a new client is not refused.
             if said {
                 if !self.talk(&mut client) {
                     return false;
@@ -189,7 +191,7 @@ impl Service {
         }
     }
 
-    /// Handles what has arrived; returns false once the connection is unusable.
+    /// Handles received messages; returns false once the connection is unusable.
     fn talk(&mut self, connection: &mut Connection) -> bool {
         match connection.receive() {
             Ok(None) => true,
@@ -248,7 +250,7 @@ impl Service {
         }
     }
 
-    /// Negotiates version 0.x; of the capabilities only the server's limits matter.
+    /// Negotiates version 0.x. Of the capabilities, only the server's limits matter.
     fn version(&mut self, message: &Message) -> Answer {
         let (version, _) = message.parse::<Version>().ok_or(Errno::INVAL)?;
         if version.major != 0 {
@@ -271,7 +273,7 @@ impl Service {
         let Some(file) = descriptors.pop() else { return Ok(Vec::new()) };
         let memory = self.memory(file)?;
         let writable = map.flags & MAP_WRITE != 0;
-        // SAFETY: it is the client's memory, which is only read and written by copying (`Mapping::of_peer`).
+        // SAFETY: this is the client's memory, which is only accessed by copying (`Mapping::of_peer`).
         let is_mapped = unsafe { self.function.map(map.address, map.size, memory, map.offset, writable) };
         match is_mapped {
             true => Ok(Vec::new()),
@@ -279,7 +281,7 @@ impl Service {
         }
     }
 
-    /// Returns the mapping of a file, which is mapped once however often it is sent.
+    /// Returns the mapping of a file. A file is mapped only once, even if it is sent several times.
     fn memory(&mut self, file: OwnedFd) -> std::result::Result<Arc<Mapping>, Errno> {
         let status = rustix::fs::fstat(&file)?;
         let key = (status.st_dev, status.st_ino);
@@ -362,7 +364,7 @@ impl Service {
                     let mut receivers = receivers.collect::<std::result::Result<Vec<_>, Errno>>()?.into_iter();
                     (start..end).for_each(|number| self.function.set_receiver(kind, number, receivers.next()));
                 }
-                // Raising an interrupt by request is for tests of receivers; no client uses it.
+                // Raising an interrupt on request is for testing receivers; no client uses it.
                 _ => return Err(Errno::OPNOTSUPP),
             },
             VFIO_IRQ_SET_ACTION_MASK if kind == Kind::Line && (start..end).any(chosen) => self.function.mask_line(true),
@@ -376,7 +378,7 @@ impl Service {
         Ok(Vec::new())
     }
 
-    /// Returns an access that lies inside its region.
+    /// Returns the access if it is inside its region.
     fn access(&self, message: &Message) -> std::result::Result<RegionAccess, Errno> {
         let (access, _) = message.parse::<RegionAccess>().ok_or(Errno::INVAL)?;
         let size = if access.region < VFIO_PCI_NUM_REGIONS { self.function.region(access.region) } else { 0 };
@@ -401,7 +403,7 @@ impl Service {
     }
 }
 
-/// A server without a thread, for the fuzz target: the caller makes it handle messages.
+/// A server without a thread, for the fuzz target. The caller makes it handle messages.
 #[cfg(fuzzing)]
 pub struct InLine(Service);
 
@@ -411,7 +413,7 @@ impl InLine {
         InLine(Service { function, memories: Vec::new(), negotiated: false })
     }
 
-    /// Handles what has arrived; returns false once the connection is unusable.
+    /// Handles received messages; returns false once the connection is unusable.
     pub fn talk(&mut self, connection: &mut Connection) -> bool {
         self.0.talk(connection)
     }
@@ -663,7 +665,7 @@ mod tests {
         bench.service.memory(file()).unwrap();
         assert_eq!(bench.service.memories.len(), 2, "unused mappings are removed");
 
-        // Files of 2 TiB without memory, of which a process has addresses for 64.
+        // Sparse files of 2 TiB. Two of them, and the mappings above, exceed the limit per client.
         let sparse = || {
             let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
             rustix::fs::ftruncate(&file, MOST_PEER_BYTES / 2).unwrap();

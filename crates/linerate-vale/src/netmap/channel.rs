@@ -1,4 +1,4 @@
-//! A ring of words between two threads of a process: one sends, one receives, and neither waits for the other.
+//! A lock-free ring of words between one sending and one receiving thread of a process.
 //!
 //! ```text
 //!                 head: receiver's        tail: sender's
@@ -6,9 +6,9 @@
 //!     slots  [ ..... | packet | packet | ... | free ... ]
 //! ```
 //!
-//! Each side keeps its own index, and the other side's index as it was read last. It is read again only where the old
-//! value does not suffice, so that normally a cache line moves once a batch. Checked with loom in `tests/loom.rs`.
-//! [`Cursor`](linerate_core::ring::Cursor) does the same, in three instructions more for a packet alone.
+//! Each side keeps its own index and a copy of the other side's. It rereads the other index only if the copy does not
+//! suffice, so a cache line normally moves once per batch. `tests/loom.rs` checks the ring with loom.
+//! [`Cursor`](linerate_core::ring::Cursor) does the same, but needs three instructions more for a single packet.
 #![allow(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -22,22 +22,23 @@ use loom::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// The words on their way. It lives as long as one of the ends.
+/// The state that both ends share.
 struct Channel<T> {
     places: Box<[UnsafeCell<T>]>,
     head: Line,
     tail: Line,
 }
 
-/// An index in a cache line pair of its own.
+/// An index on its own pair of cache lines.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-// SAFETY: a place is the sender's from `tail` to `head + len`, and the receiver's from `head` to `tail`. Each index is
-// moved by one of them only, with release, and read by the other with acquire. So no place is used by both at once.
+// SAFETY: the sender accesses only entries from `tail` to `head + len`, and the receiver only those from `head` to
+// `tail`. Each side moves only its own index, with release, and reads the other with acquire. So no entry is accessed
+// by both at the same time.
 unsafe impl<T: Send> Sync for Channel<T> {}
 
-/// Fewer words are copied one by one: two calls of memcpy cost more.
+/// Smaller batches are copied word by word: two calls of memcpy cost more.
 #[cfg(not(loom))]
 const FEW: usize = 8;
 
@@ -45,7 +46,7 @@ const FEW: usize = 8;
 pub struct Sender<T> {
     ring: Arc<Channel<T>>,
     tail: u32,
-    /// The receiver's index, as it was read last.
+    /// The receiver's index when it was last read.
     head: u32,
 }
 
@@ -53,11 +54,11 @@ pub struct Sender<T> {
 pub struct Receiver<T> {
     ring: Arc<Channel<T>>,
     head: u32,
-    /// The sender's index, as it was read last.
+    /// The sender's index when it was last read.
     tail: u32,
 }
 
-/// Makes a channel with `len` places, a power of two.
+/// Creates a channel of `len` entries, a power of two.
 pub fn channel<T: Copy + Default + Send>(len: usize) -> (Sender<T>, Receiver<T>) {
     assert!(len.is_power_of_two(), "a ring's length is checked when a port is opened");
     let line = || Line(AtomicU32::new(0));
@@ -71,27 +72,27 @@ impl<T: Copy> Channel<T> {
         self.places.len() as u32
     }
 
-    /// Returns the place of an index.
+    /// Returns the entry of an index.
     #[inline(always)]
     fn place(&self, index: u32) -> usize {
         (index & (self.len() - 1)) as usize
     }
 
-    /// Copies words into the places from `tail` on, which are the sender's.
+    /// Copies words into the entries from `tail` on, which belong to the sender.
     #[inline(always)]
     #[cfg(not(loom))]
     fn put(&self, tail: u32, from: &[T]) {
         let at = self.place(tail);
         if from.len() < FEW {
             for (n, word) in from.iter().enumerate() {
-                // SAFETY: these places are the sender's (see above), and `place` is below the ring's length.
+                // SAFETY: these entries belong to the sender (see `Sync`), and `place` is below the ring's length.
                 unsafe { *self.places.get_unchecked(self.place(tail.wrapping_add(n as u32))).get() = *word };
             }
             return;
         }
         let (first, rest) = from.split_at(from.len().min(self.places.len() - at));
-        // SAFETY: these places are the sender's (see above); the first piece ends at the ring's end at most, and the
-        // second begins at the ring's beginning.
+        // SAFETY: these entries belong to the sender (see `Sync`). The first part ends at the ring's end at the latest,
+        // and the second starts at the ring's start.
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(first.as_ptr(), places.add(at), first.len());
@@ -101,21 +102,21 @@ impl<T: Copy> Channel<T> {
         }
     }
 
-    /// Copies words out of the places from `head` on, which are the receiver's.
+    /// Copies words out of the entries from `head` on, which belong to the receiver.
     #[inline(always)]
     #[cfg(not(loom))]
     fn get(&self, head: u32, to: &mut [T]) {
         let at = self.place(head);
         if to.len() < FEW {
             for (n, word) in to.iter_mut().enumerate() {
-                // SAFETY: these places are the receiver's (see above), and `place` is below the ring's length.
+                // SAFETY: these entries belong to the receiver (see `Sync`), and `place` is below the ring's length.
                 *word = unsafe { *self.places.get_unchecked(self.place(head.wrapping_add(n as u32))).get() };
             }
             return;
         }
         let fits = to.len().min(self.places.len() - at);
         let (first, rest) = to.split_at_mut(fits);
-        // SAFETY: as in `put`, for the receiver's places.
+        // SAFETY: as in `put`, for the receiver's entries.
         unsafe {
             let places = UnsafeCell::raw_get(self.places.as_ptr());
             std::ptr::copy_nonoverlapping(places.add(at), first.as_mut_ptr(), first.len());
@@ -125,7 +126,7 @@ impl<T: Copy> Channel<T> {
         }
     }
 
-    /// As above, for loom, which watches each place.
+    /// As above, for loom, which tracks each entry.
     #[cfg(loom)]
     fn put(&self, tail: u32, from: &[T]) {
         for (n, word) in from.iter().enumerate() {
@@ -146,7 +147,8 @@ impl<T: Copy> Channel<T> {
 }
 
 impl<T: Copy> Sender<T> {
-    /// Returns the number of free places, or an earlier one that is at least `wanted`.
+    /// Returns the number of free entries. The receiver's index is reread only if fewer than `wanted` seem free, so the
+    /// number may be too low.
     #[inline(always)]
     pub fn free(&mut self, wanted: usize) -> usize {
         let free = |sender: &Sender<T>| (sender.ring.len() - sender.tail.wrapping_sub(sender.head)) as usize;
@@ -156,12 +158,12 @@ impl<T: Copy> Sender<T> {
         free(self)
     }
 
-    /// Returns whether all words were received.
+    /// Returns whether the receiver has received all words.
     pub fn is_empty(&self) -> bool {
         self.ring.head.0.load(Ordering::Acquire) == self.tail
     }
 
-    /// Sends the first words of `from` that fit; returns their number.
+    /// Sends the first words of `from`, as many as fit; returns their number.
     #[inline(always)]
     pub fn send(&mut self, from: &[T]) -> usize {
         let count = from.len().min(self.free(from.len()));
@@ -191,7 +193,7 @@ impl<T: Copy> Sender<T> {
 }
 
 impl<T: Copy + Default> Receiver<T> {
-    /// Returns the number of words to receive.
+    /// Returns the number of words that can be received. The sender's index is reread only if none are left.
     #[inline(always)]
     pub fn available(&mut self) -> usize {
         if self.tail == self.head {
@@ -200,18 +202,19 @@ impl<T: Copy + Default> Receiver<T> {
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Receives words into `to`, up to its length; returns their number.
+    /// Receives words into `to`, at most its length; returns their number.
     #[inline(always)]
     pub fn receive(&mut self, to: &mut [T]) -> usize {
         let count = to.len().min(self.available());
         if count == 0 {
-            return 0; // the sender's copy of this line stays valid
+            return 0; // the cache line of `head` stays valid for the sender
         }
         self.get(&mut to[..count]);
         count
     }
 
-    /// As [`receive`](Receiver::receive), for one of the words that [`available`](Receiver::available) has found last, if it is wanted.
+    /// Receives one word if `is_wanted` accepts it. Considers only words that [`available`](Receiver::available) has
+    /// already found.
     #[inline(always)]
     pub fn receive_one_if(&mut self, is_wanted: impl FnOnce(T) -> bool) -> Option<T> {
         if self.tail == self.head {
@@ -237,7 +240,8 @@ impl<T: Copy + Default> Receiver<T> {
         self.ring.head.0.store(self.head, Ordering::Release);
     }
 
-    /// Returns the number of words now, including those that [`available`](Receiver::available) has not looked for.
+    /// Returns the number of words in the ring, including those that [`available`](Receiver::available) has not yet
+    /// found.
     pub fn waiting(&self) -> usize {
         self.ring.tail.0.load(Ordering::Acquire).wrapping_sub(self.head) as usize
     }

@@ -1,4 +1,4 @@
-//! A port whose packets are handed out to several consumers by their flows: `PORT?cluster=N&by=flow`.
+//! A port whose flows are distributed among several consumers: `PORT?cluster=N&by=flow`.
 //!
 //! ```text
 //!     the port's receive queues            a ring for each consumer
@@ -7,14 +7,14 @@
 //!                                       \  [ .... ]  receive queue 2
 //! ```
 //!
-//! There is no thread. A consumer whose ring is empty becomes the distributor, unless another one is: it receives from the port,
-//! and moves each packet's slots into the ring of its consumer. So packets are handed out as long as one consumer asks for some.
-//! A consumer never waits for another: it tries to lock, and the lock is held for a few batches at most. Into each ring one
-//! thread writes at a time, so the order of each flow is kept.
+//! Distribution needs no thread of its own. A consumer whose ring is empty tries to become the distributor. The
+//! distributor receives from the port, and moves each packet's slots into its consumer's ring. So packets are
+//! distributed as long as any consumer receives. A consumer never waits for another: it only tries the lock, which is
+//! held for a few batches at most. Only the distributor writes to the rings, so the order within each flow is kept.
 //!
-//! A ring that is full drops its own packets, and so does a consumer that is not there. All rings together have at most half of
-//! the buffers, and the consumers' batches keep at most a quarter of them free, so that the port receives while all of them are
-//! full.
+//! Packets for a full ring, or for a consumer that is not open, are dropped. All rings together hold at most half of
+//! the buffers, and the consumers' batches cache at most a quarter of them. So the port can still receive while every
+//! ring is full.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,16 +35,16 @@ use rustix::io::Errno;
 
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 
-/// How packets are handed out.
+/// Selects how packets are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// By a hash of the flow.
     Key(FlowKey),
-    /// In turn, without regard to flows.
+    /// Round-robin, regardless of flows.
     Turn,
 }
 
-/// The names of the above.
+/// The name of each variant in a port's options.
 const NAMES: [(&str, By); 4] = [
     ("flow", By::Key(FlowKey::Flow)),
     ("inner", By::Key(FlowKey::Inner)),
@@ -53,30 +53,30 @@ const NAMES: [(&str, By); 4] = [
 ];
 
 impl By {
-    /// Returns the way of this name: `flow`, `inner`, `addresses` or `turn`.
+    /// Returns the variant with this name: `flow`, `inner`, `addresses` or `turn`.
     pub fn named(name: &str) -> Option<By> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by)
     }
 
-    /// Returns its name.
+    /// Returns the variant's name.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
     }
 }
 
-/// The most consumers.
+/// The most consumers of a port.
 pub(crate) const MOST: usize = 64;
-/// Slots that are received from the port at once.
+/// Slots received from the port per batch.
 const TURN: usize = 64;
-/// Batches after which a distributor goes back to its own packets.
+/// The most batches per queue before the distributor returns to its own packets.
 const TURNS: usize = 4;
-/// The shortest and the longest ring of a consumer. Long ones bridge the times at which a consumer has no processor.
+/// The shortest and the longest ring of a consumer. A long ring bridges times when the consumer does not run on a CPU.
 const SHORTEST: usize = 64;
 const LONGEST: usize = 4096;
-/// Bytes in which a flow's headers are looked for, where a packet's first slot is shorter.
+/// Bytes searched for a flow's headers if a packet's first slot is shorter.
 const HEADERS: usize = 256;
 
-/// A port whose packets are handed out. Each receive queue is a consumer's.
+/// A port whose packets are distributed. Each receive queue belongs to one consumer.
 pub type Cluster = Wrapped<Consumers>;
 
 /// The consumers of a port's packets.
@@ -99,39 +99,40 @@ struct Shared {
     distributor: Mutex<Distributor>,
 }
 
-/// A consumer's part.
+/// The state of one consumer.
 struct Share {
-    /// The ring's end, while no queue has it.
+    /// The receiving end of the ring, while no queue uses it.
     receiver: Mutex<Option<SlotReceiver>>,
     wake: ArmedEvent,
-    /// The consumer writes what was received, and the distributor what was dropped.
+    /// The consumer counts received packets, the distributor dropped packets.
     counters: QueueCounters,
 }
 
-/// Hands out the port's packets, one thread at a time.
+/// Distributes the port's packets, on one thread at a time.
 struct Distributor {
-    /// The port's receive queues, while there is a consumer.
+    /// The port's receive queues, while any consumer is open.
     queues: Vec<Box<dyn Receive>>,
-    /// Packets of the port's queues. These may be a program's own, and put packets of another pool into it, or replace it.
+    /// The batch for the port's queues. A program-defined queue may put packets of another pool into it, or replace it.
     lent: Batch,
     /// Copies of packets of another pool.
     copies: Batch,
     lanes: Vec<Lane>,
-    /// The next consumer in turn.
+    /// The previous consumer in round-robin order.
     next: usize,
-    /// Consumers whose port's queues are armed.
+    /// The number of consumers that have armed the port's queues.
     sleepers: usize,
 }
 
 /// The distributor's end of a consumer's ring.
 struct Lane {
     sender: SlotSender,
-    /// Packets of a batch for this consumer, never lent to a queue of the port.
+    /// A batch's packets for this consumer; never passed to a queue of the port.
     packets: Batch,
     is_open: bool,
 }
 
-/// Reads the options of a name: the number of consumers and how packets are handed out; `None` if it has none of them.
+/// Parses the options `cluster` and `by`: the number of consumers, and how packets are distributed. Returns `None` if
+/// the name has neither.
 ///
 /// # Errors
 /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
@@ -150,11 +151,13 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
 }
 
 impl Consumers {
-    /// Hands out a port's packets to `consumers`, 1 to 64. Each has a ring of the configuration's length, 4,096 slots if it has
-    /// none, or a shorter one, so that all rings together have at most half of the port's buffers.
+    /// Distributes a port's packets among 1 to 64 `consumers`. Each consumer's ring has the configured length, or 4,096
+    /// slots by default. It is shortened until all rings together hold at most half of the port's buffers.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if rings of 64 slots are too many, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the pool is too small even for rings of 64 slots;
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption); [`ErrorKind::System`](linerate_core::ErrorKind::System) if the
+    /// process has no file descriptors left.
     pub fn of(inner: &dyn Device, consumers: u16, by: By, config: &Config) -> Result<Consumers> {
         config.check_ring()?;
         let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
@@ -188,12 +191,12 @@ impl Consumers {
 }
 
 impl Shared {
-    /// Locks, ignoring poison: packets of a turn that has panicked are handed out in the next one.
+    /// Locks, ignoring poison: packets left by a turn that panicked are distributed in the next turn.
     fn distributor(&self) -> MutexGuard<'_, Distributor> {
         self.distributor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out the port's packets, unless another consumer does.
+    /// Distributes the port's packets, unless another consumer is doing so.
     fn distribute(&self) {
         match self.distributor.try_lock() {
             Ok(mut distributor) => distributor.turn(self),
@@ -202,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether no packet waits for a consumer.
+    /// Returns whether no packet is waiting for a consumer.
     fn is_empty(&self) -> bool {
         let distributor = &mut *self.distributor();
         distributor.lent.is_empty() && distributor.lanes.iter().all(|lane| lane.sender.is_empty())
@@ -223,13 +226,14 @@ impl Distributor {
             }
         }
         if may_have_more {
-            // The port does not interrupt for packets that it has already: another consumer goes on with them.
+            // The port does not interrupt for packets that have already arrived, so other consumers must continue with
+            // them.
             shared.shares.iter().for_each(|share| share.wake.notify());
         }
     }
 
-    /// Moves all packets that were received into their consumers' rings. Packets of another pool are copied; those for which
-    /// the pool has no buffer wait for the next turn.
+    /// Moves all received packets into their consumers' rings. Packets of another pool are copied; they wait for the
+    /// next turn if the pool has no free buffers.
     fn hand_out_all(&mut self, shared: &Shared) {
         let Distributor { lent, copies, lanes, next, .. } = self;
         if lent.is_of(&shared.pool) {
@@ -243,11 +247,11 @@ impl Distributor {
             }
             hand_out(shared, copies, lanes, next);
         }
-        // Once it is empty, it has this pool again.
+        // The empty batch returns to the port's pool.
         lent.belongs_to(&shared.pool);
     }
 
-    /// Ends the interrupts of a consumer that has slept; the others go on sleeping.
+    /// Disarms the port's queues for a consumer that has woken up; other sleeping consumers stay armed.
     fn disarm(&mut self) {
         self.sleepers -= 1;
         for queue in &mut self.queues {
@@ -259,11 +263,13 @@ impl Distributor {
     }
 }
 
-/// Moves all packets of a batch of the port's pool into their consumers' rings, and drops those without room.
+/// Moves all packets of a batch into their consumers' rings, and drops those that do not fit. The batch is of the
+/// port's pool.
 fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut usize) {
     while !batch.is_empty() {
         let mut taken = 0;
-        // A lane has room for these and the rest of a chain. A port's queue may have replaced the batch by a longer one.
+        // A lane has room for these slots and the rest of a chain. A port's queue may have replaced the batch with a
+        // longer one.
         while taken < TURN && !batch.is_empty() {
             let slots = batch.slots();
             let len = Slot::first_packet(slots);
@@ -274,7 +280,7 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
                     *next
                 }
             };
-            // One that is longer than any chain is dropped.
+            // A packet longer than any chain is dropped.
             let _ = batch.take().map(|packet| lanes[number].packets.push_packet(packet));
             taken += len;
         }
@@ -289,7 +295,7 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
             if dropped > 0 {
                 share.counters.missed(dropped as u32, 0);
                 while let Some(slot) = packets.pop_slot() {
-                    // SAFETY: the slot ends here, and both batches are of the port's pool.
+                    // SAFETY: the slot is consumed here, and both batches are of the port's pool.
                     unsafe { batch.put(&[slot.buf()]) };
                 }
             }
@@ -297,15 +303,15 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
     }
 }
 
-/// Returns the consumer of a hash.
+/// Returns the consumer for a hash.
 fn share_of(hash: u32, consumers: usize) -> usize {
     ((u64::from(hash) * consumers as u64) >> 32) as usize
 }
 
-/// Returns the hash of a packet's flow, whose headers may be in several slots.
+/// Returns the hash of a packet's flow. The headers may span several slots.
 #[inline(always)]
 fn hash(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
-    // SAFETY: it is used with the packet's slots, which are of this pool.
+    // SAFETY: the view is used only with the packet's slots, which are of this pool.
     let view = unsafe { pool.region().view() };
     let first = packet.first().map_or(&[][..], |slot| view.bytes(slot));
     if packet.len() > 1 && first.len() < HEADERS { hash_of_parts(pool, key, packet) } else { key.hash(first) }
@@ -355,7 +361,7 @@ impl Wrapper for Consumers {
         Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
     }
 
-    /// Returns the port's, where only packets that a consumer got are received: the others are dropped.
+    /// Returns the port's statistics. Packets that reached a consumer count as received, the others as dropped.
     fn statistics(&self, mut all: Statistics) -> Statistics {
         let sum =
             |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).sum::<u64>();
@@ -370,8 +376,8 @@ impl Wrapper for Consumers {
         QueueStatistics { rx_slots: each(QueueCounters::slots), rx_no_descriptor, ..inner }
     }
 
-    /// Returns whether the port is, and all consumers have received their packets: the port's last ones are in the rings, or in
-    /// the hands of a distributor, which has the lock.
+    /// Returns whether the port is exhausted and the consumers have received all packets. `is_empty` takes the
+    /// distributor's lock, so the port's last packets are in the rings by then.
     fn is_exhausted(&self, inner: bool) -> bool {
         inner && self.shared.is_empty()
     }
@@ -385,7 +391,7 @@ impl Wrapper for Consumers {
     }
 }
 
-/// Makes the descriptor that a consumer sleeps on: its own event, and later those of the port.
+/// Creates the descriptor that a consumer sleeps on: first with its own event, later also with those of the port.
 fn events(share: &Share) -> Result<OwnedFd> {
     let failed = |error| Error::system("epoll(7)", error);
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -393,7 +399,7 @@ fn events(share: &Share) -> Result<OwnedFd> {
     Ok(events)
 }
 
-/// Adds an event, which may be there already.
+/// Adds an event, unless it has already been added.
 fn add(events: &OwnedFd, event: impl AsFd) -> std::result::Result<(), Errno> {
     match epoll::add(events, event, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
         Err(Errno::EXIST) => Ok(()),
@@ -405,10 +411,10 @@ fn add(events: &OwnedFd, event: impl AsFd) -> std::result::Result<(), Errno> {
 struct ClusterRx {
     shared: Arc<Shared>,
     number: usize,
-    /// Returned to its share when this is dropped.
+    /// Returned to the consumer's [`Share`] on drop.
     receiver: Option<SlotReceiver>,
     events: Option<OwnedFd>,
-    /// Counted as a sleeper.
+    /// Whether this consumer counts as a sleeper.
     is_armed: bool,
 }
 
@@ -417,14 +423,14 @@ impl ClusterRx {
         &self.shared.shares[self.number]
     }
 
-    /// Leaves the cluster: packets in the ring are dropped. The last consumer stops the port's queues.
+    /// Leaves the cluster and drops the packets in the ring. The last consumer to leave stops the port's queues.
     fn leave(&mut self) -> Result<()> {
         let Some(mut receiver) = self.receiver.take() else { return Ok(()) };
         self.disarm();
         let distributor = &mut *self.shared.distributor();
         distributor.lanes[self.number].is_open = false;
         let share = self.share();
-        // The distributor counts drops, and this has its lock.
+        // Only the distributor counts drops; this call holds its lock.
         share.counters.missed(receiver.drain() as u32, 0);
         *share.receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         if distributor.lanes.iter().any(|lane| lane.is_open) {
@@ -458,7 +464,8 @@ impl RegionRx for ClusterRx {
         self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
 
-    /// Arms the consumer's own event, and the port's: whichever consumer is woken by the port hands out.
+    /// Arms the consumer's own event and the port's events. The consumer that a port's event wakes distributes the
+    /// packets.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         let events = self.events.as_ref()?;
         self.share().wake.arm()?;
@@ -497,12 +504,12 @@ impl ClusterRx {
 
 impl Drop for ClusterRx {
     fn drop(&mut self) {
-        // An error of the card is that of its next use.
+        // The card reports an error again at its next use.
         let _ = self.leave();
     }
 }
 
-/// Opens a port whose packets are handed out in this process, if its name has the options.
+/// Opens a port whose packets this process distributes among consumers, if its name has the options for it.
 ///
 /// # Errors
 /// As opening the port itself, and an [`Error`](linerate_core::Error) of its options.

@@ -1,6 +1,5 @@
-//! Copies of packets on their way to a receiver: in buffers of the receiver's own region, behind a channel of slots; or
-//! wherever a [`Recipient`] copies them to. A slow receiver delays no sender: packets without room are dropped and
-//! counted.
+//! Copies packets to a receiver: into buffers of the receiver's own region and through a channel of slots, or wherever
+//! a [`Recipient`] puts them. A slow receiver does not delay senders: packets that do not fit are dropped and counted.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -18,22 +17,22 @@ use linerate_core::slot::Slot;
 use super::frames::{CHUNK, Frames};
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 
-/// Fewer packets are copied and handed over one by one: what a loop over many prepares costs more.
+/// Smaller batches are delivered one packet at a time; the batch loop's setup would cost more than it saves.
 const FEW: u32 = 4;
 
-/// Copies packets to a receiver, which reads them by [`DeliveryRx`].
+/// Copies packets to a receiver, which gets them through [`DeliveryRx`].
 pub struct Delivery {
     pool: Arc<Pool>,
     longest: usize,
     offloads: bool,
-    /// Packets get the time of their delivery.
+    /// Packets get the time of their delivery as a timestamp.
     timestamps: bool,
-    /// By queue. A sender locks its lane for a batch.
+    /// Indexed by queue. A sender locks its lane for one batch at a time.
     lanes: Box<[Lane]>,
-    /// Packets without room, and packets that were too long.
+    /// Packets that did not fit, and packets that were too long.
     full: AtomicU64,
     too_long: AtomicU64,
-    /// Packets from the port itself that were too short for the switch to decide on.
+    /// Packets that this port sent but that were too short for the switch to decide on.
     too_short: AtomicU64,
 }
 
@@ -43,33 +42,33 @@ struct Lane {
     wake: ArmedEvent,
 }
 
-/// A receiver with its own way to take packets, on their sender's thread.
+/// A receiver that copies packets itself, on the sender's thread.
 pub trait Recipient: Send {
-    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first that has several slots, is
-    /// unfinished, or is longer than `longest`. Returns the bits that are left, and counts of the packets before.
+    /// Copies the packets whose bits are set in `wanted`, in order. Stops at the first packet that has several slots,
+    /// is unfinished, or is longer than `longest`. Returns the remaining bits, and the counts of the packets copied.
     fn take(&mut self, frames: &Frames<'_>, wanted: u64, longest: usize) -> (u64, RecipientCounts);
 
     /// Copies all packets of a batch, and clears it.
     fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts;
 
-    /// Tells the receiver of packets without room, and of packets that were too long.
+    /// Reports dropped packets to the receiver: those that did not fit, and those that were too long.
     fn dropped(&mut self, full: u64, too_long: u64);
 
-    /// Publishes the copied packets to the receiver. Returns whether it sleeps and is still to be woken
-    /// ([`wake`](Recipient::wake)).
+    /// Publishes the copied packets to the receiver. Returns whether the receiver sleeps and the caller must still
+    /// [`wake`](Recipient::wake) it.
     fn publish(&mut self) -> bool;
 
     /// Wakes the receiver if it sleeps.
     fn wake(&mut self);
 }
 
-/// Counts of one call of a recipient.
+/// Counts of one call to a recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipientCounts {
     pub packets: usize,
     pub slots: usize,
     pub bytes: usize,
-    /// Packets without room.
+    /// Packets that did not fit.
     pub missed: u64,
 }
 
@@ -81,15 +80,16 @@ impl RecipientCounts {
     }
 }
 
-/// The sender's side of a lane: copies in buffers of the receiver's region, then slots in a channel; or a recipient.
+/// The sender's side of a lane. It copies into buffers of the receiver's region and passes the slots through a channel,
+/// or calls a recipient.
 struct Entry {
     sender: SlotSender,
     recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
     times: Times,
-    /// A receiver has the queue.
+    /// Whether a receiver has opened the queue.
     open: bool,
-    /// Counters for packets of a recipient, which are the receiver's.
+    /// The receiver's counters, for packets delivered to a recipient.
     counters: Arc<QueueCounters>,
 }
 
@@ -125,7 +125,7 @@ impl Delivery {
         Drops { no_descriptor, oversize, undersize, ..Drops::default() }
     }
 
-    /// Counts packets from the port that were shorter than an Ethernet header.
+    /// Counts packets from this port that were shorter than an Ethernet header.
     #[cold]
     pub fn count_too_short(&self, packets: u64) {
         self.too_short.fetch_add(packets, Ordering::Relaxed);
@@ -135,11 +135,11 @@ impl Delivery {
         self.lanes.get(queue.checked_rem(self.lanes.len())?)
     }
 
-    /// Copies the packets whose bits are set in `wanted` to a queue, as many as have room. Returns whether the receiver
-    /// is still to be woken, by [`wake`](Delivery::wake).
+    /// Copies the packets whose bits are set in `wanted` to a queue, as many as fit. Returns whether the caller must
+    /// still wake the receiver with [`wake`](Delivery::wake).
     #[inline]
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) -> bool {
-        // A port without receive queues takes no packets.
+        // A port without receive queues accepts no packets.
         let Some(lane) = self.lane(queue) else { return false };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !entry.open {
@@ -164,7 +164,7 @@ impl Delivery {
                 }
                 (None, Some(slots)) => {
                     let one = |n: usize| std::slice::from_ref(&slots[n]);
-                    // SAFETY: the copies are of this pool (above), and the packets of the frames' region.
+                    // SAFETY: the copies are of this pool (above), and the packets are of the frames' region.
                     unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one) }
                 }
                 (None, None) => {
@@ -180,7 +180,7 @@ impl Delivery {
             // The next packet is a chain, unfinished, or too long, or no buffer is free for it.
             let slots = frames.slots(wanted.trailing_zeros() as usize);
             wanted &= wanted - 1;
-            // SAFETY: the frames' slots are of their pool.
+            // SAFETY: the frames' slots are of the frames' pool.
             let copied =
                 unsafe { entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
             match copied {
@@ -202,7 +202,7 @@ impl Delivery {
         }
     }
 
-    /// Counts packets without room, and packets that were too long.
+    /// Counts packets that did not fit, and packets that were too long.
     #[cold]
     fn dropped(&self, entry: &mut Entry, full: u64, too_long: u64) {
         self.full.fetch_add(full, Ordering::Relaxed);
@@ -212,7 +212,7 @@ impl Delivery {
         }
     }
 
-    /// Wakes a queue's receiver, after calls of [`deliver`](Delivery::deliver) that have not.
+    /// Wakes a queue's receiver after calls of [`deliver`](Delivery::deliver) that returned true.
     #[cold]
     pub fn wake(&self, queue: usize) {
         let Some(lane) = self.lane(queue) else { return };
@@ -223,13 +223,14 @@ impl Delivery {
 }
 
 impl Delivery {
-    /// Gives a queue's packets to `recipient` until the queue is dropped, beginning with those that wait in the queue.
+    /// Passes a queue's packets to `recipient` until the queue is dropped, starting with packets already waiting in the
+    /// queue.
     pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(lane) = self.lane(number.into()) else { return };
         let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut batch, mut missed) = (Batch::with_capacity(CHUNK), 0);
         while queue.recv(&mut batch) > 0 {
-            // The queue has counted these.
+            // The queue has already counted these packets as received.
             missed += recipient.take_all(&mut batch).missed;
         }
         recipient.publish();
@@ -239,13 +240,13 @@ impl Delivery {
     }
 }
 
-/// Takes copies for a monitor.
+/// Accepts copies for a monitor.
 impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         if !copies.is_of(&self.pool) {
             return false;
         }
-        // SAFETY: it is used with the packet's slots, which are of that pool.
+        // SAFETY: the view is used only with the packet's slots, which are of that pool.
         let view = unsafe { theirs.region().view() };
         // SAFETY: as above, and the copies are of this pool.
         let is_short =
@@ -261,12 +262,12 @@ impl MonitorSink for Delivery {
         is_copied
     }
 
-    /// Hands over the copies. Packets without room, and `missing` more, count as dropped.
+    /// Passes the copies to the receiver. Copies that do not fit, and `missing` more packets, count as dropped.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
         if let Some(lane) = self.lane(queue) {
             let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut entry.recipient {
-                // The queue has no monitor, so that nothing is missing.
+                // No receiver has opened this queue, so no packet counts as dropped.
                 _ if !entry.open => return copies.clear(),
                 Some(recipient) => {
                     self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
@@ -290,7 +291,7 @@ impl MonitorSink for Delivery {
     }
 }
 
-/// Adds a recipient's counts to the queue's; returns the number of packets without room.
+/// Adds a recipient's counts to the queue's counters; returns the number of packets that did not fit.
 #[inline(always)]
 fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
     counters.moved_packets(taken.packets, taken.slots, taken.bytes);
@@ -298,14 +299,15 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
 }
 
 impl Entry {
-    /// Returns the time of `count` packets that are copied now, if they get one here. A recipient gives them one itself.
+    /// Returns the timestamp for the next `count` copies; `None` if they get none here. A recipient sets timestamps
+    /// itself.
     #[inline(always)]
     fn time(&mut self, delivery: &Delivery, count: usize) -> Option<u64> {
         (delivery.timestamps && self.recipient.is_none()).then(|| self.times.take(count))
     }
 
-    /// Copies packets in one slot each, and hands each over, until one is unfinished or longer than `longest`, or no buffer is
-    /// free. Returns the bits that are left, and the number of packets without room.
+    /// Copies packets of one slot each, and sends each copy. Stops at a packet that is unfinished or longer than
+    /// `longest`, or if no buffer is free. Returns the remaining bits, and the number of packets that did not fit.
     #[inline(always)]
     fn copy_few(
         &mut self,
@@ -316,7 +318,7 @@ impl Entry {
         slots: &[Slot],
     ) -> (u64, u64) {
         let (longest, mut full) = (longest.min(pool.region().room()), 0);
-        // SAFETY: it is used with slots that are made for buffers of this pool.
+        // SAFETY: the view is used only with slots created for buffers of this pool.
         let ours = unsafe { pool.region().view() };
         while wanted != 0 {
             let slot = &slots[wanted.trailing_zeros() as usize];
@@ -327,7 +329,7 @@ impl Entry {
             // SAFETY: the buffer was taken for this copy.
             let copy = unsafe { theirs.copy(slot, ours, buf) };
             if !self.sender.send_slot(pool, &copy) {
-                // SAFETY: the copy ends here.
+                // SAFETY: the copy is discarded, so the buffer has no other owner.
                 unsafe { self.copies.put(&[buf]) };
                 full += 1;
             }
@@ -336,8 +338,8 @@ impl Entry {
         (wanted, full)
     }
 
-    /// Hands over the copies. Those without room are dropped, so that the next packets get their buffers; returns their
-    /// number.
+    /// Passes the copies to the receiver. Copies that do not fit are dropped, so that the next packets can use their
+    /// buffers. Returns the number of dropped packets.
     #[inline(always)]
     fn flush(&mut self, time: &mut Option<u64>) -> u64 {
         if self.copies.is_empty() {
@@ -363,7 +365,7 @@ impl Entry {
 pub struct DeliveryRx {
     delivery: Arc<Delivery>,
     queue: usize,
-    /// Returned to the lane when this is dropped.
+    /// Returned to the lane on drop.
     receiver: Option<SlotReceiver>,
     counters: Arc<QueueCounters>,
 }
@@ -407,7 +409,7 @@ impl RegionRx for DeliveryRx {
     }
 
     fn buffers(&self) -> usize {
-        // The sender's cached buffers count as the queue's, since its packets are copied into them.
+        // The sender's cached buffers count as this queue's, because its packets are copied into them.
         let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
@@ -427,7 +429,7 @@ impl Drop for DeliveryRx {
         let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
         entry.open = false;
         (entry.recipient, entry.counters) = (None, Arc::default());
-        // No packet is copied without a receiver, so that the buffers are not needed.
+        // Without a receiver no packet is copied, so the sender needs no cached buffers.
         entry.copies = Batch::with_capacity(CHUNK);
         receiver.drain();
         *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use linerate_core::memory::{Pool, View};
 use linerate_core::slot::Slot;
 
-/// The most packets of one decision: the bits of a word.
+/// The most packets per decision: one bit each in a 64-bit word.
 pub const CHUNK: usize = 64;
 
-/// Packets that came in together, as the bytes of their first buffers, which have the headers.
+/// Packets that arrived together, seen as the bytes of their first buffers, which contain the headers.
 pub struct Frames<'a> {
     pub(in crate::netmap) pool: &'a Arc<Pool>,
     pub(in crate::netmap) view: View<'a>,
     slots: &'a [Slot],
-    /// Packet `n` has the slots from `starts[n]` to `starts[n + 1]`; `None` if each packet has one slot.
+    /// Packet `n` occupies the slots from `starts[n]` to `starts[n + 1]`; `None` if each packet has one slot.
     starts: Option<&'a Starts>,
     len: usize,
 }
 
-/// The first slots of a chunk's packets, and the end of the last one.
+/// The index of each packet's first slot, and the end of the last packet.
 pub(in crate::netmap) type Starts = [u32; CHUNK + 1];
 
-/// Finds the starts of the first packets; returns their number.
+/// Fills `starts` for up to [`CHUNK`] packets; returns their number.
 #[cold]
 fn find_starts(slots: &[Slot], starts: &mut Starts) -> usize {
     let (mut len, ends) = (0, slots.iter().enumerate().filter(|(_, slot)| !slot.has_more()));
@@ -35,20 +35,20 @@ fn find_starts(slots: &[Slot], starts: &mut Starts) -> usize {
 }
 
 impl<'a> Frames<'a> {
-    /// Takes the first packets of these slots. `starts` is a place for their starts.
+    /// Views the first packets of these slots, at most [`CHUNK`]. `starts` is storage for their starts.
     #[inline(always)]
     pub(in crate::netmap) fn new(slots: &'a [Slot], pool: &'a Arc<Pool>, starts: &'a mut Starts) -> Frames<'a> {
         let first = &slots[..slots.len().min(CHUNK)];
         let has_chains = first.iter().fold(false, |any, slot| any | slot.has_more());
         let len = if has_chains { find_starts(slots, starts) } else { first.len() };
-        // SAFETY: it is used with these slots, which are of this pool.
+        // SAFETY: the view is used only with these slots, which are of this pool.
         let view = unsafe { pool.region().view() };
         Frames { pool, view, slots, starts: has_chains.then_some(starts), len }
     }
 
     /// Returns the number of packets.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty)] // at least one
+    #[allow(clippy::len_without_is_empty)] // there is at least one packet
     pub fn len(&self) -> usize {
         self.len
     }
@@ -58,7 +58,7 @@ impl<'a> Frames<'a> {
         self.starts.map_or(self.len, |starts| starts[self.len] as usize)
     }
 
-    /// Returns the slots, if each is a packet.
+    /// Returns the slots if each packet has exactly one.
     #[inline(always)]
     pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
         self.starts.is_none().then(|| &self.slots[..self.len])
@@ -73,7 +73,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Returns the bytes of packet `n`, if it is finished and in one slot.
+    /// Returns the bytes of packet `n` if it has one slot and no offload is left to do.
     #[inline(always)]
     pub(crate) fn whole(&self, n: usize) -> Option<&[u8]> {
         let slot = &self.slots(n)[0];
@@ -85,7 +85,7 @@ impl<'a> Frames<'a> {
         (self.slots(n), self.pool)
     }
 
-    /// Returns the bytes of packet `n` that are in its first buffer.
+    /// Returns the bytes of packet `n` in its first buffer.
     ///
     /// # Panics
     /// If there is no such packet.

@@ -1,17 +1,18 @@
-//! netmap's ports in memory, without a card (netmap(4), vale(4)).
+//! netmap's in-memory ports, which need no card (netmap(4), vale(4)).
 //!
-//! - [`Pipe`]: two ports; packets sent into one are received from the other, without a copy
-//! - [`ValePort`], [`Switch`]: a switch that learns, or forwards as a program decides; it copies
+//! - [`Pipe`]: two ports; packets sent into either are received from the other, without a copy
+//! - [`ValePort`], [`Switch`]: a switch that copies packets; it learns addresses, or the program decides where packets
+//!   go
 //! - [`Monitor`]: copies of packets that another port receives or sends
 //! - [`Null`]: a port that drops all packets
-//! - [`Cluster`]: a port whose packets are handed out to several consumers by their flows, `PORT?cluster=N&by=flow`
+//! - [`Cluster`]: a port whose flows are distributed among several consumers, `PORT?cluster=N&by=flow`
 //! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
-//! - `delivery`: copies on their way to a receiver; `frames`: packets whose destinations are decided together
-//! - `slot_channel`: packets into and out of a channel
-//! - `channel`: slots on their way between two threads
+//! - `delivery`: copies packets to a receiver; `frames`: packets whose destinations are decided together
+//! - `slot_channel`: moves packets into and out of a channel
+//! - `channel`: a ring of words between two threads
 //!
-//! This room knows memory and ports, and neither cards nor the kernel's interfaces. As ports, those can be attached to
-//! a switch.
+//! This module uses memory and ports, but no cards and no kernel interfaces. Those can be attached to a switch as
+//! ports.
 
 mod channel;
 mod cluster;

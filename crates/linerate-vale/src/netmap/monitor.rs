@@ -1,7 +1,7 @@
-//! Monitors: copies of packets that another port of the process receives, sends, or both (netmap(4): `X/r`, `X/t`).
+//! Monitors: copies of packets that another port of this process receives or sends (netmap(4): `X/r`, `X/t`).
 //!
-//! The port is not delayed: copies without room at the monitor are dropped and counted there. A port without monitors
-//! pays one check for each batch.
+//! Monitors do not delay the port: copies that do not fit are dropped, and counted at the monitor. A port without
+//! monitors pays one check per batch.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use linerate_core::slot::Slot;
 
 use super::delivery::{Delivery, DeliveryRx};
 
-/// A monitor of another port, until it is dropped.
+/// A monitor of another port; monitoring ends when this is dropped.
 pub struct Monitor {
     port: Arc<Monitored>,
     one: MonitorEntry,
@@ -24,7 +24,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Monitors received or sent packets of the port of this name, which must be open in this process, as a
+    /// Monitors packets that the named port receives or sends. The port must be open in this process as a
     /// [`Port`](linerate_core::port::Port).
     ///
     /// # Errors
@@ -67,7 +67,8 @@ impl SoftwareDevice for Monitor {
         Err(Error::unsupported(&config.name, "sending", why))
     }
 
-    /// Returns that the link is up, as long as the port is open. Another port of its name is not the monitor's.
+    /// Returns that the link is up while the monitored port is open. Reopening the port under the same name does not
+    /// revive the monitor.
     fn link(&self) -> Result<Link> {
         match self.port.is_open() {
             true => Ok(Link::Up { mbits: 0 }),
@@ -84,11 +85,11 @@ impl SoftwareDevice for Monitor {
     }
 }
 
-/// Copies received packets that bypass a queue's [`RxQueue`](linerate_core::port::RxQueue) to the port's monitors.
+/// Copies received packets that bypass the port's [`RxQueue`](linerate_core::port::RxQueue) to the port's monitors.
 pub(crate) struct RxMirror(Mirror);
 
 impl RxMirror {
-    /// Finds the monitored port of this name; `None` if there is none.
+    /// Mirrors the port with this name to its monitors; `None` if there is no such port.
     pub fn new(name: &str, queue: u16) -> Option<RxMirror> {
         Monitored::find(name).map(|seen| RxMirror(Mirror::new(&seen, queue)))
     }
@@ -107,19 +108,19 @@ impl RxMirror {
     }
 }
 
-/// A pipe between other processes, whose senders put copies of their packets here.
+/// A pipe between two other processes, whose senders copy their packets here for monitors.
 pub(crate) struct RemotePipe {
     ends: [Arc<Monitored>; 2],
 }
 
 impl RemotePipe {
-    /// Makes the ends of a pipe available to monitors under these names.
+    /// Registers both ends of the pipe under these names, so that monitors can find them.
     pub fn new(names: [String; 2]) -> RemotePipe {
         RemotePipe { ends: names.map(Monitored::new) }
     }
 
-    /// Returns a queue whose packets count as sent by this end, and as received by the other one. `missing` returns the
-    /// number of packets that were lost on their way to the queue since its last call.
+    /// Returns a queue for the monitors' copies. Its packets count as sent by `end`, and as received by the other end.
+    /// `missing` returns how many packets were lost before the queue since its last call.
     pub fn sent(&self, end: usize, queue: u16, missing: Box<dyn FnMut() -> u64 + Send>) -> TxQueue {
         let [sends, receives] = [end, 1 - end].map(|end| Mirror::new(&self.ends[end], queue));
         TxQueue::from(RemotePipeTx { sends, receives, missing })

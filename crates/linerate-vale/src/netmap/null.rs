@@ -1,4 +1,4 @@
-//! A port that drops sent packets, and receives none.
+//! A port that drops sent packets and never receives any.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub static NULL: PortKind = PortKind {
 pub struct Null(());
 
 impl Null {
-    /// Opens such a port. A process may have any number of them.
+    /// Opens a null port. A process may have any number of them.
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
@@ -60,7 +60,7 @@ impl SoftwareDevice for Null {
 }
 
 struct NullRx {
-    /// A thread sleeps on it while other ports have no packets either.
+    /// Never becomes readable; lets a thread sleep until other ports have packets.
     never: Option<Waker>,
 }
 

@@ -1,6 +1,6 @@
-//! Pipes: two ports; packets sent into one are received from the other, without a copy.
+//! Pipes: two ports; packets sent into either are received from the other, without a copy.
 //!
-//! Send and receive move slots of eight bytes from a batch into a channel and out of it. The buffers move with them.
+//! Send and receive move 8-byte slots from a batch into a channel, and out of it again. The buffers move along.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -15,7 +15,7 @@ use linerate_core::port::{
 
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 
-/// The end of a pipe.
+/// Selects an end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// `X{N`
@@ -35,12 +35,12 @@ struct PipeState {
     name: String,
     pool: Arc<Pool>,
     ring: usize,
-    /// By the receiving side, and by queue.
+    /// Indexed by receiving side, then by queue.
     lanes: [Vec<Arc<Lane>>; 2],
     open: Mutex<[bool; 2]>,
 }
 
-/// One direction of a queue. It has the channel's ends that no queue has.
+/// One direction of a queue. It stores the ends of the channel while no queue uses them.
 struct Lane {
     sender: Mutex<Option<SlotSender>>,
     receiver: Mutex<Option<SlotReceiver>>,
@@ -59,12 +59,13 @@ fn give<T>(to: &Mutex<Option<T>>, value: T) {
 }
 
 impl Pipe {
-    /// Opens an end of the pipe with this name. The first end makes the pipe: its queues, rings and pool are then the
-    /// other end's as well.
+    /// Opens one end of the pipe with this name. The first end creates the pipe: its queues, rings and pool also apply
+    /// to the other end.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) if this end is open, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) for a ring
-    /// that is not possible, and for more queues than the other end has.
+    /// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) if this end is already open,
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) for an invalid ring size or more queues than the other end
+    /// has.
     pub fn open(name: &str, side: Side, config: Config) -> Result<SoftwarePort<Pipe>> {
         config.check_ring()?;
         let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +113,7 @@ impl PipeState {
 
 impl Drop for PipeState {
     fn drop(&mut self) {
-        // Frees packets that were not received. No queue is left, since a queue keeps the pipe.
+        // Frees packets that were not received. Every queue keeps the pipe alive, so no queue exists any more.
         for lane in self.lanes.iter().flatten() {
             if let Some(mut receiver) = take(&lane.receiver) {
                 receiver.drain();
@@ -157,11 +158,11 @@ impl SoftwareDevice for Pipe {
     }
 }
 
-/// Receives packets of the other end.
+/// Receives packets from the other end.
 struct PipeRx {
     pipe: Arc<PipeState>,
     lane: Arc<Lane>,
-    /// Returned to its lane when this is dropped.
+    /// Returned to the lane on drop.
     receiver: Option<SlotReceiver>,
     counters: Arc<QueueCounters>,
 }
@@ -203,14 +204,14 @@ impl Drop for PipeRx {
 struct PipeTx {
     pipe: Arc<PipeState>,
     lane: Arc<Lane>,
-    /// Returned to its lane when this is dropped.
+    /// Returned to the lane on drop.
     sender: Option<SlotSender>,
     counters: Arc<QueueCounters>,
     longest: usize,
 }
 
 impl PipeTx {
-    /// Wakes the receiver if it sleeps. Returns the count, so that a sender has nothing to keep for the time behind the call.
+    /// Wakes the receiver if it sleeps. Returns `count`, so that the caller need not save it across the call.
     #[cold]
     #[inline(never)]
     fn notify(&self, count: usize) -> usize {

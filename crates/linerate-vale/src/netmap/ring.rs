@@ -7,9 +7,9 @@
 //!                  ^ head                ^ tail
 //! ```
 //!
-//! The slots from head to tail are the program's: it fills or reads them in order, moves head (and cur) past them, and
-//! calls `sync`. Forwarding without a copy [swaps](swap) the buffers of two slots. Every port can have such rings, as a
-//! second view of its queues.
+//! The program owns the slots from head to tail: it fills or reads them in order, moves head (and cur) past them, and
+//! calls `sync`. To forward without a copy, it [swaps](swap) the buffers of two slots. Every port can have such rings,
+//! as a second view of its queues.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use linerate_core::port::{Port, RxQueue, TxQueue};
 use linerate_core::slot::{HEADROOM, Slot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The most slots of a ring, whatever a port of the program's own reports.
+/// The most slots of a ring, even if a program-defined port reports more.
 const MOST_SLOTS: usize = 65_536;
 
-/// Slots and indices of a ring, in either direction.
+/// The slots and indices of a ring, for either direction.
 pub struct Ring {
     slots: Box<[Slot]>,
     pool: Arc<Pool>,
@@ -38,7 +38,7 @@ pub struct Ring {
     time: SystemTime,
 }
 
-/// A buffer outside all rings. To keep a packet for later, [exchange](Ring::exchange) its slot's buffer for this one.
+/// A buffer outside all rings. To keep a packet for later, [exchange](Ring::exchange) its slot's buffer with this one.
 pub struct ExtraBuffer {
     slot: Slot,
     pool: Arc<Pool>,
@@ -46,7 +46,7 @@ pub struct ExtraBuffer {
 
 impl Drop for ExtraBuffer {
     fn drop(&mut self) {
-        // SAFETY: its slot ends here.
+        // SAFETY: the slot that owns this buffer is dropped here.
         unsafe { self.pool.give(&[self.slot.buf()]) };
     }
 }
@@ -60,38 +60,38 @@ impl ExtraBuffer {
 }
 
 impl Ring {
-    /// Makes a ring of `len` slots, at least two, without buffers.
+    /// Creates a ring of `len` slots, at least two, without buffers.
     fn new(pool: &Arc<Pool>, len: usize) -> Ring {
         let slots = (0..len.max(2)).map(|_| Slot::EMPTY).collect();
         Ring { slots, pool: pool.clone(), head: 0, cur: 0, tail: 0, synced: 0, time: SystemTime::UNIX_EPOCH }
     }
 
-    /// Returns the number of slots, of which one is always empty. It need not be a power of two.
+    /// Returns the number of slots, one of which is always empty. It need not be a power of two.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the first slot that is the program's.
+    /// Returns the first slot that the program owns.
     pub fn head(&self) -> usize {
         self.head
     }
 
-    /// Returns the first slot that is not the program's.
+    /// Returns the first slot that the program does not own.
     pub fn tail(&self) -> usize {
         self.tail
     }
 
-    /// Returns cur: the program waits until tail is past it, because it needs more than the slots in front.
+    /// Returns cur, the wakeup point: [`poll`](NetmapPort::poll) waits until tail has moved past it.
     pub fn cur(&self) -> usize {
         self.cur
     }
 
-    /// Returns the slot behind this one.
+    /// Returns the slot after this one.
     pub fn next(&self, slot: usize) -> usize {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// Returns the count of slots from head to tail, which are the program's (`nm_ring_space` counts from cur).
+    /// Returns the number of slots from head to tail, which the program owns (`nm_ring_space` counts from cur).
     pub fn space(&self) -> usize {
         self.distance(self.head, self.tail)
     }
@@ -105,7 +105,7 @@ impl Ring {
         (to + self.slots.len() - from) % self.slots.len()
     }
 
-    /// Returns whether a slot is the program's.
+    /// Returns whether the program owns a slot.
     fn is_ours(&self, slot: usize) -> bool {
         slot < self.slots.len() && self.distance(self.head, slot) < self.space()
     }
@@ -115,10 +115,10 @@ impl Ring {
         assert!(self.is_ours(slot), "slot {slot} is not from head ({}) to tail ({})", self.head, self.tail);
     }
 
-    /// Moves head and cur past the next `count` slots. From the next sync on they are sent, or receive packets.
+    /// Moves head and cur past the next `count` slots. The next sync sends these slots, or receives into them.
     ///
     /// # Panics
-    /// If that is past tail.
+    /// If that would move them past tail.
     #[track_caller]
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.space(), "{count} slots are past tail: {} are the program's", self.space());
@@ -126,25 +126,25 @@ impl Ring {
         self.cur = self.head;
     }
 
-    /// Moves cur `count` slots ahead of head: the slots from head to cur are kept, and the program waits for more.
+    /// Sets cur to `count` slots after head: the program keeps the slots from head to cur, and waits for more.
     ///
     /// # Panics
-    /// If that is past tail.
+    /// If that would move it past tail.
     #[track_caller]
     pub fn look_ahead(&mut self, count: usize) {
         assert!(count <= self.space(), "{count} slots are past tail: {} are the program's", self.space());
         self.cur = (self.head + count) % self.slots.len();
     }
 
-    /// Returns whether tail is past cur, so that poll(2) would return.
+    /// Returns whether tail has moved past cur, so that poll(2) would return.
     fn is_ready(&self) -> bool {
         self.cur != self.tail
     }
 
-    /// Returns the bytes of a slot: a packet, or a part of it.
+    /// Returns the bytes of a slot: a packet or part of one.
     ///
     /// # Panics
-    /// If the slot is not the program's.
+    /// If the program does not own the slot.
     #[track_caller]
     pub fn bytes(&self, slot: usize) -> &[u8] {
         self.check(slot);
@@ -155,7 +155,7 @@ impl Ring {
     /// As [`bytes`](Ring::bytes), mutable.
     ///
     /// # Panics
-    /// If the slot is not the program's.
+    /// If the program does not own the slot.
     #[track_caller]
     pub fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
         self.check(slot);
@@ -166,34 +166,34 @@ impl Ring {
     /// Sets the length of a slot's data, and whether the packet continues in the next slot (`NS_MOREFRAG`).
     ///
     /// # Panics
-    /// If the slot is not the program's, or the data would not fit its buffer.
+    /// If the program does not own the slot, or the data does not fit its buffer.
     #[track_caller]
     pub fn set_len(&mut self, slot: usize, len: usize, more: bool) {
         self.check(slot);
         let there = &mut self.slots[slot];
         let (offset, size) = (there.offset(), self.pool.region().buffer_size());
         assert!(len <= size - offset, "{len} bytes do not fit a buffer of {size}, {offset} in front");
-        // SAFETY: it replaces the slot of the same buffer, and it was just checked that the bytes fit.
+        // SAFETY: the new slot replaces the one of the same buffer, and the bytes fit, as just checked.
         *there = unsafe { Slot::new(there.buf(), offset, len as u16, more) };
     }
 
     /// Returns whether the packet continues in the next slot.
     ///
     /// # Panics
-    /// If the slot is not the program's.
+    /// If the program does not own the slot.
     #[track_caller]
     pub fn has_more(&self, slot: usize) -> bool {
         self.check(slot);
         self.slots[slot].has_more()
     }
 
-    /// Exchanges a slot's buffer, with the packet in it, for another.
+    /// Exchanges a slot's buffer, including the packet in it, with `extra`.
     ///
     /// # Errors
-    /// [`ErrorKind::OtherRegion`]; nothing is changed then.
+    /// [`ErrorKind::OtherRegion`] if the buffers are of different pools; nothing is changed.
     ///
     /// # Panics
-    /// If the slot is not the program's.
+    /// If the program does not own the slot.
     #[track_caller]
     pub fn exchange(&mut self, slot: usize, extra: &mut ExtraBuffer) -> Result<()> {
         self.check(slot);
@@ -205,14 +205,14 @@ impl Ring {
     }
 }
 
-/// Exchanges the buffers of two slots, with the packets in them: forwards without a copy. Once both rings are advanced
-/// and synced, the received packet is sent, and the free buffer receives.
+/// Exchanges the buffers of two slots, including the packets in them, to forward without a copy. Once both rings are
+/// advanced and synced, the received packet is sent, and the free buffer receives.
 ///
 /// # Errors
-/// [`ErrorKind::OtherRegion`] if the rings' buffers are of different pools, so that a copy is needed. Nothing is changed.
+/// [`ErrorKind::OtherRegion`] if the rings' buffers are of different pools, which requires a copy. Nothing is changed.
 ///
 /// # Panics
-/// If one of the slots is not the program's.
+/// If the program does not own one of the slots.
 #[track_caller]
 pub fn swap(from: &mut Ring, slot: usize, to: &mut Ring, other: usize) -> Result<()> {
     from.check(slot);
@@ -224,24 +224,24 @@ pub fn swap(from: &mut Ring, slot: usize, to: &mut Ring, other: usize) -> Result
     Ok(())
 }
 
-/// Frees the buffers of slots that are the program's, or that it has advanced past since the last sync.
+/// Frees the buffers of slots that the program owns or has advanced past since the last sync.
 impl Drop for Ring {
     fn drop(&mut self) {
         let count = self.distance(self.synced, self.tail);
         let bufs: Vec<u32> = (0..count).map(|n| self.slots[(self.synced + n) % self.slots.len()].buf()).collect();
-        // SAFETY: their slots end here.
+        // SAFETY: the slots that own these buffers are dropped here.
         unsafe { self.pool.give(&bufs) };
     }
 }
 
 /// A transmit ring.
 pub struct TxRing {
-    /// Its slots. Two ports' rings may be exchanged: each continues with the slots that it has then.
+    /// The slots. A program may swap the rings of two ports; each queue then continues with the other's slots.
     pub ring: Ring,
     queue: TxQueue,
-    /// Packets that the queue has not taken yet.
+    /// Packets that the queue has not accepted yet.
     batch: Batch,
-    /// The beginning of a packet was too long and was dropped; its other slots are dropped as well.
+    /// A packet was too long and its beginning was dropped; its remaining slots are dropped too.
     skips: bool,
     /// Number of packets that were too long.
     too_long: u64,
@@ -249,21 +249,21 @@ pub struct TxRing {
 
 /// A receive ring.
 pub struct RxRing {
-    /// Its slots, as [`TxRing::ring`].
+    /// The slots, as for [`TxRing::ring`].
     pub ring: Ring,
     queue: RxQueue,
-    /// Packets that found no slot yet, of the queue's region.
+    /// Packets of the queue's region that did not fit into the ring yet.
     batch: Batch,
     /// Buffers of the ring's own region, and packets that were copied into them.
     own: Batch,
 }
 
 impl Ring {
-    /// Makes `batch` fit this ring: both must have one pool, so that slots pass between them, and all slots must have
-    /// room.
+    /// Makes `batch` fit this ring: both must use one pool, so that slots can move between them, and the batch must
+    /// have room for all slots.
     ///
-    /// Between two calls a program may have exchanged the ring, and a queue that is the program's own may have
-    /// exchanged the batch. A batch that does not fit is dropped; its buffers return to their pool.
+    /// Between two calls, the program may have swapped the ring, and a program-defined queue may have swapped the
+    /// batch. A batch that does not fit is dropped; its buffers return to their pool.
     fn fit(&self, batch: &mut Batch) {
         if batch.capacity() < self.slots.len() || !batch.is_of(&self.pool) {
             *batch = Batch::with_capacity(self.slots.len());
@@ -271,7 +271,7 @@ impl Ring {
         }
     }
 
-    /// Takes the next slot in front of head out of the ring.
+    /// Takes the next slot that the program has advanced past since the last sync.
     fn take_synced(&mut self) -> Option<Slot> {
         let at = self.synced;
         (at != self.head).then(|| {
@@ -280,7 +280,7 @@ impl Ring {
         })
     }
 
-    /// Puts a slot of this ring's pool at tail. There must be room.
+    /// Stores a slot of this ring's pool at tail. The ring must have room.
     fn put_at_tail(&mut self, slot: Slot) {
         let at = self.tail;
         self.slots[at] = slot;
@@ -289,15 +289,15 @@ impl Ring {
 }
 
 impl TxRing {
-    /// Makes a ring for a queue. Packets are in buffers of `pool`; a queue of another region copies them.
+    /// Creates a ring for a queue. Packets are in buffers of `pool`; a queue of another region copies them.
     pub fn new(queue: TxQueue, pool: &Arc<Pool>, slots: usize) -> TxRing {
         let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), skips: false, too_long: 0 };
         ring.sync();
         ring
     }
 
-    /// Sends the slots in front of head, and frees sent ones (`NIOCTXSYNC`). A packet of more than 64 slots (netmap(4))
-    /// is dropped and [counted](TxRing::too_long).
+    /// Sends the slots before head, and reclaims slots that were sent (`NIOCTXSYNC`). A packet of more than 64 slots
+    /// (netmap(4)) is dropped and [counted](TxRing::too_long).
     pub fn sync(&mut self) {
         let TxRing { ring, queue, batch, skips, too_long } = self;
         ring.fit(batch);
@@ -308,24 +308,24 @@ impl TxRing {
                 (*skips, *too_long) = (true, *too_long + 1);
                 batch.drop_beginning();
             }
-            // The batch has room for a ring and a chain. Without room the packet would be dropped.
-            // SAFETY: `fit` has given the batch the ring's pool, of which its slots are.
+            // The batch has room for a ring and a chain, so this succeeds; otherwise the slot would be dropped.
+            // SAFETY: `fit` made the batch use the ring's pool, which its slots are of.
             if *skips || !unsafe { batch.push_slot(&ring.pool, &mut slot) } {
-                // SAFETY: the slot ends here.
+                // SAFETY: the slot is consumed here.
                 unsafe { batch.put(&[slot.buf()]) };
             }
             *skips &= has_more;
             chain = if has_more && !*skips { chain + 1 } else { 0 };
         }
-        // A packet whose end is missing waits for it.
+        // An incomplete packet waits until its end is synced.
         let mut beginning = Beginning { slots: Vec::new(), ring };
         batch.keep_beginning(&mut beginning.slots);
         queue.send(batch);
         ring.fit(batch);
-        // SAFETY: they are slots of the ring's pool, and so is the batch again.
+        // SAFETY: the slots are of the ring's pool, and `fit` made the batch use it again.
         unsafe { batch.resume(&ring.pool, &mut beginning.slots) };
         drop(beginning);
-        // Slots that were not taken stay in front of head.
+        // Slots that the queue has not accepted keep their place before head.
         let free = (ring.slots.len() - 1).saturating_sub(batch.len());
         while ring.space() < free {
             let Some(buf) = batch.take_buffer() else { break };
@@ -335,18 +335,18 @@ impl TxRing {
         ring.time = SystemTime::now();
     }
 
-    /// Returns the number of packets with more than 64 slots, which were dropped.
+    /// Returns the number of packets dropped because they had more than 64 slots.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// Returns whether packets were sent that the port has not taken yet (`nm_tx_pending`).
+    /// Returns whether the port has not yet accepted all sent packets (`nm_tx_pending`).
     pub fn is_pending(&self) -> bool {
         self.ring.synced != self.ring.head || !self.batch.is_empty() || self.queue.unsent() > 0
     }
 }
 
-/// The beginning of a packet while a queue, which may panic, has the batch.
+/// The beginning of an incomplete packet while the queue, which may panic, has the batch.
 struct Beginning<'a> {
     slots: Vec<Slot>,
     ring: &'a Ring,
@@ -354,13 +354,14 @@ struct Beginning<'a> {
 
 impl Drop for Beginning<'_> {
     fn drop(&mut self) {
-        // SAFETY: the slots, of the ring's pool, end here.
+        // SAFETY: the slots are of the ring's pool and are dropped here.
         unsafe { self.ring.pool.give(&self.slots.drain(..).map(|slot| slot.buf()).collect::<Vec<_>>()) };
     }
 }
 
 impl RxRing {
-    /// Makes a ring for a queue. Packets come in buffers of `pool`; from a queue of another region they are copied.
+    /// Creates a ring for a queue. Received packets are in buffers of `pool`; packets from a queue of another region
+    /// are copied.
     pub fn new(queue: RxQueue, pool: &Arc<Pool>, slots: usize) -> RxRing {
         let ring = Ring::new(pool, slots);
         let mut batch = Batch::with_capacity(ring.slots.len());
@@ -368,7 +369,7 @@ impl RxRing {
         RxRing { ring, queue, batch, own: Batch::new() }
     }
 
-    /// Takes back the slots in front of head, and receives into them (`NIOCRXSYNC`).
+    /// Reclaims the slots before head, and receives packets (`NIOCRXSYNC`).
     pub fn sync(&mut self) {
         let RxRing { ring, queue, batch, own } = self;
         let is_own = batch.is_of(&ring.pool);
@@ -377,13 +378,13 @@ impl RxRing {
         }
         let back = if is_own { &mut *batch } else { &mut *own };
         while let Some(slot) = ring.take_synced() {
-            // SAFETY: the slot ends here, and the batch is of the ring's pool.
+            // SAFETY: the slot is consumed here, and the batch is of the ring's pool.
             unsafe { back.put(&[slot.buf()]) };
         }
         if batch.is_empty() {
             queue.recv(batch);
         }
-        // Packets of another region are copied, after those that came before them.
+        // Packets of another region are copied, and queue behind those copied earlier.
         let from = if own.is_empty() && batch.is_of(&ring.pool) {
             batch
         } else {
@@ -393,7 +394,7 @@ impl RxRing {
         };
         let room = ring.slots.len() - 1 - ring.space();
         let count = from.len().min(room);
-        // SAFETY: the batch is of the ring's pool, and forgets the slots that the ring has.
+        // SAFETY: the batch is of the ring's pool, and `sent` removes the slots that moved to the ring.
         for slot in unsafe { &mut from.raw_slots()[..count] } {
             ring.put_at_tail(slot.take());
         }
@@ -402,7 +403,7 @@ impl RxRing {
     }
 }
 
-/// A port in netmap's form.
+/// netmap's view of a port.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -429,7 +430,7 @@ impl RxRing {
 /// # Ok(()) }
 /// ```
 pub struct NetmapPort {
-    /// Transmit rings, dropped before the port.
+    /// Transmit rings. They are dropped before the port.
     pub tx: Vec<TxRing>,
     /// Receive rings.
     pub rx: Vec<RxRing>,
@@ -437,7 +438,7 @@ pub struct NetmapPort {
 }
 
 impl NetmapPort {
-    /// Takes all rings of a port.
+    /// Opens all rings of a port.
     ///
     /// # Errors
     /// As [`of`](NetmapPort::of).
@@ -446,7 +447,7 @@ impl NetmapPort {
         NetmapPort::of(device, 0..queues)
     }
 
-    /// Takes some rings of a port. They have as many slots as the port's, at most 65,536.
+    /// Opens some rings of a port. They have as many slots as the port's own rings, at most 65,536.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::QueueTaken`], and others of [`Port::rx`] and [`Port::tx`].
@@ -465,27 +466,27 @@ impl NetmapPort {
         &mut self.device
     }
 
-    /// Takes buffers beside those of the rings: `count`, or as many as are free.
+    /// Allocates buffers in addition to those of the rings: `count`, or as many as are free.
     pub fn extra_buffers(&self, count: usize) -> Vec<ExtraBuffer> {
         let pool = self.device.pool();
         let mut batch = Batch::with_capacity(1);
         batch.is_of(pool);
         let one = || {
-            // SAFETY: the buffer is taken for this slot.
+            // SAFETY: the buffer was taken for this slot.
             let slot = unsafe { Slot::new(batch.take_buffer()?, HEADROOM, 0, false) };
             Some(ExtraBuffer { slot, pool: pool.clone() })
         };
         std::iter::from_fn(one).take(count).collect()
     }
 
-    /// Syncs all rings, and waits until a receive ring has a packet, or with `send` until a transmit ring has room, at
-    /// most for `timeout`. Returns whether one has, as poll(2) on netmap's descriptor.
+    /// Syncs all rings, and waits until a receive ring has a packet or, with `send`, a transmit ring has room. Waits
+    /// for at most `timeout`. Returns whether a ring is ready, like poll(2) on netmap's descriptor.
     ///
-    /// It sleeps if the port was opened with [interrupts](linerate::Options::interrupts), and polls otherwise.
+    /// Sleeps if the port was opened with [interrupts](linerate::Options::interrupts), otherwise polls.
     pub fn poll(&mut self, send: bool, timeout: Duration) -> bool {
         let begin = std::time::Instant::now();
         loop {
-            // Armed before the sync, so that no packet is missed in between.
+            // Armed before the sync, so that a packet that arrives in between is not missed.
             self.rx.iter_mut().for_each(|rx| {
                 let _ = rx.queue.arm();
             });
@@ -498,7 +499,7 @@ impl NetmapPort {
                 self.rx.iter_mut().for_each(|rx| rx.queue.disarm());
                 return ready;
             }
-            // Nothing signals room to send: a thread that waits for it looks again soon.
+            // No event signals room to send, so a thread that waits for it polls again soon.
             let is_pending = send || self.tx.iter().any(TxRing::is_pending);
             self.sleep(if is_pending { left.min(Duration::from_micros(50)) } else { left });
         }

@@ -1,8 +1,9 @@
-//! A channel of slots of one pool: whole packets, from one thread to another.
+//! A channel of slots of one pool, which passes whole packets from one thread to another.
 //!
-//! Slots enter and leave only through a batch of the channel's pool. Both ends compare the pools: a batch of another pool passes
-//! nothing. The counted calls are for queues behind [`Rx`](linerate_core::port::Rx) and [`Tx`](linerate_core::port::Tx), which have compared
-//! them already; there a packet that is alone passes without a second comparison, which debug builds make.
+//! Slots enter and leave only through a batch of the channel's pool. Both ends compare the pools; with a batch of
+//! another pool they move no slots. The `_counted` calls are for queues inside [`Rx`](linerate_core::port::Rx) and
+//! [`Tx`](linerate_core::port::Tx), which have already compared them. A single packet then passes without a second comparison,
+//! except in debug builds.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub struct SlotReceiver {
     pool: Arc<Pool>,
 }
 
-/// Slots that were moved, and the packets and bytes in them.
+/// Counts of moved slots, and of the packets and bytes in them.
 #[derive(Default)]
 pub struct Moved {
     pub slots: usize,
@@ -34,7 +35,7 @@ pub struct Moved {
     pub bytes: usize,
 }
 
-/// Makes a channel for `len` slots of `pool`; `len` is a power of two.
+/// Creates a channel for `len` slots of `pool`; `len` is a power of two.
 pub fn slot_channel(pool: &Arc<Pool>, len: usize) -> (SlotSender, SlotReceiver) {
     let (sender, receiver) = channel(len);
     (SlotSender { words: sender, pool: pool.clone() }, SlotReceiver { words: receiver, pool: pool.clone() })
@@ -47,12 +48,12 @@ impl SlotReceiver {
         batch.is_already_of(&self.pool)
     }
 
-    /// Returns the number of slots that wait in the channel.
+    /// Returns the number of slots waiting in the channel.
     pub fn waiting(&self) -> usize {
         self.words.waiting()
     }
 
-    /// Moves slots out of the channel until the batch is full, and further to the end of a packet.
+    /// Moves slots out of the channel until the batch is full, and then to the end of the last packet.
     #[inline(always)]
     pub fn receive(&mut self, batch: &mut Batch) -> Moved {
         let mut sums = Moved::default();
@@ -60,7 +61,8 @@ impl SlotReceiver {
             return sums;
         }
         loop {
-            // SAFETY: the channel stores slots of the batch's pool, which their sender has given up. None that was there is read.
+            // SAFETY: the channel stores slots of the batch's pool, which the sender has given up. `space` is only
+            // written.
             let (space, count) = unsafe {
                 let space = batch.space();
                 let count = self.words.receive(Slot::words_mut(space));
@@ -71,7 +73,7 @@ impl SlotReceiver {
             }
             let moved = counted(&space[..count]);
             let has_chains = moved.packets < count;
-            // SAFETY: they were just written there.
+            // SAFETY: these slots were just written to `space`.
             unsafe { batch.appended(count, has_chains) };
             sums = Moved {
                 slots: sums.slots + count,
@@ -84,10 +86,12 @@ impl SlotReceiver {
         }
     }
 
-    /// Receives into a batch that a queue's shell has compared, and counts the packets. Returns the number of slots.
+    /// Receives into a batch whose pool the caller (`Rx`) has compared, and counts the packets. Returns the number of
+    /// slots.
     #[inline(always)]
     pub fn receive_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
-        // A packet alone, since the packets in a channel are whole. What a loop over many prepares costs more than it does.
+        // A channel has only whole packets, so a single slot is one. The batch loop's setup would cost more than the
+        // packet.
         if self.words.available() == 1 && self.receive_one(counters, batch, |_| true) {
             return 1;
         }
@@ -106,7 +110,7 @@ impl SlotReceiver {
         moved.slots
     }
 
-    /// Receives a packet of one slot, if there is one, and room, and the slot's word is such a packet's.
+    /// Receives one packet of one slot, if one is waiting, the batch has room, and `is_packet` accepts its word.
     #[inline(always)]
     fn receive_one(
         &mut self,
@@ -115,18 +119,18 @@ impl SlotReceiver {
         is_packet: impl FnOnce(u64) -> bool,
     ) -> bool {
         debug_assert!(self.may_fill(batch), "a slot of another pool enters a batch");
-        // SAFETY: it is only written.
+        // SAFETY: the entry is only written.
         let Some(place) = (unsafe { batch.place() }) else { return false };
         let Some(word) = self.words.receive_one_if(is_packet) else { return false };
-        // SAFETY: as in `receive`; the queue's shell has compared the pools.
+        // SAFETY: as in `receive`; the caller (`Rx`) has compared the pools.
         *place = unsafe { Slot::of_word(word) };
         counters.moved_packets(1, 1, place.len());
-        // SAFETY: it was just written.
+        // SAFETY: the slot was just written.
         unsafe { batch.appended(1, false) };
         true
     }
 
-    /// Frees all slots that wait in the channel. Returns the number of packets.
+    /// Frees all slots waiting in the channel. Returns the number of packets.
     pub fn drain(&mut self) -> usize {
         let (mut batch, mut packets) = (Batch::new(), 0);
         batch.is_of(&self.pool);
@@ -148,12 +152,12 @@ impl SlotSender {
         batch.is_already_of(&self.pool)
     }
 
-    /// Returns whether all slots were received.
+    /// Returns whether the receiver has received all slots.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Moves whole packets into the channel, the first ones that fit.
+    /// Moves the first whole packets that fit into the channel.
     #[inline(always)]
     pub fn send(&mut self, batch: &mut Batch) -> Moved {
         if !self.may_take(batch) {
@@ -170,14 +174,15 @@ impl SlotSender {
         moved
     }
 
-    /// Moves a packet of one slot of `pool`, the channel's own, into the channel; returns whether it fits.
+    /// Moves a packet of one slot into the channel; returns whether it fits. `pool` must be the channel's pool.
     #[inline(always)]
     pub fn send_slot(&mut self, pool: &Pool, slot: &Slot) -> bool {
         debug_assert!(std::ptr::eq(pool, &*self.pool), "a slot of another pool enters a channel");
         self.words.send_one(slot.word())
     }
 
-    /// Sends from a batch that a queue's shell has compared, and counts the packets. Returns the number of slots.
+    /// Sends from a batch whose pool the caller (`Tx`) has compared, and counts the packets. Returns the number of
+    /// slots.
     #[inline(always)]
     pub fn send_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
         // As in `receive_counted`.
@@ -203,10 +208,10 @@ impl SlotSender {
     }
 }
 
-/// Counts slots, and the packets and bytes in them.
+/// Returns the number of slots, and of the packets and bytes in them.
 #[inline(always)]
 pub fn counted(slots: &[Slot]) -> Moved {
-    // A loop over many prepares more than one packet costs.
+    // For a single packet, the loop's setup would cost more than the packet.
     if let [slot] = slots {
         return Moved { slots: 1, packets: usize::from(!slot.has_more()), bytes: slot.len() };
     }

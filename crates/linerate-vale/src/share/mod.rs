@@ -1,16 +1,16 @@
-//! Ports for other processes: the server that opens them, and the clients that use them.
+//! Ports for other processes: the server that opens the ports, and the clients that use them.
 //!
-//! The server makes memory for each port of a client, in netmap's form. Packets pass through rings in that memory. A
-//! client cannot reach another client's packets, except through a pipe: its two ends share memory, so that packets pass
-//! without a copy. A client's descriptor of a port is its end of a connection to the server. It means the same in every
-//! process, since all state of a port is in its memory.
+//! The server creates memory for each port of a client, in netmap's layout. Packets pass through rings in that memory.
+//! A client cannot access another client's packets, except through a pipe, whose two ends share memory to avoid a copy.
+//! A client's file descriptor of a port is its end of a connection to the server. It works in every process, because
+//! all state of a port is in the shared memory.
 //!
-//! - `protocol`: what both ends know: messages, sockets, rings in shared memory
+//! - `protocol`: used by both ends: messages, sockets, rings in shared memory
 //! - `client`: the client's end: [`Client`], [`ServedPort`]
-//! - `server`: the server's end: [`Server`]; a packet's way between a client's rings and a port is `server/pump.rs`
+//! - `server`: the server's end: [`Server`]; `server/pump.rs` moves packets between a client's rings and a port
 //!
-//! Client and server know the protocol, and not each other. The server opens ports by a function that it is given. A
-//! process that ends closes only its own ports.
+//! Client and server use the protocol, but not each other. The server opens ports through a function that its creator
+//! passes in. A process that exits closes only its own ports.
 
 mod client;
 mod protocol;
@@ -26,8 +26,8 @@ pub use protocol::socket::{ANY, folder};
 pub use server::fuzz;
 pub use server::{Open, Server};
 
-/// Items that the shared object for netmap's programs needs beside the above (`crates/linerate-netmap`). They are no
-/// public API and may change in any version.
+/// Additional items for `crates/linerate-netmap`, the shared object for netmap's programs. They are not public API and
+/// may change in any version.
 #[doc(hidden)]
 pub mod netmap_object {
     pub use super::client::open::{adopt, open_by};

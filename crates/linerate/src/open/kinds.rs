@@ -1,4 +1,4 @@
-//! The kinds of ports. A new one is declared in its own room, and has one line here.
+//! The kinds of ports. A new kind is declared in its own module, and listed here.
 
 use linerate_cards::CARD;
 
@@ -6,10 +6,10 @@ use linerate_cards::CARD;
 use crate::port::Form;
 use crate::port::{FAULTY, PortKind};
 
-/// Lists kinds; one whose feature this build does not have is absent.
+/// Lists kinds. A kind whose feature is not enabled in this build is listed as absent.
 macro_rules! kinds {
     ($($kind:path $(, $feature:literal, $prefix:literal $(as $form:expr)?)?;)*) => {
-        /// All kinds of ports. Each name fits one of them.
+        /// All kinds of ports. Each name matches exactly one of them.
         pub static KINDS: &[&PortKind] = &[$(kinds!(@one $kind $(, $feature, $prefix $(as $form)?)?)),*];
     };
     (@one $kind:path) => { &$kind };

@@ -1,4 +1,4 @@
-//! Opening ports by name. `kinds` lists the kinds of ports, which are declared in their own crates.
+//! Opens ports by name. `kinds` lists the kinds of ports, which are declared in their own crates.
 
 mod kinds;
 #[cfg(all(test, feature = "memif", feature = "model", feature = "netmap", feature = "vhost"))]
@@ -14,9 +14,9 @@ use linerate_vale::netmap::open_cluster;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::port::{Config, Description, Device, Opening, Options, Others, Port, PortKind, PortName};
 
-/// Opens ports by name, in the process's default region: they exchange packets without a copy.
+/// Opens ports by name in the process's default region, so that they exchange packets without a copy.
 ///
-/// See [`PortName`] for the names, [`Options`] to choose queues, rings and memory.
+/// [`PortName`] describes the names; [`Options`] sets queues, rings and memory.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -26,7 +26,7 @@ use crate::port::{Config, Description, Device, Opening, Options, Others, Port, P
 /// ```
 ///
 /// # Errors
-/// An [`Error`](crate::Error) of a name, an option, memory or a card.
+/// An [`Error`](crate::Error) in a name, an option, memory or a card.
 pub fn open<const N: usize>(names: [&str; N]) -> Result<[Port; N]> {
     Options::default().open(names)
 }
@@ -58,7 +58,7 @@ impl Options {
         };
         let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
-        // Linux receives the other port's packets at a host: port.
+        // A host: port gets the other port's address, so that Linux accepts that port's packets.
         let is_host = |at: &usize| names[*at].kind().has_neighbours_address;
         if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
@@ -66,7 +66,7 @@ impl Options {
         Ok(devices)
     }
 
-    /// Parses a port's name of the library's kinds, or of those of these options.
+    /// Parses a port's name, which may be of the library's kinds or of the kinds in these options.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
@@ -75,7 +75,7 @@ impl Options {
         PortName::parse_among(name, &kinds)
     }
 
-    /// Returns the program's kinds, then those of the library.
+    /// Returns the program's kinds, followed by the library's.
     fn all_kinds(&self) -> impl Iterator<Item = &'static PortKind> {
         self.kinds.iter().chain(KINDS).copied()
     }
@@ -116,7 +116,7 @@ impl Others for Options {
     }
 }
 
-/// Parses a port's name of the library's kinds.
+/// Parses a port's name, of one of the library's kinds.
 ///
 /// ```
 /// let name = linerate::parse("sim:0?rate=1M")?;
@@ -125,13 +125,13 @@ impl Others for Options {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
-/// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if the text is not a port's name,
+/// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if the kind does not have an option.
 pub fn parse(name: &str) -> Result<PortName> {
     Options::default().parse(name)
 }
 
-/// Opens a port whose packets are handed out in this process, if its name has the options: an error in this build.
+/// Returns an error if the name has options for a cluster, which this build does not have.
 #[cfg(not(feature = "netmap"))]
 fn open_cluster(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
     let name = opening.name;
@@ -141,7 +141,8 @@ fn open_cluster(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
     }
 }
 
-/// Returns the process's default region: 16,384 buffers of 2 KiB. It is freed with its last port, queue and batch.
+/// Returns the process's default region: 16,384 buffers of 2 KiB. It is freed with the last port, queue and batch that
+/// use it.
 fn default_pool() -> Result<Arc<Pool>> {
     static POOL: Mutex<Weak<Pool>> = Mutex::new(Weak::new());
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Tests of names, with all kinds of ports.
+//! Tests of names with all kinds of ports.
 
 use crate::parse;
 use crate::port::{Form, count};

@@ -1,21 +1,21 @@
-//! The decision where packets go: learned, as in VALE, or by a program.
+//! Decides where packets go: by learned addresses, as in VALE, or by the program.
 
 use linerate_core::slot::Slot;
 
 use super::table::{Address, Table};
 use crate::netmap::frames::Frames;
 
-/// Bytes of an Ethernet header.
+/// The length of an Ethernet header in bytes.
 pub const HEADER: usize = 14;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To this port, unless it came from there.
+    /// To this port, unless the packet came from it.
     Port(u8),
-    /// To each port of a [group](super::Switch::set_group) but its source; to none if there is no such group.
+    /// To every port of a [group](super::Switch::set_group) except the source; to none if the group does not exist.
     Group(u16),
-    /// To all ports but its source.
+    /// To all ports except the source.
     Broadcast,
     /// To no port.
     Drop,
@@ -23,13 +23,13 @@ pub enum Destination {
 
 /// Decides where packets go (vale(4), "VALE switches can be extended").
 ///
-/// A closure of the same form implements it. It is called on the sender's thread, and may be called by several threads
-/// at once.
+/// Closures with the same signature implement it. It is called on the sender's thread, possibly by several threads
+/// concurrently.
 ///
 /// ```
 /// use linerate::netmap::{Destination, Frames, Switch};
 ///
-/// // Packets from port 0 go to port 1, and the other way round; other ports get none.
+/// // Forwards between port 0 and port 1; other ports get no packets.
 /// let wire = |source: u8, _: &Frames<'_>, to: &mut [Destination]| {
 ///     to.fill(if source < 2 { Destination::Port(1 - source) } else { Destination::Drop });
 /// };
@@ -37,11 +37,11 @@ pub enum Destination {
 /// switch.set_forward(std::sync::Arc::new(wire));
 /// ```
 pub trait Forward: Send + Sync {
-    /// Decides for packets that came in at port `source`. `to` has an entry for each of them, in order, which is
-    /// [`Destination::Drop`] at first.
+    /// Decides where packets that arrived at port `source` go. `to` has one entry per packet, in order, initially
+    /// [`Destination::Drop`].
     fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]);
 
-    /// Forgets a port that was removed: another port may get its number.
+    /// Forgets a port that was removed; another port may get its number.
     fn forget(&self, port: u8) {
         let _ = port;
     }
@@ -53,14 +53,14 @@ impl<F: Fn(u8, &Frames<'_>, &mut [Destination]) + Send + Sync> Forward for F {
     }
 }
 
-/// A learning bridge: an address is at the port where it was last seen. Broadcast, multicast and unknown destinations
-/// go to all ports.
+/// A learning bridge: sends packets to the port where their destination was last seen. Broadcast, multicast and unknown
+/// destinations go to all ports.
 pub struct Learning {
     table: Table,
 }
 
 impl Learning {
-    /// Makes a bridge that knows no address.
+    /// Creates a bridge that knows no addresses.
     pub fn new() -> Learning {
         Learning { table: Table::new() }
     }
@@ -78,7 +78,7 @@ impl Default for Learning {
 }
 
 impl Learning {
-    /// Decides for packets, of each of which this is the first slot.
+    /// Decides for packets, given the first slot of each.
     #[inline(always)]
     fn decide<'a>(
         &self,
@@ -88,16 +88,16 @@ impl Learning {
         to: &mut [Destination],
     ) {
         let now = self.table.now();
-        // Most ports have one host behind them, which mostly sends to one other host: the last result is tried first.
+        // Most ports have one host, which mostly sends to one other host, so the last result is tried first.
         let (mut learned, mut found) = (None, (None, Destination::Drop));
         for (first, to) in firsts.zip(to) {
             let packet = packets.view.bytes(first);
-            // A packet shorter than an Ethernet header is dropped.
+            // Packets shorter than an Ethernet header are dropped.
             let Some(header) = packet.first_chunk().filter(|_| packet.len() >= HEADER) else { continue };
             let (destination, origin) = Address::of(header);
             if learned != Some(origin) && !origin.is_multicast() && !first.is_unlearned() {
                 self.table.learn(origin, source, now);
-                // The new address may be the last destination.
+                // The address just learned may be the last destination.
                 (learned, found.0) = (Some(origin), None);
             }
             if found.0 != Some(destination) {

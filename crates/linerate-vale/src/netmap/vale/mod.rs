@@ -1,14 +1,14 @@
-//! VALE: a switch in memory (vale(4); Rizzo and Lettieri, "VALE, a Switched Ethernet for Virtual Machines", CoNEXT
+//! VALE: an in-memory switch (vale(4); Rizzo and Lettieri, "VALE, a Switched Ethernet for Virtual Machines", CoNEXT
 //! 2012).
 //!
-//! - `table`: the port of each address
-//! - `forward`: where packets go, as learned or as a program decides
-//! - `port`: a port's queues: a packet's way through the switch, top-down; read this next
-//! - here: switches and their ports
+//! - `table`: maps addresses to ports
+//! - `forward`: decides where packets go, by learned addresses or by the program
+//! - `port`: a port's queues, and how a packet passes the switch; read this next
+//! - this file: switches and their ports
 //!
-//! A switch has no thread. The sender decides for a whole batch where each packet goes. Then, for each destination, it
-//! copies the packets into the destination's buffers and hands their slots over. Packets without room are dropped, and
-//! counted at the port that had none, so that a slow port does not delay others.
+//! A switch has no thread. The sender decides where each packet of a batch goes. Then, for each destination, it copies
+//! the packets into the destination's buffers and passes their slots on. Packets that do not fit are dropped, and
+//! counted at the destination, so a slow port does not delay the others.
 
 mod forward;
 mod port;
@@ -29,26 +29,26 @@ use super::delivery::{Delivery, DeliveryRx};
 
 /// The most ports of a switch, as in netmap.
 pub const MAX_PORTS: usize = 254;
-/// The longest name of a switch or of its port: `IFNAMSIZ` without the zero.
+/// The longest name of a switch or of a port of it: `IFNAMSIZ` without the terminating zero.
 pub const LONGEST_NAME: usize = 15;
 
-/// A switch. It is dropped, with its forwarding, when it has no port and no other owner.
+/// A switch. It is dropped, with its forwarding, once it has no ports and no other owners.
 pub struct Switch {
     name: String,
-    /// The ports, by number. Each sender has a copy, and checks whether it is the newest.
+    /// The ports, indexed by number. Each sender has a snapshot, and uses `changes` to check that it is current.
     ports: Mutex<Arc<Ports>>,
     changes: AtomicU64,
     forward: RwLock<Arc<dyn Forward>>,
     groups: Mutex<Arc<Groups>>,
 }
 
-/// By number.
+/// Indexed by port number.
 type Ports = Vec<Option<Plugged>>;
 
-/// The ports of each group.
+/// The port numbers of each group.
 type Groups = HashMap<u16, Vec<u8>>;
 
-/// A port, as its switch has it.
+/// A switch's entry for one of its ports.
 #[derive(Clone)]
 struct Plugged {
     name: String,
@@ -59,7 +59,7 @@ struct Plugged {
 static SWITCHES: Mutex<Vec<Weak<Switch>>> = Mutex::new(Vec::new());
 
 impl Switch {
-    /// Returns the switch with this name, such as `vale0`, or makes it. Keep it until it has a port.
+    /// Returns the switch with this name, such as `vale0`, or creates it. Keep the result until the switch has a port.
     pub fn named(name: &str) -> Arc<Switch> {
         let mut all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|switch| switch.strong_count() > 0);
@@ -82,16 +82,16 @@ impl Switch {
         &self.name
     }
 
-    /// Sets the decision where packets go.
+    /// Sets how the switch decides where packets go.
     pub fn set_forward(&self, forward: Arc<dyn Forward>) {
         let before = std::mem::replace(&mut *self.forward.write().unwrap_or_else(PoisonError::into_inner), forward);
         self.changes.fetch_add(1, Ordering::Release);
-        // It is the program's, and may use this switch when it is dropped, so no lock is held.
+        // Dropped without locks held: it belongs to the program, and its destructor may use this switch.
         drop(before);
     }
 
-    /// Sets the ports of a group, such as a VLAN, for [`Destination::Group`]; without ports there is no such group. A port that was
-    /// removed stays in its groups, as the next one of its number.
+    /// Sets the port numbers of a group, such as a VLAN, for [`Destination::Group`]; an empty list removes the group.
+    /// Removing a port does not change groups, so the next port with its number joins them.
     pub fn set_group(&self, group: u16, ports: &[u8]) {
         let mut all = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let mut groups = Groups::clone(&all);
@@ -103,14 +103,14 @@ impl Switch {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns numbers and names of its ports.
+    /// Returns the number and name of each port.
     pub fn ports(&self) -> Vec<(u8, String)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let there = ports.iter().enumerate().filter_map(|(n, port)| Some((n as u8, port.as_ref()?.name.clone())));
         there.collect()
     }
 
-    /// Returns the ports and the forwarding, for a sender.
+    /// Returns a snapshot of the ports, groups and forwarding, for a sender.
     fn snapshot(&self) -> Snapshot {
         let changes = self.changes.load(Ordering::Acquire);
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -119,7 +119,7 @@ impl Switch {
         Snapshot { changes, ports, forward, groups }
     }
 
-    /// Gives a port the lowest number that is free.
+    /// Adds a port with the lowest free number.
     fn add(&self, name: &str, delivery: Delivery) -> Result<(u8, Arc<Delivery>)> {
         let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().flatten().any(|port| port.name == name) {
@@ -155,7 +155,7 @@ impl Switch {
     }
 }
 
-/// Returns the delivery of a port of this process by its name, such as `vale0:a`.
+/// Returns the delivery of a port in this process by its name, such as `vale0:a`.
 pub(crate) fn delivery_of(name: &str) -> Option<Arc<Delivery>> {
     let (switch, port) = name.split_once(':')?;
     let all = SWITCHES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +165,7 @@ pub(crate) fn delivery_of(name: &str) -> Option<Arc<Delivery>> {
     ports.iter().flatten().find(|there| there.name == port).map(|port| port.delivery.clone())
 }
 
-/// A switch's ports and forwarding, as a sender has read them last.
+/// A sender's snapshot of the switch: its ports, groups and forwarding.
 struct Snapshot {
     changes: u64,
     ports: Arc<Ports>,
@@ -173,7 +173,7 @@ struct Snapshot {
     groups: Arc<Groups>,
 }
 
-/// A port of a switch. Its place is free again when it is dropped.
+/// A port of a switch. Dropping it frees its number.
 pub struct ValePort {
     switch: Arc<Switch>,
     number: u8,
@@ -181,7 +181,7 @@ pub struct ValePort {
 }
 
 impl ValePort {
-    /// Makes a port on a switch, such as `vale0` and `a`. The switch is made if it does not exist.
+    /// Opens a port on a switch, for example `a` on `vale0`. Creates the switch if it does not exist.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`], [`ErrorKind::Exhausted`], [`ErrorKind::BadName`], [`ErrorKind::BadOption`].
@@ -191,7 +191,7 @@ impl ValePort {
         let bad = |why: &str| Err(Error::bad_name(&name, why).with_remedy("vale0:a"));
         let plain =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        // The port of an attached host's stack has its interface's name with a mark behind it.
+        // The port of an attached interface's host stack is named after the interface, with a trailing `^`.
         let own = port.strip_suffix('^').unwrap_or(port);
         if switch.len() > LONGEST_NAME || own.len() > LONGEST_NAME {
             return bad("a switch and a port of it have names of 15 characters each at most (netmap(4))");

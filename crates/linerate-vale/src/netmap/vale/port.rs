@@ -1,5 +1,5 @@
-//! A packet's way between two ports of a switch, top-down. Its destination is decided here; the rest of its way is
-//! `netmap/delivery.rs`.
+//! How a packet passes between two ports of a switch, top-down. This file decides the destination; `netmap/delivery.rs`
+//! does the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,20 +20,20 @@ pub struct ValeTx {
     source: u8,
     queue: usize,
     counters: Arc<QueueCounters>,
-    /// By destination port: the packets for it, as bits. All zeros between two batches.
+    /// For each destination port, a bit mask of its packets. All zeros between batches.
     wanted: Box<[u64; MAX_PORTS]>,
     starts: Starts,
-    /// Where each packet of a chunk goes, and the ports that get some.
+    /// The destination of each packet of a chunk, and the ports that get packets.
     to: [Destination; CHUNK],
     used: [u8; MAX_PORTS],
-    /// Destinations whose receivers sleep and have got packets.
+    /// Destinations that have packets, and whose receivers must still be woken.
     asleep: Vec<u8>,
-    /// Chunks sent since the first of them.
+    /// Chunks sent since the first port was added to `asleep`.
     chunks: usize,
 }
 
-/// Chunks after which a receiver is woken while its sender has more packets. Few wake-ups leave both more of their
-/// processors.
+/// Chunks after which sleeping receivers are woken while their sender has more packets. Fewer wake-ups save CPU time on
+/// both sides.
 const MODERATION: usize = 4;
 
 impl ValeTx {
@@ -87,7 +87,7 @@ impl ValeTx {
         {
             source.delivery.count_too_short(too_short);
         }
-        // Delivers the packets whose bits are set to a port, if it is there, and notes whether its receiver sleeps.
+        // Delivers the packets whose bits are set to a port, if it exists, and notes whether its receiver sleeps.
         let ValeTx { snapshot, asleep, wanted, used, queue, .. } = self;
         let mut deliver = |port: u8, wanted: u64| {
             if let Some(there) = &snapshot.ports[usize::from(port)]
@@ -119,7 +119,7 @@ impl ValeTx {
         switched
     }
 
-    /// Wakes the receivers that sleep and have got packets.
+    /// Wakes the receivers that sleep and have packets.
     #[cold]
     fn wake(&mut self) {
         self.chunks = 0;
@@ -131,8 +131,8 @@ impl ValeTx {
     }
 }
 
-/// Notes the packets for groups at each of their ports, beside the first `ports` of `used` that get some; returns the number of
-/// ports that get some now.
+/// Marks the packets for groups at each port of their group. `used` already lists `ports` ports that get packets;
+/// returns the new number.
 #[cold]
 fn want_groups(
     to: &[Destination],
@@ -159,8 +159,8 @@ fn want_groups(
 }
 
 impl Transmit for ValeTx {
-    /// Takes all packets. Those without room at their destination are dropped there. A call without packets wakes the
-    /// receivers of earlier ones.
+    /// Accepts all packets. Packets that do not fit at their destination are dropped there. A call without packets
+    /// wakes the receivers of earlier packets.
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
             self.wake();
@@ -183,7 +183,7 @@ impl Transmit for ValeTx {
         taken
     }
 
-    /// Returns the number of receivers that are still to be woken.
+    /// Returns the number of receivers that must still be woken.
     fn unsent(&self) -> usize {
         self.asleep.len()
     }

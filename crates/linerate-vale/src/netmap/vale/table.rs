@@ -1,7 +1,7 @@
-//! The port at which each address was last seen.
+//! Maps each address to the port where it was last seen.
 //!
-//! An entry is one word, so that threads need no lock: 48 bits of address, the port, and the time. An address has four
-//! possible places, in half a cache line. A fifth address replaces the one that was seen longest ago.
+//! An entry is a single word, so threads need no lock: 48 bits of address, the port, and the time. An address can be
+//! stored in any of four entries, which share half a cache line. A fifth address replaces the least recently seen.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
@@ -10,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 /// 4,096 entries; VALE's table has 1,024.
 const BUCKETS: usize = 1024;
 const WAYS: usize = 4;
-/// Seconds of a tick. Times are 256 ticks, modulo.
+/// Seconds per tick. Ticks wrap at 256.
 const TICK: i64 = 4;
 /// Ticks after which an address is forgotten: 300 seconds, as in IEEE 802.1D.
 const LIFE: u8 = 75;
@@ -20,21 +20,21 @@ const LIFE: u8 = 75;
 pub struct Address(u64);
 
 impl Address {
-    /// Returns destination and source of a frame.
+    /// Returns the destination and source address of a frame.
     #[inline(always)]
     pub fn of(header: &[u8; 12]) -> (Address, Address) {
-        // Two loads of eight bytes, which overlap.
+        // Two 8-byte loads that overlap.
         let (Some(first), Some(last)) = (header.first_chunk(), header.last_chunk()) else { unreachable!("12 bytes") };
         (Address(u64::from_le_bytes(*first) & 0xFFFF_FFFF_FFFF), Address(u64::from_le_bytes(*last) >> 16))
     }
 
-    /// Returns whether it is a multicast address; broadcast is one.
+    /// Returns whether this is a multicast address; broadcast is one too.
     #[inline(always)]
     pub fn is_multicast(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Returns the first of its possible places.
+    /// Returns the index of the address's first possible entry.
     #[inline(always)]
     fn bucket(self) -> usize {
         (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - BUCKETS.ilog2())) as usize * WAYS
@@ -60,7 +60,7 @@ impl Table {
         Table { entries: (0..BUCKETS * WAYS).map(|_| AtomicU64::new(0)).collect(), swept: AtomicU8::new(0) }
     }
 
-    /// Returns the time in ticks, after forgetting old entries.
+    /// Returns the time in ticks, and removes old entries once per tick.
     pub fn now(&self) -> u8 {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, |time| (time.tv_sec() / TICK) as u8);
         if self.swept.load(Relaxed) != now {
@@ -69,14 +69,14 @@ impl Table {
         now
     }
 
-    /// Forgets old entries. Times are counted modulo 256, so that an entry which is never swept would seem new again.
+    /// Removes old entries. Ticks wrap at 256, so an entry that is never swept would seem new again.
     #[cold]
     pub fn sweep(&self, now: u8) {
         self.swept.store(now, Relaxed);
         for entry in &self.entries {
             let value = entry.load(Relaxed);
             if value != 0 && age(value, now) > LIFE {
-                // Unless the address was seen at this moment.
+                // Fails if the address was seen in the meantime, which is intended.
                 let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
             }
         }
@@ -115,7 +115,7 @@ impl Table {
         for entry in places {
             let there = entry.load(Relaxed);
             if (there ^ address.0) << 16 == 0 && there != 0 {
-                // Usually nothing changes, and the cache line stays shared.
+                // Usually the entry does not change, and the cache line stays shared.
                 if there != value {
                     entry.store(value, Relaxed);
                 }
@@ -127,7 +127,7 @@ impl Table {
 
     #[cold]
     fn learn_new(&self, places: &[AtomicU64; WAYS], value: u64, now: u8) {
-        // The address zero at port 0 at time 0 looks like an empty entry; no host has it.
+        // The address zero at port 0 at time 0 would look like an empty entry, but no host has that address.
         let oldest = places.iter().max_by_key(|entry| match entry.load(Relaxed) {
             0 => 256,
             there => u16::from(age(there, now)),
@@ -200,7 +200,7 @@ mod tests {
         let new = same.next().unwrap();
         table.learn(new, 1, 10);
         assert_eq!((table.find(new), table.find(address(1)), table.len()), (Some(1), Some(1), WAYS));
-        // Of more addresses than places, nearly all places are filled, and the last address is always found.
+        // With more addresses than entries, nearly all entries fill up, and the last address is always found.
         for n in 0..100_000 {
             table.learn(address(n), 5, 10);
             assert!(n == 0 || table.find(address(n)) == Some(5));

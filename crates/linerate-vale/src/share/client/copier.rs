@@ -1,4 +1,4 @@
-//! Copies of packets that a client sends into a pipe, for the pipe's monitors.
+//! Copies packets that a client sends into a pipe, for the pipe's monitors.
 
 use std::os::fd::OwnedFd;
 
@@ -7,19 +7,19 @@ use linerate_core::error::Result;
 use crate::share::protocol::mapping::{Buffers, SharedMapping};
 use crate::share::protocol::ring::{ClientRing, NS_MOREFRAG, RingAt, SharedRing, Slot};
 
-/// The sender's end of a ring of the shadow (`server/shadow.rs`): puts copies into it.
+/// The sender's end of a ring of the shadow (`server/shadow.rs`), into which it copies packets.
 pub struct Copier {
     client: ClientRing,
-    /// The slot for the next copy, and the slot where its packet begins.
+    /// The slot for the next copy, and the first slot of its packet.
     next: usize,
     begin: usize,
-    /// The packet found no room: its other slots are skipped.
+    /// The packet did not fit, so its remaining slots are skipped.
     skips: bool,
     bytes: Vec<u8>,
 }
 
 impl Copier {
-    /// Takes a ring of the shadow.
+    /// Opens the sender's end of a ring of the shadow.
     ///
     /// # Errors
     /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the ring is outside its memory.
@@ -29,7 +29,7 @@ impl Copier {
         Ok(Copier { client, next: head, begin: head, skips: false, bytes: Vec::new() })
     }
 
-    /// Skips the rest of a packet, of which the next slot is not the first.
+    /// Skips the rest of a packet whose first slots were not copied.
     pub fn skip(&mut self) {
         self.skips = true;
     }
@@ -57,10 +57,10 @@ impl Copier {
         }
     }
 
-    /// Publishes whole copies, and fetches the shadow's tail. Returns whether the server wants a token.
+    /// Publishes the complete packets, and reads the shadow's tail. Returns whether the server wants a token.
     pub fn hand_over(&mut self) -> bool {
         self.client.set(self.begin as u32, self.begin as u32);
-        // Head is between the last head and tail, so that there is no error.
+        // The head is between the last head and tail, so this cannot fail.
         let must_notify = self.client.publish_head().unwrap_or(false) && self.client.must_notify();
         self.client.update_tail();
         must_notify
@@ -99,7 +99,7 @@ mod tests {
         copier.hand_over()
     }
 
-    /// Returns the packets that came, each as the first bytes of its slots.
+    /// Returns the received packets, each as the first byte of each of its slots.
     fn seen(consumer: &mut ServerTxRing) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while let Front::Packet { len, .. } = consumer.front() {
@@ -133,8 +133,8 @@ mod tests {
     fn packets_without_room_in_a_shadow_are_dropped_whole_and_counted() {
         let (source, mut copier, mut consumer) = copier(4);
         copy(&mut copier, &source, 0, &[0, 0, MORE, MORE, 0, 0]);
-        // A packet of three slots after two of one slot: three slots are free, so that it is dropped, and the last
-        // packet fits.
+        // Three slots are free. After two packets of one slot, a packet of three slots is dropped, and the last packet
+        // fits.
         assert_eq!(seen(&mut consumer), [vec![1], vec![2], vec![6]]);
         assert_eq!(consumer.ring.lost(), 1);
         copier.hand_over();

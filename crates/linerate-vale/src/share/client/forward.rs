@@ -1,5 +1,5 @@
-//! Packets that pass between a card and the host's stack because the program has marked them (netmap(4), `NS_FORWARD`),
-//! on rings where marks are enabled (`NR_FORWARD`). The next sync swaps their buffers; nothing is copied.
+//! Passes packets between a card and the host's stack if the program has marked them (netmap(4), `NS_FORWARD`), on
+//! rings where marks are enabled (`NR_FORWARD`). The next sync swaps the buffers without a copy.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,8 +8,8 @@ use crate::share::protocol::ring::{ClientRing, FLAGS, NS_BUF_CHANGED, NS_FORWARD
 /// `NR_FORWARD`: marks are enabled on this ring.
 const NR_FORWARD: u32 = 4;
 
-/// Moves the marked ones of the packets that the program has released on a receive ring to the end of a transmit ring.
-/// Packets without room are dropped. Returns whether any was moved.
+/// Moves packets that the program has marked and released on a receive ring to the end of a transmit ring. Packets that
+/// do not fit are dropped. Returns whether any packet was moved.
 pub fn forward(from: &ClientRing, to: &ClientRing) -> bool {
     if from.ring.word(FLAGS).load(Relaxed) & NR_FORWARD == 0 {
         return false;
@@ -56,7 +56,7 @@ mod tests {
 
     const OFFSETS: Offsets = Offsets { mask: 0xFF, first: 8 };
 
-    /// Returns a receive ring on which packets with these flags and of lengths 100, 101 and so on have come and were
+    /// Returns a receive ring on which packets with these flags and of lengths 100, 101 and so on were received and
     /// released.
     fn released(ring: &SharedRing, flags: &[u16]) -> ClientRing {
         let mut producer = ServerRxRing::new(ring.clone());
@@ -64,7 +64,7 @@ mod tests {
             ring.set_slot(n, Slot { len: 100 + n as u16, flags: *flags, ..ring.slot(n) });
             ring.set_offset(n, 16 + n);
         }
-        // One more packet is not released.
+        // One more packet is received but not released.
         let marked = ring.slot(flags.len());
         ring.set_slot(flags.len(), Slot { flags: NS_FORWARD, ..marked });
         producer.advance(flags.len() + 1);
@@ -116,7 +116,7 @@ mod tests {
         assert!(forward(&receive, &transmit));
         assert_eq!((transmit.wanted_head(), to.slot(0).len, to.slot(1).len), (2, 100, 104));
         assert_eq!(to.pointer(0), 0, "without offsets a pointer is the program's");
-        // No packet is moved to a ring without room.
+        // No packet is moved to a full ring.
         let full = free(&to, 0);
         full.set(0, 0);
         assert!(!forward(&receive, &full));

@@ -1,9 +1,9 @@
 //! Packets outside a port's buffers, elsewhere in the program's memory (netmap(4), `NS_INDIRECT`). A sync copies them
-//! into the zone of their slot, where the server finds them.
+//! into their slot's zone, where the server reads them.
 
 use crate::share::protocol::ring::{ClientRing, NS_INDIRECT, Slot};
 
-/// Copies the packets that the program has released since the last sync; `read` copies from an address of the program.
+/// Copies the packets that the program has released since the last sync; `read` copies from an address in the program.
 /// Packets that cannot be read, or have no zone, are not sent.
 pub fn fetch(client: &ClientRing, mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>) {
     let ring = &client.ring;
@@ -49,10 +49,10 @@ mod tests {
         client.done(0);
         client.update_tail();
         let own = [0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer);
-        // Short; in its buffer; of the greatest length; at an invalid address.
+        // Short; in its buffer; of maximum length; at an invalid address.
         let packets = [(100, Some(1)), (50, None), (65_535, Some(2)), (60, Some(0))];
         packets.iter().enumerate().for_each(|(n, (len, address))| set(&ring, n, *len, *address));
-        // A packet that is not released.
+        // A packet that is not yet released.
         set(&ring, 4, 70, Some(5));
         client.set(4, 4);
         let asked = std::cell::RefCell::new(Vec::new());
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(bytes(0, 101), [vec![1; 100], vec![0]].concat());
         assert_eq!(bytes(2, 65_535), [2; 65_535]);
         assert_eq!([0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer), own, "each slot keeps its buffer");
-        // Without zones no such packet is sent.
+        // Without zones, such packets are not sent.
         let ring = SharedRing { place: crate::share::protocol::ring::RingAt { zone: 0, ..ring.place }, ..ring };
         fetch(&ClientRing { ring: ring.clone() }, |_, len| Some(vec![1; len]));
         assert_eq!(ring.slot(0).len, 0);

@@ -1,12 +1,11 @@
 //! The client's end: a program that uses ports of a server.
 //!
-//! - `requests`: [`Client`](requests::Client): asks the server; `open`: opens ports
-//! - `shared_port`: [`SharedPort`](shared_port::SharedPort): a served port in netmap's form; `rings`: its rings, and
-//!   what a sync does to each
-//! - `served_port`: [`ServedPort`](served_port::ServedPort): a served port as one of this process's ports
-//! - `forward`: packets that pass between a card and the host's stack by a mark; `indirect`: packets outside all
-//!   buffers
-//! - `copier`: copies of packets sent into a pipe, for the pipe's monitors
+//! - `requests`: [`Client`](requests::Client): sends requests to the server; `open`: opens ports
+//! - `shared_port`: [`SharedPort`](shared_port::SharedPort): netmap's view of a served port; `rings`: its rings, and
+//!   how each is synced
+//! - `served_port`: [`ServedPort`](served_port::ServedPort): a served port as a port of this process
+//! - `forward`: passes marked packets between a card and the host's stack; `indirect`: packets outside all buffers
+//! - `copier`: copies packets sent into a pipe for the pipe's monitors
 
 pub mod copier;
 pub mod forward;

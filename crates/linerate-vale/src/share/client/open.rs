@@ -1,4 +1,4 @@
-//! Opening ports of a server.
+//! Opens ports of a server.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -13,17 +13,17 @@ use crate::share::protocol::message::{MemoryChoice, OpenRequest, Reply, Request}
 use crate::share::protocol::socket::{connect_socket, server_of};
 
 impl Client {
-    /// Opens a port. The connection becomes its descriptor: the port is closed with it.
+    /// Opens a port. The connection becomes its descriptor; closing it closes the port.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     #[doc(hidden)]
     pub fn open(self, wanted: OpenRequest, memory: MemoryChoice) -> Result<(OwnedFd, SharedPort)> {
         let port = self.request(wanted, memory)?;
         Ok((self.into_fd(), port))
     }
 
-    /// Opens a port, whose descriptor is [`into_fd`](Client::into_fd). After an error the client may ask again.
+    /// Opens a port; [`into_fd`](Client::into_fd) returns its descriptor. The client may try again after an error.
     ///
     /// # Errors
     /// As [`open`](Client::open).
@@ -40,8 +40,8 @@ impl Client {
     }
 }
 
-/// Opens a port by a program's own descriptor: an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which is connected to the
-/// port's server. `None` if there is no server.
+/// Opens a port on the program's own descriptor, an `AF_UNIX` socket of type `SOCK_SEQPACKET`, which gets connected to
+/// the port's server. Returns `None` if there is no server.
 ///
 /// # Errors
 /// As [`Client::find`] and [`Client::open`].
@@ -64,10 +64,10 @@ pub fn open_by(
     opened(accepted(answer)?, true).map(Some)
 }
 
-/// Describes the port of a descriptor that another process has opened. `None` if it has no port.
+/// Describes the port of a descriptor that another process opened; `None` if the descriptor is not a port.
 ///
 /// # Errors
-/// That of the server, and those of [`Client::find`].
+/// An error of the server, and those of [`Client::find`].
 pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
     let Some(client) = of(fd)? else { return Ok(None) };
     opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)

@@ -1,4 +1,4 @@
-//! Requests to a server: for information on ports, and for the management of switches.
+//! Requests to a server: information about ports, and management of switches.
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::share::protocol::ring::RingAt;
 use crate::share::protocol::socket::{ANY, connect_to, own_socket_in, server_of};
 
 /// Returns the sockets to try for a port of this name: that of its switch or interface, that of all names, and that of
-/// the server which netmap's programs have started.
+/// the server that netmap programs start.
 pub(super) fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
     Ok([socket_of(folder, name)?, folder.join(ANY), own_socket_in(folder)?])
 }
@@ -25,7 +25,7 @@ pub(super) fn sockets(folder: &Path, name: &str) -> Result<[PathBuf; 3]> {
 /// A client of the port server: opens ports, manages switches.
 pub struct Client {
     pub(super) connection: Connection,
-    /// Held by the thread that waits for a reply.
+    /// Held by a thread while it waits for a reply.
     asking: Mutex<()>,
 }
 
@@ -45,11 +45,11 @@ impl Client {
         Client { connection: Connection::new(socket), asking: Mutex::default() }
     }
 
-    /// Connects to the server of ports of this name; `None` if there is none.
+    /// Connects to the server for ports of this name; `None` if there is no server.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it does not admit this user, does not answer, or belongs to a user other than root and this
-    /// one.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer, or
+    /// belongs to a user other than root and this one.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name)? {
             if let Some(socket) = connect_to(&socket)? {
@@ -59,10 +59,11 @@ impl Client {
         Ok(None)
     }
 
-    /// Connects to all servers in a folder; if there is no folder, there are none.
+    /// Connects to all servers in a folder. A folder that does not exist has no servers.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if one does not admit this user, or if the folder does not.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the folder or one of its servers does not admit this
+    /// user.
     pub fn all(folder: &Path) -> Result<Vec<Client>> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
@@ -79,7 +80,7 @@ impl Client {
         Ok(clients)
     }
 
-    /// Lists the ports of these clients' servers, each once: a server may have several sockets.
+    /// Lists the ports of these clients' servers. Each port is listed once, although a server may have several sockets.
     ///
     /// # Errors
     /// As [`list`](Client::list).
@@ -91,7 +92,7 @@ impl Client {
         Ok(ports)
     }
 
-    /// Returns the names of all ports that are served in a folder. A server that does not answer has none.
+    /// Returns the names of all ports that are served in a folder. Servers that do not answer are skipped.
     pub fn names(folder: &Path) -> BTreeSet<String> {
         let clients = Client::all(folder).unwrap_or_default();
         clients.iter().flat_map(|client| client.list().unwrap_or_default()).map(|port| port.name).collect()
@@ -100,7 +101,7 @@ impl Client {
     pub(super) fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(Reply, Vec<OwnedFd>)> {
         let _asking = lock(&self.asking);
         let answer = self.connection.ask(request, descriptors).map_err(|error| {
-            // A late reply would be taken for that of the next request.
+            // A late reply would be mistaken for the reply to the next request.
             self.connection.end();
             unanswered(error)
         })?;
@@ -114,10 +115,10 @@ impl Client {
         }
     }
 
-    /// Returns a port's number of rings.
+    /// Returns the number of a port's rings.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
@@ -125,19 +126,19 @@ impl Client {
         }
     }
 
-    /// Returns the length of the virtio-net header in front of a port's packets, after setting it to `set`, if given.
+    /// Returns the length of the virtio-net header in front of a port's packets; with `set`, sets it first.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn header(&self, name: &str, set: Option<usize>) -> Result<u32> {
         self.done(&Request::Header { name: name.to_string(), set })
     }
 
-    /// Attaches a port of the machine to a switch, and its host's stack with `host`; returns its number. `switch` is the name of a
-    /// switch, or that of the new port on it (`vale0:vm1`).
+    /// Attaches a port of this machine to a switch; with `host`, also its host stack. Returns the new port's number.
+    /// `switch` names a switch, or the new port on it (`vale0:vm1`).
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn attach(&self, switch: &str, port: &str, host: bool, rings: RingCounts) -> Result<u32> {
         self.done(&Request::Attach { switch: switch.to_string(), port: port.to_string(), host, rings })
     }
@@ -145,15 +146,15 @@ impl Client {
     /// Detaches a port from a switch; returns its number.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn detach(&self, switch: &str, port: &str) -> Result<u32> {
         self.done(&Request::Detach { switch: switch.to_string(), port: port.to_string() })
     }
 
-    /// Makes a persistent port, which exists without a client.
+    /// Creates a persistent port, which exists without a client.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn create(&self, name: &str, rings: RingCounts) -> Result<()> {
         self.done(&Request::Create { name: name.to_string(), rings }).map(drop)
     }
@@ -161,7 +162,7 @@ impl Client {
     /// Removes a persistent port.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn destroy(&self, name: &str) -> Result<()> {
         self.done(&Request::Destroy { name: name.to_string() }).map(drop)
     }
@@ -169,7 +170,7 @@ impl Client {
     /// Lists all ports of the server.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     pub fn list(&self) -> Result<Vec<PortState>> {
         match self.ask(&Request::List, &[])?.0 {
             Reply::List(list) => Ok(list),
@@ -177,11 +178,11 @@ impl Client {
         }
     }
 
-    /// Describes memory by its number; 0 stands for that of this process, which `process` identifies
-    /// (`MemoryChoice::process`). Returns its number and its plan.
+    /// Describes the memory with this number; 0 is the memory of the process that `process` identifies
+    /// (`MemoryChoice::process`). Returns the memory's number and plan.
     ///
     /// # Errors
-    /// That with which the server refuses it.
+    /// The server's reason for refusing the request.
     #[doc(hidden)]
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {
@@ -200,7 +201,7 @@ pub fn memory_of(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     Ok(client.ask(&Request::Adopt, &[fd])?.1.pop())
 }
 
-/// Returns where to put copies of packets that a descriptor's port sends into a pipe.
+/// Returns where to put copies, for a pipe's monitors, of packets that a descriptor's port sends into the pipe.
 pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<RingAt>, Vec<OwnedFd>)> {
     let client = of(fd)?.ok_or(Error::bad_peer("the server of the port is gone"))?;
     match client.ask(&Request::Shadow, &[fd])? {

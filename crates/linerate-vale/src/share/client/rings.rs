@@ -1,4 +1,4 @@
-//! A client's rings: what a sync does to each of them, and how packets pass a pipe (`protocol/pipe.rs`).
+//! A client's rings: how each is synced, and how packets pass a pipe (`protocol/pipe.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,13 @@ use crate::share::protocol::mapping::SharedMapping;
 use crate::share::protocol::pipe::take_back;
 use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, RingAt, ServerRxRing, SharedRing, Slot};
 
-/// A port's rings, those of the card first, then those of the host's stack.
+/// A port's rings: first the card's, then the host stack's.
 pub struct ClientRings {
     pub tx: Vec<Option<ClientTx>>,
     pub rx: Vec<Option<ClientRx>>,
 }
 
-/// A transmit ring; that of a pipe ends in the other end's receive ring.
+/// A transmit ring. In a pipe, it leads to the other end's receive ring.
 pub struct ClientTx {
     pub client: ClientRing,
     pub pipe: Option<PipeLink>,
@@ -29,31 +29,31 @@ pub struct ClientTx {
 /// The other end of a pipe's transmit ring.
 pub struct PipeLink {
     pub other: SharedRing,
-    /// Where copies for the pipe's monitors go.
+    /// Where to put copies for the pipe's monitors.
     pub copies: Mutex<Copies>,
 }
 
-/// Copies for the monitors of a pipe.
+/// The copies for a pipe's monitors.
 #[derive(Default)]
 pub struct Copies {
-    /// The version of the pipe's shadow at the last look.
+    /// The version of the pipe's shadow when it was last checked.
     pub shadow: u32,
     pub copier: Option<Copier>,
 }
 
-/// A receive ring; that of a pipe begins in the other end's transmit ring.
+/// A receive ring. In a pipe, its packets come from the other end's transmit ring.
 pub struct ClientRx {
     pub client: ClientRing,
     pub pipe: Option<SharedRing>,
 }
 
 impl ClientRings {
-    /// Takes the rings of a port; of a pipe with those of its `other` end. If the port `begins`, its head and cur are
-    /// where its last client has left them. Otherwise another process has it open as well, and the state is not
-    /// changed.
+    /// Opens the rings of a port; for a pipe, also those of its `other` end. With `begins`, head and cur continue where
+    /// the port's last client left them. Otherwise another process also uses the port, and its state is not changed.
     ///
     /// # Errors
-    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if a ring is outside the memory, or has no other end.
+    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if a ring is outside the memory, or a pipe's ring has no
+    /// counterpart at the other end.
     pub fn new(
         memory: &Arc<SharedMapping>,
         mine: &PortLayout,
@@ -79,7 +79,7 @@ impl ClientRings {
             let client = client(place)?;
             let pipe = other.map(|other| PipeLink { other, copies: Mutex::default() });
             if begins && let Some(pipe) = &pipe {
-                // The last client may have been killed while it sent.
+                // The last client may have been killed while sending.
                 client.restart(pipe.other.published());
                 pipe.reclaim(&client);
                 client.update_tail();
@@ -99,7 +99,7 @@ impl ClientRings {
 }
 
 impl ClientTx {
-    /// Hands over the slots that the program has released, and sends the server a token if it wants one.
+    /// Passes on the slots that the program has released, and sends the server a token if it wants one.
     ///
     /// # Errors
     /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing).
@@ -119,14 +119,15 @@ impl ClientTx {
         Ok(())
     }
 
-    /// Shows the program the tail of free slots.
+    /// Reclaims the free slots and shows the program the new tail.
     #[inline(always)]
     pub fn update_tail(&self, socket: BorrowedFd<'_>) {
         let ring = &self.client.ring;
         if let Some(pipe) = &self.pipe {
             pipe.reclaim(&self.client);
         }
-        // The server may publish more meanwhile: what the program is shown, the monitor has been given.
+        // The server may publish more slots in the meantime. The program must see only slots that the monitor has
+        // already received.
         let tail = ring.published();
         if let Some(monitor) = ring.monitor() {
             let (from, to) = (ring.next(self.client.tail()), ring.next(tail));
@@ -137,8 +138,8 @@ impl ClientTx {
 }
 
 impl ClientRx {
-    /// Gives back the slots that the program has released, and sends a token if the server, or the sender into a pipe,
-    /// wants one.
+    /// Returns the slots that the program has released, and sends a token if the server or the sender of a pipe wants
+    /// one.
     ///
     /// # Errors
     /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing).
@@ -161,8 +162,8 @@ impl ClientRx {
 }
 
 impl PipeLink {
-    /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether that end wants
-    /// a token.
+    /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether a token must be
+    /// sent.
     #[inline(always)]
     fn pass(&self, ring: &SharedRing, from: usize, head: usize) -> bool {
         let (other, mut at) = (&self.other, from);
@@ -188,7 +189,7 @@ impl PipeLink {
         other.is_armed() || is_copied
     }
 
-    /// Frees the slots that the other end has released, with the buffers that its program has put there.
+    /// Reclaims the slots that the other end has released, with the buffers that its program put there.
     #[inline(always)]
     fn reclaim(&self, client: &ClientRing) {
         let released = self.other.released();
@@ -197,13 +198,13 @@ impl PipeLink {
     }
 }
 
-/// Exchanges the buffers of slots that a port is done with for buffers of its zero-copy monitor: as many of the last
-/// slots as the monitor has room for, as netmap does (netmap_monitor.c).
+/// Swaps the buffers of slots that a port is done with for buffers of its zero-copy monitor. If the monitor lacks room
+/// for all slots, it gets the last ones, as in netmap (netmap_monitor.c).
 #[cold]
 fn give_to_monitor(port: &SharedRing, from: usize, to: usize, monitor: &SharedRing, flag: u16, socket: BorrowedFd<'_>) {
     let client = ClientRing { ring: monitor.clone() };
     let Some(_turn) = client.turn() else { return };
-    // The monitor may be closed, and its place another ring's.
+    // The monitor may be closed by now, and another ring may be in its place.
     if port.monitor().is_none_or(|there| there.place != monitor.place) {
         return;
     }
@@ -225,7 +226,7 @@ fn give_to_monitor(port: &SharedRing, from: usize, to: usize, monitor: &SharedRi
     }
 }
 
-/// Records the time of a sync.
+/// Stores the time of a sync.
 #[inline(always)]
 pub fn stamp(ring: &SharedRing) {
     ring.set_time(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
@@ -302,7 +303,7 @@ mod tests {
         (0..SLOTS as usize).map(|n| ring.slot(n).buffer).collect()
     }
 
-    /// As in netmap (netmap_pipe.c): a slot passes with all of its contents, and returns as the receiver has left it.
+    /// As in netmap (netmap_pipe.c): a slot passes with all its contents, and returns as the receiver left it.
     #[test]
     fn slots_pass_a_pipe_and_come_back() {
         let bench = Bench::new(Offsets { mask: 0xFFF, first: 64 });
@@ -318,7 +319,7 @@ mod tests {
             [(60, NS_FORWARD, 100, ours[0]), (70, changed | NS_MOREFRAG, 101, ours[1]), (80, 0, 102, ours[2])]
         );
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
-        // The receiver keeps a buffer, and replaces it by another.
+        // The receiver keeps a buffer, and puts another in its place.
         let spare = bench.memory.take_extra(1)[0];
         far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
         far.set_offset(1, 9);
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!((near.slot(0).buffer, near.slot(2).len), (ours[0], 80));
     }
 
-    /// The next sender continues behind the last packet that was handed over, wherever the last sender was killed.
+    /// The next sender continues after the last packet that was passed on, wherever the last sender was killed.
     #[test]
     fn a_sender_begins_behind_packets_that_were_handed_over() {
         let bench = Bench::new(Offsets::default());
@@ -353,14 +354,14 @@ mod tests {
         bench.send(&[(60, 0), (61, 0), (62, NS_MOREFRAG)]);
         bench.tail();
         let mut all = buffers(&near);
-        // The receiver has exchanged the buffer of a slot that it has not released.
+        // The receiver has swapped the buffer of a slot that it has not released.
         all[1] = spare;
         far.set_slot(1, Slot { buffer: spare, ..far.slot(1) });
         end_pipe(&near, &far);
         assert_eq!((buffers(&near), buffers(&far)), (all, vec![0; SLOTS as usize]));
     }
 
-    /// A pipe has room for one ring of packets; the sender sees the number that is not received yet.
+    /// A pipe has room for one ring of packets, including those that are not received yet.
     #[test]
     fn released_slots_return_to_the_sender() {
         let bench = Bench::new(Offsets::default());
@@ -387,7 +388,7 @@ mod tests {
         bench.send(&[(60, NS_FORWARD), (2049, 0), (70, 0)]);
         assert_eq!((bench.tail(), [0, 1, 2].map(|n| far.slot(n).len)), (3, [0, 0, 70]));
         assert_eq!((buffers(&near), buffers(&far)), before);
-        // If the other end releases an invalid buffer number, the sender keeps its buffer.
+        // If the other end releases an invalid buffer number, the sender keeps its own buffer.
         let own = near.slot(2).buffer;
         far.set_slot(2, Slot { buffer: u32::MAX, ..far.slot(2) });
         bench.release(3);
@@ -404,7 +405,7 @@ mod tests {
         assert!(!was_notified(&bench.server), "nothing has come");
         bench.send(&[(60, NS_MOREFRAG)]);
         assert!(was_notified(&bench.server));
-        // The other direction: tokens for room.
+        // The other direction: tokens for free slots.
         bench.tail();
         bench.release(1);
         assert!(!was_notified(&bench.server));
@@ -451,7 +452,7 @@ mod tests {
         assert!(!release(1) && release(2) && !release(3));
     }
 
-    /// As in netmap: buffers go to a zero-copy monitor when the port is done with them, received or sent.
+    /// As in netmap: a zero-copy monitor gets received or sent buffers once the port is done with them.
     #[test]
     fn a_monitor_gets_buffers_that_the_port_is_done_with() {
         let bench = Bench::new(Offsets::default());
@@ -475,7 +476,7 @@ mod tests {
         assert!(was_notified(&bench.server), "the monitor is to be woken");
         assert_eq!([0, 1].map(|n| monitor.ring.slot(n).buffer), [there[0], there[1]]);
         assert_eq!([0, 1].map(|n| far.slot(n).buffer), [free[0], free[1]]);
-        // It has room for one more slot, and gets the last one.
+        // The monitor has room for one more slot, and gets the last one.
         bench.send(&[(63, 0), (64, 0)]);
         bench.tail();
         bench.release(5);
@@ -483,7 +484,7 @@ mod tests {
         far.set_monitor(None);
         monitor.set(3, 3);
         monitor.publish_head().unwrap();
-        // A monitor of the sender, which gets sent buffers when the other end has released them.
+        // A monitor of the sender gets sent buffers once the other end has released them.
         near.set_monitor(Some(&monitor.ring));
         bench.send(&[(65, 0), (66, 0)]);
         bench.tail();
@@ -498,7 +499,7 @@ mod tests {
         assert_eq!(all.len(), 8 + 4);
     }
 
-    /// Slots that the server frees during a sync go to the monitor with the next one.
+    /// Slots that the server frees during a sync reach the monitor in the next sync.
     #[test]
     fn a_monitor_misses_nothing_that_is_freed_during_a_sync() {
         const FREED: usize = if cfg!(miri) { 50 } else { 20_000 };
@@ -515,7 +516,7 @@ mod tests {
         transmit.client.update_tail();
         let (mut shown, mut seen) = (0, 0);
         std::thread::scope(|scope| {
-            // The server frees each slot as soon as it is sent.
+            // The server frees each slot as soon as the client has sent it.
             scope.spawn(|| {
                 let mut free = 0;
                 for n in 0..FREED {
@@ -560,7 +561,7 @@ mod tests {
         assert!(ClientRings::new(&memory.shared, &placed, None, true).is_ok());
         let refused = ClientRings::new(&memory.shared, &placed, Some(&placed), true).map(drop);
         assert!(refused.is_err_and(|error| error.kind() == linerate_core::ErrorKind::BadPeer));
-        // Rings that belong together have equal numbers of slots.
+        // The paired rings of a pipe have the same number of slots.
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
         let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();

@@ -1,5 +1,5 @@
-//! A port that another process serves, as one of this process's ports. Each packet is copied between the port's region
-//! and the memory that both processes share.
+//! A port that another process serves, as a port of this process. Each packet is copied between the port's region and
+//! the memory that both processes share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::share::protocol::message::{MemoryChoice, OpenRequest, RingSelection};
 
 /// A port that another process serves.
 pub struct ServedPort {
-    /// A pipe's or a monitor's whole port. For any other port only a description: each queue has a connection of its
-    /// own.
+    /// For a pipe or a monitor, the port with its rings. For any other port only its description, because each queue
+    /// has its own connection.
     port: Arc<OpenedRings>,
     connect: Box<dyn Fn() -> Result<Client> + Send>,
-    /// The request that has opened the port.
+    /// The request that opened the port.
     wanted: OpenRequest,
     is_whole: bool,
-    /// A connection for the next transmit queue.
+    /// A connection reserved for the next transmit queue.
     prepared: Option<Client>,
 }
 
-/// Rings, and the connection that is their descriptor.
+/// Rings and their descriptor, which is the connection to the server.
 struct OpenedRings {
     descriptor: OwnedFd,
     port: SharedPort,
@@ -49,11 +49,11 @@ impl OpenedRings {
 }
 
 impl ServedPort {
-    /// Opens a port, if there is a server for it; `None` if there is none. The configuration has the number and length
-    /// of its rings; `wanted` may ask for longer receive rings.
+    /// Opens a port if there is a server for it; otherwise returns `None`. The configuration sets the number and length
+    /// of its rings; `wanted` may request longer receive rings.
     ///
     /// # Errors
-    /// That of the server, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
+    /// An error of the server, [`ErrorKind::Unusable`] if it does not admit this user, [`ErrorKind::BadOption`].
     pub fn find(folder: &Path, wanted: OpenRequest, config: Config) -> Result<Option<SoftwarePort<ServedPort>>> {
         let Some(first) = Client::find(folder, &wanted.name)? else { return Ok(None) };
         config.check_ring()?;
@@ -95,7 +95,7 @@ impl ServedPort {
             Ok(port) => Ok(Arc::new(OpenedRings { descriptor: client.into_fd(), port })),
             Err(error) => {
                 if !receives {
-                    // Another program may have the queue now, and not later.
+                    // Another program may hold the queue for now, so the connection is kept for a later attempt.
                     self.prepared = Some(client);
                 }
                 Err(error)
@@ -139,7 +139,7 @@ impl SoftwareDevice for ServedPort {
         self.link().map(drop)
     }
 
-    /// Returns that the link is up, as long as the port is served; that of a pipe while its other end is open.
+    /// Returns that the link is up while the port is served; for a pipe, while its other end is also open.
     fn link(&self) -> Result<Link> {
         match is_served(self.port.socket()) {
             true if !self.port.port.is_other_end_open() => Ok(Link::Down),
@@ -171,16 +171,16 @@ struct ServedRx {
     counters: Arc<QueueCounters>,
     sleeps: bool,
     longest: usize,
-    /// The server tells when packets came.
+    /// The server reports when packets arrived.
     timestamps: bool,
     /// Offset and length of each part of the current packet.
     parts: Vec<(usize, usize)>,
-    /// The ring's counts of dropped packets at the last look.
+    /// The ring's counts of dropped packets when they were last read.
     dropped: [u32; 2],
 }
 
 impl ServedRx {
-    /// Counts the packets that the server has dropped since the last look.
+    /// Counts the packets that the server has dropped since the last call.
     fn count_dropped(&mut self) {
         let now = self.opened.port.dropped(self.queue);
         let before = std::mem::replace(&mut self.dropped, now);
@@ -255,7 +255,7 @@ impl Transmit for ServedTx {
     }
 }
 
-/// A slot of netmap's has no place for checksums and segmentation.
+/// netmap's slots cannot describe checksum and segmentation offloads.
 impl SendFinished for ServedTx {
     fn counters(&self) -> &QueueCounters {
         &self.counters

@@ -1,7 +1,7 @@
-//! A port that another process serves, in netmap's form: its rings, in memory that both processes share.
+//! netmap's view of a port that another process serves: its rings, in memory that both processes share.
 //!
-//! All of its state is in that memory, so that threads and processes with the port share it. Its descriptor, by which
-//! server and client wake each other, is the caller's: a program may close it or pass it on.
+//! All state is in that memory, so threads and processes can share the port. Server and client wake each other through
+//! the port's descriptor. The caller owns it, because a program may close it or pass it on.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::share::protocol::mapping::{Segments, SharedMapping};
 use crate::share::protocol::message::{OpenRequest, Opened, RingSelection};
 use crate::share::protocol::ring::{ClientRing, MAX_FRAGS, NS_MOREFRAG, SharedRing, Slot};
 
-/// The most buffers that are prefetched at once.
+/// The most buffers that are prefetched together.
 const AHEAD: usize = 32;
 
 /// A port that another process serves.
@@ -34,8 +34,8 @@ pub struct SharedPort {
 }
 
 impl SharedPort {
-    /// Takes a port in this memory, which this process opens if it `begins`, and has received from another process
-    /// otherwise.
+    /// Opens a port in this memory. With `begins`, this process opened the port; otherwise it received the port from
+    /// another process.
     pub(super) fn new(opened: Opened, memory: Arc<SharedMapping>, begins: bool) -> Result<SharedPort> {
         let client_rings = ClientRings::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
         let end = opened.placed.at.checked_add(DESCRIPTION);
@@ -45,12 +45,12 @@ impl SharedPort {
         Ok(SharedPort { opened, memory, client_rings })
     }
 
-    /// Returns the request that has opened the port.
+    /// Returns the request that opened the port.
     pub fn wanted(&self) -> &OpenRequest {
         &self.opened.wanted
     }
 
-    /// Returns the port's number of rings, some of which this descriptor may not have.
+    /// Returns the number of the port's rings. This descriptor may not have all of them.
     pub fn rings(&self) -> &RingCounts {
         &self.opened.rings
     }
@@ -60,38 +60,38 @@ impl SharedPort {
         MacAddress(self.opened.mac)
     }
 
-    /// Returns whether a client has the other end of this pipe open; true for any other port.
+    /// Returns whether a client has opened the pipe's other end; true if this is not a pipe.
     pub fn is_other_end_open(&self) -> bool {
         let rings = (self.client_rings.tx.iter().flatten().map(|tx| &tx.client.ring))
             .chain(self.client_rings.rx.iter().flatten().map(|rx| &rx.client.ring));
         !is_pipe(&self.wanted().name) || self.wanted().is_monitor() || rings.take(1).all(SharedRing::is_other_end_open)
     }
 
-    /// Returns the memory with the rings and packets.
+    /// Returns the memory that contains the rings and packets.
     pub fn memory(&self) -> &Arc<SharedMapping> {
         &self.memory
     }
 
-    /// Returns the number of the memory, and the bytes of it that the program maps.
+    /// Returns the number of the memory, and how many bytes of it the program maps.
     pub fn region(&self) -> (u16, usize) {
         (self.opened.number, self.opened.len)
     }
 
-    /// Returns where the port's description and rings are.
+    /// Returns the locations of the port's description and rings.
     pub fn placed(&self) -> &PortLayout {
         &self.opened.placed
     }
 
-    /// Returns the number of buffers outside all rings; the first of their chain is in the port's description.
+    /// Returns the number of buffers outside all rings. The port's description holds the first of their list.
     pub fn extra_buffers(&self) -> u32 {
         self.opened.extra
     }
 
-    /// Hands over the slots that the program has released on transmit rings, and shows it the free ones (`NIOCTXSYNC`).
-    /// `read` copies packets outside all buffers (`NS_INDIRECT`) from an address of the program.
+    /// Passes on the slots that the program has released on transmit rings, and shows it the free slots (`NIOCTXSYNC`).
+    /// `read` copies packets outside all buffers (`NS_INDIRECT`) from an address in the program.
     ///
     /// # Errors
-    /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing) if head or cur are outside the program's slots.
+    /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing) if head or cur is outside the program's slots.
     pub fn sync_tx(&self, socket: BorrowedFd<'_>, read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Result<()> {
         let mut result = Ok(());
         for (number, transmit) in self.client_rings.tx.iter().enumerate() {
@@ -108,7 +108,7 @@ impl SharedPort {
         result
     }
 
-    /// Replaces the copier if the pipe has got or lost its monitors.
+    /// Replaces the copier if monitors of the pipe were opened or closed.
     #[inline(always)]
     fn look_for_monitors(&self, socket: BorrowedFd<'_>, number: usize, transmit: &ClientTx) {
         let Some(PipeLink { copies, other }) = &transmit.pipe else { return };
@@ -128,29 +128,29 @@ impl SharedPort {
         Copier::new(memory.pop()?, buffers, *places.get(number)?).ok()
     }
 
-    /// Moves marked packets that the program has released between the card and the host's stack, if this descriptor has
-    /// both.
+    /// Moves packets that the program has marked and released between the card and the host's stack, if this descriptor
+    /// has the rings of both.
     fn forward(&self, socket: BorrowedFd<'_>) {
         if self.wanted().which != RingSelection::AllAndHost {
             return;
         }
-        // A card has at least one receive ring, whatever the server reports.
+        // A card has at least one receive ring; the server's number is not trusted.
         let (cards, hosts) = (usize::from(self.rings().rx).max(1), self.rings().tx.into());
         for (number, receive) in self.client_rings.rx.iter().enumerate() {
-            // Ring n goes to ring n of the other side, modulo the number of its rings.
+            // Ring n forwards to ring n of the other side, modulo the number of its rings.
             let targets = if number < cards { hosts..self.client_rings.tx.len() } else { 0..hosts };
             let target = targets.start + (number % cards) % targets.len().max(1);
             let (Some(receive), Some(Some(transmit))) = (receive, self.client_rings.tx.get(target)) else { continue };
             let (Some(_from), Some(_to)) = (receive.client.turn(), transmit.client.turn()) else { continue };
             transmit.update_tail(socket);
             if forward(&receive.client, &transmit.client) {
-                // Head is between the last head and tail, so that there is no error.
+                // The head is between the last head and tail, so this cannot fail.
                 let _ = transmit.hand_over(socket);
             }
         }
     }
 
-    /// Gives back the slots that the program has released on receive rings, and shows it the received ones
+    /// Returns the slots that the program has released on receive rings, and shows it the received slots
     /// (`NIOCRXSYNC`).
     ///
     /// # Errors
@@ -167,8 +167,8 @@ impl SharedPort {
         result
     }
 
-    /// Calls `each` with the parts of each received packet of a ring, until it returns false because it has no room;
-    /// returns the number of packets that it took. `parts` must be empty.
+    /// Calls `each` with the parts of each received packet of a ring, until it returns false for lack of room. Returns
+    /// the number of packets for which it returned true. `parts` must be empty.
     pub(super) fn take(
         &self,
         socket: BorrowedFd<'_>,
@@ -199,13 +199,14 @@ impl SharedPort {
         parts.clear();
         if taken > 0 {
             client.set(head as u32, head as u32);
-            // Head is between the last head and tail, so that there is no error.
+            // The head is between the last head and tail, so this cannot fail.
             let _ = receive.give_back(socket);
         }
         taken
     }
 
-    /// Returns the packets that a receive ring had no room for, and those that were too long, each modulo 2^32.
+    /// Returns the number of packets that did not fit into a receive ring, and of those that were too long, each modulo
+    /// 2^32.
     #[inline(always)]
     pub(super) fn dropped(&self, number: usize) -> [u32; 2] {
         self.client_rings
@@ -215,8 +216,8 @@ impl SharedPort {
             .map_or([0; 2], |receive| receive.client.ring.dropped())
     }
 
-    /// Puts packets of about `count` slots in all on a transmit ring. `next` is called with the free room in bytes, and
-    /// returns the next packet, or `None` if there is none that fits.
+    /// Puts packets with about `count` slots in total on a transmit ring. `next` gets the free room in bytes, and
+    /// returns the next packet, or `None` if no packet is left or the next does not fit.
     pub(super) fn put<'a>(
         &self,
         socket: BorrowedFd<'_>,
@@ -236,11 +237,11 @@ impl SharedPort {
             head = fill(ring, head, &packet);
         }
         client.set(head as u32, head as u32);
-        // Head is between the last head and tail, so that there is no error.
+        // The head is between the last head and tail, so this cannot fail.
         let _ = transmit.hand_over(socket);
     }
 
-    /// Returns head and tail of a ring at its last sync.
+    /// Returns the head and tail of a ring at its last sync.
     ///
     /// # Panics
     /// If this descriptor does not have the ring.
@@ -250,7 +251,7 @@ impl SharedPort {
         (client.head() as u32, client.tail() as u32)
     }
 
-    /// Sets head and cur of a ring, as its program would.
+    /// Sets head and cur of a ring, as the program would.
     ///
     /// # Panics
     /// If this descriptor does not have the ring.
@@ -276,30 +277,30 @@ impl SharedPort {
         self.client_rings.rx.iter().flatten().map(|receive: &ClientRx| &receive.client)
     }
 
-    /// Returns whether a transmit ring has a free slot behind cur.
+    /// Returns whether a transmit ring has a free slot at cur.
     pub fn can_send(&self) -> bool {
         self.sending().any(ClientRing::is_ready)
     }
 
-    /// Returns whether a receive ring has a packet behind cur.
+    /// Returns whether a receive ring has a packet at cur.
     pub fn can_receive(&self) -> bool {
         self.receiving().any(ClientRing::is_ready)
     }
 
-    /// Asks the server to make the descriptor readable when a slot is free (`send`) or a packet has come (`receive`).
-    /// Sync and look once more before you sleep. If the last wakeup has brought nothing, call with `is_in_vain`, which
-    /// reads all tokens.
+    /// Asks the server to make the descriptor readable once a slot is free (`send`) or a packet has arrived
+    /// (`receive`). The caller must sync and check the rings again before it sleeps. After a wakeup without a packet or
+    /// free slot, set `is_in_vain` to read all tokens.
     pub fn arm(&self, socket: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
         let all = || self.sending().chain(self.receiving());
         if is_in_vain || all().any(ClientRing::has_token) {
             Connection::new(socket).read_tokens();
             for transmit in self.client_rings.tx.iter().flatten() {
-                // Where other threads sync all the time, they show the tail.
+                // If other threads sync all the time, they also update the tail.
                 if let Some(_turn) = transmit.client.turn() {
                     transmit.update_tail(socket);
                 }
             }
-            // Another thread or process may wait for these rings: the server must look again.
+            // Another thread or process may wait for these rings, so the server must check them again.
             let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
             forgotten.iter().for_each(|client| client.arm());
             if forgotten.iter().any(|client| client.has_news()) {
@@ -310,8 +311,8 @@ impl SharedPort {
         self.receiving().filter(|_| receive).for_each(ClientRing::arm);
     }
 
-    /// Keeps a token in the descriptor whenever a slot is free (`send`) or a packet has come (`receive`), so that the
-    /// kernel always knows the descriptor's state.
+    /// Keeps a token in the descriptor whenever a slot is free (`send`) or a packet has arrived (`receive`), so that
+    /// the kernel always knows the descriptor's state.
     pub fn keep_armed(&self, socket: BorrowedFd<'_>, send: bool, receive: bool) {
         let sending = self.sending().filter(|_| send);
         let mut is_unheard = false;
@@ -324,7 +325,7 @@ impl SharedPort {
         }
     }
 
-    /// As [`arm`](SharedPort::arm), for one receive ring, where each ring has a thread that waits for it.
+    /// As [`arm`](SharedPort::arm), but for a single receive ring, for ports with one waiting thread per ring.
     pub(super) fn arm_ring(&self, socket: BorrowedFd<'_>, number: usize) {
         self.arm(socket, false, false, false);
         if let Some(Some(receive)) = self.client_rings.rx.get(number) {
@@ -333,7 +334,7 @@ impl SharedPort {
     }
 }
 
-/// Copies a packet into the slots from `slot` on, which must be enough. Returns the slot behind it.
+/// Copies a packet into the slots from `slot` on, which must have room for it. Returns the slot after the packet.
 #[inline(always)]
 fn fill(ring: &SharedRing, mut slot: usize, packet: &Packet<'_>) -> usize {
     let (memory, mut left) = (&ring.memory, packet.len());
@@ -342,7 +343,7 @@ fn fill(ring: &SharedRing, mut slot: usize, packet: &Packet<'_>) -> usize {
         let (buffer, len) = (ring.slot(slot).buffer, left.min(memory.buffers.size));
         left -= len;
         let flags = if left > 0 { NS_MOREFRAG } else { 0 };
-        // Another process with the port may have written an invalid buffer number.
+        // Another process that uses the port may have written an invalid buffer number.
         if let Some(at) = memory.buffer(buffer) {
             from.write(&memory.mapping, at, len);
         }
@@ -354,7 +355,7 @@ fn fill(ring: &SharedRing, mut slot: usize, packet: &Packet<'_>) -> usize {
     }
 }
 
-/// Returns whether a port's server is connected to its descriptor.
+/// Returns whether a descriptor is still connected to its port's server.
 pub fn is_served(socket: BorrowedFd<'_>) -> bool {
     !Connection::new(socket).has_ended()
 }
@@ -374,7 +375,7 @@ mod tests {
     use crate::share::server::netmap_memory::NetmapMemory;
     use crate::share::server::pump::tests::pool;
 
-    /// A port with all its rings, its descriptor, and the server's end of that.
+    /// A port with all its rings, its descriptor, and the server's end of the connection.
     struct Bench {
         port: SharedPort,
         descriptor: Connection,
@@ -433,7 +434,7 @@ mod tests {
             producer.publish_tail();
         }
 
-        /// Answers a token as the server does.
+        /// Sends a token as the server does, if the client wants one.
         fn answer(&self, receives: bool, number: usize) -> bool {
             let ring = self.ring(receives, number);
             let is_woken = ring.must_notify_client();
@@ -447,7 +448,7 @@ mod tests {
     #[test]
     fn marked_packets_pass_ring_by_ring() {
         let rings = RingCounts { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..RingCounts::default() };
-        // From the card to rings 2 and 3, the host stack's; from the host's stack to rings 0 and 1, the card's.
+        // From the card to rings 2 and 3 of the host's stack; from the host's stack to rings 0 and 1 of the card.
         let expected = [2, 3, 2, 0, 1, 0];
         for (which, passes) in [(RingSelection::AllAndHost, true), (RingSelection::All, false)] {
             for (from, to) in expected.into_iter().enumerate() {
@@ -492,23 +493,23 @@ mod tests {
         assert!(port.can_receive());
     }
 
-    /// A token that has brought nothing is read; another thread or process may still wait for it.
+    /// A token for a wakeup in vain is read, although another thread or process may still wait for it.
     #[test]
     fn a_token_that_is_read_is_requested_again() {
         let port = Bench::new(RingCounts { tx: 1, rx: 2, ..RingCounts::default() }, RingSelection::All);
         port.arm(port.socket(), false, true, false);
         port.fill(1, 1);
         assert!(port.answer(true, 1) && port.descriptor.has_news());
-        // A thread that waits to send finds nothing, and reads the token of a thread that receives.
+        // A thread that waits to send reads the token of a thread that receives.
         port.arm(port.socket(), true, false, false);
         assert!(was_notified(&port.server), "the server is to look again");
         assert!(port.answer(true, 1) && port.descriptor.has_news());
-        // Packets that were received and not released need no other look.
+        // Packets that were received but not released do not need another check.
         port.sync();
         port.set_head(true, 1, 0, 1);
         port.arm(port.socket(), true, false, false);
         assert!(!was_notified(&port.server) && !port.descriptor.has_news());
-        // Tokens that no ring has asked for are read when they have woken a thread in vain.
+        // Tokens that no ring requested are read once they have woken a thread in vain.
         port.server.notify();
         port.arm(port.socket(), false, true, false);
         assert!(port.descriptor.has_news());
@@ -526,7 +527,7 @@ mod tests {
         port.sync();
         port.keep_armed(port.socket(), false, true);
         assert!(port.descriptor.has_news() && !was_notified(&port.server), "a token is there");
-        // Another thread reads the token while there is a packet.
+        // Another thread reads the token while a packet is available.
         port.arm(port.socket(), false, false, true);
         let _ = was_notified(&port.server);
         ClientRing { ring: port.ring(true, 0) }.forget_token();

@@ -1,9 +1,9 @@
-//! The connection between a client and the server of its ports, a socket (`SOCK_SEQPACKET`, unix(7)). It carries
-//! requests and replies, each of which is one message of JSON with descriptors beside it; and tokens, of one byte, by
+//! The connection between a client and the server of its ports: a socket (`SOCK_SEQPACKET`, unix(7)). It carries
+//! requests and replies, each a JSON message with optional file descriptors. It also carries tokens, single bytes with
 //! which each side wakes the other.
 //!
-//! The client's end of a connection is its descriptor of a port. The kernel reports its state: it is readable while a
-//! token is there or the server is gone, and the server learns when the last process has closed it.
+//! The client's end of the connection is its descriptor of a port. The kernel tracks its state: it is readable while a
+//! token is pending or after the server is gone. The server is notified when the last process closes it.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,33 +20,33 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message, as the server reads it.
+/// A message from a client.
 pub enum Message {
-    /// The client asks the server to look at its rings.
+    /// The client asks the server to check its rings.
     Token,
-    /// The server's own message, which it has sent through a descriptor to identify the descriptor's session.
+    /// A message that the server sent itself through a descriptor, to identify the descriptor's session.
     Proof([u8; 16]),
-    /// Any other message, with its descriptors.
+    /// Any other message, and the descriptors it carries.
     Request(Vec<u8>, Vec<OwnedFd>),
 }
 
-/// Bytes of the longest message.
+/// The longest message in bytes.
 const LONGEST: usize = 128 << 10;
-/// The most descriptors of one message.
+/// The most descriptors per message.
 const DESCRIPTORS: usize = 4;
 
-/// One end of a connection: a socket that it owns, or a client's descriptor that it borrows.
+/// One end of a connection: an owned socket, or a borrowed client's descriptor.
 pub struct Connection<S = OwnedFd> {
     socket: S,
 }
 
-/// A token.
+/// The content of a token.
 const TOKEN: &[u8] = &[1];
 /// The prefix of a proof.
 const PROOF: &[u8] = b"linerate-proof:";
 
 thread_local! {
-    /// Where this thread receives messages.
+    /// The buffer in which this thread receives messages.
     static BYTES: RefCell<Vec<u8>> = RefCell::new(vec![0; LONGEST]);
 }
 
@@ -58,7 +58,7 @@ impl<S: AsFd> Connection<S> {
     /// Sends a message.
     ///
     /// # Errors
-    /// Those of sendmsg(2).
+    /// As sendmsg(2).
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -70,7 +70,7 @@ impl<S: AsFd> Connection<S> {
         Ok(())
     }
 
-    /// Sends a token. Nothing is sent if the socket is full: unread tokens wake the other side as well.
+    /// Sends a token. Sends nothing if the socket is full, because unread tokens also wake the other side.
     pub fn notify(&self) {
         let _ = rustix::net::send(&self.socket, TOKEN, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
@@ -78,13 +78,13 @@ impl<S: AsFd> Connection<S> {
     /// Sends a proof.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room for it, and others of send(2).
+    /// `WouldBlock` if the proof does not fit, and other errors of send(2).
     pub fn send_proof(&self, proof: [u8; 16]) -> io::Result<()> {
         rustix::net::send(&self.socket, &[PROOF, &proof].concat(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Waits for the next message, without a bound.
+    /// Waits for the next message, without a time limit.
     ///
     /// # Errors
     /// As [`next`](Connection::next).
@@ -95,7 +95,7 @@ impl<S: AsFd> Connection<S> {
     /// Reads the next message, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none, `UnexpectedEof` if the other end is gone, and those of recvmsg(2).
+    /// `WouldBlock` if there is no message, `UnexpectedEof` if the other end is closed, and errors of recvmsg(2).
     pub fn next(&self) -> io::Result<Message> {
         self.receive(RecvFlags::DONTWAIT)
     }
@@ -122,7 +122,7 @@ impl<S: AsFd> Connection<S> {
         })
     }
 
-    /// Reads the tokens that are there, at most 64: a server may send tokens without end.
+    /// Reads all pending tokens, at most 64, because a server could send tokens forever.
     pub fn read_tokens(&self) {
         for _ in 0..64 {
             match rustix::net::recv(&self.socket, &mut [0; 8][..], RecvFlags::DONTWAIT) {
@@ -132,10 +132,10 @@ impl<S: AsFd> Connection<S> {
         }
     }
 
-    /// Sends a request and waits for the reply, at most [`PEER_TIMEOUT`] for each.
+    /// Sends a request and waits for the reply; each takes at most [`PEER_TIMEOUT`].
     ///
     /// # Errors
-    /// `TimedOut`, `InvalidData` if the reply is malformed, and those of [`send`](Connection::send) and
+    /// `TimedOut`, `InvalidData` if the reply is malformed, and the errors of [`send`](Connection::send) and
     /// [`next`](Connection::next).
     pub fn ask<T: DeserializeOwned>(
         &self,
@@ -144,19 +144,19 @@ impl<S: AsFd> Connection<S> {
     ) -> io::Result<(T, Vec<OwnedFd>)> {
         self.wait_for(PollFlags::OUT)?;
         let sent = self.send(request, descriptors);
-        // A server that refuses a connection may have sent its reply before the request.
+        // A server that refuses a connection may have sent its reply before it got the request.
         if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
             sent?;
         }
         match self.reply() {
-            // The server has closed the connection without reading the request. A reply that it has sent before is
-            // still there.
+            // The server closed the connection without reading the request. A reply that it sent earlier can still be
+            // read.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => self.reply(),
             answer => answer,
         }
     }
 
-    /// Waits for a reply, and skips tokens.
+    /// Waits for a reply, skipping tokens.
     pub fn reply<T: DeserializeOwned>(&self) -> io::Result<(T, Vec<OwnedFd>)> {
         loop {
             self.wait_for(PollFlags::IN)?;
@@ -183,22 +183,22 @@ impl<S: AsFd> Connection<S> {
         }
     }
 
-    /// Returns whether the other end is gone.
+    /// Returns whether the other end is closed, or has shut down sending.
     pub fn has_ended(&self) -> bool {
         self.is_there(PollFlags::RDHUP)
     }
 
-    /// Returns whether one of the events is there, without waiting.
+    /// Returns whether one of the events is pending, without waiting.
     fn is_there(&self, events: PollFlags) -> bool {
         poll(&mut [PollFd::new(&self.socket, events)], Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 }
 
 impl Connection {
-    /// Connects two ends within this process.
+    /// Creates two connected ends in this process.
     ///
     /// # Errors
-    /// Those of socketpair(2).
+    /// As socketpair(2).
     #[cfg(any(test, fuzzing))]
     pub fn pair() -> io::Result<[Connection; 2]> {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -211,26 +211,26 @@ impl Connection {
         self.socket
     }
 
-    /// Ends the connection for both sides.
+    /// Shuts down the connection in both directions.
     pub fn end(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Ends the connection for the other side, from which messages still come.
+    /// Shuts down sending; messages from the other side can still be received.
     pub fn end_sending(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
 
-    /// Returns user and process number of the other end.
+    /// Returns the user ID and process ID of the other end.
     ///
     /// # Errors
-    /// Those of getsockopt(2).
+    /// As getsockopt(2).
     pub fn peer(&self) -> io::Result<(u32, u32)> {
         let peer = rustix::net::sockopt::socket_peercred(&self.socket)?;
         Ok((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().cast_unsigned()))
     }
 
-    /// Returns whether the other end is gone, or has sent something.
+    /// Returns whether the other end is closed or has sent a message.
     #[cfg(test)]
     pub fn has_news(&self) -> bool {
         self.is_there(PollFlags::IN)
@@ -247,7 +247,7 @@ impl AsFd for Connection {
 pub mod tests {
     use super::*;
 
-    /// Returns whether a token has come since the last call.
+    /// Returns whether a token arrived since the last call.
     pub fn was_notified(connection: &Connection) -> bool {
         let is_notified = connection.has_news();
         connection.read_tokens();
@@ -277,7 +277,7 @@ pub mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// A reply that a refusing server has sent before the request is read, and no further reply is awaited.
+    /// A reply that a server sent before it closed the connection is read, and no further reply is awaited.
     #[test]
     fn a_reply_sent_before_the_end_is_read() {
         let [ours, theirs] = Connection::pair().unwrap();
@@ -285,7 +285,7 @@ pub mod tests {
         drop(theirs);
         assert_eq!(ours.ask::<String>(&1, &[]).unwrap().0, "no");
         assert!(ours.ask::<String>(&1, &[]).is_err());
-        // An unread request makes the kernel reset the connection, before or after the client looks for the reply.
+        // An unread request makes the kernel reset the connection, before or after the client reads the reply.
         for _ in 0..100 {
             let [ours, theirs] = Connection::pair().unwrap();
             let server = std::thread::spawn(move || {
@@ -301,7 +301,7 @@ pub mod tests {
     fn many_tokens_are_read_and_are_no_replies() {
         let [ours, theirs] = Connection::pair().unwrap();
         assert!(!was_notified(&ours));
-        // It does not wait for the other side to read.
+        // Sending does not wait until the other side reads.
         (0..10_000).for_each(|_| theirs.notify());
         while ours.has_news() {
             ours.read_tokens();
@@ -323,7 +323,7 @@ pub mod tests {
         let [ours, theirs] = Connection::pair().unwrap();
         theirs.send_proof([7; 16]).unwrap();
         assert!(matches!(ours.next(), Ok(Message::Proof(proof)) if proof == [7; 16]));
-        // A message of another length is no proof.
+        // A message of another length is not a proof.
         theirs.send(&"linerate-proof:", &[]).unwrap();
         assert!(matches!(ours.next(), Ok(Message::Request(..))));
     }

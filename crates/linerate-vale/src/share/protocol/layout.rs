@@ -1,5 +1,5 @@
-//! The layout of the memory for ports, in netmap's form: a pool each of descriptions of ports (`struct netmap_if`), of
-//! rings and of buffers, with objects of one size each.
+//! The layout of the memory for ports, as in netmap: pools of port descriptions (`struct netmap_if`), rings and
+//! buffers. All objects of a pool have the same size.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,18 +14,18 @@ pub const NI_BUFS_HEAD: usize = 32;
 pub const NI_HOST_TX_RINGS: usize = 36;
 pub const NI_HOST_RX_RINGS: usize = 40;
 pub const RING_OFS: usize = 56;
-/// Bytes of a description without its table of rings.
+/// Bytes of a port's description without its table of rings.
 pub const DESCRIPTION: usize = RING_OFS;
 
 /// The version of netmap's API (`NETMAP_API`).
 pub const API: u32 = 14;
 
-/// Number and size of one pool's objects.
+/// The number and size of one pool's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objects {
-    /// Number of objects.
+    /// The number of objects.
     pub count: usize,
-    /// Bytes of each object.
+    /// Bytes per object.
     pub size: usize,
 }
 
@@ -34,17 +34,17 @@ pub struct Objects {
 pub struct Plan {
     /// Descriptions of ports.
     pub ports: Objects,
-    /// Rings with their slots, and [`STATE`] bytes in front.
+    /// Rings with their slots, and [`STATE`] bytes before each.
     pub rings: Objects,
     /// Buffers of packets.
     pub buffers: Objects,
-    /// Slots that have a zone for packets outside all buffers (`NS_INDIRECT`). Zones are behind the memory that
-    /// programs map.
+    /// Slots that have a zone for packets outside all buffers (`NS_INDIRECT`). Zones are after the memory that programs
+    /// map.
     pub zones: usize,
 }
 
-/// 128 ports, 512 rings of up to 8,192 slots, 163,840 buffers of 2 KiB, as many as netmap has by default. Unused memory
-/// costs nothing.
+/// 128 ports, 512 rings of up to 8,192 slots, and 163,840 buffers of 2 KiB, the number in netmap's default. Unused
+/// memory costs nothing.
 impl Default for Plan {
     fn default() -> Plan {
         Plan {
@@ -57,7 +57,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Plans exactly `ports` ports with these rings, and `extra` buffers.
+    /// Plans memory for exactly `ports` ports with these rings, and `extra` buffers.
     pub fn of_ports(ports: usize, rings: &RingCounts, extra: u32) -> Plan {
         let (tx, rx) = (usize::from(rings.all_tx()), usize::from(rings.all_rx()));
         let buffers = ports * (tx * rings.tx_slots as usize + rx * rings.rx_slots as usize) + extra as usize;
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// Adds the objects of `other`; sizes remain this plan's.
+    /// Adds the object counts of `other`, and keeps this plan's sizes.
     pub fn and(self, other: Plan) -> Plan {
         let both = |a: Objects, b: Objects| Objects { count: a.count + b.count, ..a };
         Plan {
@@ -82,25 +82,25 @@ impl Plan {
         }
     }
 
-    /// Returns where rings begin, behind the descriptions of ports.
+    /// Returns where the rings begin, after the port descriptions.
     pub fn rings_at(&self) -> usize {
         (self.ports.count * self.ports.size).next_multiple_of(4096)
     }
 
-    /// Returns where buffers begin.
+    /// Returns where the buffers begin.
     pub fn buffers_at(&self) -> usize {
         (self.rings_at() + self.rings.count * self.rings.size).next_multiple_of(4096)
     }
 
-    /// Returns the bytes of the memory that programs map.
+    /// Returns the length in bytes of the memory that programs map.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         (self.buffers_at() + self.buffers.count * self.buffers.size).next_multiple_of(4096)
     }
 
-    /// Returns whether such memory is possible.
+    /// Returns whether the sizes and counts are within the supported limits.
     pub fn is_possible(&self) -> bool {
-        // Each object has an entry in the lists of free ones.
+        // The count is limited too: each object has an entry in a free list.
         let fits = |objects: &Objects, count: usize, size: usize, align: usize| {
             objects.count <= count && (64..=size).contains(&objects.size) && objects.size.is_multiple_of(align)
         };
@@ -111,7 +111,7 @@ impl Plan {
             && self.len() <= 1 << 37
     }
 
-    /// Reduces the number of buffers to those that fit `len` bytes; `None` if no usable one is left.
+    /// Limits the number of buffers to what fits into `len` bytes; `None` if no usable buffer fits.
     pub fn within(mut self, len: usize) -> Option<Plan> {
         let room = len.checked_sub(self.buffers_at())?;
         self.buffers.count = self.buffers.count.min(room / self.buffers.size);
@@ -119,8 +119,8 @@ impl Plan {
     }
 }
 
-/// Where a port's description and its rings are: those of the card first, then those of the host's stack. `None`: a
-/// ring that was not asked for.
+/// The locations of a port's description and rings: first the card's rings, then the host stack's. `None`: a ring that
+/// was not requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortLayout {
     /// Offset of the description in the memory, in bytes.
@@ -129,20 +129,21 @@ pub struct PortLayout {
     pub tx: Vec<Option<RingAt>>,
     /// Receive rings.
     pub rx: Vec<Option<RingAt>>,
-    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets begin where buffers do.
+    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets start at their buffer's
+    /// first byte.
     pub offset_mask: u64,
 }
 
-/// Where packets begin in their buffers.
+/// Where packets start in their buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offsets {
-    /// The bits of a slot's last word that hold the offset; 0: none.
+    /// The bits of a slot's last word that hold the offset; 0: packets have no offset.
     pub mask: u64,
-    /// The offset at first.
+    /// The initial offset.
     pub first: u64,
 }
 
-/// The number of a port's rings, and of their slots.
+/// The number of a port's rings, and of slots per ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingCounts {
     /// Transmit rings of the card.
@@ -153,9 +154,9 @@ pub struct RingCounts {
     pub host_tx: u16,
     /// Receive rings of the host's stack.
     pub host_rx: u16,
-    /// Slots of each transmit ring.
+    /// Slots per transmit ring.
     pub tx_slots: u32,
-    /// Slots of each receive ring.
+    /// Slots per receive ring.
     pub rx_slots: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is shared with another process. Its contents are untrusted; `layout` defines what is where.
+//! Memory that is shared with another process. Its contents are untrusted; `layout` defines where objects are.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,36 +7,37 @@ use linerate_core::error::{Error, Result};
 use linerate_core::memory::{HUGETLBFS_MAGIC, Mapping};
 use serde::{Deserialize, Serialize};
 
-/// Where the buffers are.
+/// The location of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffers {
-    /// Offset of the first one in the memory, in bytes.
+    /// Offset of the first buffer in the memory, in bytes.
     pub at: usize,
-    /// Bytes of each.
+    /// Bytes per buffer.
     pub size: usize,
-    /// Their number. The first two are not used, as in netmap.
+    /// The number of buffers. The first two are not used, as in netmap.
     pub count: usize,
 }
 
 /// The first buffer that a slot may name.
 pub const FIRST_BUFFER: u32 = 2;
 
-/// Memory that this or another process has made, as a mapping.
+/// A mapping of memory that this or another process created.
 pub struct SharedMapping {
     /// All of it.
     pub mapping: Mapping,
-    /// Where the packets are in it.
+    /// The buffers in it.
     pub buffers: Buffers,
 }
 
 impl SharedMapping {
-    /// Maps memory that another process has made.
+    /// Maps memory that another process created.
     ///
     /// # Errors
-    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if buffers are outside the memory, [`ErrorKind::System`](linerate_core::ErrorKind::System) if it is not sealed against shrinking.
+    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the buffers are outside the memory,
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if it is not sealed against shrinking.
     pub fn of_peer(file: OwnedFd, buffers: Buffers) -> Result<Arc<SharedMapping>> {
-        // Its owner can punch a hole into it. The next access needs a hugepage, and without one the kernel sends
-        // SIGBUS. An ordinary page is simply allocated again.
+        // The owner can punch a hole into the file. The next access then needs a free hugepage, and without one the
+        // kernel sends SIGBUS. An ordinary page is simply allocated again.
         let kind = rustix::fs::fstatfs(&file).map_err(|error| Error::system("fstatfs", error))?.f_type;
         if kind as u64 == HUGETLBFS_MAGIC {
             return Err(Error::bad_peer("its memory is of hugepages, which it can remove"));
@@ -49,23 +50,23 @@ impl SharedMapping {
         Ok(Arc::new(SharedMapping { mapping, buffers }))
     }
 
-    /// Returns where a buffer is; `None` if there is no such buffer.
+    /// Returns the location of a buffer; `None` if there is no such buffer.
     #[inline(always)]
     pub fn buffer(&self, number: u32) -> Option<usize> {
         let is_there = number >= FIRST_BUFFER && (number as usize) < self.buffers.count;
         is_there.then(|| self.buffers.at + number as usize * self.buffers.size)
     }
 
-    /// Returns another descriptor of the memory.
+    /// Duplicates the memory's descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no descriptors left.
     pub fn duplicate(&self) -> Result<OwnedFd> {
         self.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a descriptor", error))
     }
 }
 
-/// Reads the bytes of several parts, one after the other.
+/// Reads the bytes of several parts in order.
 pub struct Cursor<'a> {
     parts: &'a [(usize, usize)],
     at: usize,
@@ -76,7 +77,7 @@ impl<'a> Cursor<'a> {
         Cursor { parts, at: 0 }
     }
 
-    /// Copies the next bytes. The caller must not ask for more than there are.
+    /// Copies the next bytes. The parts must contain at least as many.
     #[inline(always)]
     pub fn read(&mut self, memory: &Mapping, mut target: &mut [u8]) {
         while !target.is_empty() {
@@ -92,7 +93,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Writes the bytes of a packet's segments, one after the other.
+/// Writes the bytes of a packet's segments in order.
 pub struct Segments<'a, S> {
     /// The rest of the current segment.
     pub begun: &'a [u8],
@@ -100,7 +101,7 @@ pub struct Segments<'a, S> {
 }
 
 impl<'a, S: Iterator<Item = &'a [u8]>> Segments<'a, S> {
-    /// Copies the next `len` bytes to `at`. The caller must not ask for more than there are.
+    /// Copies the next `len` bytes to `at`. The segments must contain at least as many.
     #[inline(always)]
     pub fn write(&mut self, memory: &Mapping, at: usize, len: usize) {
         let mut done = 0;

@@ -1,5 +1,4 @@
-//! Requests and replies between a client and its server, each of which is one message of JSON with descriptors beside
-//! it.
+//! Requests and replies between a client and its server. Each is one JSON message with optional file descriptors.
 
 use linerate_core::error::Error;
 use serde::{Deserialize, Serialize};
@@ -8,29 +7,28 @@ use super::layout::{Offsets, Plan, PortLayout, RingCounts};
 use super::mapping::Buffers;
 use super::ring::RingAt;
 
-/// Which rings of a port a client asks for.
+/// Selects which rings of a port a client opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RingSelection {
-    /// The card's.
+    /// The card's rings.
     #[default]
     All,
-    /// The host stack's.
+    /// The host stack's rings.
     Host,
-    /// Both.
+    /// The rings of both.
     AllAndHost,
-    /// One pair of the card's.
+    /// One pair of the card's rings.
     One(u16),
-    /// One pair of the host stack's.
+    /// One pair of the host stack's rings.
     OneOfHost(u16),
-    /// None: the port is opened for its information only.
+    /// No rings: the port is opened only to get its information.
     None,
-    /// No port either: memory alone.
+    /// No rings and no port: only memory.
     Memory,
 }
 
 impl RingSelection {
-    /// Returns whether ring `number` is selected, where the first `card` rings are the card's and the others the host
-    /// stack's.
+    /// Returns whether ring `number` is selected. The first `card` rings are the card's, the others the host stack's.
     pub fn has(self, number: u16, card: u16) -> bool {
         match self {
             RingSelection::All => number < card,
@@ -51,37 +49,37 @@ impl RingSelection {
 /// A request to open a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenRequest {
-    /// The port's name in netmap's grammar, without `netmap:` and without suffix.
+    /// The port's name in netmap's grammar, without `netmap:` and suffix.
     pub name: String,
-    /// Its rings, or some of them.
+    /// Which of its rings to open.
     pub which: RingSelection,
-    /// Only the receive rings.
+    /// Open only the receive rings.
     pub receive_only: bool,
-    /// Only the transmit rings.
+    /// Open only the transmit rings.
     pub transmit_only: bool,
-    /// A monitor of received packets.
+    /// Open a monitor of received packets.
     pub monitor_rx: bool,
-    /// A monitor of sent packets.
+    /// Open a monitor of sent packets.
     pub monitor_tx: bool,
-    /// A monitor of both, which gets the port's own buffers when the port is done with them.
+    /// Open a monitor of both, which gets the port's own buffers once the port is done with them.
     pub zero_copy: bool,
-    /// No other descriptor may open the port meanwhile.
+    /// No other descriptor may open the port at the same time.
     pub exclusive: bool,
-    /// Numbers of rings and slots; 0: the default.
+    /// The number of rings and slots; 0: the default.
     pub rings: RingCounts,
     /// The client understands a virtio-net header in front of each packet.
     pub takes_header: bool,
-    /// Another descriptor of the same user may share the rings, if it opens the port in the same way.
+    /// Other descriptors of the same user may share the rings if they open the port in the same way.
     pub shares: bool,
-    /// The client is one of several, to which the port's packets are handed out. It gets the next free share.
+    /// The client is one of several among which the port's packets are distributed. It gets the next free share.
     pub cluster: Option<ClusterRequest>,
-    /// The client reads when each packet came from the pointers of received slots.
+    /// The client reads arrival times from the pointers of received slots.
     pub timestamps: bool,
-    /// The client's own flags for the descriptor. The server keeps them for processes that the descriptor is passed to.
+    /// The client's own flags for the descriptor. The server stores them for processes that receive the descriptor.
     pub flags: u64,
 }
 
-/// How a port's packets are handed out to several clients. All of them must ask for the same.
+/// How a port's packets are distributed among several clients. All clients must request the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRequest {
     /// The number of shares.
@@ -93,24 +91,24 @@ pub struct ClusterRequest {
 /// The memory for a port's rings and buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryChoice {
-    /// The number of existing memory; 1: that of the process; 0: the port's own memory, or for an interface, that of
-    /// the process.
+    /// The number of existing memory; 1: the process's memory; 0: the port's own memory, or for an interface, the
+    /// process's.
     pub number: u16,
-    /// A number that identifies the process's memory; 0: the process's own number. A program that forks keeps the
-    /// number in the child, which has mapped the same memory.
+    /// A number that identifies the process's memory; 0: the process ID. A child created by fork(2) keeps its parent's
+    /// number, because it maps the same memory.
     pub process: u64,
-    /// Makes new memory by this plan instead.
+    /// Create new memory from this plan instead.
     pub plan: Option<Plan>,
-    /// Number of buffers outside all rings.
+    /// The number of buffers outside all rings.
     pub extra: u32,
-    /// Where packets begin in their buffers.
+    /// Where packets start in their buffers.
     pub offsets: Offsets,
 }
 
-/// A port that was opened. Its memory comes with this message, as a descriptor.
+/// An opened port. The message also carries its memory as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The request that has opened it.
+    /// The request that opened the port.
     pub wanted: OpenRequest,
     /// The port's number of rings.
     pub rings: RingCounts,
@@ -118,7 +116,7 @@ pub struct Opened {
     pub mac: [u8; 6],
     /// The memory's number.
     pub number: u16,
-    /// Bytes of the memory that the program maps.
+    /// The length in bytes of the memory that the program maps.
     pub len: usize,
     /// Where the buffers are.
     pub buffers: Buffers,
@@ -126,12 +124,12 @@ pub struct Opened {
     pub placed: PortLayout,
     /// Where the rings of a pipe's other end are.
     pub other: Option<PortLayout>,
-    /// The number of buffers outside all rings; the first of their chain is in the port's description.
+    /// The number of buffers outside all rings. The port's description holds the first of their list.
     pub extra: u32,
 }
 
 impl OpenRequest {
-    /// Returns whether it asks for a monitor of a port.
+    /// Returns whether this requests a monitor of a port.
     pub fn is_monitor(&self) -> bool {
         self.monitor_rx || self.monitor_tx || self.zero_copy
     }
@@ -150,57 +148,58 @@ impl OpenRequest {
 /// A port of a switch, or a persistent port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// Its name, such as `vale0:a`.
+    /// The port's name, such as `vale0:a`.
     pub name: String,
-    /// Its number on the switch.
+    /// The port's number on the switch.
     pub number: u8,
-    /// Packets that it has received.
+    /// Packets that the port received.
     pub rx_packets: u64,
-    /// Packets that it has sent.
+    /// Packets that the port sent.
     pub tx_packets: u64,
-    /// Packets that were dropped because it had no room for them, or because they were too long.
+    /// Packets dropped because they did not fit, or because they were too long.
     pub drops: u64,
 }
 
 /// A client's request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Opens a port, whose descriptor the connection becomes.
+    /// Opens a port. The connection becomes the port's descriptor.
     Open {
         wanted: OpenRequest,
         memory: MemoryChoice,
     },
-    /// Describes the port of the descriptor that comes with this.
+    /// Describes the port of the descriptor that accompanies this request.
     Adopt,
-    /// Asks where to put copies of packets that the descriptor beside it sends into a pipe, for the pipe's monitors.
+    /// Asks where to put copies, for a pipe's monitors, of packets that the accompanying descriptor sends into the
+    /// pipe.
     Shadow,
     /// Describes memory, by number and process as in [`MemoryChoice`].
     Pools {
         number: u16,
         process: u64,
     },
-    /// Asks for a port's number of rings.
+    /// Asks for the number of a port's rings.
     Info {
         name: String,
     },
-    /// Asks for the length of the virtio-net header in front of a port's packets, or sets it.
+    /// Gets or sets the length of the virtio-net header in front of a port's packets.
     Header {
         name: String,
         set: Option<usize>,
     },
-    /// Attaches a port of this machine, and its host's stack with `host`, to a switch.
+    /// Attaches a port of this machine to a switch; with `host`, also its host stack.
     Attach {
         switch: String,
         port: String,
         host: bool,
         rings: RingCounts,
     },
-    /// Detaches it.
+    /// Detaches an attached port.
     Detach {
         switch: String,
         port: String,
     },
-    /// Makes or removes a persistent port.
+    /// Creates or removes a persistent port.
     Create {
         name: String,
         rings: RingCounts,
@@ -215,15 +214,16 @@ pub enum Request {
 /// The server's reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The port is open; its memory comes with this message.
+    /// The port is open. The message also carries its memory.
     Opened(Box<Opened>),
-    /// The ring for copies of each transmit ring; its memory comes with this message. No places: there are no monitors.
+    /// The ring for the copies of each transmit ring. The message also carries its memory. Empty `places`: there are no
+    /// monitors.
     Shadow { buffers: Buffers, places: Vec<RingAt> },
     /// The memory's number and plan.
     Pools { number: u16, plan: Plan },
-    /// The port's number of rings.
+    /// The number of the port's rings.
     Info { rings: RingCounts },
-    /// The request was executed; the port's number, or the length of its header.
+    /// The request succeeded. Returns the port's number, or the length of its header.
     Done { number: u32 },
     /// All ports.
     List(Vec<PortState>),
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn rings_of_the_card_come_before_those_of_the_host() {
-        // Three rings are the card's, two the host's.
+        // Three rings belong to the card, two to the host.
         let has = |which: RingSelection| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
         assert_eq!(has(RingSelection::All), [0, 1, 2]);
         assert_eq!(has(RingSelection::Host), [3, 4]);

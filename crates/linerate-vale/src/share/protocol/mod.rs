@@ -1,10 +1,9 @@
-//! The protocol of both ends of a connection: messages, and the layout of the memory that they share.
+//! The protocol between client and server: messages, and the layout of the shared memory.
 //!
-//! - `name`: names of ports and their sockets; `socket`: the folder of the sockets, and the checks by which server and
-//!   client identify each other
-//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and repliesX
-//!   numbers
-//! - `mapping`: memory that is shared with another process; `layout`: where ports, rings and buffers are in it
+//! - `name`: names of ports and their sockets; `socket`: the folder of the sockets, and how server and client verify
+//!   each other
+//! - `connection`: messages, descriptors and tokens over a socket; `message`: requests and replies
+//! - `mapping`: memory shared with another process; `layout`: where ports, rings and buffers are in it
 //! - `ring`: a ring in shared memory, from both ends; `pipe`: how slots of a pipe return to their sender
 
 pub mod connection;

@@ -1,14 +1,14 @@
-//! Names of ports, and of the sockets at which they are served.
+//! Names of ports, and of the sockets that serve them.
 
 use std::path::{Path, PathBuf};
 
 use linerate_core::error::{Error, Result};
 use linerate_core::port::is_vale;
 
-/// Returns where a port is served: at a socket in `folder` with the name of its switch or interface.
+/// Returns the socket that serves a port: a file in `folder` named after the port's switch or interface.
 ///
 /// # Errors
-/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if that is no file directly in the folder.
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if that is not the name of a file directly in the folder.
 pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     let base = base(name);
     if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
@@ -19,12 +19,12 @@ pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.join(base))
 }
 
-/// Returns the name of the pipe that a name belongs to, and which end it names.
+/// Returns the name of the pipe that a name belongs to, and the index of its end.
 pub fn pipe_of(name: &str) -> (String, usize) {
     (name.replace('}', "{"), usize::from(name.contains('}')))
 }
 
-/// Returns the name of a port's socket: its switch, or its interface.
+/// Returns the name of a port's socket: its switch or its interface.
 pub fn base(name: &str) -> &str {
     let end = |c: char| if is_vale(name) { c == ':' } else { "{}^/*+".contains(c) };
     name.split(end).next().unwrap_or(name)

@@ -1,13 +1,13 @@
-//! How slots of a pipe return to the end that has sent them.
+//! How slots of a pipe return to the end that sent them.
 //!
-//! The ends of a pipe share memory. Slot n of a transmit ring and slot n of the other end's receive ring belong
-//! together: they name one buffer, which is the sender's until a sync has copied the slot to the other end. When the
-//! receiver has released the slot, the sender's next sync copies it back, with the buffer that the receiver has put
-//! there. So a pipe has room for one ring of packets, as netmap's has (netmap_pipe.c).
+//! The ends of a pipe share memory. Slot n of a transmit ring is paired with slot n of the other end's receive ring:
+//! both name the same buffer. The sender owns it until a sync copies the slot to the other end. Once the receiver has
+//! released the slot, the sender's next sync copies it back, with whatever buffer the receiver put there. So a pipe
+//! holds one ring of packets, as in netmap (netmap_pipe.c).
 
 use super::ring::{SharedRing, Slot};
 
-/// Copies the slots in front of `end` back, which were passed to the other end of a pipe.
+/// Copies back the slots before `end` that were passed to the other end of a pipe.
 #[inline(always)]
 pub fn take_back(ring: &SharedRing, other: &SharedRing, end: usize) {
     let mut at = ring.next(ring.published());

@@ -1,8 +1,8 @@
-//! The sockets at which ports are served: where they are, and how server and client identify each other.
+//! The sockets that serve ports: where they are, and how server and client verify each other.
 //!
-//! On a machine with other users a path proves nothing. So no part of the path may belong to a user other than root and
-//! this one, nor be writable for others, and a client asks the kernel for the server's user (`SO_PEERCRED`, unix(7)).
-//! Every wait here is bounded.
+//! On a machine with other users, a path alone proves nothing about the server. So every part of the path must belong
+//! to root or to this user, and must not be writable by others. The client also asks the kernel for the server's user
+//! (`SO_PEERCRED`, unix(7)). Every wait here is bounded.
 
 use std::fs;
 use std::io;
@@ -20,16 +20,16 @@ use rustix::net::{
     sockopt::socket_peercred,
 };
 
-/// Connections that wait to be accepted.
+/// The most connections waiting to be accepted.
 const BACKLOG: i32 = 128;
-/// Interval between two looks where a thread cannot sleep: at another process's lock, at a full backlog.
+/// Interval between retries where a thread cannot sleep: for another process's lock, or while the backlog is full.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The name of the socket for all ports whose switch or interface has no socket.
+/// The name of the socket for ports whose switch or interface has no socket of its own.
 pub const ANY: &str = "any";
 
-/// Returns the folder of the sockets: `$LINERATE_PORTS`; without that variable, `/run/linerate/ports` for root, and for
-/// others `$XDG_RUNTIME_DIR/linerate/ports`, or without that variable `/tmp/linerate-UID/ports`.
+/// Returns the folder of the sockets: `$LINERATE_PORTS` if it is set. The default is `/run/linerate/ports` for root.
+/// For other users it is `$XDG_RUNTIME_DIR/linerate/ports`, or `/tmp/linerate-UID/ports` if that variable is not set.
 pub fn folder() -> PathBuf {
     if let Some(folder) = std::env::var_os("LINERATE_PORTS") {
         return folder.into();
@@ -41,8 +41,8 @@ pub fn folder() -> PathBuf {
     }
 }
 
-/// Returns the socket of the server that this user's first program of netmap starts. Each network namespace has its
-/// own, as with netmap: its interfaces are others.
+/// Returns the socket of the server that this user's first netmap program starts. Each network namespace has its own
+/// server, because it has other interfaces, as with netmap.
 ///
 /// # Errors
 /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without `/proc`.
@@ -60,22 +60,22 @@ fn refused(path: &Path, why: impl Into<String>, mend: impl Into<Remedy>) -> Erro
     Error::socket(path, why.into(), mend)
 }
 
-/// Returns whether a user may serve and manage: root, or the user of this process.
+/// Returns whether a user may serve and manage ports: root, or the user of this process.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 /// Checks that every component of `folder` belongs to root or to this user, and that others cannot replace it.
 ///
-/// A folder that others may write to is accepted only as a parent, and only with the sticky bit, as `/tmp` has it: then
-/// its entries can be changed only by their owners. The last component has the sockets; others must not write to it.
+/// A folder that others may write to is accepted only as a parent, and only with the sticky bit, like `/tmp`. Only
+/// owners can then change its entries. The last component contains the sockets, so others must not write to it.
 fn check(folder: &Path) -> Result<()> {
     let stranger = |path: &Path, user: u32| {
         let why = format!("{} is user {user}'s, neither root's nor yours", path.display());
         Err(refused(folder, why, "name a folder of your own: LINERATE_PORTS=PATH"))
     };
     let failed = |path: &Path, error: io::Error| refused(folder, format!("{}: {error}", path.display()), "create it");
-    // First as it is written, for links on the way; then where it leads.
+    // First the path as written, to check symbolic links on the way; then the resolved path.
     let written = std::path::absolute(folder).map_err(|error| failed(folder, error))?;
     for path in written.ancestors() {
         let found = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
@@ -92,7 +92,7 @@ fn check(folder: &Path) -> Result<()> {
         let is_open = found.mode() & 0o022 != 0;
         if is_open && (depth == 0 || found.mode() & 0o1000 == 0) {
             let why = format!("others may write to {} (mode {:04o})", path.display(), found.mode() & 0o7777);
-            // Others need a folder such as /tmp as it is.
+            // Other users need a folder such as /tmp unchanged.
             let mend = match found.mode() & 0o1000 {
                 0 => format!("chmod go-w {}, or name another folder: LINERATE_PORTS=PATH", path.display()),
                 _ => "name a folder of your own: LINERATE_PORTS=PATH".to_string(),
@@ -103,7 +103,7 @@ fn check(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder, private to this user. Root's is open, since its sockets may let others in.
+/// Creates the folder, private to this user. Root's folder is accessible to all, because its sockets may admit others.
 fn make(folder: &Path) -> Result<()> {
     let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
@@ -113,7 +113,7 @@ fn make(folder: &Path) -> Result<()> {
     check(folder)
 }
 
-/// Locks the folder against changes by other servers, until the file is dropped.
+/// Locks the folder against changes by other servers until the file is dropped.
 pub fn lock(folder: &Path) -> Result<fs::File> {
     let path = folder.join(".lock");
     let failed = |why: String| refused(&path, why, "remove it, or name another folder: LINERATE_PORTS=PATH");
@@ -151,21 +151,22 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
     })
 }
 
-/// Makes a listening socket at `path`, for users that `mode` and `group` admit.
+/// Creates a listening socket at `path`, for users that `mode` and `group` admit.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is served already, belongs to another user, or cannot be made.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, belongs to another user, or
+/// cannot be created.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     make(folder)?;
     let _lock = lock(folder)?;
     match connect_to(path) {
         Ok(None) => {}
-        // A server that does not answer, or is not trusted, also has the path.
+        // A server that does not answer, or is not trusted, still owns the path.
         Ok(Some(_)) => return Err(refused(path, "another process serves it", "end that one first")),
         Err(error) => return Err(error),
     }
-    // An old socket is replaced. Any other file has another owner, and stays.
+    // An old socket is replaced. Any other file belongs to something else and is kept.
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
             return Err(refused(path, "it is not a socket", "remove it, or name another folder: LINERATE_PORTS=PATH"));
@@ -175,11 +176,11 @@ pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> 
     }
     let socket = socket()?;
     let mend = "name another folder: LINERATE_PORTS=PATH";
-    // Clients in other folders find the server by this path.
+    // An absolute path, so that clients in other working directories find the server.
     let absolute = std::path::absolute(path).map_err(|error| refused(path, error.to_string(), mend))?;
     bind(&socket, &address(&absolute)?)
         .map_err(|error| refused(path, format!("cannot listen there: {error}"), mend))?;
-    // Clients are admitted when it is about to listen, not before.
+    // Clients are admitted only just before the socket listens.
     let allow = || {
         if group.is_some() {
             std::os::unix::fs::lchown(path, None, group)?;
@@ -202,11 +203,12 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
     Ok(connect_socket(socket.as_fd(), path)?.then_some(socket))
 }
 
-/// Connects a socket to the server at `path`; returns false if there is none.
+/// Connects a socket to the server at `path`; returns false if there is no server.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer, or belongs to another user, which could keep
-/// the ports and read the packets; also if other users can replace the socket.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer, or
+/// belongs to another user, who could withhold the ports and read the packets. Also if other users can replace the
+/// socket.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;
     let failed = |error: Errno| Error::system("fcntl", error);
@@ -215,9 +217,9 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     loop {
         match connect(socket, &address) {
             Ok(()) => break,
-            // A socket of another type is that of something else, as a port for a machine.
+            // A socket of another type belongs to something else, such as a port for a virtual machine.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::PROTOTYPE) => return Ok(false),
-            // Its backlog is full.
+            // The backlog is full.
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(Errno::AGAIN) => {
                 let why = format!("its server has accepted no connection for {} s", PEER_TIMEOUT.as_secs());
@@ -274,7 +276,7 @@ mod tests {
         symlink(&victim, path.join(".lock")).unwrap();
         assert!(message(listen_at(&path.join("any"), 0o600, None)).contains(".lock"));
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        // The contents of a plain file are kept as well.
+        // The contents of a regular file are kept as well.
         fs::remove_file(path.join(".lock")).unwrap();
         fs::write(path.join(".lock"), "kept").unwrap();
         listen_at(&path.join("any"), 0o600, None).unwrap();
@@ -292,7 +294,7 @@ mod tests {
         fs::rename(&any, keep.path().join("elsewhere")).unwrap();
         symlink(keep.path().join("elsewhere"), &any).unwrap();
         assert!(listen_at(&any, 0o600, None).is_err() && any.is_symlink());
-        // A socket that an ended server has left is replaced.
+        // A socket left over from a server that exited is replaced.
         fs::remove_file(&any).unwrap();
         drop(listen_at(&any, 0o600, None).unwrap());
         assert!(any.exists());
@@ -331,7 +333,7 @@ mod tests {
     #[test]
     fn another_users_folder_is_refused() {
         if !rustix::process::geteuid().is_root() {
-            return; // only root can make one
+            return; // only root can create one
         }
         let (keep, path) = folder();
         fs::create_dir(&path).unwrap();
@@ -339,7 +341,7 @@ mod tests {
         own(&path, 12_345);
         assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("user 12345's"));
         own(&path, 0);
-        // A link that belongs to another user, to a folder of ours.
+        // A link that another user owns, pointing to one of our folders.
         let link = keep.path().join("link");
         symlink(&path, &link).unwrap();
         own(&link, 12_345);

@@ -1,4 +1,4 @@
-//! Connections: their limits, and waiting for their ends.
+//! Limits the number of connections, and waits until they end.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,31 +24,31 @@ use crate::share::protocol::message::Reply;
 use crate::share::protocol::socket::is_trusted;
 
 /// Descriptors that a connection can make the server hold: the connection itself, its memory, eventfds, and those of a
-/// few queues. A port of more queues counts as several connections.
+/// few queues. A port with more queues counts as several connections.
 const DESCRIPTORS_EACH: usize = 16;
 const RINGS_INCLUDED: usize = 8;
-/// The reason of a refusal without room.
+/// The reason given when the server is full.
 const FULL: &str = "the server has no room for more connections (ulimit -n; half for one user, some only for managers; a port of many rings counts as several)";
 /// The most connections, each of which has a thread.
 const MOST_CONNECTIONS: usize = 4096;
 
-/// How long the next client waits for an ended one to leave its port.
+/// How long the next client waits until a client that has ended leaves its port.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How long a request waits for a client whose end is not visible yet: the kernel reports the end of a process before
-/// it closes the descriptors, and netmap's own tests continue at once.
+/// How long a request waits for a client whose end is not visible yet. The kernel reports that a process has exited
+/// before it closes the descriptors, and netmap's own tests continue immediately.
 const ENDING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 100 });
 
-/// A connection, its thread, and its program's user.
+/// A connection, its thread, and its client's user.
 pub(super) struct Connected {
     pub(super) connection: Arc<Connection>,
     pub(super) thread: JoinHandle<()>,
     pub(super) user: u32,
-    /// The number of connections that it counts as.
+    /// How many connections it counts as.
     pub(super) places: usize,
 }
 
-/// A reserve descriptor. If there is no other, it is closed, so that a client is accepted and refused instead of
-/// waiting.
+/// A reserve descriptor. When no descriptors are left, it is closed so that a client can be accepted and refused,
+/// instead of waiting.
 pub(super) struct Spare(Option<fs::File>);
 
 impl Spare {
@@ -62,19 +62,19 @@ impl Spare {
         {
             refuse(&Connection::new(socket), "the server has no descriptor left (ulimit -n)");
         } else {
-            // Another thread has taken the descriptor.
+            // Another thread took the freed descriptor.
             std::thread::sleep(Duration::from_millis(10));
         }
         self.0 = fs::File::open("/dev/null").ok();
     }
 }
 
-/// The error of a server without room for another client: there may be later.
+/// Returns the error of a full server. It maps to `EAGAIN`, because there may be room later.
 fn full(why: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Exhausted, "", why).with_source(Errno::AGAIN)
 }
 
-/// Refuses a client that has sent no request yet.
+/// Refuses a client before it has sent a request.
 pub(super) fn refuse(connection: &Connection, why: &str) {
     let _ = connection.send(&Reply::Refused(full(why.to_string())), &[]);
 }
@@ -84,7 +84,7 @@ impl State {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
         let Ok((user, process)) = connection.peer() else { return };
         let (its_state, its_connection) = (state.clone(), connection.clone());
-        // The thread waits for this lock until it is in the list.
+        // The new thread waits for this lock until its connection is in the list.
         let mut connections = lock(&state.connections);
         let [count, of_user] = places(&connections, user);
         if !has_room(most_connections(), 1, count, of_user, is_trusted(user)) {
@@ -100,14 +100,14 @@ impl State {
         }
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(super) fn forget(&self, number: u64) {
         let its = lock(&self.connections).remove(&number);
         self.gone.notify_all();
         drop(its);
     }
 
-    /// Counts a port with many rings as several connections, since each receive ring has a descriptor.
+    /// Counts a port with many rings as several connections, because each receive ring uses a descriptor.
     pub(super) fn make_room(&self, number: u64, rings: &RingCounts) -> Result<()> {
         let mut connections = lock(&self.connections);
         let Some(own) = connections.get(&number) else {
@@ -125,15 +125,15 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether the server has no connections, and neither persistent nor attached ports. If the server
-    /// `is_lost`, such ports do not keep it.
+    /// Returns whether the server has no connections, and no persistent or attached ports. If the server `is_lost`,
+    /// such ports do not count.
     pub(super) fn is_idle(&self, is_lost: bool) -> bool {
         let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.persistent).is_empty();
         lock(&self.connections).is_empty() && (is_lost || !is_kept())
     }
 
-    /// Waits until the user's clients that have closed ports or have ended have left them, so that the next request
-    /// finds the ports free. The wait is at most [`LEAVING`].
+    /// Waits until the user's clients that closed ports or exited have left their ports, so that the next request finds
+    /// them free. Waits at most [`LEAVING`].
     pub(super) fn settle(&self, user: u32) {
         let begin = Instant::now();
         loop {
@@ -147,13 +147,13 @@ impl State {
         }
     }
 
-    /// Calls `take` until it succeeds, while a port or a queue is taken and an ended connection still exists, and for
-    /// at least [`ENDING`].
+    /// Retries `take` while a port or a queue is in use: up to [`LEAVING`] while an ended connection still exists,
+    /// otherwise up to [`ENDING`].
     pub(super) fn take_after_others<T>(&self, take: impl FnMut() -> Result<T>) -> Result<T> {
         self.retry_after_others(take).map_err(for_programs)
     }
 
-    /// As [`take_after_others`](Self::take_after_others), with the error as it is.
+    /// As [`take_after_others`](Self::take_after_others), but returns the original error.
     pub(super) fn retry_after_others<T>(&self, mut take: impl FnMut() -> Result<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -165,19 +165,19 @@ impl State {
             let is_leaving = connections.values().any(|connected| connected.connection.has_ended());
             let patience = if is_leaving { LEAVING } else { ENDING };
             let Some(left) = patience.checked_sub(begin.elapsed()) else { return Err(taken) };
-            // The port may be free already, if `gone` was notified before this wait.
+            // `gone` may have been notified before this wait, so the wait is short.
             drop(self.gone.wait_timeout(connections, left.min(ENDING / 10)));
         }
     }
 }
 
-/// Returns the number that all connections count as, and the user's share.
+/// Returns what all connections count as, and what the user's count as.
 fn places(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
     let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.places).sum();
     [sum(&|_| true), sum(&|connected| connected.user == user)]
 }
 
-/// Returns the most connections that this process's limit of descriptors allows.
+/// Returns the most connections that this process's limit on descriptors allows.
 pub(super) fn most_connections() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let descriptors = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
-//! Entry of the fuzz target of served ports: hostile clients, their requests, and their writes into their memory.
+//! Entry point of the fuzz target for served ports: hostile clients, their requests, and their writes to their memory.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::share::protocol::ring::{RingAt, STATE};
 /// Opens a port.
 type OpenServed = fn(&str, &RingCounts) -> Result<Port>;
 
-/// No interface of the machine is among them.
+/// These are not interfaces of the machine.
 const NAMES: [&str; 12] = [
     "vale0:a",
     "vale0:b",
@@ -36,9 +36,9 @@ const NAMES: [&str; 12] = [
     "",
     "x:y",
 ];
-/// Clients, each with a connection.
+/// The number of clients, each with a connection.
 const PROGRAMS: usize = 3;
-/// Turns of the server after an operation.
+/// The most turns of the server after an operation.
 const MOST_TURNS: usize = 64;
 
 /// A client: its connection, and the server's state for it.
@@ -48,8 +48,8 @@ struct Program {
     theirs: Connection,
 }
 
-/// Executes requests of several clients, and their writes into their memory between the server's turns. Each request is
-/// answered, each turn ends, and after the clients nothing is left of them.
+/// Executes requests of several clients, and their writes to memory between the server's turns. Checks that each
+/// request is answered, each turn ends, and all resources of the clients are freed.
 pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &RingCounts| {
         if !is_vale(name) && !is_pipe(name) {
@@ -79,7 +79,7 @@ pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
 }
 
 fn program(state: &Arc<State>, number: u64) -> Program {
-    // A manager, which may send every request.
+    // A manager, who may send every request.
     let user = rustix::process::geteuid().as_raw();
     let [ours, theirs] = Connection::pair().expect("sockets");
     let handler =
@@ -101,7 +101,7 @@ impl Program {
             6 => {
                 let (name, rings) = (name(input), rings(input));
                 let switch = self::name(input);
-                // Where switches are connected twice, packets circulate without an end.
+                // If switches are connected twice, packets circulate forever.
                 let is_loop =
                     base(&name) == switch || lock(&self.handler.state.attached).iter().any(|there| there.port != name);
                 let request = match input.u8() % 6 {
@@ -123,7 +123,7 @@ impl Program {
                 }
             }
             8..=11 => self.scribble(input),
-            // A packet, as a client sends it.
+            // A packet, as a client would send it.
             12 => self.send(input),
             _ => self.turn(),
         }
@@ -192,7 +192,7 @@ impl Program {
         self.ask(Request::Open { wanted, memory });
     }
 
-    /// Returns where one of the client's rings is.
+    /// Returns the location of one of the client's rings.
     fn ring(&self, input: &mut Input<'_>) -> Option<RingAt> {
         let opened = &self.running.as_ref()?.session.opened;
         let both = [Some(&opened.placed), opened.other.as_ref()].into_iter().flatten();

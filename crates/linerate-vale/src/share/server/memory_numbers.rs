@@ -1,5 +1,5 @@
-//! The memory of ports by its number (`nr_mem_id`). Programs exchange the buffers of ports whose memory has the same
-//! number.
+//! Finds the memory of ports by its number (`nr_mem_id`). Programs may swap buffers between ports whose memory has the
+//! same number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -11,34 +11,33 @@ use crate::share::protocol::layout::Plan;
 use crate::share::protocol::lock;
 use crate::share::server::netmap_memory::NetmapMemory;
 
-/// The number of a process's own memory in that process. For all other processes it has a number of its own, since
-/// programs take equal numbers for the same memory.
+/// The number by which a process knows its own memory. Other processes know that memory by its unique number, because
+/// programs assume that equal numbers mean the same memory.
 const OF_PROCESS: u16 = 1;
 
-/// The most bytes of one user's memory. A client plans its own, of up to 128 GiB, and the server maps it.
+/// The most bytes of one user's memory. A client plans its own memory, up to 128 GiB, and the server maps it.
 const MOST_OF_USER: usize = 4 << 40;
-/// The most bytes of all memory: a quarter of the server's addresses.
+/// The most bytes of all memory: a quarter of the server's address space.
 const MOST_OF_ALL: usize = 32 << 40;
 
-/// Memory with a number, while a port has it.
+/// Memory by number, while a port uses it.
 #[derive(Default)]
 pub struct MemoryNumbers {
-    /// The memory, and the user that it belongs to.
+    /// The memory and its user.
     numbered: HashMap<u16, (u32, Weak<NetmapMemory>)>,
-    /// By user and process: the memory's number, and the memory. Clients choose the number of their process.
+    /// For each user and process: the memory's number, and the memory. Clients choose the process number.
     of_process: HashMap<(u32, u64), (u16, Weak<NetmapMemory>)>,
     last: u16,
 }
 
 impl MemoryNumbers {
-    /// Makes memory, and gives it a number.
+    /// Creates memory with a new number.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`], also if the user's memory would be too large, and those of
-    /// [`NetmapMemory::new`].
+    /// [`ErrorKind::Exhausted`], including if the user's memory would be too large, and those of [`NetmapMemory::new`].
     fn make(&mut self, user: u32, plan: Plan) -> Result<(u16, Arc<NetmapMemory>)> {
         self.numbered.retain(|_, (_, memory)| memory.strong_count() > 0);
-        // An impossible plan has an error of its own.
+        // An invalid plan has its own error.
         if plan.is_possible() {
             self.check_room(user, plan.len())?;
         }
@@ -46,7 +45,7 @@ impl MemoryNumbers {
         Ok((self.add(user, &memory)?, memory))
     }
 
-    /// Refuses more memory than a user, or all of them, may have.
+    /// Refuses memory beyond the limit per user, or the limit for all users.
     fn check_room(&self, user: u32, more: usize) -> Result<()> {
         let (mut all, mut of_user) = (0, 0);
         for (owner, memory) in self.numbered.values() {
@@ -77,7 +76,7 @@ impl MemoryNumbers {
 }
 
 impl State {
-    /// Makes memory with a number of its own.
+    /// Creates memory with a unique number.
     ///
     /// # Errors
     /// As [`MemoryNumbers::make`].
@@ -85,11 +84,11 @@ impl State {
         lock(&self.memory_numbers).make(user, plan)
     }
 
-    /// Returns the user's memory of this number, with its number. For 0 and 1 it is that of the process, which is made
+    /// Returns the user's memory with this number, and the number. 0 and 1 mean the process's memory, which is created
     /// if it does not exist.
     ///
     /// # Errors
-    /// `EINVAL` where there is none, as in netmap.
+    /// `EINVAL` if there is no such memory, as in netmap.
     pub(super) fn memory(&self, user: u32, process: u64, number: u16) -> Result<(u16, Arc<NetmapMemory>)> {
         let memory_numbers = &mut *lock(&self.memory_numbers);
         if number > OF_PROCESS {
@@ -108,7 +107,7 @@ impl State {
         Ok((number, memory))
     }
 
-    /// Returns the plan of the user's memory of this number, as [`memory`](State::memory), and its number in that
+    /// Returns the plan of the user's memory with this number, as in [`memory`](State::memory), and its number in that
     /// process.
     ///
     /// # Errors
@@ -118,7 +117,7 @@ impl State {
         Ok((self.number_in(user, process, number), memory.plan))
     }
 
-    /// Returns the number of memory in a user's process.
+    /// Returns the number by which a user's process knows memory.
     pub(super) fn number_in(&self, user: u32, process: u64, number: u16) -> u16 {
         let memory_numbers = lock(&self.memory_numbers);
         let is_own = memory_numbers.of_process.get(&(user, process)).is_some_and(|(own, _)| *own == number);

@@ -1,19 +1,18 @@
-//! The server's end: opens ports for other processes, makes the memory for their rings, and moves packets between those
-//! and the ports.
+//! The server's end: opens ports for other processes, creates the memory for their rings, and moves packets between
+//! rings and ports.
 //!
-//! - here: [`Server`], with its sockets; [`State`], which all of its threads share
-//! - `connections`: the number of connections, and their ends; `quota`: the part that one user may have
-//! - `request_handler`: a connection without a port: answers its requests
+//! - this file: [`Server`], with its sockets; [`State`], which all its threads share
+//! - `connections`: limits the number of connections, and tracks when they end; `quota`: limits per user
+//! - `request_handler`: answers the requests of a connection without a port
 //! - `session`: a port's rings at a client, and the connections that are its descriptors
-//! - `served`: ports that clients have open; `pipes`: pipes between processes; `shadow`: packets of a pipe for its
+//! - `served`: ports that clients have open; `pipes`: pipes between processes; `shadow`: copies a pipe's packets for
 //!   monitors
-//! - `switches`: management: attached ports, persistent ports, a list of all
-//! - `pump`: a packet's way between a client's rings and a port, top-down; `recipient`: its last part, into a receive
-//!   ring
-//! - `netmap_memory`: the memory of ports and its free parts; `memory_numbers`: memory by its number
+//! - `switches`: management: attached ports, persistent ports, and a list of all ports
+//! - `pump`: moves packets between a client's rings and a port, top-down; `recipient`: copies them into a receive ring
+//! - `netmap_memory`: the memory of ports and its free parts; `memory_numbers`: finds memory by its number
 //!
-//! Each connection has a thread until it has a port. Then each session has one, which ends with the last of its
-//! connections.
+//! Each connection has a thread until it opens a port. From then on, each session has a thread, which ends when the
+//! session's last connection ends.
 
 mod connections;
 #[cfg(fuzzing)]
@@ -64,7 +63,7 @@ use crate::share::protocol::socket::listen_at;
 /// Opens a port by name, with these rings.
 pub type Open = dyn Fn(&str, &RingCounts) -> Result<Port> + Send + Sync;
 
-/// Serves ports at sockets, until it is dropped.
+/// Serves ports at sockets until it is dropped.
 pub struct Server {
     state: Arc<State>,
     listeners: Vec<(Arc<OwnedFd>, PathBuf, Option<JoinHandle<()>>)>,
@@ -78,14 +77,14 @@ pub(super) struct State {
     memory_numbers: Mutex<MemoryNumbers>,
     extra: ExtraQuota,
     sessions: Mutex<Vec<Weak<Session>>>,
-    /// Proofs that were sent, and where they have arrived.
+    /// Proofs that were sent, and where they arrived.
     proofs: Mutex<HashMap<[u8; 16], Proved>>,
     proved: Condvar,
     attached: Mutex<Vec<Attached>>,
     persistent: Mutex<HashMap<String, PersistentPort>>,
-    /// Connections, which end with the server.
+    /// All connections; they end with the server.
     connections: Mutex<HashMap<u64, Connected>>,
-    /// Notified when a connection has ended.
+    /// Notified when a connection ends.
     gone: Condvar,
     next: AtomicU64,
     stopping: AtomicBool,
@@ -95,11 +94,11 @@ pub(super) struct State {
     joins_users: AtomicBool,
 }
 
-/// Where a proof has arrived: not yet, at a connection without a port, or at a session.
+/// Where a proof arrived: not yet anywhere, at a connection without a port, or at a session.
 type Proved = Option<Option<Arc<Session>>>;
 
 impl Server {
-    /// Makes a server without sockets; `open` opens its ports.
+    /// Creates a server without sockets; `open` opens its ports.
     pub fn new(open: Box<Open>) -> Server {
         let state = State {
             open,
@@ -122,17 +121,18 @@ impl Server {
         Server { state: Arc::new(state), listeners: Vec::new() }
     }
 
-    /// Admits clients of different users at the two ends of a pipe. They share memory, so that each can read and change
-    /// all packets of the pipe. Without this the second user is refused.
+    /// Allows clients of different users at the two ends of a pipe. The ends share memory, so each user can read and
+    /// change all packets of the pipe. Without this call the second user is refused.
     pub fn join_users(&self) {
         self.state.joins_users.store(true, Ordering::Relaxed);
     }
 
-    /// Serves at a socket, for users that `mode` and `group` admit: the ports of one name, such as `vale0` or `eth0`,
-    /// or of all names.
+    /// Serves ports at a socket, for users that `mode` and `group` admit. `only` limits it to the ports of one name,
+    /// such as `vale0` or `eth0`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is served already, or the socket cannot be made.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, or the socket cannot be
+    /// created.
     pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));
@@ -146,7 +146,7 @@ impl Server {
                     Ok(socket) => State::begin(&state, Arc::new(Connection::new(socket)), only.clone()),
                     Err(Errno::MFILE | Errno::NFILE) => spare.refuse(&listener),
                     Err(Errno::AGAIN) => {}
-                    // The client is gone, or memory is short for a moment.
+                    // The client is gone, or memory is temporarily short.
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }
@@ -159,7 +159,7 @@ impl Server {
 }
 
 impl Server {
-    /// Waits until no client has used the server for the time `first`, or `again` after the first client.
+    /// Waits until no client has used the server for `first`, or for `again` once there has been a client.
     pub fn wait_until_idle(&self, first: Duration, again: Duration) {
         let mut since = Instant::now();
         loop {
@@ -177,23 +177,24 @@ impl Server {
             let is_new = self.state.next.load(Ordering::Relaxed) == 0;
             let patience = if is_new || !is_idle { first } else { again };
             let Some(left) = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) else { return };
-            // Where attached ports keep the server, or a connection has ended since, it looks again at the next end.
+            // If attached ports keep the server alive, or a connection has just ended, checks again when the next one
+            // ends.
             drop(self.state.gone.wait_timeout(lock(&self.state.connections), left));
         }
     }
 }
 
 impl Server {
-    /// Returns whether all sockets were removed, so that no client can find the server.
+    /// Returns whether all sockets were removed, so that clients cannot find the server.
     fn is_lost(&self) -> bool {
         !self.listeners.iter().any(|(_, path, _)| path.exists())
     }
 
-    /// Ends the server if no client uses it; otherwise returns it. Every client that finds the socket is admitted.
+    /// Ends the server if no client uses it; otherwise returns it. Every client that has found the socket is admitted.
     pub fn end_if_idle(mut self) -> Option<Server> {
         let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
         let locked = folder.map(crate::share::protocol::socket::lock);
-        // If the folder was removed, no client finds the server any more.
+        // If the folder was removed, clients cannot find the server any more.
         let is_lost = self.is_lost();
         if !matches!(locked, Some(Ok(_))) && !is_lost {
             return Some(self);
@@ -201,7 +202,7 @@ impl Server {
         let aside =
             |path: &Path| path.with_file_name(format!(".ending-{}", path.file_name().unwrap_or_default().display()));
         for (_, path, _) in &self.listeners {
-            // From here on no client finds the socket, and no other server can take its place.
+            // From here on, no client finds the socket, and no other server can take the path.
             let _ = fs::rename(path, aside(path));
         }
         let accepting = lock(&self.state.accepting);
@@ -217,7 +218,7 @@ impl Server {
             }
             return Some(self);
         }
-        // Another server may take the place from now on.
+        // From here on, another server may take the path.
         self.listeners.iter_mut().for_each(|(_, path, _)| *path = aside(path));
         None
     }
@@ -238,7 +239,7 @@ impl Drop for Server {
             connection.end();
             let _ = thread.join();
         }
-        // Their threads take the lock.
+        // Taken out first: the threads that `end` joins take this lock.
         let attached = std::mem::take(&mut *lock(&self.state.attached));
         attached.into_iter().for_each(Attached::end);
     }

@@ -1,5 +1,5 @@
-//! Memory for ports, in netmap's form (`protocol/layout.rs`). The server makes it and hands out its parts; programs map
-//! it.
+//! Memory for ports, in netmap's layout (`protocol/layout.rs`). The server creates it and allocates its parts; programs
+//! map it.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,9 +19,9 @@ use crate::share::protocol::ring::{
 };
 use crate::share::server::quota::{ExtraGrant, MOST_EXTRA};
 
-/// Memory for ports, with lists of its free parts.
+/// Memory for ports, with lists of its free objects.
 pub struct NetmapMemory {
-    /// The memory itself.
+    /// The mapping.
     pub shared: Arc<SharedMapping>,
     /// Its layout.
     pub plan: Plan,
@@ -32,11 +32,12 @@ struct Free {
     ports: Vec<usize>,
     rings: Vec<usize>,
     buffers: Vec<u32>,
-    /// By buffer, up to the first that was never taken: whether it is in `buffers`. A program may name a buffer twice.
+    /// For each buffer up to the first one never used: whether it is in `buffers`. A program may name a buffer twice.
     is_free: Vec<bool>,
-    /// The number of all buffers. Lists of all of them would be most of the server's memory.
+    /// The number of all buffers. A list of all would be most of the server's memory, so buffers enter it only when
+    /// freed.
     count: usize,
-    /// Where the next ring's zone begins.
+    /// Where the next ring's zone starts.
     zone: usize,
 }
 
@@ -69,7 +70,7 @@ impl Free {
         self.buffers.len() + self.count.saturating_sub(self.is_free.len())
     }
 
-    /// Frees a buffer; false if there is no such buffer, or it is free already.
+    /// Frees a buffer; returns false if there is no such buffer, or it is already free.
     fn give(&mut self, buffer: u32) -> bool {
         match self.is_free.get_mut(buffer as usize) {
             Some(is_free) if !*is_free && buffer >= FIRST_BUFFER => {
@@ -82,33 +83,33 @@ impl Free {
     }
 }
 
-/// Parts of memory, which are freed when this is dropped.
+/// Parts of memory that are freed when this is dropped.
 pub struct Lease {
     /// The memory.
     pub memory: Arc<NetmapMemory>,
-    /// Rings; those of both ends for a pipe.
+    /// Rings; for a pipe, those of both ends.
     pub rings: Vec<PortLayout>,
     /// Offset of a port's description.
     pub description: Option<usize>,
-    /// Buffers outside all rings that are not chained yet.
+    /// Buffers outside all rings that are not linked into a list yet.
     pub extra: Vec<u32>,
-    /// That the user may have them.
+    /// The user's grant for these buffers.
     pub grant: Option<ExtraGrant>,
 }
 
 impl Lease {
-    /// A description of a port, and buffers outside all rings that are to be chained in it.
+    /// Holds a description of a port, and buffers outside all rings to be linked into it.
     pub fn of_description(memory: &Arc<NetmapMemory>, at: usize, extra: Vec<u32>) -> Lease {
         Lease { memory: memory.clone(), rings: Vec::new(), description: Some(at), extra, grant: None }
     }
 
-    /// Rings without a description.
+    /// Holds rings without a description.
     pub fn of_rings(memory: &Arc<NetmapMemory>, rings: Vec<PortLayout>) -> Lease {
         Lease { memory: memory.clone(), rings, description: None, extra: Vec::new(), grant: None }
     }
 
-    /// Chains the buffers outside all rings through their first words; the first is in the description. From then on
-    /// the program may take buffers out of the chain and put others into it.
+    /// Links the buffers outside all rings into a list through their first words; its head is in the description. From
+    /// then on the program may remove buffers from the list and add others.
     pub fn chain_extra(&mut self) {
         let (mapping, extra) = (&self.memory.shared.mapping, std::mem::take(&mut self.extra));
         let Some(description) = self.description else { return };
@@ -130,10 +131,11 @@ impl Drop for Lease {
 }
 
 impl NetmapMemory {
-    /// Makes memory by a plan.
+    /// Creates memory by a plan.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without memory, [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the plan is not possible.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if memory cannot be mapped,
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the plan exceeds the limits.
     pub fn new(plan: Plan) -> Result<NetmapMemory> {
         if !plan.is_possible() {
             return Err(Error::port_memory_full("room for objects of this number and size"));
@@ -144,10 +146,10 @@ impl NetmapMemory {
         Ok(NetmapMemory { shared, plan, free: Mutex::new(Free::all(&plan)) })
     }
 
-    /// Makes a port: its description, and its wanted rings, full of buffers.
+    /// Creates a port: its description, and the wanted rings, filled with buffers.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); nothing has changed then.
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); then nothing has changed.
     pub fn place(
         &self,
         name: &str,
@@ -160,10 +162,10 @@ impl NetmapMemory {
         self.describe(name, rings, &placed).inspect_err(|_| self.remove_rings(&placed))
     }
 
-    /// Makes the wanted rings of a port, full of buffers, without a description.
+    /// Creates the wanted rings of a port, filled with buffers, without a description.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); nothing has changed then.
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); then nothing has changed.
     pub fn place_rings(
         &self,
         rings: &RingCounts,
@@ -198,10 +200,10 @@ impl NetmapMemory {
         Ok(PortLayout { at: 0, tx, rx, offset_mask: offsets.mask })
     }
 
-    /// Makes the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
+    /// Creates the rings of both ends of a pipe. Each receive ring has the buffers of the other end's transmit ring.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); nothing has changed then.
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted); then nothing has changed.
     pub fn place_pipe(&self, rings: &[RingCounts; 2], offsets: Offsets) -> Result<[PortLayout; 2]> {
         let sending = |rings: &RingCounts| self.place_rings(rings, |_| true, |_| false, offsets);
         let first = sending(&rings[0])?;
@@ -220,7 +222,7 @@ impl NetmapMemory {
         Ok(ends)
     }
 
-    /// Makes a receive ring with the buffers of a transmit ring.
+    /// Creates a receive ring with the buffers of a transmit ring.
     fn mirror(&self, sender: RingAt, number: u16, offsets: Offsets) -> Option<RingAt> {
         let sending = ring::SharedRing::new(&self.shared, sender).ok()?;
         let place = RingAt { at: lock(&self.free).rings.pop()?, zone: 0, ..sender };
@@ -229,7 +231,7 @@ impl NetmapMemory {
         Some(place)
     }
 
-    /// Makes a description of a port with these rings; returns them with its offset.
+    /// Creates a description of a port with these rings; returns the rings with the description's offset.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted).
@@ -276,14 +278,14 @@ impl NetmapMemory {
         let word = |field: usize, value: usize| mapping.write(place.at + field, &(value as u32).to_ne_bytes());
         word(NUM_SLOTS, place.slots);
         word(NR_BUF_SIZE, self.plan.buffers.size);
-        // netmap writes 1 for a transmit ring (netmap_mem2.c), against its header.
+        // netmap writes 1 for a transmit ring (netmap_mem2.c), contrary to its header.
         word(RINGID_AND_DIR, usize::from(number) | usize::from(!receives) << 16);
         for field in [HEAD, CUR, TAIL] {
             word(field, 0);
         }
         for (n, buffer) in buffers.enumerate() {
             let slot = place.at + SLOTS + n * SLOT;
-            // A slot of a transmit ring has the length of a buffer, as in netmap.
+            // A slot of a transmit ring starts with the length of a buffer, as in netmap.
             let len = if receives { 0 } else { self.plan.buffers.size.min(65_535) as u64 };
             mapping.write(slot, &(u64::from(buffer) | len << 32).to_ne_bytes());
             mapping.write(slot + 8, &(offsets.first & offsets.mask).to_ne_bytes());
@@ -297,7 +299,7 @@ impl NetmapMemory {
         self.remove_description(placed.at);
     }
 
-    /// Frees rings, and the buffers that are in them now: the program may have exchanged some.
+    /// Frees rings and the buffers that are in them now; the program may have swapped some.
     fn remove_rings(&self, placed: &PortLayout) {
         let mut free = lock(&self.free);
         for place in placed.tx.iter().chain(&placed.rx).flatten() {
@@ -310,11 +312,11 @@ impl NetmapMemory {
         }
     }
 
-    /// Frees a port's description, and the chain of buffers in it.
+    /// Frees a port's description and the list of buffers in it.
     fn remove_description(&self, at: usize) {
         let mut free = lock(&self.free);
         free.ports.push(at);
-        // A circular chain ends where it begins, since that buffer is free already.
+        // A circular list ends where it starts, because that buffer is already free.
         let mut next = [0; 4];
         self.shared.mapping.read(at + NI_BUFS_HEAD, &mut next);
         while free.give(u32::from_ne_bytes(next)) {
@@ -329,7 +331,7 @@ impl NetmapMemory {
         lock(&self.free).available()
     }
 
-    /// Describes a port with these rings, and as many extra buffers, to its client.
+    /// Describes a port with these rings and `extra` additional buffers for its client.
     pub fn opened(
         &self,
         wanted: &OpenRequest,
@@ -343,7 +345,7 @@ impl NetmapMemory {
         Opened { wanted, rings, mac: [0; 6], number, len, buffers, placed, other: None, extra }
     }
 
-    /// Takes up to `count` buffers for use outside all rings.
+    /// Allocates up to `count` buffers for use outside all rings.
     pub fn take_extra(&self, count: u32) -> Vec<u32> {
         let mut free = lock(&self.free);
         std::iter::from_fn(|| free.take()).take(count.min(MOST_EXTRA) as usize).collect()
@@ -374,7 +376,7 @@ mod tests {
         memory.place("a", rings, |_| true, |_| true, Offsets::default())
     }
 
-    /// Chains extra buffers for a port, as for a program that has it open until the test removes it.
+    /// Links extra buffers for a port, as for a program that has it open until the test removes it.
     fn extra(memory: &Arc<NetmapMemory>, placed: &PortLayout, count: u32) -> usize {
         let mut lease = Lease::of_description(memory, placed.at, memory.take_extra(count));
         let taken = lease.extra.len();
@@ -454,7 +456,7 @@ mod tests {
         assert!(!fits(Objects { count: 0, ..port }, ring, buffers), "no description is free");
         assert!(!fits(port, Objects { count: 6, ..ring }, buffers), "a ring is missing");
         assert!(!fits(port, ring, buffers - 1), "a buffer is missing");
-        // Lengths and numbers far beyond the memory.
+        // Lengths and numbers that far exceed the memory.
         let memory = memory(port, ring, 1000);
         assert!(place(&memory, &RingCounts { tx_slots: 4096, ..rings }).is_err());
         assert!(place(&memory, &RingCounts { rx_slots: u32::MAX, ..rings }).is_err());
@@ -479,9 +481,9 @@ mod tests {
         mapping.write(0, &vec![0xAA; memory.plan.buffers_at()]);
         let rings = RingCounts { tx: 3, rx: 1, host_tx: 1, host_rx: 2, tx_slots: 16, rx_slots: 8 };
         let offsets = Offsets { mask: 0xFF00, first: 0x1234 };
-        // Another port, in front.
+        // Another port comes first.
         place(&memory, &RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() }).unwrap();
-        // The second transmit ring was not asked for.
+        // The second transmit ring is not requested.
         let placed = memory.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
         assert_ne!(placed.at, 0);
         let mut name = [0; 16];
@@ -526,7 +528,7 @@ mod tests {
         let placed = place(&memory, &rings).unwrap();
         assert_eq!(extra(&memory, &placed, 5), 5);
         assert_eq!(memory.free_buffers(), 20 - 8 - 5);
-        // The chain of extra buffers leads through their first words, and ends with 0.
+        // The list of extra buffers is linked through their first words, and ends with 0.
         let mut next = half(&memory, placed.at + NI_BUFS_HEAD) as u32;
         let mut chain = Vec::new();
         while let Some(at) = memory.shared.buffer(next) {
@@ -545,7 +547,7 @@ mod tests {
         memory.remove(&placed);
         assert_eq!(memory.free_buffers(), 20);
 
-        // Invalid buffer numbers in slots and in the chain.
+        // Invalid buffer numbers in slots and in the list.
         let placed = place(&memory, &rings).unwrap();
         let slot = placed.tx[0].unwrap().at + SLOTS;
         for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
@@ -556,7 +558,7 @@ mod tests {
         assert_eq!(memory.free_buffers(), 16, "buffers that no slot names stay lost");
         assert!(lock(&memory.free).buffers.iter().all(|buffer| memory.shared.buffer(*buffer).is_some()));
 
-        // A circular chain.
+        // A circular list.
         let placed = place(&memory, &rings).unwrap();
         let [own] = memory.take_extra(1)[..] else { panic!("one is free") };
         memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Pipes between processes: the rings of each end, the sessions that have them, and the memory that both ends share.
+//! Pipes between processes: the rings of each end, the sessions that use them, and the memory that both ends share.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,16 +21,16 @@ use crate::share::protocol::ring::{ClientRing, RingAt, SharedRing};
 use crate::share::server::netmap_memory::Lease;
 use crate::share::server::shadow::Shadow;
 
-/// A pipe, while an end of it is open.
+/// A pipe with at least one open end.
 pub struct Pipe {
-    /// The rings of each end. The second end's are those of the first, in the other direction.
+    /// The rings of each end. The second end mirrors the first: its transmit rings are the first end's receive rings.
     rings: [RingCounts; 2],
-    /// The user of the client that has made it.
+    /// The user of the client that created the pipe.
     pub user: u32,
     lease: Lease,
     number: u16,
     sessions: [Vec<Weak<Session>>; 2],
-    /// By which monitors find its ends.
+    /// Lets monitors find the pipe's ends.
     remote: RemotePipe,
     shadow: Weak<Shadow>,
 }
@@ -53,7 +53,7 @@ impl Drop for Pipe {
 }
 
 impl Pipe {
-    /// Returns an end's number of rings.
+    /// Returns the number of an end's rings.
     pub fn rings(&self, side: usize) -> RingCounts {
         self.rings[side]
     }
@@ -63,7 +63,7 @@ impl Pipe {
         self.live(side).next().is_some()
     }
 
-    /// Tells the clients of both ends which of them are open.
+    /// Tells the clients of both ends whether the other end is open.
     fn tell_ends(&self) {
         let Lease { memory, rings, .. } = &self.lease;
         for (side, end) in rings.iter().enumerate() {
@@ -97,7 +97,7 @@ fn overlap(a: &PortLayout, b: &PortLayout) -> bool {
 }
 
 impl RequestHandler {
-    /// Opens an end of a pipe, which is made if it does not exist.
+    /// Opens an end of a pipe. Creates the pipe if it does not exist.
     pub fn open_pipe(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let (name, side) = pipe_of(&wanted.name);
         let mut pipes = lock(&self.state.pipes);
@@ -107,10 +107,10 @@ impl RequestHandler {
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
             let (number, memory) = match choice {
-                // The client at the other end sees all of this memory, so nothing else is in it.
+                // The client at the other end can access all of this memory, so it contains nothing else.
                 MemoryChoice { number: 0, plan: None, .. } => {
-                    // Each ring of an end may be opened by its own descriptor, with a description. There is room for a
-                    // zero-copy monitor of each end.
+                    // Each ring of an end may be opened by its own descriptor, with a description. There is also room
+                    // for a zero-copy monitor of each end.
                     let most = rings[0].tx.max(rings[0].rx);
                     let room = RingCounts { tx: most, rx: most, ..rings[0] };
                     let plan = Plan::of_ports(4, &room, choice.extra.min(MOST_EXTRA));
@@ -133,13 +133,14 @@ impl RequestHandler {
         result
     }
 
-    /// Refuses a new pipe around another user's port, except to managers: its user would be refused at both ends.
+    /// Refuses a new pipe on another user's port, except to managers; otherwise the port's user would be refused at
+    /// both ends.
     fn check_parent(&self, pipe: &str) -> Result<()> {
         let parent = pipe.split('{').next().unwrap_or(pipe);
         let own = rustix::process::geteuid().as_raw();
         let owner = match self.state.served(parent) {
             Some(served) => Some(served.user),
-            // A manager has attached it.
+            // A manager attached it.
             None => self.state.attached_rings(parent).map(|_| own),
         };
         if owner.is_none_or(|owner| self.state.may_use(owner, self.user)) {
@@ -197,7 +198,7 @@ impl RequestHandler {
 }
 
 impl State {
-    /// Sends tokens to both ends after a client at one end has passed packets or released slots.
+    /// Sends tokens to both ends after a client at one end passed packets or released slots.
     pub(super) fn wake_pipe(&self, name: &str, side: usize) {
         let pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get(name) else { return };
@@ -221,7 +222,7 @@ impl State {
         }
     }
 
-    /// Leaves a pipe whose descriptor a client has closed. The slots that it has received and released by then are
+    /// Leaves a pipe after a client has closed its descriptor. Slots that the client received and released by then are
     /// freed for the sender.
     pub(super) fn leave_pipe(&self, name: &str, side: usize, session: &Arc<Session>) {
         for (_, ring) in session.receiving() {
@@ -240,7 +241,7 @@ impl State {
         }
     }
 
-    /// Returns the pipe's shadow, which begins with the first monitor and ends with the last.
+    /// Returns the pipe's shadow, which exists from the first monitor to the last.
     pub(super) fn shadow(&self, name: &str, pool: &Arc<Pool>) -> Result<Arc<Shadow>> {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(&pipe_of(name).0) else {
@@ -256,7 +257,7 @@ impl State {
         Ok(shadow)
     }
 
-    /// Returns where copies of packets that a session sends into a pipe go.
+    /// Returns the shadow of the pipe that a session sends into.
     pub(super) fn shadow_of(&self, session: &Session) -> Option<Arc<Shadow>> {
         lock(&self.pipes).get(&pipe_of(&session.opened.wanted.name).0)?.shadow.upgrade()
     }

@@ -1,5 +1,5 @@
-//! A packet's way between a client's rings and a port, top-down. Each packet is copied once, before it is looked at:
-//! the client can change its memory at any moment.
+//! Moves packets between a client's rings and a port, top-down. Each packet is copied once, before it is parsed,
+//! because the client can change its memory at any time.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use crate::share::protocol::mapping::Cursor;
 use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRing};
 use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put};
 
-/// Packets that are moved before it is the other direction's turn.
+/// The most packets moved in one direction before the other direction's turn.
 const TURN: usize = 64;
 /// How long the thread polls before it sleeps.
 const POLLED: Duration = Duration::from_micros(20);
 /// Turns with packets after which the connections are read.
 const TURNS: u32 = 128;
 
-/// Turns for packets that an ended client has sent before: enough for the longest ring.
+/// The most turns for packets that a client sent before it ended; enough for the longest ring.
 const LAST_TURNS: u32 = 1024;
 
-/// The clients at the other end of rings.
+/// The clients at the other end of the rings.
 pub trait Clients: Notifier {
-    /// Reads their messages.
+    /// Reads the clients' messages.
     fn listen(&self) -> Signals;
-    /// Sleeps until they send a message, one of `others` is readable, or the time is over.
+    /// Sleeps until a client sends a message, one of `others` is readable, or the time is up.
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
-    /// Tells them that nothing more comes.
+    /// Tells the clients that the port has ended.
     fn tell_end(&self) {}
 }
 
-/// The messages that clients have sent.
+/// What the clients' messages say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signals {
-    /// No client is left.
+    /// No clients are left.
     pub is_over: bool,
-    /// A client has sent a token.
+    /// A client sent a token.
     pub token: bool,
 }
 
@@ -62,12 +62,12 @@ pub struct RxPump {
     pub queue: RxQueue,
     pub header: Arc<AtomicUsize>,
     pub batch: Batch,
-    /// The client wants to know when packets came.
+    /// Set if the client wants to know when packets arrived.
     pub times: Option<Times>,
 }
 
 impl TxPump {
-    /// `header`: bytes of the virtio-net header in front of each packet.
+    /// `header`: length of the virtio-net header in front of each packet.
     pub fn new(
         ring: ServerTxRing,
         queue: TxQueue,
@@ -83,7 +83,7 @@ impl TxPump {
     /// Moves packets once; returns the number of slots.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         let mut slots = self.take_short();
-        // A client that moves its head meanwhile does not keep the thread with packets that are dropped.
+        // Bounded, so that a client that keeps moving its head cannot hold the thread with packets that are dropped.
         let most = self.ring.ring.place.slots;
         while self.batch.len() < TURN && slots < most {
             let done = match self.ring.front() {
@@ -102,7 +102,7 @@ impl TxPump {
         }
         if slots > 0 {
             self.ring.publish_tail();
-            // A client that waits for room is woken once, for half a ring; for less when there is no more work.
+            // A client that waits for room is woken once half the ring is free, or earlier if there is no more work.
             if self.ring.is_half_free() && self.ring.ring.must_wake_client() {
                 notifier.notify();
             }
@@ -110,7 +110,7 @@ impl TxPump {
         slots + (waiting - self.batch.len())
     }
 
-    /// Copies packets of one slot without a header, up to the first other one. Returns their number.
+    /// Copies packets of one slot without a header, up to the first packet of another kind. Returns their number.
     #[inline(always)]
     fn take_short(&mut self) -> usize {
         let TxPump { ring, pool, longest, header, batch, .. } = self;
@@ -124,8 +124,7 @@ impl TxPump {
         })
     }
 
-    /// Copies the packet at the front; an empty or too long one is dropped. Returns false if no buffer is free for it
-    /// now.
+    /// Copies the packet at the front; drops it if it is empty or too long. Returns false if no buffer is free yet.
     #[inline(always)]
     fn take(&mut self, len: usize, flags: u16) -> bool {
         let header = self.header.load(Ordering::Relaxed);
@@ -147,13 +146,13 @@ impl TxPump {
         true
     }
 
-    /// Returns whether packets are still to be sent.
+    /// Returns whether packets are waiting to be sent.
     fn is_pending(&self) -> bool {
         !self.batch.is_empty() || self.queue.unsent() > 0
     }
 }
 
-/// Reads a header of `header` bytes in front of a packet; returns the offloads that it asks for.
+/// Reads a header of `header` bytes in front of a packet; returns the offloads that it requests.
 #[inline(always)]
 fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Offload> {
     if header == 0 {
@@ -165,12 +164,12 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
 }
 
 impl RxPump {
-    /// `header`: bytes of the virtio-net header in front of each packet.
+    /// `header`: length of the virtio-net header in front of each packet.
     pub fn new(ring: ServerRxRing, queue: RxQueue, header: &Arc<AtomicUsize>) -> RxPump {
         RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN), times: None }
     }
 
-    /// Returns whether the queue is looked at. A full ring waits for its client.
+    /// Returns whether the queue may be polled. A full ring waits for its client.
     fn has_room(&self) -> bool {
         self.batch.is_empty() && self.ring.free() > 0
     }
@@ -219,11 +218,12 @@ pub struct Pump {
     pub sending: Vec<TxPump>,
     pub receiving: Vec<RxPump>,
     pub delivered: Vec<DeliveredRing>,
-    /// Returns whether nothing more comes: the interface is gone, or the port of a monitor is closed. The client is told once, and
-    /// receives what is left.
+    /// Returns whether the port has ended: the interface is gone, or the monitored port is closed. The client is told
+    /// once, and can still receive packets that are left.
     pub is_closed: Option<Box<dyn Fn() -> bool + Send>>,
-    /// Returns the packets that the port has dropped since the last call: without room, and too long. The first receive ring
-    /// tells the client; of a port of a switch the `RingRecipient` does.
+    /// Returns how many packets the port dropped since the last call: those that did not fit, and those that were too
+    /// long. The count is passed to the client in the first receive ring. For a port of a switch,
+    /// [`RingRecipient`](super::recipient::RingRecipient) does that.
     pub dropped: Option<Box<dyn FnMut() -> (u64, u64) + Send>>,
 }
 
@@ -235,7 +235,7 @@ impl Pump {
         sent + received
     }
 
-    /// Moves packets until no client is left.
+    /// Moves packets until no clients are left.
     pub fn run(&mut self, clients: &impl Clients) {
         let (mut patience, mut turns, mut has_moved) = (Patience::new(POLLED), 0, false);
         loop {
@@ -259,10 +259,10 @@ impl Pump {
             if patience.wait() {
                 continue;
             }
-            // Packets that come before the last look are found by it.
+            // The rings are armed before the last turn, so that it finds packets that arrive in between.
             self.sending.iter().for_each(|sending| sending.ring.ring.arm_server());
             self.receiving.iter().for_each(|receiving| receiving.ring.ring.arm_server());
-            // Without room it would take the event away from another consumer of the same port.
+            // Without room, it would consume the event of another consumer of the same port.
             for receiving in self.receiving.iter_mut().filter(|receiving| receiving.has_room()) {
                 receiving.queue.arm();
             }
@@ -270,7 +270,7 @@ impl Pump {
                 patience.reset();
                 has_moved = true;
             } else {
-                // The thread polls again after packets, not after each message.
+                // The thread polls again after packets, but not after each message.
                 self.sleep(clients);
                 if self.listen(clients) {
                     return;
@@ -280,7 +280,7 @@ impl Pump {
         }
     }
 
-    /// Tells the client of packets that the port has dropped.
+    /// Tells the client how many packets the port has dropped.
     fn tell_drops(&mut self) {
         if let (Some(dropped), Some(first)) = (&mut self.dropped, self.receiving.first())
             && let (full, too_long) = dropped()
@@ -290,12 +290,12 @@ impl Pump {
         }
     }
 
-    /// Reads the clients' messages; returns whether no client is left.
+    /// Reads the clients' messages; returns whether no clients are left.
     fn listen(&mut self, clients: &impl Clients) -> bool {
         self.tell_drops();
         let signals = clients.listen();
         if signals.token {
-            // A thread that has read another's token has requested it again.
+            // A client that has read the token of another thread has requested it again, so check all rings.
             let free = self.sending.iter().map(|sending| &sending.ring.ring);
             let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
             let delivered = self.delivered.iter().map(|delivered| &delivered.ring);
@@ -310,7 +310,7 @@ impl Pump {
     }
 
     fn sleep(&mut self, clients: &impl Clients) {
-        // Unsent packets of a queue, and ports without interrupts, need another look soon.
+        // A queue with unsent packets, or a port without interrupts, must be polled again soon.
         let mut soon = self.sending.iter().any(TxPump::is_pending);
         let mut events = Vec::new();
         for receiving in self.receiving.iter_mut().filter(|receiving| receiving.has_room()) {
@@ -322,9 +322,9 @@ impl Pump {
         clients.sleep(&events, Timespec { tv_sec: 0, tv_nsec: if soon { 50_000 } else { 250_000_000 } });
     }
 
-    /// Sends the packets that a client has sent before its end, as far as the port takes them.
+    /// Sends the packets that a client sent before it ended, as many as the port accepts.
     pub fn finish(&mut self, clients: &impl Clients) {
-        // A hostile client may only have closed its connection, and write on.
+        // A hostile client may have closed the connection but still be writing to the ring, so the loop is bounded.
         for _ in 0..LAST_TURNS {
             if self.sending.iter_mut().map(|sending| sending.turn(clients)).sum::<usize>() == 0 {
                 break;
@@ -371,7 +371,7 @@ pub mod tests {
         fn sleep(&self, _: &[BorrowedFd<'_>], _: Timespec) {}
     }
 
-    /// The bytes of sent packets, and whether they asked for offloads.
+    /// The bytes of sent packets, and whether they requested offloads.
     type Sent = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
 
     /// Records sent packets while it is open.
@@ -403,7 +403,7 @@ pub mod tests {
         sent: Sent,
         is_open: Arc<AtomicUsize>,
         sockets: [Connection; 2],
-        /// The first bytes of the packet, if they are not to count up.
+        /// The first bytes of the packet, if they should not count up.
         first: Option<[u8; 2]>,
     }
 
@@ -418,7 +418,7 @@ pub mod tests {
             Bench { sending, client, sent, is_open, sockets: Connection::pair().unwrap(), first: None }
         }
 
-        /// Sends slots with bytes that count up, as the client, and moves them once, as the server.
+        /// As the client, sends slots with bytes that count up; as the server, moves them once.
         fn send(&mut self, slots: &[(usize, u16)]) -> usize {
             let ring = self.client.ring.clone();
             let (mut head, mut byte) = (self.client.head(), 0u8);
@@ -454,7 +454,7 @@ pub mod tests {
         let mut bench = Bench::new(&pool(512), 0);
         assert_eq!(bench.send(&[]), 0);
         let slots = [(60, 0), (2048, MORE), (1, MORE), (100, 0), (3, MORE), (70, 0)];
-        // Six slots are moved, and then four buffers of the batch: one packet has two.
+        // Six slots are moved, and then four buffers of the batch, because one packet has two.
         assert_eq!(bench.send(&slots), 6 + 4);
         let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
         assert_eq!(sent, [counting(0, 60), counting(60, 2149), counting(2209, 73)]);
@@ -478,13 +478,13 @@ pub mod tests {
         assert_eq!(bench.lens(), [1, 5000]);
         bench.send(&[(2, 0)]);
         assert_eq!((bench.lens(), bench.client.tail()), (vec![2], 9));
-        // A packet of more slots than allowed.
+        // A packet with more slots than allowed.
         let mut long = vec![(1, MORE); MAX_FRAGS];
         long.push((1, 0));
         bench.send(&long);
         bench.send(&[(3, 0)]);
         assert_eq!(bench.lens(), [3]);
-        // A packet of more bytes than the pool's buffers have.
+        // A packet with more bytes than the pool's buffers hold.
         let mut bench = Bench::new(&pool(2), 0);
         bench.send(&[(2048, MORE), (2048, MORE), (900, 0), (60, 0)]);
         assert_eq!(bench.lens(), [60]);
@@ -493,11 +493,11 @@ pub mod tests {
     #[test]
     fn a_header_in_front_asks_for_offloads() {
         let mut bench = Bench::new(&pool(512), 12);
-        // A header alone is no packet; with a byte behind it, it is one, also where parts end inside the header.
+        // A header alone is not a packet. With at least one byte after it, it is, even if parts end inside the header.
         bench.send(&[(12, 0), (13, 0), (5, MORE), (7, MORE), (60, 0), (5, MORE), (8, MORE), (9, 0)]);
         let sent: Vec<_> = bench.sent.lock().unwrap().drain(..).map(|(bytes, _)| bytes).collect();
         assert_eq!(sent, [counting(24, 1), counting(25 + 12, 60), counting(97 + 12, 10)]);
-        // A packet without offloads is limited by the port, and one with offloads by the greatest length.
+        // A packet without offloads is limited by the port, one with offloads by the maximum length.
         for (flags, len, is_sent) in
             [(0, 5000, true), (0, 5001, false), (1, 5001, true), (1, 60_000, true), (0, 60_000, false)]
         {
@@ -570,7 +570,7 @@ pub mod tests {
         RxPump::new(ServerRxRing::new(ring.clone()), queue, &Arc::new(AtomicUsize::new(header)))
     }
 
-    /// Returns length and flags of each slot that came, and all bytes.
+    /// Returns the length and flags of each received slot, and all bytes.
     pub fn come(ring: &SharedRing) -> (Vec<(u16, u16)>, Vec<u8>) {
         let client = ClientRing::begin(ring.clone());
         client.update_tail();
@@ -592,7 +592,7 @@ pub mod tests {
         let [socket, _other] = Connection::pair().unwrap();
         let (_memory, [_, ring]) = rings(16, 0, Offsets::default());
         let mut pump = receiving(&ring, 0, &[60, 2048, 5000, 61]);
-        // Buffers of the batch that were taken.
+        // The returned number counts the batch's buffers.
         assert_eq!(pump.turn(&socket), 1 + 2 + 3 + 1);
         let (slots, bytes) = come(&ring);
         let last = 1 << 8;
@@ -621,7 +621,7 @@ pub mod tests {
     fn packets_wait_for_room_and_those_that_never_fit_do_not() {
         let [socket, _other] = Connection::pair().unwrap();
         let (_memory, [_, ring]) = rings(4, 0, Offsets::default());
-        // At most three slots are free, so that four never fit.
+        // At most three slots are free, so packets of four slots never fit.
         let mut pump = receiving(&ring, 0, &[60, 3 * SIZE + 1, 61, 2 * SIZE, 62]);
         assert!(pump.turn(&socket) > 0);
         let lens = |ring: &SharedRing| come(ring).0.iter().map(|(len, _)| *len).collect::<Vec<_>>();

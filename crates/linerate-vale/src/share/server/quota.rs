@@ -1,4 +1,4 @@
-//! The part of the server that one user may have.
+//! Limits per user of the server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,15 +7,15 @@ use crate::share::protocol::lock;
 
 /// The most buffers of a port outside its rings.
 pub(super) const MOST_EXTRA: u32 = 1 << 19;
-/// The most buffers outside all rings that one user's ports have together, except managers': 64 MiB of 2 KiB each. They are
-/// chained when a port is opened, so that the memory is used at once.
+/// The most buffers outside all rings for all ports of one user together, except for managers: 64 MiB in buffers of 2
+/// KiB. They are linked into a list when a port is opened, which allocates the memory immediately.
 pub(super) const MOST_EXTRA_OF_USER: u32 = 1 << 15;
 
 /// Counts each user's buffers outside all rings.
 #[derive(Default)]
 pub(super) struct ExtraQuota(Arc<Mutex<HashMap<u32, u32>>>);
 
-/// Buffers outside all rings that a port may take. They are the user's until this is dropped.
+/// Buffers outside all rings that a port may use. They count against the user until this is dropped.
 pub struct ExtraGrant {
     users: Arc<Mutex<HashMap<u32, u32>>>,
     user: u32,
@@ -23,8 +23,8 @@ pub struct ExtraGrant {
 }
 
 impl ExtraQuota {
-    /// Grants as many buffers as the user may have beside those of its other ports, as netmap does where there are fewer than
-    /// were asked for.
+    /// Grants the requested buffers, or as many as the user's limit allows, as netmap does when it has fewer than
+    /// requested.
     pub(super) fn grant(&self, user: u32, asked: u32, is_manager: bool) -> ExtraGrant {
         let mut users = lock(&self.0);
         let has = users.get(&user).copied().unwrap_or_default();
@@ -49,8 +49,8 @@ impl Drop for ExtraGrant {
     }
 }
 
-/// Returns whether a user may have `more` connections, or ports of a switch, beside `count` of at most `most`, of which
-/// `of_user` are the user's. One user leaves room for others, and all users together leave room for managers.
+/// Returns whether a user may have `more` connections or ports of a switch. `count` of at most `most` are in use,
+/// `of_user` of them by this user. One user leaves room for others, and all users together leave room for managers.
 pub(super) fn has_room(most: usize, more: usize, count: usize, of_user: usize, is_manager: bool) -> bool {
     let kept = if is_manager { 0 } else { (most / 8).max(1) };
     count + more <= most - kept && of_user + more <= (most / 2).max(1)

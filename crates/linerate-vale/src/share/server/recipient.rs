@@ -1,4 +1,4 @@
-//! Copies packets into a client's receive ring: the last part of a packet's way, on the sender's thread.
+//! Copies packets into a client's receive ring, on the sender's thread. This is the last step of a packet's path.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
 use crate::share::protocol::mapping::Segments;
 use crate::share::protocol::ring::{MAX_FRAGS, NS_MOREFRAG, ServerRxRing, SharedRing, Slot};
 
-/// Bytes of the longest virtio-net header: 10, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
+/// The longest virtio-net header in bytes: 10, or 12 with a number of buffers (VIRTIO 1.2, 5.1.6).
 pub const HEADERS: usize = 12;
 
-/// Wakes the clients that have a ring.
+/// Wakes the clients that use a ring.
 pub trait Notifier {
     /// Sends a token to each client.
     fn notify(&self);
 }
 
-/// The outcome for one packet.
+/// The outcome of copying one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// The ring has the packet.
+    /// The packet is in the ring.
     Whole,
-    /// The ring has too few free slots now.
+    /// The ring does not have enough free slots yet.
     NoRoom,
     /// The packet is longer than the ring, or a slot has no valid buffer.
     Never,
 }
 
-/// Copies a packet of `len` bytes into the next slots, behind `header` zero bytes.
+/// Copies a packet of `len` bytes into the next slots, after `header` zero bytes.
 #[inline(always)]
 pub fn put<'a>(
     producer: &mut ServerRxRing,
@@ -64,7 +64,7 @@ pub fn put<'a>(
         let offset = producer.ring.offset(slot);
         let Some(at) = memory.buffer(buffer).filter(|_| offset < size).map(|at| at + offset) else { return Put::Never };
         let len = left.min(size - offset);
-        // The client may have changed an offset meanwhile.
+        // The client may have changed an offset in the meantime.
         if n + 1 == count && len < left {
             return Put::Never;
         }
@@ -79,8 +79,8 @@ pub fn put<'a>(
     Put::Whole
 }
 
-/// Returns the number of slots, from the tail on, that `len` bytes fill behind the offsets that the program has written
-/// there; more than [`MAX_FRAGS`] if [`MAX_FRAGS`] slots do not suffice.
+/// Returns how many slots, starting at the tail, `len` bytes need after the offsets that the program wrote there.
+/// Returns more than [`MAX_FRAGS`] if that many slots do not suffice.
 #[cold]
 fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
     let (ring, size) = (&producer.ring, producer.ring.memory.buffers.size);
@@ -92,16 +92,16 @@ fn slots_behind_offsets(producer: &ServerRxRing, len: usize) -> usize {
     count
 }
 
-/// A client's receive ring at a port of a switch. Senders copy packets into it.
+/// A client's receive ring at a port of a switch, into which senders copy packets.
 pub struct RingRecipient<B> {
     pub ring: ServerRxRing,
     pub header: Arc<AtomicUsize>,
-    /// The client wants to know when packets came.
+    /// Set if the client wants to know when packets arrived.
     pub times: Option<Times>,
     /// Copies received packets to the port's monitors.
     pub received: Option<RxMirror>,
     pub notifier: B,
-    /// The receiver's thread may need the sender's processor.
+    /// The receiver's thread may need the sender's CPU.
     pub yields: Yields,
 }
 
@@ -150,7 +150,7 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
             batch.stamp_from(times.take(batch.len()));
         }
         if let Some((slots, pool)) = batch.contents() {
-            // SAFETY: it is used with the batch's slots, whose pool this is.
+            // SAFETY: the view is used only with the batch's slots, which are of this pool.
             let view = unsafe { pool.region().view() };
             for packet in slots.split_inclusive(|slot| !slot.has_more()) {
                 let len = packet.iter().map(slot::Slot::len).sum();
@@ -190,8 +190,8 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
     }
 }
 
-/// Yields of the sender's processor to a receiver whose ring is full: one each time that it has released slots. A
-/// receiver that has stopped delays no one.
+/// Limits how often a sender yields its CPU to a receiver whose ring is full: once each time the receiver has released
+/// slots. So a stopped receiver delays no sender.
 pub struct Yields {
     patience: Patience,
     /// The ring's head at the last yield.
@@ -278,7 +278,7 @@ mod tests {
             let (pool, received) = (sender.pool().clone(), RxMirror::new(&name, 0));
             let mut bench =
                 Bench { _memory: memory, ring: ring.clone(), client, port, queue: None, tx, pool, _sender: sender };
-            // A packet that comes before the port has the ring.
+            // A packet that arrives before the port has the ring.
             bench.send(&[61]);
             let (producer, header) = (ServerRxRing::new(ring), Arc::new(AtomicUsize::new(header)));
             let recipient = RingRecipient {
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(bench.lens(), [2048, 2048, 904, 60]);
         assert_eq!((drops(&bench).no_descriptor, drops(&bench).oversize), (6, 1));
         assert_eq!(bench.ring.dropped(), [6, 1], "the client counts them as well");
-        // A chain without room, and a slot without a buffer.
+        // A chain that does not fit, and a slot without a buffer.
         bench.send(&[60; 10]);
         bench.send(&[5000, 62]);
         assert_eq!((bench.lens().len(), drops(&bench).no_descriptor), (15, 7));
@@ -359,7 +359,7 @@ mod tests {
         producer.publish_tail();
         let bytes = [60, 1536, 1537, 1800, 7000].map(|len| counting(len, len)).concat();
         assert_eq!(come(&ring).1, bytes);
-        // One packet begins later in its buffer, another would begin behind it.
+        // One packet starts near the end of its buffer, another would start after the end.
         ring.set_offset(11, 2047);
         assert_eq!(put(&mut producer, 1540), (Put::Whole, 3));
         ring.set_offset(15, 2048);
@@ -373,7 +373,7 @@ mod tests {
         bench.release_all();
         let mut batch = Batch::new();
         assert!(batch.push(&bench.pool, &[&[0xFF; 6][..], &[0; 54]].concat()));
-        // A checksum from byte 34 on, stored 16 bytes behind that (virtio_net_hdr).
+        // A checksum from byte 34 on, stored 16 bytes after that (virtio_net_hdr).
         batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
         bench.tx.send(&mut batch);
         let (slots, bytes) = come(&bench.ring);
@@ -407,7 +407,7 @@ mod tests {
         bench.send(&[]);
         assert!(was_notified(&bench.client));
         assert_eq!(bench.tx.unsent(), 0);
-        // A sender that goes on wakes it as well.
+        // A sender that continues to send also wakes it.
         ClientRing::begin(bench.ring.clone()).forget_token();
         ClientRing::begin(bench.ring.clone()).arm();
         for chunk in 1..=MODERATION {
@@ -418,7 +418,7 @@ mod tests {
         bench.send(&[60]);
         assert_eq!(bench.lens().len(), 3 + MODERATION);
         assert_eq!(bench.port.statistics().unwrap().rx_packets, 3 + MODERATION as u64);
-        // A new queue has a channel again.
+        // A new queue gets packets through a channel again.
         let (mut rx, mut batch) = (bench.port.rx(0).unwrap(), Batch::new());
         bench.send(&[60]);
         assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3 + MODERATION));

@@ -1,4 +1,5 @@
-//! A connection without a port: answers its requests. With a port it becomes the port's descriptor (`session`).
+//! Answers the requests of a connection without a port. Once it opens a port, it becomes the port's descriptor
+//! (`session`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -31,11 +32,11 @@ use crate::share::server::recipient::{DeliveredRing, RingRecipient, Yields};
 /// The names of a switch's ports.
 static VALE_NAMES: Description = Description { form: Form::VALE, ..Description::new("vale", Address::Text) };
 
-/// The longest search for the session of a descriptor.
+/// The longest time to look for a descriptor's session.
 const PROOF_TIME: Duration = Duration::from_secs(2);
 
-/// Pipes for which a port's own memory has room. A program with the port and the pipes exchanges their buffers (netmap
-/// has room for 2).
+/// Pipes that fit into a port's own memory. A program that uses the port and its pipes can then swap their buffers
+/// (netmap has room for 2).
 const PIPES: usize = 16;
 
 /// A connection without a port, and its client.
@@ -46,11 +47,11 @@ pub struct RequestHandler {
     pub number: u64,
     pub user: u32,
     pub process: u32,
-    /// The only name that its socket serves.
+    /// The only name that the connection's socket serves.
     pub only: Option<String>,
 }
 
-/// A port that was opened, with its description for this connection.
+/// An opened port, with its description for this connection.
 pub enum Begun {
     /// A new session.
     New { running: Box<Running>, placed: PortLayout, description: Lease },
@@ -58,11 +59,11 @@ pub enum Begun {
     Joined { session: Arc<Session>, placed: PortLayout, description: Lease },
 }
 
-/// A reply, and its descriptors.
+/// A reply and the descriptors it carries.
 type Answer = (Reply, Vec<OwnedFd>);
 
 impl RequestHandler {
-    /// Answers requests until the connection has a port, then serves the port.
+    /// Answers requests until the connection opens a port, then serves the port.
     pub fn serve(self) {
         while !self.state.is_stopping() {
             let (bytes, descriptors) = match self.connection.wait() {
@@ -74,7 +75,7 @@ impl RequestHandler {
                 Ok(Message::Token) => continue,
                 Err(_) => break,
             };
-            // The message behind a malformed one cannot be understood either.
+            // After a malformed message, the next ones cannot be understood either.
             let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
             self.state.settle(self.user);
             let answer = match request {
@@ -94,9 +95,9 @@ impl RequestHandler {
         self.state.forget(self.number);
     }
 
-    /// Opens a port and makes the connection its descriptor. Returns a new session, which the caller must run.
+    /// Opens a port and makes the connection its descriptor. Returns the session if it is new; the caller must run it.
     pub fn open_for(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Running>> {
-        // The session that it would join may end at this moment.
+        // Retried because a session to join may end at the same time.
         let grant = self.state.extra.grant(self.user, choice.extra, is_trusted(self.user));
         let choice = &MemoryChoice { extra: grant.count, ..choice.clone() };
         let mut grant = Some(grant);
@@ -107,7 +108,7 @@ impl RequestHandler {
                 }
                 Begun::Joined { session, placed, description } => (session, None, placed, description),
             };
-            // Here and not when they are taken: many take long, and there are locks then.
+            // Linked here and not when they are allocated, because that may take long and would hold locks.
             description.chain_extra();
             description.grant = grant.take_if(|_| running.is_some());
             if !session.join(self.number, &self.connection, description) {
@@ -167,13 +168,13 @@ impl RequestHandler {
         }
     }
 
-    /// Refuses names that the socket does not serve, and ports that are neither netmap's nor made for a client.
+    /// Refuses names that the socket does not serve, and ports that cannot be served to clients.
     fn check(&self, name: &str) -> Result<()> {
         if name.contains(':') && !is_vale(name) {
             let why = "only ports of switches have a ':' in their names";
             return Err(Error::not_served(name, why));
         }
-        // Options would apply to the server's own port, and exceed a client's limits.
+        // Options would apply to the server's own port, and could exceed a client's limits.
         if name.contains('?') {
             let why = "a name has no options here: the request has fields for rings and slots";
             return Err(Error::not_served(name, why));
@@ -184,8 +185,8 @@ impl RequestHandler {
         }
     }
 
-    /// Refuses management by users other than root and the server's own: attaching an interface to a switch affects all
-    /// users of the switch.
+    /// Refuses management to users other than root and the server's own, because attaching an interface to a switch
+    /// affects all users of the switch.
     fn check_manager(&self, name: &str) -> Result<()> {
         self.check(name)?;
         match is_trusted(self.user) {
@@ -197,8 +198,8 @@ impl RequestHandler {
         }
     }
 
-    /// Refuses an interface of the machine, whose packets Linux would not get any more. At the interface's own socket
-    /// the socket's permissions decide; at the socket of all names only managers may have it.
+    /// Refuses an interface of the machine, because Linux would lose its packets. At the interface's own socket, the
+    /// socket's permissions decide. At the socket for all names, only managers may open interfaces.
     fn check_interface(&self, name: &str) -> Result<()> {
         if self.is_in_memory(name) || self.only.is_some() || is_trusted(self.user) {
             return Ok(());
@@ -213,7 +214,7 @@ impl RequestHandler {
         is_vale(name) || is_pipe(name) || lock(&self.state.persistent).contains_key(name)
     }
 
-    /// Refuses monitors of other users' ports, except to managers: a monitor gets all packets of the port.
+    /// Refuses monitors of other users' ports, except to managers, because a monitor gets all packets of the port.
     fn check_monitor(&self, name: &str) -> Result<()> {
         let owner = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.user),
@@ -229,7 +230,7 @@ impl RequestHandler {
         Err(Error::new(ErrorKind::Denied, name, why).with_remedy(Remedy::JoinUsers))
     }
 
-    /// Returns the rings of a port, or those that it would have. Opens nothing.
+    /// Returns the rings that a port has, or would have, without opening it.
     fn info(&self, name: &str) -> Result<RingCounts> {
         let unasked = RingCounts::default();
         if is_pipe(name) {
@@ -251,7 +252,7 @@ impl RequestHandler {
         }
     }
 
-    /// Returns the rings asked for. Where their number is 0 an interface has one for each of its queues, as in netmap.
+    /// Returns the requested rings. If their number is 0, an interface gets one per queue, as in netmap.
     fn rings(&self, name: &str, asked: &RingCounts) -> RingCounts {
         let is_left = asked.tx == 0 || asked.rx == 0;
         let interface =
@@ -262,11 +263,12 @@ impl RequestHandler {
         RingCounts { tx: count(asked.tx), rx: count(asked.rx), rx_slots, ..*asked }
     }
 
-    /// Returns the rings of a copy monitor, as netmap's: one for each of the port's, by number, with as many slots unless
-    /// another number is asked for; and a transmit ring that sends nothing. With the host stack's where they are asked for.
-    /// A program that asks for all rings, and for fewer than there are, has packets of several in each.
+    /// Returns the rings of a copying monitor, as in netmap: one for each ring of the port, by number, and a transmit
+    /// ring that sends nothing. They have as many slots as the port's rings, unless the request sets another number.
+    /// The host stack's rings are included on request. If a program asks for all rings but for a smaller number, each
+    /// ring gets the packets of several.
     fn rings_of_monitor(&self, name: &str, wanted: &OpenRequest) -> RingCounts {
-        // A port that is not open is refused as that, and not for its rings.
+        // A port that is not open is refused later with that error, not because of its rings.
         let unasked = || usual(&self.rings(name, &RingCounts::default()));
         let there = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.rings(pipe_of(name).1)),
@@ -310,7 +312,7 @@ impl RequestHandler {
         }
     }
 
-    /// Opens a port, or joins one that is open.
+    /// Opens a port, or joins a session that has it open.
     pub fn open(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         if wanted.which == RingSelection::Memory {
             return self.open_memory(wanted, choice);
@@ -319,7 +321,7 @@ impl RequestHandler {
         let name = self.state.resolved(&wanted.name);
         let is_monitor = wanted.is_monitor();
         let rings = match (wanted.zero_copy, is_monitor) {
-            // A zero-copy monitor's rings are as long as its port's, which is not known yet.
+            // A zero-copy monitor's rings are as long as its port's, which are not known yet.
             (true, _) => wanted.rings,
             (false, true) => self.rings_of_monitor(&name, wanted),
             (false, false) => self.rings(&name, &wanted.rings),
@@ -359,7 +361,7 @@ impl RequestHandler {
         self.begin(wanted, choice, number, memory, rings, [0; 6], None, None)
     }
 
-    /// Joins a session that has opened the port in the same way.
+    /// Joins a session that opened the port in the same way.
     fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
         let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.cluster.is_some();
         let is_alone = is_alone || wanted.which == RingSelection::None;
@@ -386,7 +388,7 @@ impl RequestHandler {
         Ok(Some(Begun::Joined { session, placed, description }))
     }
 
-    /// Opens a monitor in the memory of the port whose buffers it gets.
+    /// Opens a zero-copy monitor in its port's memory.
     fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
         let is_it = |session: &Arc<Session>| {
@@ -397,7 +399,7 @@ impl RequestHandler {
         let port = sessions.into_iter().find(is_it);
         let port = port.ok_or_else(|| Error::new(ErrorKind::BadOption, &wanted.name, why))?;
         let there = port.opened.rings;
-        // The port's memory has room for a monitor of its longest ring.
+        // The port's memory has room for a monitor whose rings are as long as the port's longest.
         let longest = there.tx_slots.max(there.rx_slots);
         let rx_slots = match wanted.rings.rx_slots {
             0 => there.rx_slots,
@@ -421,7 +423,7 @@ impl RequestHandler {
         let name = wanted.full_name();
         let (mut shadow, is_monitor) = (None, wanted.is_monitor());
         let served = match is_monitor {
-            // Each monitor is a port of its own.
+            // Each monitor opens its own port.
             true => {
                 let RingCounts { host_tx, host_rx, .. } = wanted.rings;
                 let rings = RingCounts { host_tx, host_rx, ..usual(&wanted.rings) };
@@ -447,7 +449,7 @@ impl RequestHandler {
         let is_memory = is_vale(&wanted.name) || is_monitor || lock(&self.state.persistent).contains_key(&wanted.name);
         let (number, memory) = match choice {
             MemoryChoice { number: 0, plan: None, .. } if is_memory => {
-                // There is room for a zero-copy monitor.
+                // Reserves room for a zero-copy monitor.
                 let most = rings.all_tx().max(rings.all_rx());
                 let room = RingCounts { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
                 let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MOST_EXTRA));
@@ -468,7 +470,7 @@ impl RequestHandler {
         result
     }
 
-    /// Makes the rings and the session.
+    /// Creates the rings and the session.
     #[allow(clippy::too_many_arguments)]
     fn begin(
         &self,
@@ -482,7 +484,8 @@ impl RequestHandler {
         shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
     ) -> Result<Begun> {
         let (which, is_monitor) = (wanted.which, wanted.is_monitor());
-        // A program that looks at all rings finds those of a monitor empty: nothing frees their slots.
+        // Some programs access all rings. A monitor's transmit rings stay empty for them, because nothing frees their
+        // slots.
         let has_tx = |n| is_monitor || which.has(n, rings.tx) && !wanted.receive_only;
         let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
@@ -503,7 +506,7 @@ impl RequestHandler {
 
     fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {
         let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
-        // Senders to a port of a switch copy into a client's ring, unless each packet has a client of its own.
+        // Senders to a port of a switch copy into a client's ring, unless the packets are distributed among clients.
         let is_handed_out = served.cluster.is_some();
         let delivery = if is_handed_out { None } else { delivery_of(&served.name) };
         let mut share = None;
@@ -566,7 +569,7 @@ impl RequestHandler {
         Ok(pump)
     }
 
-    /// Replies where copies of packets that a descriptor sends into a pipe go.
+    /// Replies where to put copies of packets that a descriptor sends into a pipe.
     fn shadow(&self, descriptors: &[OwnedFd]) -> Result<Answer> {
         let session = self.state.find(descriptors)?;
         let side = pipe_of(&session.opened.wanted.name).1;
@@ -603,7 +606,8 @@ impl RequestHandler {
     }
 }
 
-/// Returns the packets that a port has dropped without room, and as too long; of a share those of that share.
+/// Returns how many packets a port dropped because they did not fit, and because they were too long. For a share, only
+/// its own packets.
 fn drops_of(device: &Port, share: Option<usize>) -> (u64, u64) {
     if let Some(share) = share {
         return (device.queue_statistics().rx_no_descriptor.get(share).copied().unwrap_or_default(), 0);
@@ -613,10 +617,10 @@ fn drops_of(device: &Port, share: Option<usize>) -> (u64, u64) {
 }
 
 impl State {
-    /// Finds the session of a descriptor by a proof: it arrives where the descriptor leads, and nowhere else.
+    /// Finds the session of a descriptor by sending a proof, which arrives only where the descriptor is connected.
     ///
     /// # Errors
-    /// `ENXIO` if the descriptor is no port of this server.
+    /// `ENXIO` if the descriptor is not a port of this server.
     fn find(&self, descriptors: &[OwnedFd]) -> Result<Arc<Session>> {
         let [descriptor] = descriptors else { return Err(Error::bad_peer("a descriptor is missing")) };
         let mut proof = [0; 16];
@@ -626,7 +630,7 @@ impl State {
         let until = Instant::now() + PROOF_TIME.min(PEER_TIMEOUT);
         let mut is_sent = false;
         let found = loop {
-            // There may be no room for the proof until the session has read its messages.
+            // The proof may not fit until the session has read its messages.
             is_sent = is_sent
                 || match Connection::new(descriptor).send_proof(proof) {
                     Ok(()) => true,
@@ -648,7 +652,7 @@ impl State {
         found.ok_or_else(|| Error::new(ErrorKind::NotServed, "", "the descriptor is no port of this server"))
     }
 
-    /// Records where a proof has arrived.
+    /// Records where a proof arrived.
     pub(super) fn record_proof(&self, proof: [u8; 16], session: Option<Arc<Session>>) {
         if let Some(place) = lock(&self.proofs).get_mut(&proof) {
             *place = Some(session);

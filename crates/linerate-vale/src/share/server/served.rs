@@ -1,4 +1,4 @@
-//! Ports that clients have open, and the rings that they may ask for.
+//! Ports that clients have open, and the rings that they may request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,26 +17,27 @@ use crate::share::protocol::message::{ClusterRequest, OpenRequest, PortState, Ri
 use crate::share::protocol::name::base;
 use crate::share::protocol::socket::is_trusted;
 
-/// The most rings and slots that a client may ask for.
+/// The most rings and slots that a client may request.
 pub(super) const MOST_RINGS: u16 = 32;
 pub(super) const MOST_SLOTS: u32 = 8192;
 pub(super) const SLOTS: u32 = 1024;
-/// The slots of a receive ring at a switch, which drops packets while a receiver has no processor.
+/// The slots of a receive ring at a switch. Longer than usual, because a switch drops packets while the receiver does
+/// not run.
 pub(super) const SWITCH_SLOTS: u32 = 2048;
 /// A port that one or more clients have open.
 pub(super) struct Served {
     pub(super) name: String,
     pub(super) device: Mutex<Port>,
-    /// The port of the host's stack, if a client has asked for it.
+    /// The port of the host's stack, if a client requested it.
     pub(super) host: Mutex<Option<Port>>,
     pub(super) rings: RingCounts,
-    /// How its packets are handed out to clients.
+    /// How the port's packets are distributed among clients.
     pub(super) cluster: Option<ClusterRequest>,
-    /// The user of the client for which it was opened.
+    /// The user of the client that opened the port.
     pub(super) user: u32,
-    /// Number of connections.
+    /// The number of connections.
     users: AtomicUsize,
-    /// Bytes of the virtio-net header in front of each packet.
+    /// The length of the virtio-net header in front of each packet.
     pub(super) header: Arc<AtomicUsize>,
 }
 
@@ -60,7 +61,8 @@ impl Served {
         })
     }
 
-    /// Returns whether it is an interface that was deleted. Clients may still have it; the next one opens its successor.
+    /// Returns whether this is an interface that was deleted. Clients may still use it; the next client opens its
+    /// successor.
     pub(super) fn is_deleted(&self) -> bool {
         !is_vale(&self.name) && lock(&self.device).link().is_err()
     }
@@ -74,7 +76,7 @@ impl Served {
         self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a connection has it open.
+    /// Returns whether a connection has the port open.
     pub(super) fn is_used(&self) -> bool {
         self.users.load(Ordering::SeqCst) > 0
     }
@@ -85,14 +87,14 @@ impl State {
         lock(&self.ports).get(name).and_then(Weak::upgrade)
     }
 
-    /// Returns the name of an attached persistent port on its switch; other names remain as they are.
+    /// Returns the name that an attached persistent port has on its switch; other names are returned unchanged.
     pub(super) fn resolved(&self, name: &str) -> String {
         let persistent = lock(&self.persistent);
         let attached = persistent.get(name).and_then(|persistent| persistent.attached.first());
         attached.map_or_else(|| name.to_string(), |(_, served)| served.name.clone())
     }
 
-    /// Returns a port, which is opened if no client has it open.
+    /// Returns a port, which is opened unless a client already has it open.
     pub(super) fn port(&self, wanted: &OpenRequest, user: u32) -> Result<Arc<Served>> {
         let OpenRequest { name, rings, cluster, .. } = wanted;
         let persistent = lock(&self.persistent);
@@ -104,7 +106,7 @@ impl State {
         let mut ports = lock(&self.ports);
         ports.retain(|_, port| port.strong_count() > 0);
         if let Some(port) = ports.get(name).and_then(Weak::upgrade).filter(|port| !port.is_deleted()) {
-            // The access to an interface is a matter of its socket, and a persistent port is for all clients.
+            // An interface is protected by its socket's permissions, and a persistent port is open to all clients.
             if is_vale(name) && !is_persistent {
                 self.check_user(&port, user)?;
             }
@@ -118,14 +120,14 @@ impl State {
         let device = match cluster {
             None => (self.open)(name, &rings)?,
             Some(ClusterRequest { shares, by }) => {
-                // Each client of a switch's port has a transmit queue, too. An interface has those that it has.
+                // At a switch, each client also gets a transmit queue. An interface keeps its own queues.
                 let tx = if is_vale(name) { *shares } else { rings.tx };
                 rings = usual(&RingCounts { tx, rx: *shares, ..rings });
                 (self.open)(&format!("{name}?cluster={shares}&by={by}"), &rings)?
             }
         };
         let info = device.info();
-        // An interface has a host's stack behind it, which is opened when a client asks for it.
+        // An interface has a host stack, which is opened when a client requests it.
         rings = RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..rings };
         if is_vale(name) {
             rings = rings.of_card();
@@ -137,12 +139,12 @@ impl State {
 }
 
 impl State {
-    /// Returns whether a user may have packets of a port whose user is `owner`.
+    /// Returns whether a user may get the packets of a port whose user is `owner`.
     pub(super) fn may_use(&self, owner: u32, user: u32) -> bool {
         owner == user || is_trusted(user) || self.joins_users.load(Ordering::Relaxed)
     }
 
-    /// Refuses a port that a client of another user has open, except to managers: its packets are that user's.
+    /// Refuses a port that another user's client has open, except to managers, because its packets belong to that user.
     fn check_user(&self, port: &Served, user: u32) -> Result<()> {
         if self.may_use(port.user, user) {
             return Ok(());
@@ -151,7 +153,7 @@ impl State {
         Err(Error::new(ErrorKind::Denied, &port.name, why).with_remedy(Remedy::JoinUsers))
     }
 
-    /// Refuses a port to a user that has half of the switch's, and the last eighth to all but managers.
+    /// Refuses a port to users that have half of the switch's ports. The last eighth is reserved for managers.
     fn check_switch(&self, ports: &HashMap<String, Weak<Served>>, switch: &str, user: u32) -> Result<()> {
         let there = ports.values().filter_map(Weak::upgrade).filter(|port| base(&port.name) == switch);
         let (mut count, mut of_user) = (self.attached_to(switch), 0);
@@ -171,8 +173,8 @@ impl State {
     }
 }
 
-/// Returns the rings that a client has asked for at a port, within limits; one ring and the default slots where it has
-/// not asked.
+/// Returns the rings that a client requested, limited to the maximum. Where the request has zeros, returns one ring and
+/// the default number of slots.
 pub(super) fn usual(rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
     let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(2, MOST_SLOTS) };
@@ -186,11 +188,11 @@ pub(super) fn usual(rings: &RingCounts) -> RingCounts {
     }
 }
 
-/// The remedy for a port that another program has.
+/// The remedy for a port that another program uses.
 const END_OR_CHOOSE: &str = "end the program that has it, or choose another port";
 
 impl OpenRequest {
-    /// Refuses a port with a header in front of packets, if the client does not expect one.
+    /// Refuses a port with a header in front of packets if the client does not expect one.
     pub(super) fn check_header(&self, served: &Served) -> Result<()> {
         if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
             return Ok(());
@@ -199,7 +201,7 @@ impl OpenRequest {
         Err(Error::new(ErrorKind::Unusable, &served.name, why).with_source(Errno::IO))
     }
 
-    /// Refuses a cluster that cannot be, before a port is opened for it.
+    /// Refuses an invalid cluster before a port is opened for it.
     pub(super) fn check_own_cluster(&self) -> Result<()> {
         let Some(ClusterRequest { shares, by }) = &self.cluster else { return Ok(()) };
         let is_known = By::named(by).is_some() && (1..=MOST_CONSUMERS).contains(&usize::from(*shares));
@@ -212,7 +214,7 @@ impl OpenRequest {
         Err(Error::new(ErrorKind::BadOption, &self.name, why))
     }
 
-    /// Refuses a port that is handed out in another way, or not at all.
+    /// Refuses a port whose packets are distributed differently, or not at all.
     fn check_cluster(&self, there: Option<&ClusterRequest>) -> Result<()> {
         if self.cluster.as_ref() == there {
             return Ok(());
@@ -226,7 +228,7 @@ impl OpenRequest {
         Err(Error::new(ErrorKind::InUse, &self.name, why).with_remedy(Remedy::Do(remedy.into())))
     }
 
-    /// Checks that a port with these rings has the selected ones.
+    /// Checks that a port with these rings has the selected rings.
     pub(super) fn check(&self, rings: &RingCounts) -> Result<()> {
         let is_there = match self.which {
             RingSelection::One(one) => one < rings.tx.max(rings.rx),
@@ -246,14 +248,14 @@ impl RingCounts {
         RingCounts { host_tx: 0, host_rx: 0, ..self }
     }
 
-    /// Returns the host stack's rings alone, as a port's.
+    /// Returns the host stack's rings as those of a separate port.
     pub(super) fn of_host(self) -> RingCounts {
         RingCounts { tx: self.host_tx, rx: self.host_rx, ..self.of_card() }
     }
 }
 
 impl Served {
-    /// Takes the queue of the client's ring `n`: of the card, which has `cards`, or behind them of the host's stack.
+    /// Opens the queue of the client's ring `n`. The first `cards` rings are the card's, the others the host stack's.
     pub(super) fn queue<Q>(
         &self,
         device: &mut Port,
@@ -274,7 +276,7 @@ impl Served {
         }
     }
 
-    /// Returns the rings that a client sees: of a port that is handed out, one each way.
+    /// Returns the rings that a client sees: one in each direction if the port's packets are distributed.
     pub(super) fn rings_of_client(&self) -> RingCounts {
         match self.cluster {
             Some(_) => RingCounts { tx: 1, rx: 1, ..self.rings.of_card() },
@@ -282,7 +284,7 @@ impl Served {
         }
     }
 
-    /// Takes the first free of a port's queues, for a client that gets any of them; returns its number, too.
+    /// Opens the first free queue of a port, for a client that can use any queue. Also returns the queue's number.
     pub(super) fn free_queue<Q>(&self, queues: u16, mut take: impl FnMut(u16) -> Result<Q>) -> Result<(u16, Q)> {
         let mut taken = Error::port_in_use(&self.name);
         for number in 0..queues {
@@ -310,7 +312,7 @@ pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortS
     }
 }
 
-/// Returns the error in words for programs, which do not see the queue's owner.
+/// Rewords the error for programs, which do not know the queue's owner.
 pub(super) fn for_programs(taken: Error) -> Error {
     match taken.kind() {
         ErrorKind::QueueTaken => taken.with_remedy(Remedy::Do(END_OR_CHOOSE.into())),

@@ -1,5 +1,5 @@
-//! A port's rings at a client, and the connections that are its descriptors. Each descriptor, in the process that has
-//! opened it or in another, is the other end of one of them. With the last one the port is closed.
+//! A port's rings at a client, and the connections that are its descriptors. Each descriptor is the other end of one
+//! connection, even if it was passed to another process. The port is closed when the last connection ends.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -18,16 +18,16 @@ use crate::share::server::pump::{Clients, Pump, Signals};
 use crate::share::server::recipient::Notifier;
 use crate::share::server::shadow::Shadow;
 
-/// Messages of a connection that are read before it is another's turn.
+/// The most messages read from a connection before the next connection's turn.
 const MESSAGES: usize = 64;
 
-/// A session, as all threads see it.
+/// A session. All threads share it.
 pub struct Session {
     pub opened: Opened,
     pub user: u32,
     pub memory: Arc<NetmapMemory>,
     members: Mutex<Members>,
-    /// Its zero-copy monitors.
+    /// The zero-copy monitors of this session's port.
     monitors: Mutex<Vec<Weak<Session>>>,
     /// Wakes the session's thread.
     waker: Waker,
@@ -36,10 +36,10 @@ pub struct Session {
 #[derive(Default)]
 struct Members {
     all: Vec<Member>,
-    /// The last one has gone, so that no other can join. `gone` has the numbers of those that have left.
+    /// The last member has left, so no other can join. `gone` has the numbers of those that left.
     is_over: bool,
     gone: Vec<u64>,
-    /// They were told that nothing more comes: no other joins.
+    /// The clients were told that the port has ended, so no other can join.
     is_ended: bool,
 }
 
@@ -47,7 +47,7 @@ struct Members {
 struct Member {
     number: u64,
     connection: Arc<Connection>,
-    /// The descriptor's own description of the port.
+    /// The description of the port for this descriptor.
     _description: Lease,
 }
 
@@ -72,19 +72,20 @@ impl Session {
         lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
 
-    /// Tells each client that nothing more comes. Its rings are its own until it closes the port: packets may wait in them.
+    /// Tells each client that the port has ended. A client keeps its rings until it closes the port, because they may
+    /// still contain packets.
     pub fn tell_end(&self) {
         let members = &mut *lock(&self.members);
         members.is_ended = true;
         members.all.iter().for_each(|member| member.connection.end_sending());
     }
 
-    /// Describes the session for a process that a descriptor was passed to.
+    /// Describes the session to a process that received one of its descriptors.
     pub fn describe(&self) -> Result<(Reply, Vec<OwnedFd>)> {
         Ok((Reply::Opened(Box::new(self.opened.clone())), vec![self.memory.shared.duplicate()?]))
     }
 
-    /// Reads the connections' messages, and removes connections that have ended.
+    /// Reads the messages of all connections, and removes connections that have ended.
     pub fn listen(self: &Arc<Session>, state: &State) -> Signals {
         let mut signals = Signals::default();
         self.waker.clear();
@@ -111,7 +112,8 @@ impl Session {
         });
         members.is_over = members.all.is_empty() || state.is_stopping();
         signals.is_over = members.is_over;
-        // The next client waits for the port as long as the server knows an ended connection of it.
+        // While an ended connection is still listed, the next client waits for its port. The last connections are
+        // therefore forgotten only after the session has left the port.
         match signals.is_over {
             true => members.gone.extend(gone),
             false => gone.into_iter().for_each(|number| state.forget(number)),
@@ -122,7 +124,7 @@ impl Session {
         signals
     }
 
-    /// Forgets all connections, at the end.
+    /// Forgets all connections once the session has ended.
     fn forget_all(&self, state: &State) {
         let members = std::mem::take(&mut *lock(&self.members));
         lock(&self.members).is_over = true;
@@ -130,7 +132,7 @@ impl Session {
         all.for_each(|number| state.forget(number));
     }
 
-    /// Sleeps until a connection has a message, one of `others` is readable, or the time is over.
+    /// Sleeps until a connection has a message, one of `others` is readable, or the time is up.
     pub fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec) {
         let connections: Vec<_> = lock(&self.members).all.iter().map(|member| member.connection.clone()).collect();
         let mut events: Vec<_> = connections.iter().map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
@@ -154,15 +156,15 @@ impl Session {
         places.filter_map(|(n, place)| Some((n, SharedRing::new(&self.memory.shared, *place).ok()?)))
     }
 
-    /// Returns its receive rings by number.
+    /// Returns the session's receive rings with their numbers.
     pub fn receiving(&self) -> impl Iterator<Item = (usize, SharedRing)> {
         self.rings(&self.opened.placed.rx)
     }
 
-    /// Gives the port's buffers to this monitor's receive rings from now on, when the port is done with them.
+    /// From now on, the port's buffers go to this monitor's receive rings once the port is done with them.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if it has such a monitor.
+    /// [`ErrorKind::InUse`] if the port already has a zero-copy monitor.
     pub fn add_monitor(&self, monitor: &Arc<Session>) -> Result<()> {
         let monitors = &mut *lock(&self.monitors);
         monitors.retain(|monitor| monitor.strong_count() > 0);
@@ -179,16 +181,16 @@ impl Session {
         Ok(())
     }
 
-    /// Leaves the port its buffers again.
+    /// Stops passing the port's buffers to this monitor.
     fn remove_monitor(&self, monitor: &Session) {
         lock(&self.monitors).clear();
-        // A sync that is just giving buffers to the monitor ends first.
+        // A sync that is currently passing buffers to the monitor must finish first.
         let theirs: Vec<ClientRing> = monitor.receiving().map(|(_, ring)| ClientRing { ring }).collect();
         let _turns: Vec<_> = theirs.iter().filter_map(ClientRing::turn).collect();
         self.rings(&self.opened.placed.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
     }
 
-    /// Sends tokens to clients that wait for slots of their receive rings.
+    /// Sends tokens to clients that wait for slots in their receive rings.
     fn wake(&self) {
         if self.receiving().filter(|(_, ring)| ring.must_notify_client()).count() > 0 {
             self.notify();
@@ -228,24 +230,24 @@ impl Clients for (&Arc<Session>, &State) {
     }
 }
 
-/// A session's thread, and its resources: the queues first, then the port.
+/// A session's thread and its resources. The queues are dropped first, then the port.
 pub struct Running {
     pub state: Arc<State>,
     pub session: Arc<Session>,
-    /// Moves packets. The ends of a pipe move theirs by themselves.
+    /// Moves packets; `None` if no thread has to, as for a pipe, whose clients move packets themselves.
     pub pump: Option<Pump>,
     pub served: Option<Arc<Served>>,
-    /// The source of a pipe's monitor.
+    /// The shadow, if this monitors a pipe.
     pub shadow: Option<Arc<Shadow>>,
-    /// The end of a pipe that it has.
+    /// The pipe and end that this session has open.
     pub pipe: Option<(String, usize)>,
     pub lease: Option<Lease>,
-    /// The session that it monitors, whose memory it has.
+    /// The session that this one monitors; both use the same memory.
     pub monitors: Option<Arc<Session>>,
 }
 
 impl Running {
-    /// A session of which nothing else is running.
+    /// Creates a session without other resources.
     pub fn new(state: &Arc<State>, session: Arc<Session>) -> Running {
         let (pump, served, shadow, pipe, lease, monitors) = (None, None, None, None, None, None);
         Running { state: state.clone(), session, pump, served, shadow, pipe, lease, monitors }
@@ -262,7 +264,7 @@ impl Running {
         tracing::debug!(port = name, "the session is over: its last descriptor is closed");
     }
 
-    /// Waits for the end of a port whose packets move without a thread, and wakes the other end of a pipe.
+    /// Waits for the end of a port whose packets need no thread, and wakes the other end of a pipe.
     fn rest(&self) {
         let mut monitored = self.monitors.as_ref();
         loop {
@@ -285,7 +287,7 @@ impl Running {
         }
     }
 
-    /// Leaves the port.
+    /// Leaves the port and frees its resources.
     pub fn end(&mut self) {
         if let Some(mut pump) = self.pump.take() {
             pump.finish(&(&self.session, &*self.state));

@@ -1,6 +1,6 @@
-//! The shadow of a pipe between two processes, for its monitors. The server makes rings in memory of its own. While
-//! there are monitors, each sender into the pipe puts a copy of each packet there (`client/copier.rs`). From these
-//! rings packets reach the monitors as those of any client. Copies without room are dropped and counted at the
+//! The shadow of a pipe between two processes, for the pipe's monitors. The server creates rings in separate memory.
+//! While there are monitors, each sender into the pipe copies each packet into these rings (`client/copier.rs`). From
+//! there packets reach the monitors like those of any client. Copies that do not fit are dropped, and counted at the
 //! monitors; the pipe is not delayed.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,31 +23,32 @@ use crate::share::server::netmap_memory::NetmapMemory;
 use crate::share::server::pump::{Clients, Pump, Signals, TxPump};
 use crate::share::server::recipient::Notifier;
 
-/// Slots of each ring.
+/// Slots per ring.
 const SLOTS: u32 = 1024;
 
-/// The next shadow's version, by which clients recognise an older one.
+/// The next shadow's version. Clients use it to detect an outdated shadow.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// The server's end: rings for both ends of the pipe, and the thread that empties them. It ends with the last monitor.
+/// The server's end of a shadow: rings for both ends of the pipe, and the thread that empties them. It ends with the
+/// last monitor.
 pub struct Shadow {
     memory: NetmapMemory,
-    /// By end of the pipe: the rings for its copies.
+    /// For each end of the pipe, the rings for its copies.
     placed: [PortLayout; 2],
     /// Wakes the thread.
     waker: Arc<PumpWaker>,
-    /// The pipe's transmit rings, which have the shadow's version.
+    /// The pipe's transmit rings, into which the shadow's version is written.
     tx_rings: Vec<SharedRing>,
     version: u32,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Shadow {
-    /// Starts a shadow for a pipe with these ends in this memory. Packets are copied into buffers of `pool` on their
-    /// way.
+    /// Starts a shadow for a pipe with these ends in this memory. Packets are copied through buffers of `pool`.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System), and [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the pipe's rings are outside its memory.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System), and [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the
+    /// pipe's rings are outside its memory.
     pub fn start(
         remote: &RemotePipe,
         pipe_memory: &Arc<SharedMapping>,
@@ -75,7 +76,7 @@ impl Shadow {
             for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
                 let ring = SharedRing::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
-                // Read once: packets lost between two reads would be counted nowhere.
+                // Read only once: packets lost between two reads would not be counted.
                 let missing = move || {
                     let now = lost.lost();
                     u64::from(now.wrapping_sub(std::mem::replace(&mut known, now)))
@@ -94,17 +95,17 @@ impl Shadow {
         Ok(Shadow { memory, placed, waker, tx_rings, version, thread: Some(thread) })
     }
 
-    /// Wakes the thread: a client has put copies into a ring.
+    /// Wakes the thread after a client has put copies into a ring.
     pub fn wake(&self) {
         self.waker.event.wake();
     }
 
-    /// Writes the version into the pipe's rings, so that both ends ask for the shadow.
+    /// Writes the version into the pipe's rings, so that the clients at both ends request the shadow.
     pub fn announce(&self) {
         self.tx_rings.iter().for_each(|ring| ring.set_shadow(self.version));
     }
 
-    /// Describes the rings for an end of the pipe.
+    /// Describes the rings for one end of the pipe.
     ///
     /// # Errors
     /// [`ErrorKind::System`](linerate_core::ErrorKind::System).
@@ -131,7 +132,7 @@ struct PumpWaker {
     is_over: AtomicBool,
 }
 
-/// Clients do not wait for the shadow.
+/// Clients do not wait for the shadow, so nothing is sent.
 impl Notifier for PumpWaker {
     fn notify(&self) {}
 }

@@ -1,4 +1,4 @@
-//! Management: ports of this machine that are attached to a switch, persistent ports, and a list of all ports.
+//! Management: ports attached to a switch, persistent ports, and a list of all ports.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,37 +18,37 @@ use crate::share::protocol::lock;
 use crate::share::protocol::message::PortState;
 use crate::share::protocol::name::base;
 
-/// The time between two looks at an attached port.
+/// Interval at which attached ports are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A port of this machine that is attached to a switch.
 pub(super) struct Attached {
     switch: String,
-    /// Its name on the switch.
+    /// The port's name on the switch.
     name: String,
     pub(super) port: String,
     stop: Arc<AtomicBool>,
     /// Wakes the threads, so that they see `stop`.
     waker: Waker,
     threads: Vec<JoinHandle<()>>,
-    /// The ports, and the packets that each had no room for.
+    /// The ports, and the number of packets that each had no room for.
     devices: Vec<(Port, Arc<AtomicU64>)>,
 }
 
-/// A persistent port (`vale-ctl -n`): a port with the name of an interface, which exists without a client.
+/// A persistent port (`vale-ctl -n`): a port named like an interface, which exists without a client.
 pub(super) struct PersistentPort {
     pub(super) rings: RingCounts,
-    /// The switches that it is attached to, and its ports there. Its own name means the first of them.
+    /// The switches that it is attached to, and its ports there. Its own name refers to the first of them.
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 
-/// Returns a port's name without options.
+/// Returns a port's name without its options.
 fn address(port: &str) -> &str {
     port.split('?').next().unwrap_or(port)
 }
 
-/// Returns a port's name on a switch, without characters that names there cannot have (`0000:03:00.0`: `0000_03_00_0`). Of one
-/// with a path it is that of its file; of one that is too long, the end.
+/// Returns a port's name on a switch, without characters that are invalid there (`0000:03:00.0`: `0000_03_00_0`). For a
+/// path, only the file name is used; of a name that is too long, only the end.
 fn plain(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let name = address(port).rsplit('/').next().unwrap_or_default();
@@ -56,14 +56,14 @@ fn plain(port: &str) -> String {
     name.chars().skip(excess).map(allowed).collect()
 }
 
-/// Returns whether a name is one that a port may be given: as an interface's.
+/// Returns whether a port may have this name, as an interface could.
 fn is_plain(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain)
 }
 
 impl State {
-    /// Attaches a port; `switch` is a switch, or the name of the new port on one.
+    /// Attaches a port; `switch` names a switch, or the new port on it.
     pub(super) fn attach(self: &Arc<Self>, switch: &str, port: &str, host: bool, rings: &RingCounts) -> Result<u32> {
         let bad = |name: &str, why: &str| Err(Error::bad_name(name, why.to_string()));
         let (switch, chosen) = switch.split_once(':').map_or((switch, None), |(switch, name)| (switch, Some(name)));
@@ -85,7 +85,7 @@ impl State {
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
         }
-        // The next interface of a deleted one's name, which was not noticed yet.
+        // An interface of this name may have been deleted and created again, which was not noticed yet.
         self.end_gone(|_| true);
         if lock(&self.attached).iter().any(|there| address(&there.port) == address(port)) {
             return Err(Error::port_in_use(port));
@@ -102,7 +102,7 @@ impl State {
         let mut begin = || -> Result<()> {
             let open = |name: &str| (self.open)(name, &usual(rings));
             let mut device = open(port)?;
-            // Packets for the hosts behind the other ports must come in as well.
+            // The port must also receive packets for hosts that are reached through the other ports.
             device.set_promiscuous(true)?;
             attached.join(device, open(&name)?)?;
             if host {
@@ -124,7 +124,7 @@ impl State {
         Ok(number_of(switch, &name))
     }
 
-    /// Ends those of the chosen attached ports that are gone, as an interface that was deleted, with a message each.
+    /// Detaches the chosen ports that no longer exist, such as deleted interfaces, and logs a warning for each.
     fn end_gone(&self, is_chosen: impl Fn(&Attached) -> bool) {
         let mut gone = Vec::new();
         let mut all = lock(&self.attached);
@@ -142,7 +142,7 @@ impl State {
     pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
         let name = format!("{switch}:{}", plain(port));
         let number = number_of(switch, &name);
-        // A path is named as it was given: the same last part may be attached from another folder.
+        // The error names a path as given, because a port with the same file name may be attached from another folder.
         let given = if port.contains(['/', ':']) { format!("{switch}:{port}") } else { name.clone() };
         let absent = || Error::not_served(&given, "it is not attached");
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
@@ -154,7 +154,7 @@ impl State {
             return Ok(number);
         }
         let mut all = lock(&self.attached);
-        // By its own name, or by that on the switch, which is listed.
+        // The port can be given by its own name, or by its listed name on the switch.
         let here =
             |is_it: &dyn Fn(&Attached) -> bool| all.iter().position(|there| there.switch == switch && is_it(there));
         let by_name = here(&|there| there.name == format!("{switch}:{port}"));
@@ -201,14 +201,14 @@ impl State {
         }
     }
 
-    /// Returns how many ports of a switch are of attached ports.
+    /// Returns how many ports of a switch belong to attached ports.
     pub(super) fn attached_to(&self, switch: &str) -> usize {
         let attached = lock(&self.attached);
         let devices = attached.iter().flat_map(|attached| &attached.devices);
         devices.filter(|(device, _)| base(device.name()) == switch).count()
     }
 
-    /// Returns the rings of an attached port on its switch.
+    /// Returns the rings that an attached port has on its switch.
     pub(super) fn attached_rings(&self, name: &str) -> Option<RingCounts> {
         let attached = lock(&self.attached);
         let (device, _) = attached.iter().flat_map(|attached| &attached.devices).find(|(it, _)| it.name() == name)?;
@@ -230,7 +230,7 @@ impl State {
                 let number = number_of(&attached.switch, device.name()) as u8;
                 let statistics = device.statistics().unwrap_or_default();
                 let mut state = state_of(device.name(), number, &statistics);
-                // Packets that the port had no room for, and those that are too long for it.
+                // Packets that the port had no room for, and packets that were too long for it.
                 state.drops += refused.load(Ordering::Relaxed) + statistics.drops.tx_too_long;
                 list.push(state);
             }
@@ -252,11 +252,12 @@ fn number_of(switch: &str, name: &str) -> u32 {
 }
 
 impl Attached {
-    /// Connects a port of this machine with a port of the switch, by a thread for each queue of that. All queues of the machine's port
-    /// are received from; packets to it go to its first ones, since a peer may not use the others.
+    /// Connects a port of this machine to a port of the switch, with one thread per queue of the switch's port. All
+    /// receive queues of the machine's port are polled. Packets to it go to its first queues only, because a peer may
+    /// not use the others.
     fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
-        // By the switch's port, and by the other one.
+        // Indexed by the switch's port, then the machine's port.
         let refused = [(); 2].map(|()| Arc::<AtomicU64>::default());
         for queue in 0..queues {
             let all = (queue..port.info().rx_queues).step_by(usize::from(queues));
@@ -282,14 +283,14 @@ impl Attached {
         Ok(())
     }
 
-    /// Starts the thread that looks whether the port is gone.
+    /// Starts the thread that checks whether the port still exists.
     fn watch(&mut self, state: &Arc<State>) -> Result<()> {
         let (state, stop, waker) = (Arc::downgrade(state), self.stop.clone(), self.waker.clone());
         let longest = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as _ };
         let watch = move || {
             loop {
                 let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&longest));
-                // Others end their own: two threads must not wait for each other.
+                // A watch thread ends only its own port, so two of them cannot wait for each other.
                 match Weak::upgrade(&state).filter(|_| !stop.load(Ordering::Relaxed)) {
                     Some(state) => state.end_gone(|attached| Arc::ptr_eq(&attached.stop, &stop)),
                     None => return,
@@ -301,7 +302,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Returns whether the port, or the host's stack behind it, does not exist any more.
+    /// Returns whether the port, or its host stack, no longer exists.
     fn is_gone(&self) -> bool {
         let gone = |port: &Port| port.link().is_err_and(|error| error.kind() == ErrorKind::Gone);
         self.devices.iter().any(|(port, _)| gone(port))
@@ -310,7 +311,7 @@ impl Attached {
     pub(super) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
-        // The thread that has found the port gone ends after this.
+        // If the watch thread calls this, it cannot join itself; it ends afterwards.
         let here = std::thread::current().id();
         for thread in self.threads.into_iter().filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
@@ -318,7 +319,8 @@ impl Attached {
     }
 }
 
-/// Moves packets once; a switch does not wait for a port without room. Returns the number of slots received.
+/// Moves packets once. Packets that do not fit are dropped, because a switch does not wait. Returns the number of slots
+/// received.
 fn forward_once(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch, refused: &AtomicU64) -> usize {
     let received = rx.recv(batch);
     if received > 0 || tx.unsent() > 0 {
@@ -337,7 +339,7 @@ mod tests {
     use crate::share::server::served::MOST_RINGS;
     use crate::share::server::tests::server;
 
-    /// The threads that look for ports that are gone may look at that moment.
+    /// The watch threads may check for missing ports at the same time.
     #[test]
     fn a_server_with_attached_ports_ends() {
         let server = server();

@@ -178,7 +178,7 @@ fn only_root_and_the_server_s_user_manage() {
     }
 }
 
-/// No interface of this machine is opened here: none has that name.
+/// These tests open no real interface: no interface of this machine has that name.
 #[test]
 fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
     const NONE: &str = "linerate_none";
@@ -188,7 +188,7 @@ fn an_interface_is_for_managers_and_at_a_socket_of_its_own() {
     for (user, only) in [(0, None), (own(), None), (STRANGER, Some(NONE))] {
         assert_ne!(opened(user, only, NONE), libc::EPERM);
     }
-    // A persistent port is no interface.
+    // A persistent port is not an interface.
     ask(&mut session(&server, 0, None), create("last81")).unwrap();
     assert_eq!(opened(STRANGER, None, "last81"), libc::ENXIO);
     assert!(open(&mut session(&server, STRANGER, None), "vale81:a").is_ok());
@@ -206,7 +206,7 @@ fn a_socket_for_one_name_is_for_no_other() {
         assert_eq!(open(&mut manager, name).unwrap_err(), libc::ENXIO, "{name}");
     }
     assert_eq!(ask(&mut manager, create("last82")).unwrap_err(), libc::ENXIO);
-    // Cards are refused at the socket of all names as well.
+    // Cards are also refused at the socket for all names.
     assert_eq!(open(&mut session(&server, 0, None), "0000:03:00.0").unwrap_err(), libc::ENXIO);
     let names = ["vale1:a", "vale1:a{2", "eth0", "eth0^", "eth0/r", "eth0*", "eth0+", "eth0{1", "eth0}1", "", ":"];
     let bases = ["vale1", "vale1", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "", ":"];
@@ -234,7 +234,7 @@ fn only_a_port_s_user_and_managers_set_its_header() {
         assert_eq!(header(&mut user, "vale84:a", Some(len)), Ok(len as u32));
         assert_eq!(header(&mut user, "vale84:a", None), Ok(len as u32));
     }
-    // A client that does not know headers is refused, and one that does is admitted.
+    // A client that does not support headers is refused; one that does is admitted.
     let mut second = session(&server, STRANGER, None);
     assert_eq!(open(&mut second, "vale84:a").unwrap_err(), libc::EIO);
     assert!(ask(&mut second, open_request(OpenRequest { takes_header: true, ..wanted("vale84:a") })).is_ok());
@@ -261,7 +261,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     let mut second = session(&server, own(), None);
     assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
     assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY, "its rings are taken");
-    // Another descriptor of the same user may share them, if it was opened in the same way.
+    // Another descriptor of the same user may share the rings if it was opened in the same way.
     let shares = |which: RingSelection| open_request(OpenRequest { shares: true, which, ..wanted("vale86:a") });
     assert_eq!(ask(&mut second, shares(RingSelection::One(0))).unwrap_err(), libc::EBUSY);
     assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EPERM);
@@ -279,7 +279,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     open(&mut second, "vale86:a").unwrap();
 }
 
-/// A session ends with its last connection, and sends tokens to all of them.
+/// A session ends with its last connection, and sends tokens to all connections.
 #[test]
 fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     let server = server();
@@ -315,7 +315,7 @@ fn lease(running: &Running) -> crate::share::server::netmap_memory::Lease {
     crate::share::server::netmap_memory::Lease::of_rings(&running.session.memory, Vec::new())
 }
 
-/// A descriptor's owner has the port, and no other process.
+/// Only the owner of a descriptor gets the port.
 #[test]
 fn a_descriptor_is_identified_by_a_proof() {
     let server = server();
@@ -340,7 +340,7 @@ fn a_descriptor_is_identified_by_a_proof() {
         };
         let (reply, memory) = adopt(&client.theirs).unwrap();
         assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
-        // Descriptors of other sockets, and one whose other end is gone.
+        // Descriptors of other sockets, and one whose other end is closed.
         let [mine, yours] = Connection::pair().unwrap();
         assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
         assert!(matches!(yours.next(), Ok(crate::share::protocol::connection::Message::Proof(_))));
@@ -357,7 +357,7 @@ fn a_descriptor_is_identified_by_a_proof() {
     });
 }
 
-/// The number of a process is its client's choice, in a child of fork(2) that of its parent.
+/// The process number is the client's choice; a child of fork(2) uses its parent's.
 #[test]
 fn a_user_cannot_take_the_place_of_another_users_process() {
     let server = server();
@@ -411,7 +411,7 @@ fn one_user_does_not_take_all_ports_of_a_switch() {
     assert!(opens(STRANGER + 2, 300).is_ok());
 }
 
-/// A client takes the queues of a port separately. Another user must not get the ones that are still free.
+/// A client opens the queues of a port separately. Another user must not get queues that are still free.
 #[test]
 fn a_port_of_a_switch_is_its_users_own() {
     let server = server();
@@ -425,7 +425,7 @@ fn a_port_of_a_switch_is_its_users_own() {
         assert_eq!(opens(STRANGER + 1, name, true).map(drop), Err(libc::EPERM), "{name}");
         assert!(opens(owner, name, true).is_ok() && opens(own(), name, true).is_ok(), "{name}");
     }
-    // A persistent port is for all.
+    // A persistent port is open to all users.
     let mut manager = session(&server, own(), None);
     ask(&mut manager, create("last69")).unwrap();
     ask(&mut manager, attach("vale69", "last69")).unwrap();
@@ -463,7 +463,7 @@ fn memory_by_number_is_only_for_its_user() {
     for number in [0, 1] {
         assert_eq!(pools(STRANGER, 5, number), Ok((1, crate::share::protocol::layout::Plan::default().len())));
     }
-    // Each process knows its own memory as number 1, and that of others by other numbers.
+    // Each process knows its own memory as number 1, and other processes' memory by other numbers.
     let of_process = |process: u32, name: &str| {
         let mut client = session(&server, STRANGER, None);
         client.handler.process = process;
@@ -476,7 +476,7 @@ fn memory_by_number_is_only_for_its_user() {
         [(6, "vale77:d"), (7, "vale77:e"), (6, "vale77:f")].map(|(process, name)| of_process(process, name));
     assert!(first.0 > 1 && first.0 == again.0 && first.0 != second.0 && first.0 != number);
     assert_eq!((pools(STRANGER, 6, 1).unwrap().0, pools(STRANGER, 7, first.0).unwrap().0), (1, first.0));
-    // A request for memory that the pipe does not have is refused.
+    // A request for memory other than the pipe's is refused.
     let mut near = session(&server, STRANGER, None);
     near.handler.process = 6;
     let of_own = MemoryChoice { number: 1, ..MemoryChoice::default() };
@@ -487,7 +487,7 @@ fn memory_by_number_is_only_for_its_user() {
     assert_eq!(ask(&mut far, other_end(of_own)).unwrap_err(), libc::EINVAL);
     ask(&mut far, other_end(MemoryChoice::default())).unwrap();
     assert_eq!(far.opened().number, first.0);
-    // A port may be made in it; the memory exists until its last port is closed.
+    // A port may be created in it; the memory exists until its last port is closed.
     let choice = MemoryChoice { number, ..MemoryChoice::default() };
     let mut other = session(&server, STRANGER, None);
     ask(&mut other, Request::Open { wanted: wanted("vale77:b"), memory: choice.clone() }).unwrap();
@@ -500,7 +500,8 @@ fn memory_by_number_is_only_for_its_user() {
     assert_eq!(pools(STRANGER, 5, number), Err(libc::EINVAL));
 }
 
-/// They are resident at once: of a user's ports together, and fewer are granted, as in netmap.
+/// Extra buffers use memory immediately. They are limited for all of a user's ports together; fewer are granted, as in
+/// netmap.
 #[test]
 fn one_user_s_extra_buffers_are_bounded() {
     const MOST: u32 = quota::MOST_EXTRA_OF_USER;
@@ -516,7 +517,7 @@ fn one_user_s_extra_buffers_are_bounded() {
     assert_eq!((first.0, second.0, opens(STRANGER, "vale67:b", 1).0), (MOST - 10, 10, 0));
     assert_eq!(opens(STRANGER + 1, "vale67:c", u32::MAX).0, MOST, "another user has a part, too");
     assert_eq!(opens(own(), "vale67:d", MOST + 1).0, MOST + 1, "managers have more");
-    // They are chained when the first connection joins, and free when the last has gone.
+    // They are linked when the first connection joins, and free once the last has left.
     let (_, client) = first;
     let running = client.running.as_ref().unwrap().session.clone();
     client.theirs.end();
@@ -524,7 +525,7 @@ fn one_user_s_extra_buffers_are_bounded() {
     assert_eq!(opens(STRANGER, "vale67:e", MOST).0, MOST - 10);
 }
 
-/// A request that is refused after it has taken its buffers, since another client has the queues.
+/// The request is refused after it took its buffers, because another client has the queues.
 #[test]
 fn a_refused_port_gives_its_extra_buffers_back() {
     let server = server();
@@ -561,7 +562,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     first.close();
     assert!(ring(&user).monitor().is_none() && free() == before);
     ask(&mut first, monitor()).unwrap();
-    // It is told when the port is closed.
+    // The client is notified when the port is closed.
     let running = first.running.take().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| running.run());
@@ -571,7 +572,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     });
 }
 
-/// As netmap's, of ports of switches, attached ones, and pipes.
+/// As in netmap, for ports of switches, attached ports, and pipes.
 #[test]
 fn a_copy_monitor_has_the_rings_of_its_port() {
     let server = server();
@@ -610,7 +611,7 @@ fn a_copy_monitor_has_the_rings_of_its_port() {
     }
 }
 
-/// Whatever lengths the port and the monitor ask for; also of a monitor that was refused before the port was open.
+/// For all lengths that port and monitor request; also for a monitor that was refused before the port was open.
 #[test]
 fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
     let server = server();
@@ -643,7 +644,7 @@ fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
             }
         }
     }
-    // Rings of different lengths: the room is that of the longest.
+    // Rings of different lengths: a monitor needs room for the longest.
     for (tx_slots, rx_slots) in [(64, 4096), (4096, 64)] {
         let mut port = session(&server, own(), None);
         let rings = lengths(tx_slots, rx_slots);
@@ -654,7 +655,7 @@ fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
             assert_eq!(of_monitor(&monitoring), granted, "{asked} slots beside {tx_slots} and {rx_slots}");
         }
     }
-    // Memory without a port has no rings to monitor, whatever its name.
+    // Memory without a port has no rings to monitor, regardless of its name.
     let mut memory = session(&server, own(), None);
     ask(&mut memory, open_request(OpenRequest { which: RingSelection::Memory, ..wanted("vale97:c") })).unwrap();
     let mut monitoring = session(&server, own(), None);
@@ -697,8 +698,7 @@ fn a_client_gets_the_selected_rings() {
     assert_eq!(opened("pipe87{1", sends), ([vec![no, yes], vec![no, no]], None));
 }
 
-/// The rings of a pipe's end may have a descriptor each. Their numbers are those of the other end, in the other
-/// direction.
+/// Each ring of a pipe's end may have its own descriptor. The two ends have mirrored numbers of rings.
 #[test]
 fn a_pipe_s_rings_are_opened_one_by_one() {
     let server = server();
@@ -728,7 +728,7 @@ fn a_pipe_s_rings_are_opened_one_by_one() {
     assert!(lock(&server.state.pipes).is_empty());
 }
 
-/// Slots that a client of a pipe has released when it closes its end are free for the sender.
+/// Slots that a client has released when it closes its end of a pipe are free for the sender.
 #[test]
 fn released_slots_are_freed_at_the_end() {
     use crate::share::protocol::ring::ClientRing;
@@ -767,7 +767,7 @@ fn a_port_is_monitored_by_its_user_and_managers() {
     assert_eq!(monitor(STRANGER + 1, "vale96:pipe96_1"), Err(libc::EPERM));
 }
 
-/// Each receive ring takes a descriptor of the server.
+/// Each receive ring uses a descriptor of the server.
 #[test]
 fn a_user_s_ports_of_many_rings_leave_others_theirs() {
     let server = server();
@@ -818,7 +818,7 @@ fn a_request_for_information_opens_nothing() {
     assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
     assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
     assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
-    // An open port has the rings with which it was made.
+    // An open port keeps the rings that it was created with.
     let rings = RingCounts { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..RingCounts::default() };
     ask(&mut user, open_request(OpenRequest { rings, ..wanted("vale88:a") })).unwrap();
     assert_eq!(info(&mut user, "vale88:a"), Ok(rings));
@@ -922,7 +922,7 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
     }
 }
 
-/// Another user that made it first would keep the port's user from both ends.
+/// Otherwise another user could create the pipe first, and lock the port's user out of both ends.
 #[test]
 fn a_pipe_of_a_port_is_its_user_s() {
     let server = server();
@@ -958,7 +958,7 @@ fn packets_begin_at_the_client_s_offsets() {
     assert_eq!(masks, (0xFF0, 0xFF0));
 }
 
-/// Also if the last client leaves before the wait begins.
+/// Also holds if the last client leaves before the wait starts.
 #[test]
 fn a_server_is_idle_after_its_last_client_and_not_before_its_first() {
     let folder = tempfile::tempdir().unwrap();
@@ -969,7 +969,7 @@ fn a_server_is_idle_after_its_last_client_and_not_before_its_first() {
         server.listen(&path, None, 0o600, None).unwrap();
         let server = Arc::new(server);
         let (reports, ended) = std::sync::mpsc::channel();
-        // Not joined: if the wait does not end, the test fails, and does not wait as well.
+        // Not joined, so that the test fails instead of hanging if the wait does not end.
         let begin_waiting = || {
             let server = server.clone();
             std::thread::spawn(move || {
@@ -995,7 +995,7 @@ fn a_server_is_idle_after_its_last_client_and_not_before_its_first() {
         }
         ended.recv_timeout(Duration::from_secs(60)).expect("the server is idle after its last client");
     }
-    // No client has come yet.
+    // No client has connected yet.
     let server = server();
     let begin = Instant::now();
     server.wait_until_idle(Duration::from_millis(50), Duration::ZERO);

@@ -12,28 +12,28 @@ use super::{
     TOKEN_SENT,
 };
 
-/// A thread's turn to sync a ring. Dropping it ends the turn.
+/// A thread's turn to sync a ring; it ends when this is dropped.
 pub struct Turn<'a> {
     lock: &'a AtomicU32,
-    /// The lock's value during the turn: an odd number.
+    /// The lock's value during the turn, which is odd.
     held: u32,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Another thread may have taken the turn over.
+        // Another thread may have taken over the turn.
         let _ = self.lock.compare_exchange(self.held, self.held.wrapping_add(1), Release, Relaxed);
     }
 }
 
-/// The client's end of a ring. Its only state is the ring's: threads and processes that share the port take turns.
+/// The client's end of a ring. All state is in the ring: threads and processes that share the port take turns.
 #[derive(Clone)]
 pub struct ClientRing {
     pub ring: SharedRing,
 }
 
 impl ClientRing {
-    /// Opens the client's end of a port that was closed before: head and cur are where its last user left them.
+    /// Opens the client's end of a port that was closed before. Head and cur are reset to the head of the last sync.
     pub fn begin(ring: SharedRing) -> ClientRing {
         let client = ClientRing { ring };
         client.set(client.head() as u32, client.head() as u32);
@@ -41,16 +41,16 @@ impl ClientRing {
         client
     }
 
-    /// Sets head and cur, whatever the last user of the port has left there.
+    /// Sets head and cur, regardless of what the port's last user left there.
     pub fn restart(&self, head: usize) {
         self.ring.state(CLIENT_HEAD).store(head as u32, Release);
         self.set(head as u32, head as u32);
     }
 
-    /// Waits for this thread's turn, and takes it. `None` if other threads sync all the time, so that the turn does not
-    /// come within the longest time of a sync: then this sync is left out, as netmap does where a ring is busy.
+    /// Waits for this thread's turn to sync. Returns `None` if other threads sync so often that the turn does not come
+    /// within `SYNC_TIME`. The caller then skips this sync, as netmap does when a ring is busy.
     ///
-    /// A thread that is stopped or killed in its turn loses it.
+    /// A thread that is stopped or killed during its turn loses it.
     #[inline(always)]
     pub fn turn(&self) -> Option<Turn<'_>> {
         let lock = self.ring.state(CLIENT_LOCK);
@@ -70,7 +70,7 @@ impl ClientRing {
             let now = lock.load(Relaxed);
             let is_late = begin.elapsed() > SYNC_TIME;
             let held = if now & 1 == 0 { now.wrapping_add(1) } else { now.wrapping_add(2) };
-            // It is free; or one thread has held it all the time.
+            // The lock is free, or one thread has held it all the time.
             if (now & 1 == 0 || is_late && now == first) && lock.compare_exchange(now, held, Acquire, Relaxed).is_ok() {
                 return Some(Turn { lock, held });
             }
@@ -81,20 +81,20 @@ impl ClientRing {
         }
     }
 
-    /// Publishes the program's head; returns whether it has moved.
+    /// Publishes the program's head; returns whether it moved.
     ///
     /// # Errors
-    /// Those of [`checked_head`](ClientRing::checked_head).
+    /// As [`checked_head`](ClientRing::checked_head).
     #[inline(always)]
     pub fn publish_head(&self) -> Result<bool> {
         let head = self.checked_head()?;
         Ok(self.publish(head))
     }
 
-    /// Returns the program's head. The program may move it at any time: who needs it twice keeps it.
+    /// Returns the program's head. The program may change it at any time, so callers must read it only once.
     ///
     /// # Errors
-    /// [`ErrorKind::BadRing`] if head or cur are outside the program's slots; both are set back then.
+    /// [`ErrorKind::BadRing`] if head or cur is outside the program's slots; both are then reset.
     #[inline(always)]
     pub fn checked_head(&self) -> Result<usize> {
         let (head, cur) = (self.ring.word(HEAD).load(Relaxed) as usize, self.ring.word(CUR).load(Relaxed) as usize);
@@ -112,7 +112,7 @@ impl ClientRing {
         Ok(head)
     }
 
-    /// Publishes a head that was checked; returns whether it has moved.
+    /// Publishes a validated head; returns whether it moved.
     #[inline(always)]
     pub fn publish(&self, head: usize) -> bool {
         let before = self.head();
@@ -128,7 +128,7 @@ impl ClientRing {
         Error::new(ErrorKind::BadRing, "", why)
     }
 
-    /// Returns the program's head; if that is outside the ring, head at the last sync.
+    /// Returns the program's head, or the head at the last sync if the program's is outside the ring.
     pub fn wanted_head(&self) -> usize {
         let head = self.ring.word(HEAD).load(Relaxed) as usize;
         if head < self.ring.place.slots { head } else { self.head() }
@@ -140,13 +140,13 @@ impl ClientRing {
         if released <= self.ring.distance(self.head(), self.tail()) { released } else { 0 }
     }
 
-    /// Returns head at the last sync.
+    /// Returns the head at the last sync.
     #[inline(always)]
     pub fn head(&self) -> usize {
         self.ring.index(CLIENT_HEAD).unwrap_or(0)
     }
 
-    /// Returns the tail that the last sync has shown the program.
+    /// Returns the tail that the program saw at the last sync.
     #[inline(always)]
     pub fn tail(&self) -> usize {
         self.ring.index(CLIENT_TAIL).unwrap_or_else(|| self.head())
@@ -158,13 +158,13 @@ impl ClientRing {
         self.ring.word(CUR).store(cur, Relaxed);
     }
 
-    /// Frees the slots of a transmit ring in front of this one, as the server does.
+    /// Returns the slots of a transmit ring before `slot` to the program, in place of the server.
     #[inline(always)]
     pub fn done(&self, slot: usize) {
         self.ring.free_up_to(slot);
     }
 
-    /// Shows the program the server's tail.
+    /// Sets the program's tail to the server's tail.
     #[inline(always)]
     pub fn update_tail(&self) {
         if let Some(tail) = self.ring.index(SERVER_TAIL) {
@@ -172,25 +172,26 @@ impl ClientRing {
         }
     }
 
-    /// Shows the program this tail.
+    /// Sets the program's tail.
     #[inline(always)]
     pub fn show_tail(&self, tail: usize) {
         self.ring.state(CLIENT_TAIL).store(tail as u32, Relaxed);
         self.ring.word(TAIL).store(tail as u32, Relaxed);
     }
 
-    /// Returns whether tail is past cur, so that poll(2) returns.
+    /// Returns whether the tail has moved past cur, so that poll(2) returns.
     pub fn is_ready(&self) -> bool {
         self.ring.word(CUR).load(Relaxed) as usize != self.tail()
     }
 
-    /// Returns whether the server wants a token for a moved head, and clears the request.
+    /// Returns whether the server wants a token because the head moved, and clears the request.
     #[inline(always)]
     pub fn must_notify(&self) -> bool {
         self.ring.must_wake_server()
     }
 
-    /// Asks the server for a token when tail moves, unless one was sent already. Look at tail once more after this.
+    /// Asks the server for a token when the tail moves, unless one was already sent. The caller must then check the
+    /// tail once more.
     pub fn arm(&self) {
         if !self.has_token() {
             self.ring.state(CLIENT_WAITS).store(ARMED, SeqCst);
@@ -198,12 +199,12 @@ impl ClientRing {
         }
     }
 
-    /// Returns whether a token was sent and not [forgotten](ClientRing::forget_token).
+    /// Returns whether a token was sent that was not yet [cleared](ClientRing::forget_token).
     pub fn has_token(&self) -> bool {
         self.ring.state(CLIENT_WAITS).load(Acquire) == TOKEN_SENT
     }
 
-    /// Returns whether the server's tail is past the program's cur.
+    /// Returns whether the server's tail has moved past the program's cur.
     pub fn has_news(&self) -> bool {
         self.ring.index(SERVER_TAIL).is_some_and(|tail| tail != self.ring.word(CUR).load(Relaxed) as usize)
     }

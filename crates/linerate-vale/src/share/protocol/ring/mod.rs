@@ -1,25 +1,23 @@
 //! A ring in shared memory, from both ends.
 //!
-//! It has netmap's form (`struct netmap_ring`, netmap(4)): head, cur, tail, slots of 16 bytes. The program may write
-//! all of that, `sem` included. The state that client and server exchange is in front of it, and changes only in a
-//! sync. It has the form of netmap's CSB (`struct nm_csb_atok`, `struct nm_csb_ktoa`), with a cache line for each
-//! direction:
+//! It has netmap's layout (`struct netmap_ring`, netmap(4)): head, cur, tail, 16-byte slots. The program may write all
+//! of that, including `sem`. The state that client and server exchange is stored before it, and changes only in a sync.
+//! Its layout is that of netmap's CSB (`struct nm_csb_atok`, `struct nm_csb_ktoa`), with one cache line per direction:
 //!
 //! ```text
-//!     client:    head        up to where it has released slots
-//!                tail        the tail that its last sync has shown the program
+//!     client:    head        the client has released the slots before it
+//!                tail        the tail that the program saw at the last sync
 //!                lock        held by the thread that syncs
-//!                waits       whether a token is wanted, or sent
-//!     server:    hwtail      up to where slots are the client's
-//!                kick        whether the server wants a token when head has moved
-//!                full        packets without room in a receive ring, and too long ones
+//!                waits       whether a token is wanted, or was sent
+//!     server:    hwtail      the slots before it belong to the client
+//!                kick        whether the server wants a token when the head moves
+//!                full        packets that did not fit into a receive ring, and packets that were too long
 //! ```
 //!
-//! All of a ring's state is in the ring, so that any process that has the memory can continue where another one
-//! stopped.
+//! All state of a ring is in the ring, so any process that maps the memory can continue where another one stopped.
 //!
-//! Neither end trusts the other: an index must be in the ring, and a slot's buffer and length inside the memory. Both
-//! are read once.
+//! Neither end trusts the other. Each index must be inside the ring, and a slot's buffer and length inside the memory.
+//! Both are read only once.
 #![allow(unsafe_code)]
 
 mod client;
@@ -54,11 +52,11 @@ pub const SLOTS: usize = 256;
 /// Bytes of a slot: `struct netmap_slot`.
 pub const SLOT: usize = 16;
 
-/// Bytes in front of `struct netmap_ring`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`, a cache line each.
+/// Bytes before `struct netmap_ring`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`, a cache line each.
 pub const STATE: usize = 128;
 const CLIENT_HEAD: usize = 0;
 const CLIENT_WAITS: usize = 8;
-/// Packets that found no room in a shadow.
+/// Packets that did not fit into a shadow.
 const CLIENT_LOST: usize = 12;
 const CLIENT_TAIL: usize = 16;
 const CLIENT_LOCK: usize = 20;
@@ -68,22 +66,22 @@ const SERVER_WAITS: usize = 64 + 8;
 const SERVER_SHADOW: usize = 64 + 12;
 /// Offset of the ring of a zero-copy monitor, in units of 64 bytes; 0: none.
 const SERVER_MONITOR: usize = 64 + 16;
-/// Packets that a receive ring had no room for, and packets that were too long for its port.
+/// Packets that did not fit into a receive ring, and packets that were too long for its port.
 const SERVER_FULL: usize = 64 + 20;
 const SERVER_TOO_LONG: usize = 64 + 24;
-/// 1 in the rings of a pipe's end while a client has the other end open.
+/// 1 in the rings of a pipe's end while a client has opened the other end.
 const SERVER_OTHER_END: usize = 64 + 28;
 
 // Values of `CLIENT_WAITS`.
-/// The client wants a token when tail moves.
+/// The client wants a token when the tail moves.
 const ARMED: u32 = 1;
-/// A token was sent, and is not read yet.
+/// A token was sent and has not been read yet.
 const TOKEN_SENT: u32 = 2;
 
-/// How long a thread waits for another thread's sync of the same ring. After that the other thread counts as stopped or
-/// dead.
+/// How long a thread waits for another thread to finish its sync of the same ring. After that, the other thread is
+/// considered stopped or dead.
 const SYNC_TIME: Duration = if cfg!(test) { TEST_TIME } else { Duration::from_millis(100) };
-/// In tests, where a thread may have no processor for long.
+/// Tests use a longer time, because a thread may not be scheduled for long.
 const TEST_TIME: Duration = if cfg!(miri) { Duration::from_secs(3600) } else { Duration::from_secs(1) };
 
 /// `NS_BUF_CHANGED`, `NS_FORWARD`, `NS_NO_LEARN`, `NS_INDIRECT`, `NS_MOREFRAG`, `NS_TXMON`.
@@ -93,24 +91,23 @@ pub const NS_NO_LEARN: u16 = 8;
 pub const NS_INDIRECT: u16 = 0x10;
 pub const NS_MOREFRAG: u16 = 0x20;
 pub const NS_TXMON: u16 = 0x40;
-/// Field of a ring: the bits of a slot's last word that hold an offset (`offset_mask`; `buf_align` is the field behind
-/// it).
+/// Field of a ring: the bits of a slot's last word that hold an offset (`offset_mask`; the next field is `buf_align`).
 pub const OFFSET_MASK: usize = 56;
 /// The most slots of a packet (`NETMAP_MAX_FRAGS`).
 pub const MAX_FRAGS: usize = 64;
 
-/// Where a ring is.
+/// The location of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAt {
-    /// Offset in the memory, in bytes. The [`STATE`] bytes in front belong to the ring as well.
+    /// Offset in the memory, in bytes. The [`STATE`] bytes before it also belong to the ring.
     pub at: usize,
     /// Number of slots.
     pub slots: usize,
-    /// Offset of the zone for packets outside all buffers (`NS_INDIRECT`), 65,536 bytes for each slot; 0: none.
+    /// Offset of the zone for packets outside all buffers (`NS_INDIRECT`), 65,536 bytes per slot; 0: none.
     pub zone: usize,
 }
 
-/// Bytes of a zone for each slot.
+/// Bytes of a zone per slot.
 pub const ZONE: usize = 65_536;
 
 /// A copy of a slot.
@@ -127,12 +124,13 @@ impl Slot {
     }
 }
 
-/// A ring that was checked to be inside its memory.
+/// A ring that was validated to be inside its memory.
 #[derive(Clone)]
 pub struct SharedRing {
     pub memory: Arc<SharedMapping>,
     pub place: RingAt,
-    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets begin where buffers do.
+    /// The bits of a slot's last word that hold the packet's offset in its buffer; 0: packets start at their buffer's
+    /// first byte.
     pub offset_mask: u64,
 }
 
@@ -167,14 +165,14 @@ impl SharedRing {
         self.memory.mapping.word(self.place.at - STATE + field)
     }
 
-    /// Returns the two words of a slot: buffer, length and flags; and the pointer.
+    /// Returns the two words of a slot: first the buffer, length and flags, then the pointer.
     #[inline(always)]
     fn words(&self, number: usize) -> &[AtomicU64] {
-        // SAFETY: memory that another process can write is never lent as a slice.
+        // SAFETY: no slice to this memory exists, because another process can write it.
         unsafe { self.memory.mapping.words(self.place.at + SLOTS + number * SLOT, 2) }
     }
 
-    /// Records when the ring was synced last, in seconds and microseconds.
+    /// Stores the time of the last sync, in seconds and microseconds.
     #[inline(always)]
     pub fn set_time(&self, now: Duration) {
         // SAFETY: as in `words`.
@@ -208,8 +206,8 @@ impl SharedRing {
         self.words(number)[1].load(Relaxed)
     }
 
-    /// As the server: tells the client when the packet in these slots came, in nanoseconds since 1970. The pointer of a received
-    /// slot has no other use where packets begin where buffers do.
+    /// Stores when the packet in these slots arrived, in nanoseconds since 1970. Called by the server. Without an
+    /// offset mask, the pointer of a received slot has no other use.
     #[inline(always)]
     pub fn set_time_of(&self, first: usize, nanoseconds: u64) {
         if self.offset_mask == 0 {
@@ -217,7 +215,7 @@ impl SharedRing {
         }
     }
 
-    /// Returns the offset of a slot's packet in its buffer. It is not validated: it may be beyond the buffer.
+    /// Returns the offset of a slot's packet in its buffer. It is not validated and may be outside the buffer.
     #[inline(always)]
     pub fn offset(&self, number: usize) -> usize {
         if self.offset_mask == 0 { 0 } else { (self.pointer(number) & self.offset_mask) as usize }
@@ -234,7 +232,7 @@ impl SharedRing {
         if slot + 1 >= self.place.slots { 0 } else { slot + 1 }
     }
 
-    /// Returns the slot `count` slots behind `slot`; `count` is at most the ring's size.
+    /// Returns the slot that is `count` after `slot`; `count` is at most the ring's size.
     #[inline(always)]
     pub fn ahead(&self, slot: usize, count: usize) -> usize {
         let slot = slot + count;
@@ -250,7 +248,7 @@ impl SharedRing {
         if to >= from { to - from } else { to + self.place.slots - from }
     }
 
-    /// Returns where a slot's bytes are and their number; `None` if they are not inside a buffer.
+    /// Returns the location and length of a slot's bytes; `None` if they are not inside a buffer.
     #[inline(always)]
     pub fn bytes(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
         let (at, offset) = (self.memory.buffer(slot.buffer)?, self.offset(number));
@@ -258,7 +256,7 @@ impl SharedRing {
         (end <= self.memory.buffers.size).then_some((at + offset, slot.len.into()))
     }
 
-    /// Returns where the buffers of the slots in front of `end` are.
+    /// Returns the locations of the buffers of the slots before `end`.
     #[inline(always)]
     fn buffers(&self, from: usize, end: usize) -> impl Iterator<Item = usize> {
         let mut slot = from;
@@ -269,8 +267,8 @@ impl SharedRing {
         })
     }
 
-    /// Prefetches the slots from `from` to in front of `end`, at most `count`, and then their buffers' first lines, by
-    /// [`Mapping::prefetch`] or [`Mapping::prefetch_write`].
+    /// Prefetches the slots from `from` to `end`, at most `count`, and then the first cache line of their buffers.
+    /// `line` is [`Mapping::prefetch`] or [`Mapping::prefetch_write`].
     #[inline(always)]
     pub fn prefetch(&self, from: usize, end: usize, count: usize, line: impl Fn(&Mapping, usize)) {
         let mapping = &self.memory.mapping;
@@ -278,18 +276,19 @@ impl SharedRing {
         self.buffers(from, end).take(count).for_each(|at| line(mapping, at));
     }
 
-    /// Returns where the cache lines of `count` slots are.
+    /// Returns the locations of the cache lines of `count` slots.
     #[inline(always)]
     fn lines(&self, from: usize, count: usize) -> impl Iterator<Item = usize> {
         (0..count).step_by(64 / SLOT).map(move |n| self.place.at + SLOTS + self.ahead(from, n) * SLOT)
     }
 
-    /// Returns where a slot's part of the zone is (`NS_INDIRECT`).
+    /// Returns the location of a slot's part of the zone (`NS_INDIRECT`).
     pub fn zone(&self, number: usize) -> Option<usize> {
         (self.place.zone != 0).then(|| self.place.zone + number * ZONE)
     }
 
-    /// As [`bytes`](SharedRing::bytes), also for a packet that the client has copied into the slot's zone (`NS_INDIRECT`).
+    /// As [`bytes`](SharedRing::bytes), but also for a packet that the client copied into the slot's zone
+    /// (`NS_INDIRECT`).
     #[inline(always)]
     fn bytes_or_zone(&self, number: usize, slot: Slot) -> Option<(usize, usize)> {
         match slot.flags & NS_INDIRECT {
@@ -298,20 +297,20 @@ impl SharedRing {
         }
     }
 
-    /// As the server: asks the client for a token when head moves. Look at head once more after this.
+    /// Asks the client for a token when the head moves. Called by the server, which must then check the head once more.
     pub fn arm_server(&self) {
         self.state(SERVER_WAITS).store(1, SeqCst);
         full_fence();
     }
 
-    /// As the client: returns whether the server wants a token, and clears the request.
+    /// Returns whether the server wants a token, and clears the request. Called by the client.
     #[inline(always)]
     fn must_wake_server(&self) -> bool {
         full_fence();
         self.state(SERVER_WAITS).load(Relaxed) != 0 && self.state(SERVER_WAITS).swap(0, SeqCst) != 0
     }
 
-    /// As the server: returns whether the client wants a token, and records that it is sent.
+    /// Returns whether the client wants a token, and records that it is sent. Called by the server.
     #[inline(always)]
     pub fn must_wake_client(&self) -> bool {
         full_fence();
@@ -319,8 +318,8 @@ impl SharedRing {
         waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
     }
 
-    /// As the server: returns whether the ring has slots for the client, which waits for a token; records that it is
-    /// sent.
+    /// Returns whether the ring has slots for the client and the client waits for a token; records that the token is
+    /// sent. Called by the server.
     #[inline(always)]
     pub fn must_notify_client(&self) -> bool {
         self.published() != self.released() && self.must_wake_client()
@@ -333,7 +332,7 @@ impl SharedRing {
         self.state(CLIENT_WAITS).load(Relaxed) == ARMED
     }
 
-    /// Returns the version of the pipe's shadow.
+    /// Returns the version of the shadow of the pipe that this ring sends into; 0: none.
     #[inline(always)]
     pub fn shadow(&self) -> u32 {
         self.state(SERVER_SHADOW).load(Acquire)
@@ -343,7 +342,7 @@ impl SharedRing {
         self.state(SERVER_SHADOW).store(shadow, Release);
     }
 
-    /// Returns the number of packets that found no room, modulo 2^32.
+    /// Returns the number of packets that did not fit into the shadow, modulo 2^32.
     pub fn lost(&self) -> u32 {
         self.state(CLIENT_LOST).load(Relaxed)
     }
@@ -352,26 +351,26 @@ impl SharedRing {
         self.state(CLIENT_LOST).fetch_add(1, Relaxed);
     }
 
-    /// As the client: returns the number of packets that the ring had no room for, and of those that were too long for
-    /// its port, each modulo 2^32.
+    /// Returns the number of packets that did not fit into the ring, and of those that were too long for its port. Both
+    /// are modulo 2^32. Called by the client.
     #[inline(always)]
     pub fn dropped(&self) -> [u32; 2] {
         [SERVER_FULL, SERVER_TOO_LONG].map(|field| self.state(field).load(Relaxed))
     }
 
-    /// As the server: adds to these numbers.
+    /// Adds to the numbers that [`dropped`](SharedRing::dropped) returns. Called by the server.
     #[cold]
     pub fn add_dropped(&self, full: u64, too_long: u64) {
         self.state(SERVER_FULL).fetch_add(full as u32, Relaxed);
         self.state(SERVER_TOO_LONG).fetch_add(too_long as u32, Relaxed);
     }
 
-    /// As a client with an end of a pipe: returns whether a client has the other end open.
+    /// Returns whether a client has opened the pipe's other end. Called by the client.
     pub fn is_other_end_open(&self) -> bool {
         self.state(SERVER_OTHER_END).load(Relaxed) != 0
     }
 
-    /// As the server: tells the clients of an end whether the pipe's other end is open.
+    /// Stores for the clients of one end whether the pipe's other end is open. Called by the server.
     pub fn set_other_end_open(&self, is_open: bool) {
         self.state(SERVER_OTHER_END).store(is_open.into(), Relaxed);
     }
@@ -398,20 +397,20 @@ impl SharedRing {
         self.state(SERVER_MONITOR).store(monitor.map_or(0, |ring| (ring.place.at / 64) as u32), Release);
     }
 
-    /// Returns up to where the client has released slots of a receive ring.
+    /// Returns the client's head: it has released the slots of a receive ring before it.
     #[inline(always)]
     pub fn released(&self) -> usize {
         self.index(CLIENT_HEAD).unwrap_or(0)
     }
 
-    /// Returns up to where slots are the client's.
+    /// Returns the server's tail: the slots before it belong to the client.
     #[inline(always)]
     pub fn published(&self) -> usize {
         self.index(SERVER_TAIL).unwrap_or(0)
     }
 
-    /// Publishes the whole packets of a receive ring in front of `head`; behind the last one may be the beginning of
-    /// another. A packet that fills the ring alone is published in parts: it could not pass otherwise.
+    /// Publishes the whole packets of a receive ring before `head`, which may be followed by the beginning of another
+    /// packet. A packet that fills the whole ring is published in parts, because otherwise it could never pass.
     #[inline(always)]
     pub fn publish_packets(&self, head: usize) {
         let mut complete = self.published();
@@ -426,13 +425,13 @@ impl SharedRing {
             .store(if is_full && complete == self.published() { head } else { complete } as u32, Release);
     }
 
-    /// Frees the slots of a transmit ring in front of this one for the client.
+    /// Returns the slots of a transmit ring before `slot` to the client.
     #[inline(always)]
     fn free_up_to(&self, slot: usize) {
         self.state(SERVER_TAIL).store(self.previous(slot) as u32, Release);
     }
 
-    /// Returns an index that the other end has written; `None` if it is outside the ring.
+    /// Returns an index that the other end wrote; `None` if it is outside the ring.
     #[inline(always)]
     fn index(&self, field: usize) -> Option<usize> {
         let index = self.state(field).load(Acquire) as usize;

@@ -1,4 +1,4 @@
-//! The server's ends of a client's rings.
+//! The server's end of a client's rings.
 
 use std::sync::atomic::Ordering::Release;
 
@@ -6,36 +6,36 @@ use linerate_core::memory::Mapping;
 
 use super::{CLIENT_HEAD, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG, SERVER_TAIL, SharedRing, Slot};
 
-/// The server's end of a client's transmit ring: takes packets out.
+/// The server's end of a client's transmit ring, from which it takes packets.
 pub struct ServerTxRing {
     pub ring: SharedRing,
     pub(super) cur: usize,
-    /// The client's head, as it was read last.
+    /// The client's head when it was last read.
     head: usize,
     /// Offset and length of each part of the packet at the front.
     pub parts: Vec<(usize, usize)>,
 }
 
-/// The server's end of a client's receive ring: puts packets in.
+/// The server's end of a client's receive ring, into which it puts packets.
 pub struct ServerRxRing {
     pub ring: SharedRing,
     tail: usize,
-    /// The client's head, as it was read last.
+    /// The client's head when it was last read.
     head: usize,
 }
 
-/// The front of a transmit ring.
+/// What is at the front of a transmit ring.
 pub enum Front {
-    /// Nothing, or a packet whose end is missing.
+    /// No slots, or an incomplete packet.
     None,
     /// A packet of `len` bytes, in `parts`, with the flags of its first slot.
     Packet { len: usize, flags: u16 },
-    /// Slots that are no valid packet.
+    /// Slots that do not form a valid packet.
     Invalid { slots: usize },
 }
 
 impl ServerTxRing {
-    /// Takes over a new client's ring, and frees all of its slots.
+    /// Takes over a new client's ring, and frees all its slots.
     pub fn new(ring: SharedRing) -> ServerTxRing {
         let cur = ring.index(CLIENT_HEAD).unwrap_or(0);
         let consumer = ServerTxRing { ring, cur, head: cur, parts: Vec::with_capacity(MAX_FRAGS) };
@@ -43,8 +43,8 @@ impl ServerTxRing {
         consumer
     }
 
-    /// Returns the client's head, or an earlier value of it; `None` if the ring is empty. The head is in a cache line
-    /// that the client writes, and is read only if no slot is left in front of its last value.
+    /// Returns the client's head, or an older value of it; `None` if the ring is empty. The client writes the head's
+    /// cache line, so it is reread only once the ring is empty up to the last value.
     #[inline(always)]
     fn head(&mut self) -> Option<usize> {
         if self.cur == self.head {
@@ -61,8 +61,8 @@ impl ServerTxRing {
         }
     }
 
-    /// Copies the packet at the front to the beginning of `target` and advances past it, if it is in one buffer and not
-    /// empty, and `target` has room for it. Returns its length and its slot's flags.
+    /// Copies the packet at the front into `target` and advances past it. Returns its length and its slot's flags.
+    /// Returns `None` if the packet is empty, is not in a single buffer, or does not fit into `target`.
     #[inline(always)]
     pub fn take_short(&mut self, target: &mut [u8]) -> Option<(usize, u16)> {
         self.head()?;
@@ -100,7 +100,7 @@ impl ServerTxRing {
             }
             at = self.ring.next(at);
             if at == head {
-                // The end of a packet that fills the ring can never come.
+                // A packet that fills the whole ring can never be completed.
                 return if count + 1 < self.ring.place.slots { Front::None } else { Front::Invalid { slots: count } };
             }
         }
@@ -116,13 +116,13 @@ impl ServerTxRing {
         self.cur = self.ring.ahead(self.cur, slots);
     }
 
-    /// Publishes that the slots in front are free.
+    /// Publishes that the slots before `cur` are free.
     #[inline(always)]
     pub fn publish_tail(&self) {
         self.ring.free_up_to(self.cur);
     }
 
-    /// Returns whether at most half of the ring is still to be taken out, as of the last read of head.
+    /// Returns whether at most half of the ring still holds packets, as of the last read of the head.
     #[inline(always)]
     pub fn is_half_free(&self) -> bool {
         self.ring.distance(self.cur, self.head) <= self.ring.place.slots / 2
@@ -130,7 +130,7 @@ impl ServerTxRing {
 }
 
 impl ServerRxRing {
-    /// Continues where the ring is.
+    /// Continues at the ring's published tail.
     pub fn new(ring: SharedRing) -> ServerRxRing {
         let tail = ring.index(SERVER_TAIL).unwrap_or(0);
         let head = ring.index(CLIENT_HEAD).unwrap_or(ring.next(tail));
@@ -143,14 +143,14 @@ impl ServerRxRing {
         self.ring.index(CLIENT_HEAD).map_or(0, |head| self.free_behind(head))
     }
 
-    /// Returns the number of free slots if the client has released those in front of `head`.
+    /// Returns the number of free slots if the client has released the slots before `head`.
     #[inline(always)]
     fn free_behind(&self, head: usize) -> usize {
         self.ring.place.slots - 1 - self.ring.distance(head, self.tail)
     }
 
-    /// Returns whether `count` slots are free. The client's head, in a cache line that the client writes, is read only
-    /// where the last value does not suffice.
+    /// Returns whether `count` slots are free. The client writes the head's cache line, so the head is reread only if
+    /// its last value does not suffice.
     #[inline(always)]
     pub fn has_room(&mut self, count: usize) -> bool {
         self.free_behind(self.head) >= count || {
@@ -159,8 +159,8 @@ impl ServerRxRing {
         }
     }
 
-    /// Copies a packet into the next slot, if its buffer begins at its first byte and has room for the packet. Returns
-    /// false if the caller must put it by the general way (`recipient::put`).
+    /// Copies a packet into the next slot, if packets start at their buffer's first byte and this one fits. On false,
+    /// the caller must use the general path (`recipient::put`).
     #[inline(always)]
     pub fn put_short(&mut self, bytes: &[u8]) -> bool {
         let memory = &self.ring.memory;
@@ -184,7 +184,7 @@ impl ServerRxRing {
         }
     }
 
-    /// Returns the client's head, as it was read last.
+    /// Returns the client's head when it was last read.
     pub fn head(&self) -> usize {
         self.head
     }
@@ -206,7 +206,7 @@ impl ServerRxRing {
         self.publish_all_but(0);
     }
 
-    /// Publishes the filled slots but the last `beginning`, which are the beginning of a packet.
+    /// Publishes the filled slots except the last `beginning`, which are the start of an incomplete packet.
     #[inline(always)]
     pub fn publish_all_but(&self, beginning: usize) {
         let tail = self.ring.ahead(self.tail, self.ring.place.slots - beginning);

@@ -6,7 +6,7 @@ use super::*;
 use crate::share::protocol::layout::{Objects, Offsets, Plan, RingCounts};
 use crate::share::server::netmap_memory::NetmapMemory;
 
-/// Makes memory with a port that has one ring of `slots` slots in each direction, and `left` buffers outside rings.
+/// Creates memory with a port that has one ring of `slots` slots in each direction, and `left` buffers outside rings.
 pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [SharedRing; 2]) {
     let mut plan = Plan::default();
     plan.ports.count = 1;
@@ -123,7 +123,7 @@ fn client(ring: &SharedRing) -> ClientRing {
 fn an_invalid_head_or_cur_is_set_back() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
     let client = client(&ring);
-    // Slot 4 is the tail: head may reach it. Slots 3 and 2 are behind it.
+    // Slot 4 is the tail, which the head may reach but not pass: slots 3 and 2 are beyond it.
     for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
         client.set(head, cur);
         assert_eq!(client.wanted_head(), head as usize);
@@ -163,7 +163,7 @@ fn an_index_outside_the_ring_is_ignored() {
     assert!(!client.is_ready());
     client.set(7, 6);
     assert!(client.is_ready());
-    // Its first head must be an index as well.
+    // The first head must be a valid index too.
     ring.state(CLIENT_HEAD).store(8, Relaxed);
     assert_eq!(ClientRing::begin(ring.clone()).head(), 0);
     ring.state(CLIENT_TAIL).store(9, Relaxed);
@@ -201,7 +201,7 @@ fn packets_of_a_transmit_ring_are_whole() {
     consumer.advance(3);
     consumer.publish_tail();
     assert_eq!(ring.state(SERVER_TAIL).load(Relaxed), 2);
-    // Only a ring that is full of the beginning of one packet is given up.
+    // A packet is given up only if its beginning fills the ring.
     (0..8).for_each(|slot| set(slot, 10, NS_MOREFRAG));
     for (head, expected) in [(1, ('-', 0)), (2, ('n', 7))] {
         ring.state(CLIENT_HEAD).store(head, Relaxed);
@@ -240,7 +240,7 @@ fn a_receive_ring_is_filled_up_to_the_client_s_head() {
     producer.publish_all_but(2);
     assert_eq!((producer.tail(), ring.state(SERVER_TAIL).load(Relaxed)), (1, 7));
     assert_eq!(ServerRxRing::new(ring.clone()).tail(), 7, "it goes on where the ring is");
-    // An invalid index: nothing is free, and a ring begins at 0.
+    // An invalid index: no slot is free, and a ring starts at 0.
     ring.state(CLIENT_HEAD).store(8, Relaxed);
     ring.state(SERVER_TAIL).store(8, Relaxed);
     assert_eq!((producer.free(), ServerRxRing::new(ring.clone()).tail()), (0, 0));
@@ -278,7 +278,7 @@ fn short_packets_are_taken_up_to_the_first_other_one() {
     }
     ring.set_slot(2, Slot { buffer: u32::MAX, len: 60, flags: 0 });
     assert_eq!((take(&mut consumer), consumer.cur), (None, 2));
-    // The rest of a chain comes later.
+    // The rest of a chain arrives later.
     let buffer = ring.slot(3).buffer;
     ring.set_slot(2, Slot { buffer, len: 60, flags: NS_MOREFRAG });
     assert!(take(&mut consumer).is_none() && matches!(consumer.front(), Front::None));
@@ -300,7 +300,7 @@ fn short_packets_are_put_where_there_is_room() {
     ring.memory.mapping.read(ring.memory.buffer(second.buffer).unwrap(), &mut bytes);
     assert_eq!((second.len, bytes), (2048, [8; 60]));
     assert_eq!([0; 6].map(|_| producer.put_short(&[1])), [true, true, true, true, true, false]);
-    // The client's head is read again, and not used if it is invalid.
+    // The client's head is reread, but not used if it is invalid.
     ring.state(CLIENT_HEAD).store(1, Relaxed);
     assert_eq!([0; 2].map(|_| producer.put_short(&[2])), [true, false]);
     ring.state(CLIENT_HEAD).store(8, Relaxed);
@@ -330,7 +330,7 @@ fn an_end_that_sleeps_is_woken_once() {
     ring.arm_server();
     assert!(!ring.must_wake_client());
     assert!(client.must_notify() && !client.must_notify());
-    // An invalid value is no request.
+    // An invalid value is not a request.
     ring.state(CLIENT_WAITS).store(77, Relaxed);
     assert!(!ring.must_wake_client() && !client.has_token());
 }
@@ -341,7 +341,7 @@ fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
     const ROUNDS: u32 = if cfg!(miri) { 50 } else { 1000 };
     let (client, count) = (client(&ring), std::cell::UnsafeCell::new(0));
     struct Count(std::cell::UnsafeCell<u32>);
-    // SAFETY: the count is changed only in a turn.
+    // SAFETY: the count is changed only during a turn.
     unsafe impl Sync for Count {}
     let count = Count(count);
     std::thread::scope(|scope| {
@@ -358,12 +358,12 @@ fn threads_take_turns_and_one_that_has_died_loses_its_turn() {
     });
     assert_eq!(count.0.into_inner(), 4 * ROUNDS);
     if cfg!(miri) {
-        return; // nothing dies there
+        return; // nothing is killed in this build
     }
-    // A process that was killed in its turn.
+    // A process that was killed during its turn.
     std::mem::forget(client.turn());
     assert!(client.turn().is_some());
-    // A thread that was stopped, and continues after another one has taken its turn, ends only its own.
+    // A stopped thread that continues after another has taken over its turn ends only its own turn.
     let stopped = client.turn().unwrap();
     let after = client.turn().unwrap();
     drop(stopped);
