@@ -1,10 +1,10 @@
-//! The formats of the capture files that are written, with times in nanoseconds.
+//! The capture formats for writing, with nanosecond timestamps.
 
 use std::path::Path;
 
 use super::{ETHERNET, SECOND};
 
-/// The most bytes of a frame that a capture has: libpcap's `MAXIMUM_SNAPLEN`.
+/// The maximum length of a frame in a capture: libpcap's `MAXIMUM_SNAPLEN`.
 pub const SNAPLEN: u32 = 256 << 10;
 
 /// A format of capture files.
@@ -12,28 +12,28 @@ pub const SNAPLEN: u32 = 256 << 10;
 pub enum Format {
     /// draft-ietf-opsawg-pcap.
     Pcap,
-    /// draft-ietf-opsawg-pcapng: interfaces have names, and counts of what was dropped.
+    /// draft-ietf-opsawg-pcapng: interfaces have names and drop counts.
     Pcapng,
 }
 
-/// The counts of an interface since the capture began, for the file's statistics.
+/// An interface's counts since the capture began, for the file's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The first and the last time of the capture, in nanoseconds since 1970.
     pub times: [u64; 2],
     /// Packets that the interface received (`isb_ifrecv`).
     pub received: u64,
-    /// Packets that the interface dropped, if that is known (`isb_ifdrop`).
+    /// Packets that the interface dropped, if known (`isb_ifdrop`).
     pub dropped_by_port: Option<u64>,
     /// Packets that a filter accepted (`isb_filteraccept`).
     pub accepted: u64,
     /// Packets that the capturing program dropped itself (`isb_osdrop`).
     pub dropped: u64,
-    /// Packets in the file, or files (`isb_usrdeliv`).
+    /// Packets in the file or files (`isb_usrdeliv`).
     pub written: u64,
 }
 
-/// A record among those that a [`Format`] has appended.
+/// A record appended by a [`Format`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
     /// The record's length in bytes.
@@ -42,9 +42,9 @@ pub struct Found<'a> {
     pub interface: u32,
     /// When the frame passed, in nanoseconds since 1970.
     pub nanoseconds: u64,
-    /// The frame, as far as the record has it.
+    /// The frame's bytes in the record.
     pub frame: &'a [u8],
-    /// The frame's bytes before it was cut to the snap length.
+    /// The frame's length before it was cut to the snap length.
     pub original: usize,
 }
 
@@ -55,16 +55,16 @@ const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
 impl Format {
-    /// Returns the format that a file's name stands for: pcapng if it ends with `.pcapng` or `.ntar`, otherwise pcap. An
-    /// ending `.zst` is not looked at.
+    /// Returns the format for a file name: pcapng if it ends with `.pcapng` or `.ntar`, otherwise pcap. A trailing
+    /// `.zst` is ignored.
     pub fn of(path: &Path) -> Format {
         let is = |path: &Path, ending: &str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
         let plain = if is(path, "zst") { path.with_extension("") } else { path.to_path_buf() };
         if is(&plain, "pcapng") || is(&plain, "ntar") { Format::Pcapng } else { Format::Pcap }
     }
 
-    /// Appends a file's beginning: the most bytes of a frame that it has, and the names of its interfaces. A pcap file has one
-    /// interface, without a name.
+    /// Appends a file's header, with the maximum length of its frames and the names of its interfaces. A pcap file has
+    /// one interface, without a name.
     pub fn begin(self, bytes: &mut Vec<u8>, snaplen: u32, interfaces: &[&str]) {
         match self {
             Format::Pcap => {
@@ -93,7 +93,7 @@ impl Format {
         }
     }
 
-    /// The last time that a record may have, in nanoseconds since 1970: a later one is this.
+    /// Returns the latest time that a record can have, in nanoseconds since 1970; later times are clamped to it.
     pub const fn latest(self) -> u64 {
         match self {
             Format::Pcap => u32::MAX as u64 * SECOND + SECOND - 1,
@@ -101,7 +101,7 @@ impl Format {
         }
     }
 
-    /// Appends the first `snaplen` bytes of a frame that passed the interface with this number at `nanoseconds` since 1970.
+    /// Appends the first `snaplen` bytes of a frame that passed this interface at `nanoseconds` since 1970.
     #[inline]
     pub fn append(self, bytes: &mut Vec<u8>, interface: u32, nanoseconds: u64, frame: &[u8], snaplen: usize) {
         let kept = &frame[..frame.len().min(snaplen)];
@@ -123,8 +123,8 @@ impl Format {
         }
     }
 
-    /// Appends what the file's reader should know at its end about an interface; nothing to a pcap file, which has no room for
-    /// it.
+    /// Appends an interface's statistics at the end of the file. A pcap file has no room for them, so nothing is
+    /// appended.
     pub fn end(self, bytes: &mut Vec<u8>, interface: u32, counts: &Counts) {
         if self == Format::Pcap {
             return;
@@ -151,7 +151,7 @@ impl Format {
         });
     }
 
-    /// Returns the record at the beginning of `bytes`, which [`append`](Format::append) has made, if it is whole.
+    /// Returns the first record of `bytes`, as written by [`append`](Format::append), if it is complete.
     pub fn first(self, bytes: &[u8]) -> Option<Found<'_>> {
         let word = |n: usize| Some(u32::from_le_bytes(*bytes.get(4 * n..)?.first_chunk()?));
         let (len, interface, nanoseconds, header, kept, original) = match self {
@@ -168,7 +168,7 @@ impl Format {
         Some(Found { len: record.len(), interface, nanoseconds, frame, original: original as usize })
     }
 
-    /// Returns the whole records at the beginning of `bytes`, one behind the other.
+    /// Iterates over the complete records at the beginning of `bytes`.
     pub fn records(self, mut bytes: &[u8]) -> impl Iterator<Item = Found<'_>> {
         std::iter::from_fn(move || {
             let found = self.first(bytes)?;
@@ -182,7 +182,7 @@ fn words(bytes: &mut Vec<u8>, words: &[u32]) {
     words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
 }
 
-/// Appends a block of pcapng (section 3.1).
+/// Appends a pcapng block (section 3.1).
 fn block(bytes: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = bytes.len();
     words(bytes, &[kind, 0]);
@@ -192,7 +192,7 @@ fn block(bytes: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     words(bytes, &[len]);
 }
 
-/// Appends an option of a block (section 3.5); one without a value ends them.
+/// Appends an option to a block (section 3.5); code 0 ends the options.
 fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(u16::MAX.into())];
     words(bytes, &[u32::from(code) | (value.len() as u32) << 16]);
@@ -207,7 +207,7 @@ mod tests {
 
     const FORMATS: [Format; 2] = [Format::Pcap, Format::Pcapng];
 
-    /// Appends frames of lengths 0 to 69, of which 64 bytes are kept, and the end.
+    /// Writes frames of lengths 0 to 69 with a snap length of 64, and the end.
     fn written(format: Format) -> (Vec<u8>, usize, usize) {
         let mut bytes = Vec::new();
         format.begin(&mut bytes, 64, &["one", ""]);

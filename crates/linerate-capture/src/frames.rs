@@ -1,4 +1,4 @@
-//! The frames of a capture, whether it is a file or a pipe.
+//! The frames of a capture, from a file or a pipe.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::stream::{self, Stream};
 /// The shortest frame without CRC.
 const SHORTEST: usize = 60;
 
-/// The frames of a capture, once. Those of less than 60 bytes are padded, as a card pads them.
+/// The frames of a capture, once. Frames shorter than 60 bytes are padded, as a card pads them.
 ///
-/// A file is read as it is asked for. A thread reads a pipe, whose writer may be silent: [`next`](Frames::next) never waits
-/// for it.
+/// A file is read on demand. A pipe is read by a thread, since its writer may pause: [`next`](Frames::next) never
+/// blocks.
 ///
 /// ```no_run
 /// # fn main() -> linerate::Result<()> {
@@ -33,19 +33,19 @@ pub struct Frames {
     not_ethernet: Arc<AtomicU64>,
 }
 
-/// The answer of [`Frames::next`].
+/// The result of [`Frames::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A frame.
     Frame {
-        /// The time when it was captured, in nanoseconds since 1970; `None` if the file does not have it.
+        /// The time of capture, in nanoseconds since 1970; `None` if the file has no time for it.
         nanoseconds: Option<u64>,
-        /// Its end is missing: it was longer than the capture's snap length.
+        /// The frame was longer than the capture's snap length, so its end is missing.
         is_snapped: bool,
     },
-    /// No frame yet: a pipe's writer is silent.
+    /// No frame yet: a pipe's writer has paused.
     Nothing,
-    /// No frame any more.
+    /// No more frames.
     End,
 }
 
@@ -58,12 +58,12 @@ impl Frames {
     /// Opens a capture.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is a file without a capture of Ethernet frames.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Frames> {
         Frames::counting(path, Arc::default())
     }
 
-    /// As [`open`](Frames::open); packets that are not Ethernet are added to `not_ethernet`.
+    /// Like [`open`](Frames::open); packets that are not Ethernet are counted in `not_ethernet`.
     pub(super) fn counting(path: &Path, not_ethernet: Arc<AtomicU64>) -> Result<Frames> {
         let source = match Frames::may_wait(path) {
             true => Source::Pipe(Stream::open(path, not_ethernet.clone())?),
@@ -72,7 +72,7 @@ impl Frames {
         Ok(Frames { source, count: 0, not_ethernet })
     }
 
-    /// Returns whether a path is that of a pipe, or of another file whose reader may have to wait. It can be read only once.
+    /// Returns whether a path is a pipe, or another file that can be read only once, and whose reader may have to wait.
     pub fn may_wait(path: &Path) -> bool {
         Stream::is_meant(path)
     }
@@ -80,7 +80,7 @@ impl Frames {
     /// Reads the next frame into `bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the place where the capture is cut or malformed.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position where the capture is truncated or malformed.
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Next> {
         let record = match &mut self.source {
             Source::File(reader) => {
@@ -112,12 +112,12 @@ impl Frames {
         Ok(Next::Frame { nanoseconds: record.nanoseconds, is_snapped })
     }
 
-    /// Returns the count of frames so far.
+    /// Returns the number of frames so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns the count of packets of interfaces that are not Ethernet, which were skipped.
+    /// Returns the number of skipped packets, those of interfaces that are not Ethernet.
     pub fn skipped(&self) -> u64 {
         self.not_ethernet.load(Ordering::Relaxed)
     }

@@ -1,15 +1,17 @@
-//! Capture files: packets as others recorded them, and recordings that others read.
+//! Capture files: reads packets that other programs recorded, and writes recordings that they can read.
 //!
-//! - [`Reader`]: reads pcap and pcapng; `pcapng` is that format's blocks
-//! - [`Frames`]: the frames of a file or a pipe, as a port gives them; [`Speed`]: how fast its times pass
-//! - [`Writer`]: writes both, with times in nanoseconds; [`Format`]: the bytes of their records; [`Output`]: the file that is written
-//! - [`CapturePort`]: a file as a port (`stream`: a pipe), `pcap:FILE`; [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
+//! - [`Reader`]: reads pcap and pcapng; `pcapng` parses the blocks of pcapng
+//! - [`Frames`]: the frames of a file or a pipe, as a port delivers them; [`Speed`]: the replay speed
+//! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
+//!   file
+//! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
+//! - [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
-//! The code is our own, 300 lines, because a stranger's file must neither stop nor mislead a program. pcap-file 2.0 repeats a
-//! malformed packet for ever, and scales times of pcapng wrongly. pcap-parser 0.17 refuses every resolution that is a power of
-//! two, and reads `if_tsoffset` in the wrong byte order.
+//! The parser is our own, because an untrusted file must neither hang nor mislead a program. pcap-file 2.0 repeats a
+//! malformed packet forever, and scales times of pcapng wrongly. pcap-parser 0.17 rejects every resolution that is a
+//! power of two, and reads `if_tsoffset` in the wrong byte order.
 //!
-//! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng, whose sections are cited.
+//! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng; comments cite their sections.
 
 mod format;
 mod frames;
@@ -36,14 +38,14 @@ pub use writer::Writer;
 
 /// `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
-/// Nanoseconds in a second.
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use super::Reader;
 
-    /// Reads a capture file: it ends, and yields no more bytes than it has.
+    /// Reads a capture file: it must end, and yield no more bytes than the file has.
     pub fn capture(data: &[u8]) {
         let Ok(mut reader) = Reader::new(std::io::Cursor::new(data.to_vec()), "fuzzed") else { return };
         let (mut bytes, mut total, mut frames) = (Vec::new(), 0, 0);

@@ -10,10 +10,10 @@ use linerate_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 
-/// The longest wait for the reader of a full pipe.
+/// How long to wait for the reader of a full pipe.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A file and its length, to compare with what another program has made of it.
+/// A file and its length, to detect changes by other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     device: u64,
@@ -22,10 +22,10 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns that of the file at a path.
+    /// Returns the extent of the file at a path.
     ///
     /// # Errors
-    /// Those of stat(2).
+    /// Errors of stat(2).
     pub fn at(path: &Path) -> std::io::Result<Extent> {
         Ok(Extent::of(&path.metadata()?))
     }
@@ -35,36 +35,36 @@ impl Extent {
     }
 }
 
-/// A file that no other recording writes, or a pipe whose reader may stop.
+/// A file that no other recording writes, or a pipe whose reader may stall.
 pub struct Output {
     file: File,
     name: String,
     /// The file has been emptied.
     has_begun: bool,
-    /// Bytes in the file that are of this output.
+    /// The number of bytes that this output has in the file.
     written: u64,
     /// Returns whether a pipe's reader has little time left.
     is_ending: Box<dyn Fn() -> bool + Send>,
 }
 
 impl Output {
-    /// Creates the file, or opens an existing one, which is emptied when the output [begins](Output::begin): a run that fails
-    /// before keeps an older file.
+    /// Creates the file, or opens an existing one, which is emptied when the output [begins](Output::begin). So a run
+    /// that fails earlier preserves an older file.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written, or is being written or read.
     pub fn create(path: &Path) -> Result<Output> {
         let name = path.display().to_string();
         let failed = |why: String| Error::file(&name, why);
-        // A pipe without a reader would otherwise keep the program waiting here.
+        // Without O_NONBLOCK, a pipe without a reader would block the program here.
         let mut options = OpenOptions::new();
-        // Where another program cuts the file, the next bytes follow what is left, and its length shows it.
+        // If another program truncates the file, appended bytes follow the rest, and the length reveals it.
         options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
         let file = options.open(path).map_err(|error| match error.raw_os_error() {
             Some(libc::ENXIO) => failed("no program reads this pipe; start its reader first".to_string()),
             _ => failed(format!("cannot write it: {error}")),
         })?;
-        // A device, as /dev/null, is one file for all programs.
+        // Several programs can write to a device such as /dev/null.
         let is_device = file.metadata().is_ok_and(|file| file.file_type().is_char_device());
         if !is_device && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(failed(
@@ -74,8 +74,8 @@ impl Output {
         Ok(Output { file, name, has_begun: false, written: 0, is_ending: Box::new(|| true) })
     }
 
-    /// Returns this process's standard output, which is not emptied. If it is a pipe, its reader may read nothing for any time
-    /// while `is_ending` returns false, and for a second from then on.
+    /// Returns this process's standard output, which is not emptied. If it is a pipe, its reader may stall for any time
+    /// while `is_ending` returns false, and for a second after that.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it is closed.
@@ -85,22 +85,22 @@ impl Output {
             Ok(file) => File::from(file),
             Err(error) => return Err(Error::file(name, format!("cannot write it: {error}"))),
         };
-        // Opened once more, since other processes may have the descriptor's flags.
+        // Reopened, because other processes may share the descriptor's flags.
         let is_pipe = file.metadata().is_ok_and(|file| file.file_type().is_fifo());
         let own = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/1").ok();
         let file = is_pipe.then(own).flatten().unwrap_or(file);
         Ok(Output { file, name, has_begun: true, written: 0, is_ending: Box::new(is_ending) })
     }
 
-    /// Returns whether it is a file without bytes.
+    /// Returns whether it is an empty regular file.
     pub(super) fn is_empty_file(&self) -> bool {
         self.file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
     }
 
-    /// Empties the file, unless that is done.
+    /// Empties the file, once.
     ///
     /// # Errors
-    /// That of the system.
+    /// Errors of the system.
     pub fn begin(&mut self) -> std::io::Result<()> {
         if !std::mem::replace(&mut self.has_begun, true) && self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
@@ -108,10 +108,10 @@ impl Output {
         Ok(())
     }
 
-    /// Writes all bytes, to the emptied file.
+    /// Writes all bytes, after emptying the file.
     ///
     /// # Errors
-    /// The error that stopped it, and the count of bytes that are written.
+    /// The error that stopped it, and the number of bytes written.
     pub fn write_whole(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
         let mut written = 0;
         while written < bytes.len() {
@@ -125,23 +125,23 @@ impl Output {
         Ok(())
     }
 
-    /// Removes the last bytes from a file, those of a frame that is not whole. A pipe keeps them.
+    /// Removes the last bytes of a file, those of an incomplete frame. A pipe keeps them.
     pub fn cut(&mut self, bytes: usize) {
         let end = self.file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
         if let Some(end) = end.and_then(|end| end.checked_sub(bytes as u64)) {
-            // The failure that the caller has is the one to know.
+            // The caller's error matters more than this one.
             let _ = self.file.set_len(end);
         }
         self.written = self.written.saturating_sub(bytes as u64);
     }
 
-    /// Returns the file as this output has written it; `None` if it is a device or a pipe.
+    /// Returns the extent of the file as this output has written it; `None` for a device or a pipe.
     pub fn extent(&self) -> Option<Extent> {
         let file = self.file.metadata().ok().filter(|file| file.is_file())?;
         Some(Extent { len: self.written, ..Extent::of(&file) })
     }
 
-    /// Returns what is said about a failure, when this many whole frames are in the file: a number, or words.
+    /// Returns the error for a failed write; `frames` is the number of complete frames in the file, or words for it.
     pub fn error(&self, error: &std::io::Error, frames: impl std::fmt::Display) -> Error {
         let why = format!("cannot write it: {error}; it has {frames} whole frames");
         Error::file(&self.name, why)

@@ -12,7 +12,7 @@ pub(super) struct Section {
 /// An interface of a section (section 4.2).
 struct Interface {
     is_ethernet: bool,
-    /// The most bytes of a packet; 0: unlimited.
+    /// The maximum length of a packet in the file; 0: unlimited.
     snap_len: u32,
     /// `if_tsresol`.
     resolution: u8,
@@ -28,25 +28,25 @@ const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// The magic number that shows a section's byte order.
+/// The magic number that reveals a section's byte order.
 const BYTE_ORDER: u32 = 0x1A2B_3C4D;
-/// Type and length in front of a block's body, and the length behind it.
+/// Type and length before a block's body, and the length after it.
 const AROUND: u32 = 12;
-/// The longest block of interfaces and sections, and the most interfaces: far more than any has.
+/// The maximum length of an interface's block and of a packet's options, and the maximum number of interfaces.
 const LONGEST: u32 = 1 << 20;
 const MOST_INTERFACES: usize = 1 << 16;
 
 type Read<T> = std::result::Result<T, End>;
 
 impl Section {
-    /// Reads the file's first section header, behind its type.
+    /// Reads the file's first section header, after its type.
     pub fn begin(source: &mut Source) -> Read<Section> {
         let mut section = Section { is_swapped: false, interfaces: Vec::new() };
         section.restart(source, 0)?;
         Ok(section)
     }
 
-    /// Reads a section header behind its type, which stands at `begin`.
+    /// Reads a section header, after its type, of the block at `begin`.
     fn restart(&mut self, source: &mut Source, begin: u64) -> Read<()> {
         let mut head = [0; 8];
         source.need(&mut head)?;
@@ -71,7 +71,7 @@ impl Section {
         self.end(source, len, begin)
     }
 
-    /// Reads up to the next packet of Ethernet.
+    /// Reads up to the next Ethernet packet.
     pub fn next(&mut self, source: &mut Source, skipped: &mut u64, bytes: &mut Vec<u8>) -> Read<Option<Record>> {
         loop {
             let (begin, mut head) = (source.begin_record(), [0; 4]);
@@ -79,7 +79,7 @@ impl Section {
                 return Ok(None);
             }
             let kind = word(self.is_swapped, &head, 0);
-            // Its type is the same in both byte orders.
+            // The type of a section header is the same in both byte orders.
             if kind == SECTION {
                 self.restart(source, begin)?;
                 continue;
@@ -208,8 +208,8 @@ impl Section {
         Ok(Some(Record { nanoseconds, original_len }))
     }
 
-    /// Reads the rest of a packet's block, of `len` bytes: padding behind `included` bytes, and options. Returns the length of
-    /// the frame check sequence that they tell of (`epb_flags`, section 4.3.1).
+    /// Reads the rest of a packet's block, of `len` bytes: padding after `included` bytes, and options. Returns the
+    /// length of the frame check sequence that the options give (`epb_flags`, section 4.3.1).
     fn crc(&self, source: &mut Source, len: usize, included: u32) -> Read<Option<usize>> {
         let padding = (included.next_multiple_of(4) - included) as usize;
         if !(padding + 8..LONGEST as usize).contains(&len) {
@@ -223,7 +223,7 @@ impl Section {
         Ok(flags.map(|flags| (flags >> 5 & 0xF) as usize).filter(|&crc| crc > 0))
     }
 
-    /// Returns the options' codes and values (section 3.5).
+    /// Iterates over the options' codes and values (section 3.5).
     fn options<'a>(&self, mut options: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
         std::iter::from_fn(move || {
             let (code, len) = (self.half(options.get(..2)?, 0), self.half(options.get(2..4)?, 0));
@@ -233,7 +233,7 @@ impl Section {
         })
     }
 
-    /// Returns whether all options are inside their block: behind those that can be read is nothing, or the end of options.
+    /// Returns whether all options are inside their block: only the end of options may follow the readable ones.
     fn are_whole(&self, options: &[u8]) -> bool {
         let read: usize = self.options(options).map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum();
         options.get(read..).is_some_and(|rest| rest.len() < 4 || self.half(rest, 0) == 0)
@@ -246,8 +246,8 @@ impl Section {
 }
 
 impl Interface {
-    /// Returns the units of a second (section 4.2: a power of 10, or of 2 with the highest bit); `None` if they are more than a
-    /// time can have.
+    /// Returns the units per second (section 4.2: a power of 10, or of 2 if the highest bit is set); `None` on
+    /// overflow.
     fn units(&self) -> Option<u64> {
         let exponent = u32::from(self.resolution & 0x7F);
         match self.resolution & 0x80 {
@@ -256,7 +256,7 @@ impl Interface {
         }
     }
 
-    /// Returns a time in nanoseconds since 1970; `None` if 64 bits have none for it.
+    /// Converts a time to nanoseconds since 1970; `None` if it does not fit 64 bits.
     fn nanoseconds(&self, time: u64) -> Option<u64> {
         let since_offset = u128::from(time) * u128::from(SECOND) / u128::from(self.units()?);
         let offset = i128::from(self.offset.cast_signed()) * i128::from(SECOND);

@@ -1,4 +1,4 @@
-//! A capture file as a port: `pcap:FILE` gives its frames, `pcap:FILE?write` records the packets sent to it.
+//! A capture file as a port: `pcap:FILE` replays its frames, `pcap:FILE?write` records the packets sent to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use super::{Frames, Next, Speed, Writer};
 
 /// A port on a capture file.
 ///
-/// Frames that are read are padded to 60 bytes, as a card pads them. Options of its name: `loop=N` reads the file N times, 0 for
-/// ever; `speed=1x` keeps the file's times, `speed=2x` is twice as fast, and without it frames are given as fast as they are
-/// received. A file that is malformed or cut, or a disk that is full, is an error of
-/// [`Port::link`](linerate_core::port::Port::link) from then on.
+/// Frames shorter than 60 bytes are padded, as a card pads them. Options of its name: `loop=N` reads the file N times
+/// (0: forever); `speed=1x` keeps the file's timing, `speed=2x` is twice as fast. Without a speed, frames are delivered
+/// as fast as they are received. If the file is malformed or truncated, or the disk is full,
+/// [`Port::link`](linerate_core::port::Port::link) fails from then on.
 pub struct CapturePort {
     path: PathBuf,
     /// Taken by the receive queue.
@@ -31,12 +31,12 @@ pub struct CapturePort {
     writer: Option<Writer>,
     is_written: bool,
     failure: Arc<Failure>,
-    /// True once nothing more will be read.
+    /// True once no more frames will be read.
     exhausted: Arc<AtomicBool>,
     defects: Arc<Defects>,
 }
 
-/// Packets that are not in the file, or not whole: the counts of [`CaptureCounts`].
+/// Packets that were not delivered, or only in part: the counts of [`CaptureCounts`].
 #[derive(Default)]
 struct Defects {
     not_ethernet: Arc<AtomicU64>,
@@ -91,8 +91,8 @@ impl CapturePort {
     /// Opens the file of a port's name.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read or written, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), also for more
-    /// than one queue.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read or written;
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), also for more than one queue.
     pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<CapturePort>> {
         for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
             if queues > 1 {
@@ -132,7 +132,7 @@ impl SoftwareDevice for CapturePort {
     fn rx(&mut self, config: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (replay, failure, exhausted) = (self.reader.take(), self.failure.clone(), self.exhausted.clone());
         let (pool, timestamps) = (config.pool.clone(), config.options.timestamps);
-        // A file that is written gives no packets.
+        // A file that is written delivers no packets.
         let sleeps = config.options.interrupts.filter(|_| self.is_written);
         let never = sleeps.map(|_| Waker::new()).transpose()?;
         Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, never }))
@@ -160,21 +160,21 @@ impl SoftwareDevice for CapturePort {
     }
 }
 
-/// A file that is read once or several times, at a speed.
+/// A file that is read once or several times, at a given speed.
 struct Replay {
     path: PathBuf,
     frames: Frames,
-    /// Passes that are left after this one; `None`: without end.
+    /// The number of passes after this one; `None`: endless.
     passes: Option<usize>,
     speed: Option<Speed>,
-    /// The first frame of this pass: when it was given, and its time in the file.
+    /// The first frame of this pass: when it was delivered, and its time in the file.
     begun: Option<(Instant, u64)>,
-    /// The frame that is next, and its time in the file, if it has one; `None` before it was read.
+    /// The next frame's time in the file, if it has one; `None` before it is read.
     next: Option<Option<u64>>,
     bytes: Vec<u8>,
-    /// The frame's end is missing.
+    /// The frame was cut to the snap length.
     is_snapped: bool,
-    /// The last pass is over.
+    /// The last pass has ended.
     is_over: bool,
     defects: Arc<Defects>,
 }
@@ -195,7 +195,7 @@ impl Replay {
         })
     }
 
-    /// Reads the next frame into `bytes` unless it is there, and returns whether it is due.
+    /// Reads the next frame into `bytes` unless it is already there, and returns whether it is due.
     fn is_due(&mut self) -> Result<bool> {
         let time = match self.next {
             Some(time) => time,
@@ -204,7 +204,7 @@ impl Replay {
                 None => return Ok(false),
             },
         };
-        // A frame without a time is due at once.
+        // A frame without a time is due immediately.
         let (Some(speed), Some(time)) = (self.speed, time) else { return Ok(true) };
         let (start, first) = *self.begun.get_or_insert_with(|| (Instant::now(), time));
         // Measured from the first frame, so that errors do not add up.
@@ -212,7 +212,8 @@ impl Replay {
         Ok(start.elapsed() >= due)
     }
 
-    /// Reads the next frame, of the next pass if this one is over. Returns its time; `None` if there is no frame, or none yet.
+    /// Reads the next frame, from the next pass if this one has ended. Returns its time; `None` if there is no frame,
+    /// or not yet.
     fn read(&mut self) -> Result<Option<Option<u64>>> {
         loop {
             match self.frames.next(&mut self.bytes)? {
@@ -243,12 +244,12 @@ impl Replay {
 struct CaptureRx {
     replay: Option<Replay>,
     pool: Arc<Pool>,
-    /// Packets get their times in the file.
+    /// Packets are stamped with their times in the file.
     timestamps: bool,
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
     exhausted: Arc<AtomicBool>,
-    /// A thread sleeps on it while other ports have no packets either.
+    /// Lets a thread sleep while its other ports have no packets either.
     never: Option<Waker>,
 }
 
@@ -270,7 +271,7 @@ impl Receive for CaptureRx {
                 }
                 Ok(false) => break,
                 Err(error) => {
-                    // How many frames are left in the file is not known.
+                    // The number of frames left in the file is unknown.
                     self.failure.note(error);
                     self.replay = None;
                     self.exhausted.store(true, Ordering::Relaxed);
@@ -303,7 +304,7 @@ struct CaptureTx {
     writer: Option<Writer>,
     /// Packets are recorded, not only counted.
     is_written: bool,
-    /// Of packets without one of their own.
+    /// The times of packets without a timestamp.
     times: Times,
     bytes: Vec<u8>,
     counters: Arc<QueueCounters>,
@@ -311,8 +312,8 @@ struct CaptureTx {
 }
 
 impl Transmit for CaptureTx {
-    /// All are taken: those that cannot be written are dropped, and counted. After an error these are also the packets that
-    /// were sent and are not in the file.
+    /// Accepts all packets. Those that cannot be written are dropped and counted. After an error, so are accepted
+    /// packets that are not in the file.
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (mut packets, mut total, mut unwritten) = (0, 0, (0, 0));
         let first = self.times.take(batch.len());
@@ -360,7 +361,7 @@ mod tests {
     use super::*;
     use crate::Writer;
 
-    /// Frames that are not due yet are no end.
+    /// A frame that is not due yet does not end the capture.
     #[test]
     fn a_capture_at_its_speed_waits_for_its_frames() {
         let folder = tempfile::tempdir().unwrap();

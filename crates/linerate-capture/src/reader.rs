@@ -1,4 +1,4 @@
-//! Reads capture files: pcap here, pcapng by its blocks.
+//! Reads capture files: parses pcap here, pcapng in `pcapng`.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -13,7 +13,7 @@ use super::{ETHERNET, SECOND};
 
 /// Reads the Ethernet frames of a pcap or pcapng file, in either byte order, with times in any resolution.
 ///
-/// After the last frame, or an error, it has no more frames.
+/// After the last frame, or an error, it returns no more frames.
 ///
 /// ```no_run
 /// # fn main() -> linerate::Result<()> {
@@ -27,9 +27,9 @@ use super::{ETHERNET, SECOND};
 pub struct Reader {
     source: Source,
     format: Format,
-    /// Frames that were read.
+    /// The number of frames read.
     frames: u64,
-    /// Packets of interfaces that are not Ethernet.
+    /// The number of packets of interfaces that are not Ethernet.
     skipped: u64,
     is_cut: bool,
     is_over: bool,
@@ -39,11 +39,11 @@ pub struct Reader {
 enum Format {
     Pcap {
         is_swapped: bool,
-        /// Nanoseconds in a unit of the fraction.
+        /// Nanoseconds per unit of the fraction.
         unit: u64,
-        /// Bytes of a record's header: 16, or 24 of the "modified" format.
+        /// The length of a record's header: 16, or 24 in the "modified" format.
         header: usize,
-        /// Bytes of a frame check sequence at each frame's end.
+        /// The length of the frame check sequence at each frame's end.
         crc: usize,
     },
     Pcapng(Section),
@@ -53,12 +53,12 @@ impl Reader {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is no capture of Ethernet frames.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet frames.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display().to_string();
         let cannot = |error: std::io::Error| Error::file(&name, format!("cannot read it: {error}"));
         let file = File::open(path).map_err(cannot)?;
-        // No recording may empty it meanwhile.
+        // Prevents a recording from emptying it meanwhile.
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             let why = "a recording is writing it; read it when that has ended".to_string();
             return Err(Error::file(name, why));
@@ -72,7 +72,7 @@ impl Reader {
     /// Reads from `reader`; `name` is for messages.
     ///
     /// # Errors
-    /// As [`open`](Reader::open).
+    /// See [`open`](Reader::open).
     pub fn new(reader: impl Read + Send + 'static, name: &str) -> Result<Reader> {
         let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0, begin: 0, len: 0 };
         let mut magic = [0; 4];
@@ -88,11 +88,11 @@ impl Reader {
         }
     }
 
-    /// Reads the next frame into `bytes`; `None` after the last whole one.
+    /// Reads the next frame into `bytes`; `None` after the last complete frame.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the offset of a malformed record. A file that ends within a record is no error: see
-    /// [`check_end`](Reader::check_end).
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the offset of a malformed record. A file that ends within a
+    /// record is not an error: see [`check_end`](Reader::check_end).
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Record>> {
         if self.is_over {
             return Ok(None);
@@ -107,7 +107,7 @@ impl Reader {
         match next {
             Ok(record) => {
                 self.frames += u64::from(record.is_some());
-                // Another program has made it shorter, where a record ends.
+                // Another program has truncated it at the end of a record.
                 self.is_cut = record.is_none() && self.source.offset < self.source.len;
                 Ok(record)
             }
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// Returns whether the file ended within a record, or before the end that it had when it was opened.
+    /// Returns whether the file ended within a record, or is shorter than when it was opened.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -128,7 +128,7 @@ impl Reader {
     /// Checks that the file did not end within a record.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the place.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position.
     pub fn check_end(&self) -> Result<()> {
         if !self.is_cut {
             return Ok(());
@@ -142,14 +142,14 @@ impl Reader {
         Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.frames)))
     }
 
-    /// Returns the count of packets of interfaces that are not Ethernet, which were skipped.
+    /// Returns the number of skipped packets, those of interfaces that are not Ethernet.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 }
 
 impl Format {
-    /// Reads the file's header, behind its first four bytes.
+    /// Reads the file's header after its first four bytes.
     fn begin(source: &mut Source, magic: [u8; 4]) -> std::result::Result<Format, End> {
         let (is_swapped, unit, header) = match u32::from_ne_bytes(magic) {
             0xA1B2_C3D4 => (false, 1000, 16),
@@ -165,7 +165,7 @@ impl Format {
         };
         let mut rest = [0; 20];
         source.need(&mut rest)?;
-        // The upper bits tell of a frame check sequence (section 4).
+        // The upper bits announce a frame check sequence (section 4).
         let link = word(is_swapped, &rest, 16);
         if link & 0xFFFF != ETHERNET {
             return Err(End::Malformed(0, format!("link type {} is not Ethernet", link & 0xFFFF)));
@@ -175,7 +175,7 @@ impl Format {
     }
 }
 
-/// The error of a compressed file. Its name need not have the ending that the program would ask for.
+/// Returns the error for a compressed file. Its name may lack the extension that the program requires.
 fn compressed(program: &str, name: &str) -> End {
     End::Malformed(0, format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap"))
 }
@@ -204,7 +204,7 @@ fn next_of_pcap(
 mod tests {
     use super::*;
 
-    /// A pcap file in a byte order.
+    /// Builds a pcap file in either byte order.
     fn pcap(magic: u32, is_big: bool, records: &[(u32, u32, &[u8])]) -> Vec<u8> {
         let order = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
         let mut file = Vec::new();
@@ -218,7 +218,7 @@ mod tests {
         file
     }
 
-    /// Reads all of a file: the frames' lengths, their original lengths and times, and the end.
+    /// Reads a complete file: the frames' lengths, their original lengths and times, and the end.
     fn read(file: Vec<u8>) -> (Vec<(usize, usize, u64)>, String) {
         let mut reader = match Reader::new(std::io::Cursor::new(file), "test.pcap") {
             Ok(reader) => reader,
@@ -282,7 +282,7 @@ mod tests {
         assert!(read(file).1.contains("link type 113 is not Ethernet"));
     }
 
-    /// A pcapng file, block by block.
+    /// A pcapng file under construction.
     struct Blocks(Vec<u8>, bool);
 
     impl Blocks {
@@ -343,7 +343,7 @@ mod tests {
             file.add(5, &[0; 12]).add(0xBAD, b"a custom block!");
             file.packet(0, 1_500_000, 1514, &FRAME).packet(1, 1_500_000_000, 60, &FRAME);
             file.packet(2, 5, 60, &FRAME).packet(3, 1024 + 512, 60, &FRAME);
-            // A simple packet: of the first interface, cut to its snap length, without a time.
+            // A simple packet belongs to the first interface, is cut to its snap length, and has no time.
             let original = file.word(1514);
             file.add(3, &[&original[..], &[0x55; 96]].concat());
             let (all, end) = read(file.0.clone());
@@ -357,7 +357,7 @@ mod tests {
             let (all, said) = read(file.0[..cut].to_vec());
             let place = format!("cut after frame 4, in the record at byte {}", file.0.len() - 92);
             assert!(all.len() == 4 && said.ends_with(&place), "{said}");
-            // The last packet's flags tell of a frame check sequence of four bytes.
+            // The last packet's flags announce a frame check sequence of four bytes.
             let packet: Vec<u8> = [0, 0, 2000, 59, 59].iter().flat_map(|&word| file.word(word)).collect();
             let flags = [file.half(2), file.half(4)].concat();
             file.add(6, &[&packet[..], &FRAME, &flags, &file.word(4 << 5)].concat());
@@ -373,7 +373,7 @@ mod tests {
             file
         };
         let at = begun().0.len();
-        // Up to a whole word longer than what is there, which is in front of the block's end.
+        // Up to a word longer than the data, which the block's trailing length follows.
         let longer = |bytes: u32| {
             let mut file = begun();
             let words: Vec<u8> = [0, 0, 0, 60 + bytes, 64].iter().flat_map(|&word| file.word(word)).collect();
@@ -409,7 +409,7 @@ mod tests {
                 "{said}"
             );
         }
-        // The length at a block's end must be that at its beginning.
+        // The lengths at the beginning and the end of a block must match.
         let mut file = begun();
         file.packet(0, 0, 60, &FRAME).packet(0, 0, 60, &FRAME);
         let len = file.0.len();
@@ -418,12 +418,12 @@ mod tests {
         assert!(read(file.0).1.contains("differ"));
     }
 
-    /// A file that gets shorter while it is read, where a record ends, has not ended.
+    /// A file that is truncated at a record's end while it is read counts as cut.
     #[test]
     fn a_file_that_is_cut_while_it_is_read_is_cut() {
         let path = std::env::temp_dir().join(format!("linerate-shorter-{}.pcap", std::process::id()));
         let frame: (u32, u32, &[u8]) = (60, 60, &FRAME);
-        // More than is read at once.
+        // More than one read returns.
         std::fs::write(&path, pcap(0xA1B2_C3D4, false, &[frame; 2000])).unwrap();
         for (left, is_cut) in [(2000, false), (1500, true)] {
             let (mut reader, mut bytes) = (Reader::open(&path).unwrap(), Vec::new());
@@ -474,7 +474,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::test_runner::Config { cases: 2000, failure_persistence: None, ..Default::default() })]
 
-        /// Any bytes end, and give no more than the file has.
+        /// Any bytes come to an end, and yield no more than the file has.
         #[test]
         fn mutated_files_end(is_ng: bool, is_big: bool, changes in proptest::collection::vec((0..600usize, 0..=255u8), 0..12), len in 0..600usize) {
             let mut file = match is_ng {

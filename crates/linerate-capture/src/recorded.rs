@@ -13,10 +13,10 @@ use linerate_core::port::{
 
 use super::{TryWriter, Writer};
 
-/// A port whose received and sent packets are recorded, with the times at which the program gets or gives them.
+/// A port whose received and sent packets are recorded, with the times at which the program receives or sends them.
 ///
-/// Packets of all queues are in one file, `to=FILE`. If it cannot be written, the packets go on, and
-/// [`Port::link`](linerate_core::port::Port::link) is an error from then on.
+/// The packets of all queues are in one file, `to=FILE`. If it cannot be written, packets still pass, and
+/// [`Port::link`](linerate_core::port::Port::link) fails from then on.
 pub type Recorded = Wrapped<Recorder>;
 
 /// `recorded:PORT`
@@ -46,10 +46,11 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Creates the file of a name.
+    /// Creates the file given in a name.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) without one, [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) without a file, [`ErrorKind::File`](linerate_core::ErrorKind::File)
+    /// if it cannot be written.
     pub fn of(name: &PortName) -> Result<Recorder> {
         let Some(path) = name.option("to") else {
             return Err(name.bad_option("to", "it must name the file: recorded:PORT?to=FILE"));
@@ -65,7 +66,7 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records packets; `bytes` is room for one.
+    /// Records packets; `bytes` is a buffer for one packet.
     fn record<'a>(&self, packets: impl Iterator<Item = linerate_core::Packet<'a>>, bytes: &mut Vec<u8>) {
         self.file().keep(|writer| {
             let first = now();
@@ -126,7 +127,8 @@ struct RecordedTx {
 }
 
 impl TxWrapper for RecordedTx {
-    /// Packets are copied before they are sent, since they are the port's afterwards. Those that found room are recorded.
+    /// Packets are copied before they are sent, since the port owns them afterwards. Only accepted packets are
+    /// recorded.
     fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize {
         let mut frames: Vec<(usize, Vec<u8>)> = Vec::new();
         for packet in batch.packets() {

@@ -7,7 +7,7 @@ use linerate_core::error::Error;
 /// A frame's record in a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the frame was captured, in nanoseconds since 1970; `None` if the file does not have it.
+    /// When the frame was captured, in nanoseconds since 1970; `None` if the file has no time for it.
     pub nanoseconds: Option<u64>,
     /// The frame's length before it was cut to the capture's snap length.
     pub original_len: usize,
@@ -16,7 +16,7 @@ pub struct Record {
 /// The longest frame: libpcap's `MAXIMUM_SNAPLEN`.
 const LONGEST: usize = 256 << 10;
 
-/// The reason why reading ends before the file does.
+/// Why reading ended before the file did.
 pub(super) enum End {
     /// The file ends within a record.
     Cut,
@@ -31,14 +31,14 @@ pub(super) struct Source {
     pub name: String,
     /// Bytes read so far.
     pub offset: u64,
-    /// Where the last record begins.
+    /// The offset of the current record.
     pub begin: u64,
-    /// The file's length when it was opened; 0 where it is not known.
+    /// The file's length when it was opened; 0 if unknown.
     pub len: u64,
 }
 
 impl Source {
-    /// Begins a record, and returns where that is.
+    /// Begins a record, and returns its offset.
     pub fn begin_record(&mut self) -> u64 {
         self.begin = self.offset;
         self.begin
@@ -59,7 +59,7 @@ impl Source {
         Ok(true)
     }
 
-    /// Reads `bytes.len()` bytes that must be there.
+    /// Reads `bytes.len()` bytes, which must exist.
     pub fn need(&mut self, bytes: &mut [u8]) -> std::result::Result<(), End> {
         if bytes.is_empty() || self.fill(bytes)? { Ok(()) } else { Err(End::Cut) }
     }

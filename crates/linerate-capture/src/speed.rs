@@ -1,10 +1,10 @@
-//! How fast the times of a capture pass.
+//! The replay speed of a capture.
 
 use std::str::FromStr;
 
 use linerate_core::error::Error;
 
-/// A factor by which a capture's times pass: `1x` or `1` keeps them, `2x` is twice as fast.
+/// A factor for a capture's timing: `1x` or `1` keeps it, `2x` is twice as fast.
 ///
 /// ```
 /// use linerate::capture::Speed;
@@ -16,14 +16,14 @@ use linerate_core::error::Error;
 pub struct Speed(f64);
 
 impl Speed {
-    /// Returns how long this many nanoseconds of the capture take. It is exact to a nanosecond in the first 100 days: times
-    /// are measured from the beginning, so that no error adds up.
+    /// Returns how long this many nanoseconds of the capture take. The result is exact to a nanosecond for the first
+    /// 100 days. Times are measured from the beginning, so errors do not accumulate.
     pub fn scale(self, nanoseconds: u64) -> u64 {
         if self.0 == 1.0 { nanoseconds } else { (nanoseconds as f64 / self.0) as u64 }
     }
 }
 
-/// The capture's own times.
+/// The capture's original timing.
 impl Default for Speed {
     fn default() -> Speed {
         Speed(1.0)

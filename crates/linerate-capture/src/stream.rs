@@ -1,5 +1,5 @@
-//! A capture that comes through a pipe. A thread reads it, since its writer may be silent at any point of a record, and
-//! receiving never blocks.
+//! A capture that arrives through a pipe. A thread reads it, since its writer may pause within a record, and receiving
+//! must not block.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -14,34 +14,35 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Reader, Record};
 
-/// Frames that are read before they are received.
+/// The number of frames read ahead.
 const AHEAD: usize = 1024;
-/// Interval between two looks of a waiting thread whether it should end.
+/// The interval at which a waiting thread checks whether it should end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Frames of a pipe, as they come.
+/// The frames of a pipe, as they arrive.
 pub(super) struct Stream {
     frames: Receiver<Result<(Vec<u8>, Record)>>,
     stop: Arc<AtomicBool>,
 }
 
-/// The answer of [`Stream::next`].
+/// The result of [`Stream::next`].
 pub(super) enum Next {
     Frame(Vec<u8>, Record),
-    /// The writer is silent.
+    /// The writer has paused.
     Nothing,
     /// The writer has closed the pipe.
     End,
 }
 
 impl Stream {
-    /// Returns whether a path is that of a pipe or another file that may keep its reader waiting.
+    /// Returns whether a path is a pipe, or another file whose reader may have to wait.
     pub fn is_meant(path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo() || file.file_type().is_char_device())
     }
 
-    /// Opens a pipe, which need not have a writer yet. Packets that are not of Ethernet are skipped, and counted in `skipped`.
+    /// Opens a pipe, which need not have a writer yet. Packets that are not Ethernet are skipped, and counted in
+    /// `skipped`.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be opened.
@@ -60,10 +61,10 @@ impl Stream {
         Ok(Stream { frames, stop })
     }
 
-    /// Returns what has come.
+    /// Returns the next frame, if it has arrived.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) for a pipe that is no capture, or that was closed within a record.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if the pipe is not a capture, or was closed within a record.
     pub fn next(&mut self) -> Result<Next> {
         match self.frames.try_recv() {
             Ok(frame) => frame.map(|(bytes, record)| Next::Frame(bytes, record)),
@@ -73,7 +74,7 @@ impl Stream {
     }
 }
 
-/// The thread ends with the next frame, or the next look.
+/// The thread ends at the next frame or the next check.
 impl Drop for Stream {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -89,7 +90,7 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
     loop {
         let mut bytes = Vec::new();
         let next = reader.next(&mut bytes);
-        // A pipe is read once.
+        // Stored, not added, since a pipe is read only once.
         skipped.store(reader.skipped(), Ordering::Relaxed);
         let frame = match next {
             Ok(Some(record)) => Ok((bytes, record)),
@@ -106,7 +107,7 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
     }
 }
 
-/// A pipe that is read as it fills.
+/// A pipe that is read as data arrives.
 struct Patient {
     file: File,
     stop: Arc<AtomicBool>,
@@ -118,7 +119,7 @@ impl Read for Patient {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(std::io::Error::other("its reader has ended"));
             }
-            // Without a writer so far, this waits, while read(2) would report the end.
+            // Waits even before the first writer, when read(2) would report the end.
             if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK))? == 0 {
                 continue;
             }

@@ -6,21 +6,21 @@ use linerate_core::error::{Error, Result};
 
 use super::{Format, Output, SNAPLEN};
 
-/// The most bytes that are kept before they are written, unless one frame is longer.
+/// The maximum number of buffered bytes, unless one frame is longer.
 const BUFFER: usize = 64 << 10;
 
-/// Writes a capture with times in nanoseconds: pcapng if the file's name ends with `.pcapng`, otherwise pcap. The file is complete
-/// after [`flush`](Writer::flush), or when this value is dropped.
+/// Writes a capture with nanosecond timestamps: pcapng if the file's name ends with `.pcapng`, otherwise pcap. The file
+/// is complete after [`flush`](Writer::flush), or when this value is dropped.
 pub struct Writer {
     output: Output,
     format: Format,
-    /// The file's beginning and whole records that are not in the file yet, and where the first record is.
+    /// The file header and complete records not yet in the file, and the offset of the first record.
     buffer: Vec<u8>,
     first: usize,
-    /// Frames that are in the file, and in the buffer.
+    /// The numbers of frames in the file, and in the buffer.
     frames: u64,
     kept: usize,
-    /// Frames that were accepted and could not be written, and their bytes.
+    /// The accepted frames that could not be written, and their bytes.
     unwritten: (usize, usize),
     has_begun: bool,
 }
@@ -47,7 +47,7 @@ impl Writer {
         })
     }
 
-    /// Empties the file and writes its header, unless that is done. A run that fails before it begins keeps an older file.
+    /// Empties the file and writes its header, once. A run that fails before it begins preserves an older file.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
@@ -62,10 +62,11 @@ impl Writer {
     /// Appends a frame that passed at `nanoseconds` since 1970.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written; the file then ends with an earlier frame, perhaps a part of this one.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written. The file then ends with an earlier frame,
+    /// or a part of this one.
     pub fn write(&mut self, nanoseconds: u64, frame: &[u8]) -> Result<()> {
         self.begin()?;
-        // No header and end of a record are longer than 64 bytes.
+        // The header and trailer of a record take at most 64 bytes.
         if self.buffer.len() + 64 + frame.len() > BUFFER {
             self.flush()?;
         }
@@ -74,7 +75,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands everything to the system. A new file is a capture without frames if there were none.
+    /// Writes all buffered frames to the file. If there were none, a new file becomes a valid empty capture.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
@@ -100,13 +101,13 @@ impl Writer {
                 }
             }
         }
-        // After an error, what is left would follow a part of a record.
+        // After an error, the rest would follow a partial record.
         (self.first, self.kept) = (0, 0);
         self.buffer.clear();
         outcome.map_err(|(error, _)| self.output.error(&error, self.frames))
     }
 
-    /// Returns the frames that were accepted and that an error has kept from the file, and their bytes.
+    /// Returns the number of accepted frames that were not written because of an error, and their bytes.
     pub(super) fn unwritten(&self) -> (usize, usize) {
         self.unwritten
     }
@@ -118,19 +119,19 @@ impl Drop for Writer {
     }
 }
 
-/// A writer until its first error, which it keeps: packets go on without their recording.
+/// A writer that stops at its first error, and keeps it; packets then pass unrecorded.
 pub struct TryWriter(std::result::Result<Writer, Error>);
 
 impl TryWriter {
-    /// As [`Writer::create`].
+    /// Creates the file, as [`Writer::create`] does.
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     pub fn create(path: &Path) -> Result<TryWriter> {
         Writer::create(path).map(|writer| TryWriter(Ok(writer)))
     }
 
-    /// Writes, until that fails.
+    /// Calls `write`, unless an earlier call has failed.
     pub fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
         if let Ok(writer) = &mut self.0
             && let Err(error) = write(writer)
@@ -139,7 +140,7 @@ impl TryWriter {
         }
     }
 
-    /// Checks that nothing has failed.
+    /// Fails if a call has failed.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File).
@@ -161,7 +162,7 @@ mod tests {
             drop(Writer::create(&path).unwrap());
             let new = std::fs::read(&path).unwrap();
             assert!(Reader::open(&path).unwrap().next(&mut Vec::new()).unwrap().is_none(), "{name}");
-            // An older one stays, and so does what is no capture.
+            // An older file is preserved, even one that is not a capture.
             for older in [new, b"no capture".to_vec()] {
                 std::fs::write(&path, &older).unwrap();
                 drop(Writer::create(&path).unwrap());

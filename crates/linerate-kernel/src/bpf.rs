@@ -63,7 +63,7 @@ impl SocketMap {
         bpf(MAP_CREATE, &mut create).map(|number| SocketMap(descriptor(number)))
     }
 
-    /// Directs packets of `queue` to `socket`; to none for `None`.
+    /// Directs packets of `queue` to `socket`; with `None`, removes the entry.
     pub fn set(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let value = socket.map_or(0, |socket| socket.as_raw_fd() as u32);
         let mut element = MapElement {
@@ -111,14 +111,14 @@ const HAS_FRAGMENTS: u32 = 1 << 5;
 pub enum Kind {
     /// XDP, with or without frames longer than a page.
     Xdp { fragments: bool },
-    /// Traffic control: packets that enter the stack from an interface, or leave it.
+    /// Traffic control: packets that enter or leave the stack through an interface.
     Traffic,
 }
 
 /// `BPF_F_BEFORE`
 const BEFORE: u32 = 1 << 3;
 
-/// A program's place among those at the same hook.
+/// A program's position among the programs at the same hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     First,
@@ -133,7 +133,7 @@ pub enum Way {
 }
 
 impl Program {
-    /// Loads a program; the error contains the verifier's complaint.
+    /// Loads a program; the error contains the verifier's message.
     pub fn load(instructions: &[Instruction], kind: Kind) -> io::Result<Program> {
         let mut name = [0; 16];
         name[..8].copy_from_slice(b"linerate");
@@ -161,7 +161,7 @@ impl Program {
         if let Ok(number) = bpf(PROG_LOAD, &mut load) {
             return Ok(Program(descriptor(number)));
         }
-        // The log's last line is statistics, and the one before is the cause.
+        // The log's last line is statistics, and the line before it is the cause.
         let said = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
         Err(match said.trim_end().lines().rev().nth(1) {
             Some(cause) => io::Error::new(refused.kind(), format!("{refused}: {cause}")),
@@ -169,7 +169,7 @@ impl Program {
         })
     }
 
-    /// Returns the program's result for a frame, without an interface: `XDP_PASS` and so on.
+    /// Returns the program's result for a frame, such as `XDP_PASS`, without an interface.
     #[cfg(test)]
     pub fn test(&self, frame: &[u8]) -> io::Result<u32> {
         let mut run = TestRun {
@@ -230,7 +230,7 @@ struct LinkCreate {
 pub enum Mode {
     /// In the interface's driver (`XDP_FLAGS_DRV_MODE`).
     Driver,
-    /// In the kernel's generic path, behind the driver; slower, but on any interface (`XDP_FLAGS_SKB_MODE`).
+    /// In the kernel's generic path, after the driver; slower, but on any interface (`XDP_FLAGS_SKB_MODE`).
     Generic,
 }
 

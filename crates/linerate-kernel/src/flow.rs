@@ -4,7 +4,7 @@ use linerate_core::error::Result;
 use linerate_core::filter::Filter;
 use linerate_core::port::{PortName, PortOption, Value};
 
-/// The packets that a port takes.
+/// The packets that a port receives.
 pub(super) const FLOW: PortOption = PortOption {
     name: "flow",
     value: Value::Text("FILTER"),

@@ -1,10 +1,11 @@
 //! The kernel's network stack behind an interface (`IF^`, netmap(4)). Packets that Linux sends to the interface are
 //! received here and do not reach the wire. Packets sent here are received by Linux as if from the wire.
 //!
-//! Two programs of four instructions do it, at the interface's egress and a hidden TAP interface's ingress (kernel
-//! documentation, bpf/prog_sched_cls; TCX since Linux 6.6). They are detached with the port, or the process.
+//! Two BPF programs of four instructions redirect the packets, at the interface's egress and at a hidden TAP
+//! interface's ingress. They are detached when the port is dropped or the process ends (kernel documentation,
+//! bpf/prog_sched_cls; TCX since Linux 6.6).
 //!
-//! [`Alone`] drops Linux's packets instead, for an interface that a program has exclusively.
+//! [`Alone`] drops Linux's packets instead, for an interface that a program uses exclusively.
 
 use linerate_core::error::Result;
 use linerate_core::port::{Address, Config, Description, Device, Form, Opening, PortKind};
@@ -33,17 +34,17 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(open_stack(&interface, opening.config)?))
 }
 
-/// `bpf_redirect`: sends to an interface; with `INGRESS`, into the stack as received from it.
+/// `bpf_redirect`: sends a packet to an interface; with `INGRESS`, into the stack as if received from it.
 const REDIRECT: i32 = 23;
 const INGRESS: i32 = 1;
 
 /// `TC_ACT_SHOT`
 const DROP: i32 = 2;
 
-/// Detaches an interface from Linux, as netmap does, until dropped: sets it up, and drops the packets that Linux
-/// sends to it. Packets of AF_XDP sockets do not pass the program.
+/// Detaches an interface from Linux until dropped, as netmap does: sets it up, and drops the packets that Linux sends
+/// to it. Packets of AF_XDP sockets bypass the program.
 pub(super) struct Alone {
-    /// The interface, if it must be set down again.
+    /// The interface, if it was down before and must be set down again.
     was_down: Option<Interface>,
     _silence: Option<Link>,
 }
@@ -52,7 +53,7 @@ impl Alone {
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be set up.
     pub fn new(interface: &Interface) -> Result<Alone> {
-        // Without TCX (before Linux 6.6) Linux keeps sending.
+        // Without TCX (before Linux 6.6), Linux can still send.
         let silence = || -> std::io::Result<Link> {
             let mut code = Assembler::default();
             code.set(R(0), DROP);
@@ -84,7 +85,7 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
     Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)
 }
 
-/// Opens the network stack behind an interface.
+/// Opens the kernel's network stack of an interface.
 ///
 /// # Errors
 /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): a kernel before 6.6, no privilege.

@@ -11,7 +11,7 @@ pub struct Instruction {
     immediate: i32,
 }
 
-/// A register: 0 has results, 1 to 5 arguments (lost in calls), 6 to 9 are preserved, 10 is the stack's end.
+/// A register: 0 holds results, 1 to 5 arguments (lost in calls), 6 to 9 are preserved, 10 is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R(pub u8);
 
@@ -123,7 +123,7 @@ impl Assembler {
         self.push(ALU64 | ADD | REGISTER, to, from, 0, 0);
     }
 
-    /// `to &= value` on the lower 32 bits; the upper become 0.
+    /// `to &= value` on the lower 32 bits; the upper bits become 0.
     pub fn and(&mut self, to: R, value: u32) {
         self.push(ALU | AND, to, R(0), 0, value as i32);
     }
@@ -166,7 +166,7 @@ impl Assembler {
         self.push(JMP32 | when.code(), a, R(0), 0, b as i32);
     }
 
-    /// Jumps if the comparison of `a` with `b`, which may be pointers, holds.
+    /// Jumps if the comparison of `a` with `b` holds; both may be pointers.
     pub fn jump_if_register(&mut self, when: If, a: R, b: R, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.push(JMP | when.code() | REGISTER, a, b, 0, 0);

@@ -9,7 +9,7 @@ use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::port::{FRAME_HEADERS, Link, MacAddress};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-/// One of the kernel's interfaces, in the process's network namespace.
+/// A network interface of the kernel, in the process's network namespace.
 pub struct Interface {
     name: String,
     index: u32,
@@ -40,8 +40,8 @@ struct Channels {
     combined: u32,
 }
 
-/// The longest frames that an interface sends. It drops longer ones: only it would count them, and through a packet socket
-/// the kernel would try again and again.
+/// The longest frames that an interface sends. Ports drop longer frames themselves: otherwise only the interface would
+/// count them, and the kernel would retry those of a packet socket forever.
 #[derive(Clone, Copy, Debug)]
 pub struct LongestFrame {
     untagged: usize,
@@ -49,17 +49,17 @@ pub struct LongestFrame {
     pub tagged: usize,
 }
 
-/// Bytes in front of a payload without a tag.
+/// The length of an untagged Ethernet header.
 const ETHERNET_HEADER: usize = 14;
 
 impl LongestFrame {
-    /// The same for all frames.
+    /// Returns the same limit for all frames.
     #[cfg(test)]
     pub fn any(len: usize) -> LongestFrame {
         LongestFrame { untagged: len, tagged: len }
     }
 
-    /// Returns whether a frame of this length, which begins with `first`, is sent.
+    /// Returns whether the interface sends a frame of `len` bytes that begins with `first`.
     #[inline(always)]
     pub fn fits(self, len: usize, first: &[u8]) -> bool {
         len <= self.untagged || len <= self.tagged && matches!(first.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]))
@@ -138,7 +138,7 @@ impl Interface {
         Ok(unsafe { answer.ifr_ifru.ifru_flags })
     }
 
-    /// Fails if the interface is gone, even if another one has its name now.
+    /// Fails if the interface is gone, even if another interface has its name now.
     pub fn check(&self) -> Result<()> {
         match netdevice::name_to_index(&self.socket, &self.name) {
             Ok(index) if index == self.index => Ok(()),
@@ -146,7 +146,7 @@ impl Interface {
         }
     }
 
-    /// Fails if packets of the interface have no Ethernet headers, as those of tun, WireGuard and ppp have not.
+    /// Fails if the interface's packets have no Ethernet headers (tun, WireGuard, ppp).
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`], [`ErrorKind::Gone`].
@@ -163,20 +163,20 @@ impl Interface {
         }
     }
 
-    /// Returns the longest payload of a frame.
+    /// Returns the MTU, the longest payload of a frame.
     pub fn mtu(&self) -> Result<usize> {
         let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
 
-    /// Returns the longest frames that it sends, of at most `most` bytes.
+    /// Returns the longest frames that the interface sends, limited to `most` bytes.
     pub fn longest_frame(&self, most: usize) -> Result<LongestFrame> {
         let mtu = self.mtu()?;
         Ok(LongestFrame { untagged: most.min(mtu + ETHERNET_HEADER), tagged: most.min(mtu + FRAME_HEADERS) })
     }
 
-    /// Sets the longest payload of a frame.
+    /// Sets the MTU.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
         self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
@@ -225,7 +225,7 @@ impl Interface {
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
     }
 
-    /// Returns the interface's IP addresses, without link-local ones, which do not mean that it is in use.
+    /// Returns the interface's IP addresses, except link-local ones: those do not mean that it is in use.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
         let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);
@@ -245,18 +245,18 @@ impl Interface {
         }
     }
 
-    /// Returns the current count of receive queues.
+    /// Returns the current number of receive queues.
     pub fn queues(&self) -> u32 {
         let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-        // Drivers that cannot report it have one.
+        // Drivers that do not report the count have one queue.
         match self.ethtool(&mut channels) {
             Ok(()) => (channels.receive + channels.combined).max(1),
             Err(_) => 1,
         }
     }
 
-    /// Returns the number of frames that the card has dropped without a free descriptor, in all queues (`struct
-    /// rtnl_link_stats64`, `rx_missed_errors`); 0 where the driver does not count them.
+    /// Returns the number of frames that the card has dropped for lack of a free descriptor, over all queues. It is
+    /// `rx_missed_errors` of `struct rtnl_link_stats64`, or 0 if the driver does not count them.
     pub fn missed(&self) -> u64 {
         let count = std::fs::read_to_string(format!("/sys/class/net/{}/statistics/rx_missed_errors", self.name));
         count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -289,7 +289,7 @@ pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) ->
     request
 }
 
-/// Returns a number as an ioctl's argument; 0 where none is needed.
+/// Returns a number as an ioctl's argument; 0 if none is needed.
 pub(super) fn number(value: i32) -> libc::__c_anonymous_ifr_ifru {
     libc::__c_anonymous_ifr_ifru { ifru_metric: value }
 }
@@ -301,10 +301,10 @@ pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
     MacAddress(std::array::from_fn(|n| bytes[n] as u8))
 }
 
-/// Returns the names of all interfaces, as the kernel numbers them.
+/// Returns the names of all interfaces, sorted by index.
 fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
-    // Each interface has an entry for its link, beside those of its addresses. In a program with linerate's objects the list
-    // contains ports, too, of which the kernel has no number.
+    // `getifaddrs` returns an entry for each link and each address. In a program with linerate's preloaded libraries,
+    // the list also contains ports, which have no index in the kernel.
     let entries = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let numbered = entries.filter_map(|entry| {
         let name = entry.interface_name;

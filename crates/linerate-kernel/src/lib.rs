@@ -1,17 +1,17 @@
 //! Ports on the kernel's interfaces, shared with Linux.
 //!
-//! - [`Xdp`]: AF_XDP sockets, which take the selected flows and leave the rest to Linux; read `xdp/queue.rs` next
+//! - [`Xdp`]: AF_XDP sockets, which receive the selected flows and leave the rest to Linux; read `xdp/queue.rs` next
 //! - [`PacketPort`]: AF_PACKET, a copy of everything that an interface receives
 //! - [`Tap`]: an interface whose other end is the program
 //! - [`open_stack`]: the kernel's network stack, detached from an interface
 //! - [`KernelPort`]: the control side of all these ports
 //! - [`Interface`]: an interface and its current state
 //! - `bpf`, `instructions`: loading a BPF program, and assembling it
-//! - `flow`: the packets that a port takes, as an option
+//! - `flow`: the option `flow=`, which selects a port's packets
 //! - `option`: socket options that no crate covers
 //! - `steering`: a card's flow rules, and their removal
 //!
-//! This module knows memory, ports and filters, but no cards.
+//! This module uses memory, ports and filters, but no cards.
 
 mod bpf;
 mod flow;

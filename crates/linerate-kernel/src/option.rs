@@ -13,7 +13,7 @@ pub fn set<T>(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads an option, over `value`.
+/// Reads an option; `value` provides its initial bytes.
 pub fn get<T: Copy>(socket: impl AsFd, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
     let mut length = size_of::<T>() as libc::socklen_t;
     let place = (&raw mut value).cast();

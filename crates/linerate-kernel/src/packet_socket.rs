@@ -25,7 +25,7 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Receives frames for other addresses, too, until the returned value is dropped.
+/// Also receives frames for other addresses, until the returned value is dropped.
 pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
     let join = || {
         let socket = open()?;

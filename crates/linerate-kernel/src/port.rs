@@ -11,7 +11,7 @@ use linerate_core::port::{
 use super::interface::Interface;
 use super::packet_socket;
 
-/// The part that differs between the kinds of these ports.
+/// The operations that differ between the kinds of these ports.
 pub trait Sockets: Send + Sized {
     /// The driver's name.
     const DRIVER: &'static str;
@@ -24,9 +24,9 @@ pub trait Sockets: Send + Sized {
 
     /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
-    /// Starts a receive queue, which has no owner.
+    /// Starts a receive queue that has no owner.
     fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
-    /// Starts a transmit queue, which has no owner.
+    /// Starts a transmit queue that has no owner.
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
     /// Returns the kernel's and the card's drops since the port was opened.
     fn drops(&self, _: &Interface) -> Drops {
@@ -45,7 +45,8 @@ pub trait Sockets: Send + Sized {
     fn mac(&self, interface: &Interface) -> Result<MacAddress> {
         interface.mac()
     }
-    /// Receives frames for other addresses until the returned value is dropped; `None` if the port always does.
+    /// Receives frames for other addresses until the returned value is dropped; `None` if the port always receives
+    /// them.
     fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
         packet_socket::promiscuous(interface).map(Some)
     }
@@ -57,7 +58,7 @@ pub struct On {
     pub config: Config,
 }
 
-/// A port on an interface of the kernel: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
+/// A port on a kernel interface: [`Xdp`](super::Xdp), [`PacketPort`](super::PacketPort) or [`Tap`](super::Tap).
 pub type KernelPort<S> = SoftwarePort<OnInterface<S>>;
 
 /// Sockets on an interface.

@@ -1,8 +1,8 @@
 //! Steering by the card: a flow's packets arrive in a chosen queue (ethtool(8) `-N`, "ntuple" rules).
 //!
-//! The card keeps its rules when a process ends. So each process records its own rules under [`NOTES`], in a file
-//! that it locks. The kernel unlocks the file when the process ends, in whatever way. Rules of an unlocked file were
-//! left behind, and the next process that opens a port removes them.
+//! The card keeps its rules when a process ends. So each process records its rules in a locked file under [`NOTES`].
+//! The kernel unlocks the file when the process ends for any reason. The next process that opens a port removes the
+//! rules of unlocked files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::interface::Interface;
 
-/// The folder of the processes' records.
+/// The directory of the processes' records.
 const NOTES: &str = "/run/linerate/steering";
 
 // From linux/ethtool.h.
@@ -32,7 +32,7 @@ const TCP_V6: u32 = 0x05;
 const UDP_V6: u32 = 0x06;
 const SCTP_V6: u32 = 0x07;
 const ANY_V4: u32 = 0x0D;
-/// A flag of the flow type: the extension is used, too.
+/// A flag of the flow type: the extension is used.
 const EXTENDED: u32 = 0x8000_0000;
 /// The offset of the VLAN tag in an extension.
 const TAG: usize = 10;
@@ -40,7 +40,7 @@ const TAG: usize = 10;
 const VERSION: usize = 13;
 const IS_V4: u8 = 1;
 
-/// The most rules of a card.
+/// The maximum number of rules of a card.
 const MOST: usize = 8192;
 
 /// `struct ethtool_rx_flow_spec`: a packet's fields, masks of the bits that are compared, and the queue.
@@ -61,7 +61,7 @@ struct Rule {
 struct Request {
     command: u32,
     kind: u32,
-    /// The most rules that the card can have.
+    /// The card's capacity of rules.
     data: u64,
     rule: Rule,
     count: u32,
@@ -79,7 +79,7 @@ impl Rule {
         location: 0,
     };
 
-    /// Returns the rules of a match, for IPv4 and IPv6 if it includes both; none if no rule can express it.
+    /// Returns the rules of a match: one each for IPv4 and IPv6 if it includes both; none if no rule can express it.
     fn of(one: &Match) -> Vec<Rule> {
         let family =
             |address: &Option<Prefix>| address.map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
@@ -147,7 +147,7 @@ impl Rule {
         Some(())
     }
 
-    /// Returns whether the card's rule is this one. Drivers may set more fields than they were given.
+    /// Returns whether the card's rule is this rule. Drivers may set more fields than they were given.
     fn is(&self, answer: &Rule) -> bool {
         let same = |ours: &[u8], masks: &[u8], theirs: &[u8]| {
             ours.iter().zip(masks).zip(theirs).all(|((ours, mask), theirs)| ours & mask == theirs & mask)
@@ -192,16 +192,17 @@ fn call(interface: &Interface, command: u32, rule: Rule) -> io::Result<Box<Reque
 pub struct Steering {
     interface: Interface,
     rules: Vec<Rule>,
-    /// The count of rules that the whole flow needs.
+    /// The number of rules that the flow needs.
     wanted: usize,
     note: Note,
 }
 
 impl Steering {
-    /// Steers these flows to `queue` as far as rules can express them, or with `all` fully or not at all.
+    /// Steers these flows to `queue` as far as rules can express them. With `all`, any rejected rule is an error.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the error of the card, or the kernel, for the first rule that it rejected.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the card or the kernel rejected a rule; the error is that
+    /// of the first one.
     pub fn steer(interface: &Interface, filter: &Filter, queue: u32, all: bool) -> Result<Steering> {
         let wanted: Vec<Vec<Rule>> = filter.any().iter().map(Rule::of).collect();
         // A match that no rule can express counts as one missing rule.
@@ -233,7 +234,7 @@ impl Steering {
         }
     }
 
-    /// Returns the count of rules in the card, and of those that the flow needs.
+    /// Returns the number of rules in the card, and the number that the flow needs.
     pub fn rules(&self) -> (usize, usize) {
         (self.rules.len(), self.wanted)
     }
@@ -261,24 +262,24 @@ impl Drop for Steering {
     }
 }
 
-/// Deletes those of the rules that are unchanged.
+/// Deletes the rules that are still unchanged in the card.
 fn take_back(interface: &Interface, rules: &[Rule]) {
     for rule in rules {
         let asked = call(interface, GET_RULE, Rule { location: rule.location, ..Rule::NONE });
         if asked.is_ok_and(|answer| rule.is(&answer.rule)) {
-            // Harmless if the interface is gone, or the rule was deleted by another process.
+            // Harmless if the interface is gone, or another process deleted the rule.
             let _ = call(interface, DELETE_RULE, *rule);
         }
     }
 }
 
-/// A locked file.
+/// A process's record of its rules, in a locked file.
 struct Note {
     path: PathBuf,
     file: File,
 }
 
-/// Returns the network namespace of this process.
+/// Returns this process's network namespace.
 fn namespace() -> io::Result<u64> {
     fs::metadata("/proc/thread-self/ns/net").map(|namespace| namespace.ino())
 }
@@ -293,7 +294,8 @@ impl Note {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            // A process that takes this file for left behind right now removes it; then another is created.
+            // Another process may have mistaken the still unlocked file for an orphan and removed it; then a new one is
+            // created.
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && path.exists() {
                 let mut note = Note { path, file };
                 let (name, index) = (interface.name(), interface.index());
@@ -317,14 +319,14 @@ impl Note {
     }
 }
 
-/// Rules of a card whose process is gone.
+/// Steering rules in a card whose owning process has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftBehind {
     /// The interface's name.
     pub interface: String,
-    /// The process that added them.
+    /// The process that added the rules.
     pub process: u32,
-    /// The count of rules.
+    /// The number of rules.
     pub rules: usize,
 }
 
@@ -346,7 +348,7 @@ pub fn take_back_orphans() {
     }
 }
 
-/// A record that no process had locked; locked by this one now.
+/// A record that no process had locked; this process has locked it.
 struct Orphan {
     left: LeftBehind,
     index: u32,

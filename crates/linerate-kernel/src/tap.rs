@@ -1,7 +1,7 @@
-//! A TAP interface: the program is the other end of Linux's cable (kernel documentation, networking/tuntap.rst).
+//! A TAP interface: Linux at one end, the program at the other (kernel documentation, networking/tuntap.rst).
 //!
-//! Frames that Linux sends are received here, and vice versa. Each frame has a VirtIO header with the offloads left
-//! to do. With offloads, frames of up to 64 KiB cross unsegmented and without a checksum.
+//! The port receives the frames that Linux sends, and vice versa. A virtio header before each frame describes its
+//! pending offloads. With offloads, frames of up to 64 KiB pass unsegmented and without a checksum.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -63,7 +63,7 @@ fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 /// A TAP interface of Linux.
 pub struct Tap {
     queues: Vec<Arc<File>>,
-    /// Linux takes datagrams to be segmented, since 6.2.
+    /// The kernel segments UDP datagrams (since Linux 6.2).
     takes_datagrams: bool,
     attached: Option<[Attached; 2]>,
 }
@@ -71,18 +71,18 @@ pub struct Tap {
 /// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
 const OFFLOADS: libc::c_ulong =
     (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as libc::c_ulong;
-/// Those of datagrams to be segmented, which Linux knows since 6.2.
+/// The bits of UDP segmentation, which Linux supports since 6.2.
 const DATAGRAMS: libc::c_ulong = 0x20 | 0x40;
 /// The shortest Ethernet frame without CRC; the kernel delivers shorter ones unpadded.
 const SHORTEST: usize = 60;
 
 impl Tap {
-    /// Opens TAP interface `name` and sets it up. Creates it if it does not exist; then it is removed when the port
-    /// is dropped. In a name, `%d` stands for the first free number.
+    /// Opens TAP interface `name` and sets it up. If it does not exist, it is created, and removed when the port is
+    /// dropped. In a name, `%d` stands for the first free number.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid name, or an interface that is
-    /// not a TAP interface.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid
+    /// name, or not a TAP interface.
     pub fn open(name: &str, config: Config) -> Result<KernelPort<Tap>> {
         if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
             let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();
@@ -93,14 +93,14 @@ impl Tap {
         OnInterface::port(On { interface, config }, files, true)
     }
 
-    /// Creates an interface on which Linux itself sends nothing; `attach` runs before it is set up.
+    /// Creates an interface to which Linux itself sends no packets; `attach` runs before it is set up.
     pub(super) fn hidden(
         config: Config,
         attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>,
     ) -> Result<KernelPort<Tap>> {
         let (interface, mut files) = Tap::make("linerate%d", &config)?;
         let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
-        // Fails on kernels without IPv6, which send nothing of it.
+        // Fails on kernels without IPv6, which send no IPv6 packets.
         let _ = std::fs::write(quiet, "1");
         files.attached = Some(attach(&interface)?);
         interface.set_up()?;
@@ -134,7 +134,7 @@ impl Tap {
     }
 }
 
-/// A queue that was opened.
+/// An opened queue.
 struct Opened {
     file: File,
     /// The interface's name.
@@ -155,7 +155,8 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
     let length = Offload::LEN as libc::c_int;
     call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
-    // Also without offloads, Linux is asked which it knows: it segments what it is given.
+    // Probed even without offloads, which concern only reception: Linux still segments large packets that the port
+    // sends.
     let takes_datagrams = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
     if !offloads {
         call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
@@ -186,7 +187,7 @@ struct TapRx {
     counters: Arc<QueueCounters>,
     /// Header and frame, as read from the file.
     bytes: Box<[u8]>,
-    /// The length of a packet that found no buffer; it comes next.
+    /// The length of a packet in `bytes` that found no buffer; the next call delivers it.
     kept: Option<usize>,
 }
 
@@ -196,7 +197,7 @@ impl Receive for TapRx {
         while batch.len() < batch.capacity() {
             let len = match self.kept.take() {
                 Some(len) => len,
-                // No packet, or the interface is gone: `link` distinguishes them.
+                // No packet, or the interface is gone; `link` tells the difference.
                 None => match (&*self.file).read(&mut self.bytes) {
                     Ok(len) if len > Offload::LEN => len,
                     _ => break,
@@ -267,7 +268,7 @@ impl SendFinished for TapTx {
                 (&*self.file).write_vectored(&parts)
             } {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An interface that is down loses frames like any other; an invalid frame is lost here.
+                // An interface that is down drops frames, as any other does; an invalid frame is dropped here.
                 Err(_) => self.counters.dropped(),
                 Ok(_) => {
                     packets += 1;
@@ -324,7 +325,7 @@ impl Sockets for Tap {
         self.ask(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
     }
 
-    /// All that Linux sends is received anyway.
+    /// A TAP interface always receives everything that Linux sends.
     fn promiscuous(&self, _: &Interface) -> Result<Option<OwnedFd>> {
         Ok(None)
     }

@@ -1,19 +1,18 @@
-//! Checking the frames that arrive.
+//! Checks arriving frames.
 
 use std::collections::BTreeMap;
 
 use super::stamp::{self, Read};
 
-/// Checks frames of a [`Generator`](super::Generator): each arrives once, in the order of its flow, with its bytes
-/// intact.
+/// Checks frames of a [`Generator`](super::Generator): each must arrive once, in the order of its flow, and intact.
 #[derive(Clone, Debug, Default)]
 pub struct Checker {
     flows: Vec<Flow>,
-    /// Corrupted frames that have not yet taken the place of a skipped sequence number.
+    /// Corrupted frames not yet matched with a skipped sequence number.
     unplaced: u64,
-    /// The skipped sequence numbers, as ranges: of each the flow and the first number, and the number behind the last.
+    /// The skipped sequence numbers as ranges: from flow and first number to the number after the last.
     missing: BTreeMap<(u16, u64), u64>,
-    /// Those of all flows.
+    /// The sum of `unnamed` over all flows.
     unnamed: u64,
     report: Report,
 }
@@ -21,17 +20,17 @@ pub struct Checker {
 /// The state of a flow.
 #[derive(Clone, Debug)]
 struct Flow {
-    /// The smallest sequence number that has arrived.
+    /// The smallest sequence number received.
     first: u64,
-    /// The next sequence number; `ANY` before the first frame.
+    /// The next expected sequence number; `ANY` before the first frame.
     next: u64,
-    /// Corrupted frames that had this flow's number before its first intact frame: the number may be damaged.
+    /// Corrupted frames with this flow number before its first intact frame: the number may be damaged.
     unnamed: u64,
 }
 
 const ANY: u64 = u64::MAX;
 
-/// The most ranges of skipped numbers that are remembered. A late frame of a forgotten one counts as a duplicate.
+/// The maximum number of stored ranges. A late frame of a forgotten range counts as a duplicate.
 const MOST_MISSING: usize = 1 << 16;
 
 /// Counts of a generator and a checker.
@@ -41,10 +40,10 @@ pub struct Report {
     pub sent: u64,
     /// Frames that arrived, of any kind.
     pub received: u64,
-    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first number
-    /// are not counted. A corrupted frame has arrived: it takes the place of one skipped number, of a later gap in
-    /// any flow, because its own number is not trusted. A frame without the stamp's mark whose other bytes match the stamp
-    /// is corrupted; all others without a stamp are foreign, and their numbers are skipped.
+    /// Sequence numbers that were skipped, minus those that arrived late. Frames sent before a flow's first number are
+    /// not counted. A corrupted frame has arrived: it replaces one skipped number of a later gap in any flow, because
+    /// its own number is not trusted. A frame without the magic number whose other bytes match the stamp is corrupted.
+    /// All others without a stamp are foreign, and their numbers count as skipped.
     pub lost: u64,
     /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
@@ -52,27 +51,27 @@ pub struct Report {
     pub duplicated: u64,
     /// Frames whose bytes differ from those sent.
     pub corrupted: u64,
-    /// Intact frames by the forwarders that have changed their byte 48: none, one, or more. Damage to this byte is a
-    /// wrong number of them.
+    /// Intact frames by the number of forwarders that have changed their byte 48: none, one, or more. Damage to this
+    /// byte shows as a wrong number.
     pub touched: [u64; 3],
     /// Frames without a stamp.
     pub foreign: u64,
-    /// Packets of a capture file that are not of Ethernet, and were not sent.
+    /// Packets of a capture file that were not sent because they are not Ethernet.
     pub not_ethernet: u64,
-    /// Frames sent from a capture file that had cut them to its snap length: their ends are missing.
+    /// Frames sent from a capture file without their ends, which its snap length had cut off.
     pub snapped: u64,
-    /// Frames that came to the port that is a wire, and that were too long for it.
+    /// Frames that arrived at the port that acts as a wire, but were too long for it.
     pub too_long: u64,
 }
 
 impl Report {
-    /// Returns the count of frames that arrived, each once.
+    /// Returns the number of frames that arrived, without duplicates.
     pub fn arrived(&self) -> u64 {
         self.received - self.duplicated
     }
 
-    /// Returns the counts by what is known of the way. If all frames of the sender `are_stamped`, one that arrives without a
-    /// stamp is corrupted, and not lost; so is one that not all of the `forwarders`, 0 or 1, have changed, or others.
+    /// Returns the counts corrected by what is known of the path. If all frames of the sender `are_stamped`, a frame
+    /// without a stamp is corrupted, not lost. So is a frame changed by more or fewer than `forwarders` (0 or 1).
     pub fn by_sender(self, are_stamped: bool, forwarders: usize) -> Report {
         let foreign = if are_stamped { self.foreign } else { 0 };
         let others = self.touched.iter().enumerate().filter(|&(count, _)| are_stamped && count != forwarders);
@@ -91,7 +90,7 @@ impl Checker {
             Read::Foreign => self.report.foreign += 1,
             Read::Corrupted { flow } => {
                 self.report.corrupted += 1;
-                // Before a flow's first arrival no number is skipped.
+                // Before a flow's first intact frame, no number is skipped.
                 let flow = self.flow(flow);
                 let is_unnamed = flow.next == ANY;
                 flow.unnamed += u64::from(is_unnamed);
@@ -124,7 +123,7 @@ impl Checker {
         &mut self.flows[usize::from(number)]
     }
 
-    /// Notes a flow's first intact frame.
+    /// Records a flow's first intact frame.
     #[cold]
     fn begin(&mut self, number: u16, sequence: u64) {
         let flow = self.flow(number);
@@ -132,7 +131,7 @@ impl Checker {
         self.unnamed -= std::mem::take(&mut flow.unnamed);
     }
 
-    /// Notes that the numbers from `first` to `end`, without it, have not arrived.
+    /// Records that the numbers from `first` to `end`, exclusive, have not arrived.
     #[cold]
     fn skip(&mut self, flow: u16, first: u64, end: u64) {
         let corrupted = (end - first).min(self.unplaced);
@@ -144,7 +143,7 @@ impl Checker {
         }
     }
 
-    /// Decides what a frame is whose number is not above its flow's highest: late, or there already.
+    /// Classifies a frame whose number is not above its flow's highest: late or duplicate.
     #[cold]
     fn place(&mut self, flow: u16, sequence: u64) {
         let known = self.flow(flow);
@@ -173,9 +172,10 @@ impl Checker {
         }
     }
 
-    /// Returns the counts so far; `sent` is not known here.
+    /// Returns the counts so far, without `sent`.
     pub fn report(&self) -> Report {
-        // A flow without an intact frame is none: its number is damaged, and the frames took the place of others.
+        // A flow without an intact frame does not exist: its number is damaged, and its frames replace those of other
+        // flows.
         Report { lost: self.report.lost.saturating_sub(self.unnamed), ..self.report }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
     }
 
-    /// Any bit of a frame may be damaged: it is corrupted, and not lost.
+    /// Damage to any bit makes a frame corrupted, not lost.
     #[test]
     fn damage_anywhere_is_found() {
         let mut generator = Generator::new(64, 1);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((report.lost, report.corrupted), (0, 480));
     }
 
-    /// A frame that arrives twice hides no other's loss.
+    /// A duplicate does not hide the loss of another frame.
     #[test]
     fn duplicates_are_neither_late_nor_in_place_of_others() {
         let mut generator = Generator::new(64, 1);
@@ -240,31 +240,31 @@ mod tests {
         assert_eq!(check(&[2, 5, 5, 2]), (1, 3, 5));
         assert_eq!(check(&[11, 3, 3, 7]), (3, 5, 6));
         assert_eq!(check(&[8, 10, 9, 9]), (0, 8, 7));
-        // Before the first number there are others.
+        // Numbers before the first one received exist, too.
         let mut checker = Checker::default();
         [5, 2, 3, 3, 1].iter().for_each(|&index| checker.check(&frames[index]));
         let Report { lost, reordered, duplicated, .. } = checker.report();
         assert_eq!((lost, reordered, duplicated), (1, 3, 1));
     }
 
-    /// A corrupted frame whose flow's number is damaged is not lost, either.
+    /// A corrupted frame with a damaged flow number is not lost, either.
     #[test]
     fn a_corrupted_number_of_a_flow_takes_the_frames_place() {
         let mut generator = Generator::new(64, 2);
         let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 8];
         frames.iter_mut().for_each(|frame| generator.fill(frame));
-        // Flow 0 has the even frames. Byte 47 is the lower half of a flow's number.
+        // Flow 0 has the even frames. Byte 47 is the lower half of the flow number.
         frames[2][47] ^= 0x40;
         frames[1][20] ^= 1;
         let mut checker = Checker::default();
         [0, 1, 2, 4].iter().for_each(|&index| checker.check(&frames[index]));
         assert_eq!((checker.report().lost, checker.report().corrupted), (0, 2));
-        // The first of flow 1 was corrupted; that of a flow has no number that was skipped.
+        // The first frame of flow 1 was corrupted; before a flow's first intact frame, no number is skipped.
         [3, 7].iter().for_each(|&index| checker.check(&frames[index]));
         assert_eq!(checker.report().lost, 1, "5 is lost");
     }
 
-    /// A corrupted frame is not lost, and the frames that are lost beside it are.
+    /// A corrupted frame is not lost, but the lost frames next to it are.
     #[test]
     fn a_corrupted_frame_is_not_lost() {
         let mut generator = Generator::new(64, 1);

@@ -1,6 +1,6 @@
 //! The Internet's checksum (RFC 1071).
 
-/// Returns the checksum of bytes and of a sum of words in front of them: 0 if they have a right one in them.
+/// Returns the checksum of `bytes`, with `start` as the sum of words before them: 0 if they contain a valid checksum.
 pub(super) fn checksum(start: u64, bytes: &[u8]) -> u16 {
     complement(folded(start + sum_of(bytes)), false)
 }
@@ -10,7 +10,7 @@ pub(super) fn sum_of(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low))).sum()
 }
 
-/// Folds a sum of 16-bit words, of which there are fewer than 2^32, into 32 bits.
+/// Folds a sum of fewer than 2^32 16-bit words into 32 bits.
 pub(super) fn folded(sum: u64) -> u32 {
     ((sum & 0xFFFF) + (sum >> 16 & 0xFFFF) + (sum >> 32)) as u32
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::stamp::{SHORTEST, STAMP, Stamp};
 
-/// Generates UDP frames, one flow after the other, with separate sequence numbers for each flow.
+/// Generates UDP frames, round-robin over the flows, with separate sequence numbers for each flow.
 #[derive(Clone, Debug)]
 pub struct Generator {
     frame: Vec<u8>,
@@ -12,7 +12,7 @@ pub struct Generator {
     next_flow: u16,
     sequence: u64,
     sent: u64,
-    /// None if the frames are sent as they are.
+    /// `None` if the frames are sent unchanged.
     stamp: Option<Stamp>,
 }
 
@@ -23,15 +23,14 @@ impl Default for Generator {
     }
 }
 
-/// UDP's source port of flow 0; flow `f` has the port `f` after it.
+/// The UDP source port of flow 0; flow `f` has this port plus `f`.
 const FIRST_PORT: u16 = 1024;
 
 impl Generator {
-    /// Generates frames of `size` bytes, including 4 bytes of CRC, at least 64. They belong to `flows` flows, which
-    /// differ in their UDP source port.
+    /// Generates frames of `size` bytes, including 4 bytes of CRC; the minimum is 64. They belong to `flows` flows,
+    /// which differ in their UDP source port.
     ///
-    /// MAC addresses are locally administered; IP addresses are of 198.18.0.0/15, which is reserved for benchmarks
-    /// (RFC 2544).
+    /// MAC addresses are locally administered; IP addresses are from 198.18.0.0/15, reserved for benchmarks (RFC 2544).
     pub fn new(size: usize, flows: u16) -> Generator {
         let len = size.clamp(SHORTEST + 4, 65_535) - 4;
         let mut frame = vec![0; len];
@@ -54,9 +53,8 @@ impl Generator {
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }
     }
 
-    /// Generates frames like `template`. If it is UDP over IPv4 without options or VLAN tag and has 18 bytes of
-    /// payload, it gets stamps and flows as in [`new`](Generator::new), and its UDP checksum is set to none;
-    /// otherwise it is sent unchanged.
+    /// Generates frames like `template`. UDP over IPv4 without options or VLAN tag, with at least 18 bytes of payload,
+    /// gets stamps and flows as in [`new`](Generator::new), and no UDP checksum. Other frames are sent unchanged.
     pub fn from_template(template: &[u8], flows: u16) -> Generator {
         let mut frame = template.to_vec();
         let stamped = frame.len() >= SHORTEST && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
@@ -67,7 +65,7 @@ impl Generator {
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }
     }
 
-    /// Uses other flows, so that several generators share a checker.
+    /// Uses other flow numbers, so that several generators can share a checker.
     pub fn with_flows(mut self, flows: Range<u16>) -> Generator {
         (self.next_flow, self.flows) = (flows.start, flows.start..flows.end.max(flows.start.saturating_add(1)));
         self
@@ -83,7 +81,7 @@ impl Generator {
         self.frame.len()
     }
 
-    /// Returns the count of frames generated.
+    /// Returns the number of frames generated.
     pub fn sent(&self) -> u64 {
         self.sent
     }

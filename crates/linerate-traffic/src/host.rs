@@ -1,11 +1,12 @@
-//! A host that answers: a port in a network is found, and can be pinged.
+//! A responder that makes a port visible in a network, and answers pings.
 
 use std::net::IpAddr;
 
 use super::checksum::checksum;
 
-/// The addresses of a port, and its answers to requests for them: ARP requests (RFC 826), neighbour solicitations (RFC 4861), and
-/// echo requests (RFC 792, RFC 4443). It keeps nothing of other hosts: an answer goes to the frame's sender.
+/// The addresses of a port, and its replies to requests for them: ARP requests (RFC 826), neighbour solicitations (RFC
+/// 4861), and echo requests (RFC 792, RFC 4443). It stores nothing about other hosts: a reply goes to the frame's
+/// sender.
 ///
 /// ```
 /// use linerate::traffic::{Host, Template};
@@ -22,13 +23,13 @@ pub struct Host {
     addresses: Vec<IpAddr>,
 }
 
-/// Offsets in frames without VLAN tag: of the header behind Ethernet's, and of the fields below.
+/// The offset of the network header in frames without VLAN tag.
 const NET: usize = 14;
-/// IPv4 without options, and ICMP behind it.
+/// The offset of ICMP after IPv4 without options.
 const ICMP: usize = NET + 20;
-/// ICMPv6, right behind IPv6.
+/// The offset of ICMPv6 directly after IPv6.
 const ICMP6: usize = NET + 40;
-/// A neighbour solicitation's target.
+/// The offset of a neighbour solicitation's target.
 const TARGET: usize = ICMP6 + 8;
 /// ff02::1.
 const ALL_NODES: [u8; 16] = [0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -39,15 +40,16 @@ impl Host {
         Host { mac, addresses: addresses.into_iter().collect() }
     }
 
-    /// Turns a request for the MAC address of one of the host's addresses into its answer, and returns true; leaves any other
-    /// frame as it is. Requests are those of ARP, and IPv6's neighbour solicitations, also of hosts that want the address for
-    /// themselves (RFC 4862, section 5.4: duplicate address detection).
+    /// Turns a request for the MAC address of one of the host's addresses into its reply, and returns true; leaves any
+    /// other frame unchanged. Requests are ARP requests, and IPv6's neighbour solicitations, including duplicate
+    /// address detection (RFC 4862, section 5.4).
     pub fn answer_arp(&self, frame: &mut Vec<u8>) -> bool {
         self.answer_request(frame).or_else(|| self.answer_solicitation(frame)).is_some()
     }
 
-    /// Turns an echo request for one of the host's addresses into its answer, and returns true; leaves any other frame as it is:
-    /// fragments, frames with a VLAN tag, IPv4 options or extension headers, and requests of an address that is no other host's.
+    /// Turns an echo request for one of the host's addresses into its reply, and returns true; leaves any other frame
+    /// unchanged. Those include fragments, frames with a VLAN tag, IPv4 options or extension headers, and requests
+    /// whose source cannot be another host.
     pub fn answer_ping(&self, frame: &mut [u8]) -> bool {
         let is_for_us = frame.get(..6) == Some(&self.mac);
         is_for_us && self.answer_echo(frame).or_else(|| self.answer_echo6(frame)).is_some()
@@ -57,7 +59,7 @@ impl Host {
         self.addresses.contains(&address.into())
     }
 
-    /// Returns whether an address can be another host's.
+    /// Returns whether an address can belong to another host.
     fn is_other(&self, address: impl Into<IpAddr>) -> bool {
         let address = address.into();
         let is_one = match address {
@@ -70,7 +72,7 @@ impl Host {
     /// Answers an ARP request.
     fn answer_request(&self, frame: &mut [u8]) -> Option<()> {
         let arp: &mut [u8; 28] = frame.get_mut(NET..)?.first_chunk_mut()?;
-        // Ethernet's addresses for IPv4's, and a request.
+        // An Ethernet and IPv4 request.
         let is_request = arp[..8] == [0, 1, 8, 0, 6, 4, 0, 1];
         let target: [u8; 4] = *arp.last_chunk()?;
         if !is_request || frame_type(frame) != [8, 6] || !self.has(target) {
@@ -92,20 +94,20 @@ impl Host {
         let packet = frame.get(..end)?;
         let source: [u8; 16] = *packet[NET + 8..].first_chunk()?;
         let target: [u8; 16] = *packet.get(TARGET..)?.first_chunk()?;
-        // Type 135, and not from another net: hop limit 255.
+        // Type 135; hop limit 255 shows that it was not routed.
         if packet[ICMP6] != 135 || packet[NET + 7] != 255 || !self.has(target) || sum6(packet) != 0 {
             return None;
         }
-        // Of an address that is not its sender's yet, there is no option with a MAC address (type 1).
+        // From an unspecified address, there must be no option with the sender's MAC address (type 1).
         let is_claim = source == [0; 16];
         let options = &packet[TARGET + 16..];
         if is_claim && options.first() == Some(&1) || !is_claim && !self.is_other(source) {
             return None;
         }
-        // The option "target link-layer address" (2), of 8 bytes.
+        // Adds the option "target link-layer address" (2), of 8 bytes.
         frame.resize(TARGET + 24, 0);
         frame[NET + 4..NET + 6].copy_from_slice(&32u16.to_be_bytes());
-        // All nodes are told of an address that another host wants; an answer is solicited; both override what is known.
+        // A claim is answered to all nodes; other replies are marked as solicited. Both override cached addresses.
         let (to, flags) = if is_claim { (ALL_NODES, 0x20) } else { (source, 0x60) };
         frame[NET + 8..NET + 24].copy_from_slice(&target);
         frame[NET + 24..ICMP6].copy_from_slice(&to);
@@ -125,7 +127,7 @@ impl Host {
     fn answer_echo(&self, frame: &mut [u8]) -> Option<()> {
         let ip = frame.get(NET..ICMP)?;
         let destination: [u8; 4] = *ip.last_chunk()?;
-        // IPv4 without options, of ICMP, and no fragment.
+        // IPv4 without options, with ICMP, and not a fragment.
         let source: [u8; 4] = *ip[12..].first_chunk()?;
         let is_plain = frame_type(frame) == [8, 0] && ip[0] == 0x45 && ip[9] == 1 && ip[6] & 0x3F == 0 && ip[7] == 0;
         let end = NET + usize::from(u16::from_be_bytes([ip[2], ip[3]]));
@@ -143,7 +145,7 @@ impl Host {
         let ip = &mut frame[NET..ICMP];
         ip.copy_within(12..16, 16);
         ip[12..16].copy_from_slice(&destination);
-        // The addresses have changed places, which changes no sum; the time to live begins anew.
+        // Swapping the addresses changes no sum; the time to live is reset.
         ip[8] = 64;
         ip[10..12].fill(0);
         let sum = checksum(0, ip);
@@ -152,7 +154,7 @@ impl Host {
         Some(())
     }
 
-    /// Answers an echo request of IPv6.
+    /// Answers an IPv6 echo request.
     fn answer_echo6(&self, frame: &mut [u8]) -> Option<()> {
         let end = self.end_of_ip6(frame)?;
         let packet = frame.get_mut(..end)?;
@@ -173,7 +175,7 @@ impl Host {
         Some(())
     }
 
-    /// Returns where an IPv6 packet of ICMPv6 ends; `None` for any other frame.
+    /// Returns the end of an IPv6 packet with ICMPv6; `None` for any other frame.
     fn end_of_ip6(&self, frame: &[u8]) -> Option<usize> {
         let ip = frame.get(NET..ICMP6)?;
         let is_icmp = frame_type(frame) == [0x86, 0xDD] && ip[0] >> 4 == 6 && ip[6] == 58;
@@ -181,19 +183,19 @@ impl Host {
         (is_icmp && (ICMP6 + 8..=frame.len()).contains(&end)).then_some(end)
     }
 
-    /// Sends an answered frame back to its sender.
+    /// Addresses a reply to the frame's sender.
     fn turn(&self, frame: &mut [u8]) {
         frame.copy_within(6..12, 0);
         frame[6..12].copy_from_slice(&self.mac);
     }
 }
 
-/// Returns a frame's EtherType; 0 of a frame without one.
+/// Returns a frame's EtherType; 0 if it has none.
 fn frame_type(frame: &[u8]) -> [u8; 2] {
     frame.get(12..14).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or_default()
 }
 
-/// Returns the checksum of an ICMPv6 packet with the addresses in front of it: 0 if its own is right.
+/// Returns the checksum of an ICMPv6 packet and the addresses before it: 0 if its own is right.
 fn sum6(packet: &[u8]) -> u16 {
     checksum(58 + (packet.len() - ICMP6) as u64, &packet[NET + 8..])
 }
@@ -243,7 +245,7 @@ mod tests {
                 ),
                 format!("/ip6(src=fd00::9,dst=fd00::1,hop=255)/icmp6(type=136,id=0x6000,seq=0)/hex({target}0201020000000009)"),
             ),
-            // To the host alone, without an option.
+            // Sent only to the host, without an option.
             (
                 format!(
                     "eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:09)/ip6(src=fd00::1,dst=fd00::9,hop=255)\
@@ -255,10 +257,10 @@ mod tests {
             let mut asked = frame(&request);
             assert!(host().answer_arp(&mut asked) || host().answer_ping(&mut asked), "{request}");
             assert_eq!(asked, frame(&format!("{eth}{answer}")), "{request}");
-            // An answer is no request.
+            // A reply is not a request.
             assert!(!host().answer_arp(&mut asked) && !host().answer_ping(&mut asked));
         }
-        // A host that wants the address, with an option of its own (RFC 7527), is told with all others.
+        // A claim of the address, with a nonce option (RFC 7527), is answered to all nodes.
         for option in ["", "0e01010203040506"] {
             let claim = format!(
                 "eth(src=02:00:00:00:00:01,dst=33:33:ff:00:00:09)/ip6(src=::,dst=ff02::1:ff00:9,hop=255)\
@@ -292,14 +294,14 @@ mod tests {
             "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::9,len=999)/icmp6",
             "eth(dst=02:00:00:00:00:09)/ip6(dst=fd00::8)/icmp6",
             "eth(dst=02:00:00:00:00:09)/vlan/ip(dst=10.0.0.9)/icmp",
-            // Of no other host.
+            // The source cannot be another host.
             "eth(dst=02:00:00:00:00:09)/ip(src=0.0.0.0,dst=10.0.0.9)/icmp",
             "eth(dst=02:00:00:00:00:09)/ip(src=255.255.255.255,dst=10.0.0.9)/icmp",
             "eth(dst=02:00:00:00:00:09)/ip(src=224.0.0.5,dst=10.0.0.9)/icmp",
             "eth(dst=02:00:00:00:00:09)/ip(src=10.0.0.9,dst=10.0.0.9)/icmp",
             "eth(dst=02:00:00:00:00:09)/ip6(src=::,dst=fd00::9)/icmp6",
             "eth(dst=02:00:00:00:00:09)/ip6(src=ff02::1,dst=fd00::9)/icmp6",
-            // A solicitation of no address has no MAC address; one from another net has another hop limit.
+            // A claim must have no MAC address option; a routed solicitation has another hop limit.
             "eth/ip6(src=::,dst=ff02::1,hop=255)/icmp6(type=135,id=0,seq=0)/hex(fd0000000000000000000000000000090101020000000001)",
             "eth/ip6(dst=ff02::1,hop=254)/icmp6(type=135,id=0,seq=0)/hex(fd0000000000000000000000000000090101020000000001)",
         ] {
@@ -310,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// No frame panics, and one without an answer stays as it is.
+        /// No frame panics, and a frame without a reply is unchanged.
         #[test]
         fn damaged_requests_are_answered_or_left(
             kind in 0..4usize, at in 0..120usize, byte: u8, len in 0..160usize, both: bool,

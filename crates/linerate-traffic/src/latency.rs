@@ -1,4 +1,4 @@
-//! The time that frames take from where they are stamped to where they arrive.
+//! The latency of stamped frames, from departure to arrival.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::stamp;
 
-/// Measures stamped frames by flow and sequence number, since the smallest frame has no room for a timestamp.
+/// Measures the latency of stamped frames, by flow and sequence number: the smallest frame has no room for a timestamp.
 ///
 /// ```
 /// use linerate::traffic::{Generator, Latency};
@@ -25,9 +25,9 @@ pub struct Latency {
     times: Mutex<Vec<u64>>,
 }
 
-/// The most frames in flight at a time.
+/// The maximum number of frames in flight, one per slot.
 const PLACES: usize = 1 << 16;
-/// Bits of a place's word that identify one of the frames that share the place.
+/// Bits of a slot's word that identify one of the frames that share the slot.
 const NAME_BITS: u32 = 20;
 
 impl Latency {
@@ -49,14 +49,14 @@ impl Latency {
         }
     }
 
-    /// Records the arrival of a frame: its time is recorded once, if it is intact.
+    /// Records the arrival of a frame; its latency is recorded once, if it is intact.
     #[inline]
     pub fn arrives(&self, frame: &[u8]) {
         let Some((place, name)) = self.place(frame) else { return };
         let word = place.swap(0, Ordering::Relaxed);
         if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
             let time = since(word, self.now());
-            // A damaged number is that of another frame.
+            // A damaged sequence number may be that of another frame.
             if !matches!(stamp::read(frame), stamp::Read::Stamped { .. }) {
                 return;
             }
@@ -64,17 +64,17 @@ impl Latency {
         }
     }
 
-    /// Returns the times recorded since the last call, in nanoseconds.
+    /// Returns the latencies recorded since the last call, in nanoseconds.
     pub fn take(&self) -> Vec<u64> {
         std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the current time; never 0, so that a place in use is not 0.
+    /// Returns the current time; never 0, which marks an unused slot.
     fn now(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Returns the place of a frame's departure time, and the bits that distinguish it from other frames there.
+    /// Returns the slot of a frame's departure time, and the bits that distinguish it from other frames there.
     #[inline]
     fn place(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
         let (flow, sequence) = stamp::name(frame)?;
@@ -86,7 +86,7 @@ impl Latency {
     }
 }
 
-/// Returns nanoseconds since the time in a place's word, which lacks upper bits: up to 4 hours and 53 minutes.
+/// Returns the nanoseconds since the time in a slot's word; it lacks upper bits, so at most 4 hours and 53 minutes.
 fn since(word: u64, now: u64) -> u64 {
     now.wrapping_sub(word >> NAME_BITS) & (u64::MAX >> NAME_BITS)
 }

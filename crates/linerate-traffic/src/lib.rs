@@ -1,6 +1,6 @@
-//! Traffic: frames with flows and sequence numbers ([`Generator`]) and their check at the other end ([`Checker`]), frames from a
-//! text ([`Template`]), pacing ([`Pacer`]), and answers to ARP and ping ([`Host`]). This module knows bytes only. The model's
-//! wire uses it, and the commands `gen`, `sink` and `fwd`.
+//! Traffic: frames with flows and sequence numbers ([`Generator`]), their check at the other end ([`Checker`]), frames
+//! from a text ([`Template`]), pacing ([`Pacer`]), and replies to ARP and ping ([`Host`]). This module only handles
+//! bytes. The model's wire uses it, and the commands `gen`, `sink` and `fwd`.
 //!
 //! Each frame of a generator carries a stamp in its UDP payload:
 //!
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `check` is a hash of all bytes except itself and byte 48, which a forwarder changes. A frame of the smallest size,
-//! 64 bytes with CRC, has exactly enough room.
+//! 64 bytes with CRC, has just enough room.
 
 mod checker;
 mod checksum;

@@ -14,15 +14,15 @@ pub enum Rate {
     Packets(f64),
     /// Bits per second on the wire: including CRC, preamble and gap.
     Bits(f64),
-    /// A part of the line rate, up to 1.0; see [`on_line`](Rate::on_line).
+    /// A fraction of the line rate, up to 1.0; see [`on_line`](Rate::on_line).
     Line(f64),
 }
 
-/// Bytes on the wire beside a frame without CRC: CRC 4, preamble and start 8, gap 12 (IEEE 802.3).
+/// Bytes on the wire in addition to a frame without CRC: CRC 4, preamble and start 8, gap 12 (IEEE 802.3).
 const FRAMING: f64 = 24.0;
 
 impl Rate {
-    /// The line rate of an 82599, in bits per second: what [`Rate::Line`] is a part of, unless another line is named.
+    /// The line rate of an 82599 in bits per second, which [`Rate::Line`] refers to unless another line is given.
     pub const TEN_GIGABIT: f64 = 10e9;
 
     /// Returns packets per second for frames of `len` bytes on average, without CRC.
@@ -35,7 +35,7 @@ impl Rate {
         }
     }
 
-    /// Returns the rate on a line of `bits` per second: a part of the line becomes bits, others stay.
+    /// Returns the rate on a line of `bits` per second: a fraction of the line becomes bits, other rates stay.
     pub fn on_line(self, bits: f64) -> Rate {
         match self {
             Rate::Line(part) => Rate::Bits(part * bits),
@@ -43,7 +43,7 @@ impl Rate {
         }
     }
 
-    /// Returns this part of the rate.
+    /// Returns this fraction of the rate.
     pub fn times(self, part: f64) -> Rate {
         match self {
             Rate::Packets(value) => Rate::Packets(value * part),
@@ -56,9 +56,9 @@ impl Rate {
 impl FromStr for Rate {
     type Err = Error;
 
-    /// Parses packets per second, as `14.88M`, `1e6`, `14.88Mpps`; bits per second, as `10G`, `10Gbit`, `10Gbit/s`,
-    /// `10Gbps`; and parts of the line rate, as `50%`. The prefixes are `k`, `M` and `G`; `G` alone means bits, since no
-    /// wire carries as many packets.
+    /// Parses packets per second, such as `14.88M`, `1e6`, `14.88Mpps`; bits per second, such as `10G`, `10Gbit`,
+    /// `10Gbit/s`, `10Gbps`; and fractions of the line rate, such as `50%`. The prefixes are `k`, `M` and `G`; `G`
+    /// alone means bits, since no wire carries that many packets.
     fn from_str(text: &str) -> std::result::Result<Rate, Error> {
         parse(text).map_err(Error::bad_value)
     }
@@ -112,11 +112,11 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A number with four significant digits and a prefix: 14.88M.
+/// A number with four significant digits and an SI prefix: 14.88M.
 struct Scaled(f64);
 
 impl Scaled {
-    /// Returns the number and its prefix, with a space between them, as SI writes them in front of a unit.
+    /// Returns the number and its prefix, with a space between them, as SI writes them before a unit.
     fn with_space(&self) -> String {
         let text = self.to_string();
         let digits = text.trim_end_matches(['k', 'M', 'G']);
@@ -134,33 +134,34 @@ impl fmt::Display for Scaled {
     }
 }
 
-/// The times between frames, or between bursts of them.
+/// The gaps between frames, or between bursts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gaps {
-    /// All the same.
+    /// All equal.
     #[default]
     Even,
-    /// Those of a Poisson process, with random numbers of this seed: exponentially distributed, as from many independent
-    /// senders.
+    /// The gaps of a Poisson process, from random numbers with this seed: exponentially distributed, as from many
+    /// independent senders.
     Poisson(u64),
 }
 
-/// Decides when the next frame may leave. After a pause, [`Pacer::SLACK`] frames leave at once. The rest is given up, since a wire
-/// cannot go faster after a delay, or [made up for](Pacer::making_up). Its time begins when it is asked for the first frame.
+/// Decides when the next frame may be sent. After a pause, up to [`Pacer::SLACK`] frames are sent back to back. The
+/// rest is skipped, since a wire cannot go faster after a delay, or [made up for](Pacer::making_up). Time starts with
+/// the first request.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    /// Seconds from frame to frame, on average.
+    /// The mean time from frame to frame, in seconds.
     gap: f64,
     origin: Option<Instant>,
-    /// The present time, when it was last read, and the time when the next frame is due, in seconds since the origin.
+    /// The time of the last clock reading, and the time when the next frame is due, in seconds since the origin.
     now: f64,
     due: f64,
-    /// The most frames that leave at once after a pause.
+    /// The maximum number of frames sent back to back after a pause.
     slack: f64,
-    /// Seconds of pauses that are not made up for yet, and the most of them.
+    /// Seconds of pauses not yet made up for, and their maximum.
     owed: f64,
     most_owed: f64,
-    /// Frames of a burst, and those of the present one that have not left.
+    /// The number of frames in a burst, and those of the current burst not yet sent.
     burst: usize,
     left: usize,
     /// For random gaps.
@@ -168,11 +169,12 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// The most frames that leave at once after a pause. On a busy machine each turn of a thread may be one.
+    /// The maximum number of frames sent back to back after a pause. On a busy machine, any time slice of a thread may
+    /// follow one.
     pub const SLACK: f64 = 64.0;
 
-    /// While a pause is [made up for](Pacer::making_up), the rate is higher by what is owed divided by this: 14 % after 7 ms, which a
-    /// busy machine takes from a thread.
+    /// While a pause is [made up for](Pacer::making_up), the rate is increased by the owed time divided by this. For
+    /// example, by 14 % after 7 ms, a typical preemption on a busy machine.
     pub const MAKE_UP: Duration = Duration::from_millis(50);
 
     /// Paces frames of `len` bytes on average, without CRC, at `rate`.
@@ -193,32 +195,32 @@ impl Pacer {
         }
     }
 
-    /// Makes up for pauses within some [`Pacer::MAKE_UP`] instead of giving their frames up: the mean is kept, and no buffer behind
-    /// the port has to hold the frames of a pause. Twice that time is owed at most; a port that was slower for longer gets no more
-    /// when it is fast again.
+    /// Makes up for pauses over a few [`Pacer::MAKE_UP`] periods instead of skipping their frames. This keeps the mean
+    /// rate, and no buffer after the port must hold the frames of a pause. At most twice that period is owed: a port
+    /// that was slower for longer gets no more when it recovers.
     pub fn making_up(self) -> Pacer {
         Pacer { most_owed: 2.0 * Pacer::MAKE_UP.as_secs_f64(), ..self }
     }
 
-    /// Lets up to `frames` frames leave at once after a pause, for ports that are not wires.
+    /// Allows up to `frames` frames back to back after a pause, for ports that are not wires.
     pub fn with_slack(self, frames: usize) -> Pacer {
         Pacer { slack: frames.max(1) as f64, ..self }
     }
 
-    /// Begins with a part of a frame, from 0 to 1, so that several queues do not all wait for their first one.
+    /// Starts with a fraction of a frame, from 0 to 1, so that several queues do not all wait for their first frame.
     pub fn with_credit(self, frames: f64) -> Pacer {
         Pacer { due: self.gap * (1.0 - frames.clamp(0.0, 1.0)), ..self }
     }
 
-    /// Lets frames leave in bursts of this many, back to back, at the same rate.
+    /// Sends frames in back-to-back bursts of this length, at the same rate.
     pub fn with_bursts(self, frames: usize) -> Pacer {
         let burst = frames.max(1);
-        // Of a long burst the last frames are late when the first have left.
+        // In a long burst, the last frames are late when the first have been sent.
         let slack = if burst > 1 { self.slack.max(burst as f64 + Pacer::SLACK) } else { self.slack };
         Pacer { burst, left: burst, slack, ..self }
     }
 
-    /// Takes other times between frames, or bursts.
+    /// Sets the distribution of the gaps between frames, or bursts.
     pub fn with_gaps(self, gaps: Gaps) -> Pacer {
         let random = match gaps {
             Gaps::Even => None,
@@ -231,8 +233,8 @@ impl Pacer {
         pacer
     }
 
-    /// Changes the rate from now on, of frames of `len` bytes on average; bursts and random gaps stay as they are. What is left of
-    /// the present gap becomes longer or shorter as all gaps do. As many frames are late and owed as before.
+    /// Changes the rate from now on, for frames of `len` bytes on average; bursts and random gaps remain. The rest of
+    /// the current gap is scaled as all gaps are. The numbers of late and owed frames stay the same.
     pub fn set_rate(&mut self, rate: Rate, len: f64) {
         let now = self.origin.map_or(0.0, |origin| origin.elapsed().as_secs_f64());
         self.change_at(now, 1.0 / rate.packets_per_second(len));
@@ -245,7 +247,7 @@ impl Pacer {
         self.owed = (self.owed * longer).min(self.most_owed);
     }
 
-    /// Goes on after a pause that was asked for: the time since frames were last asked for does not count.
+    /// Resumes after an intended pause: the time since the last request for frames does not count.
     pub fn go_on(&mut self) {
         if let Some(origin) = self.origin {
             self.go_on_at(origin.elapsed().as_secs_f64());
@@ -256,20 +258,20 @@ impl Pacer {
         (self.due, self.now) = (self.due + now - self.now, now);
     }
 
-    /// Returns whether a frame may leave now, and counts it as sent.
+    /// Returns whether a frame may be sent now, and counts it as sent.
     pub fn take(&mut self) -> bool {
         self.take_some(1, 1) == 1
     }
 
-    /// Returns the count of frames that may leave now, from `least` to `most`, or 0, and counts them as sent. `least`
-    /// must not exceed the slack; frames in bursts, or with random gaps, do not wait for it.
+    /// Returns the number of frames that may be sent now, from `least` to `most`, or 0, and counts them as sent.
+    /// `least` must not exceed the slack. Bursts and random gaps ignore it.
     pub fn take_some(&mut self, least: usize, most: usize) -> usize {
         self.take_at(least, most, |origin| origin.elapsed().as_secs_f64())
     }
 
     fn take_at(&mut self, least: usize, most: usize, clock: impl Fn(Instant) -> f64) -> usize {
         if self.burst == 1 && self.random.is_none() {
-            // If as many were due when the clock was last read, it needs no other look.
+            // If enough frames were due at the last reading, the clock is not read again.
             if self.ready() < most {
                 self.look(clock);
             }
@@ -301,7 +303,7 @@ impl Pacer {
         go
     }
 
-    /// Returns the count of frames that are due.
+    /// Returns the number of frames that are due.
     fn ready(&self) -> usize {
         if self.now < self.due { 0 } else { 1 + ((self.now - self.due) / self.gap) as usize }
     }
@@ -312,7 +314,7 @@ impl Pacer {
         self.arrive(clock(origin));
     }
 
-    /// Notes the present time. Frames that would leave too late are given up, or their time is owed.
+    /// Sets the current time. Frames that would be too late are skipped, or their time is owed.
     fn arrive(&mut self, now: f64) {
         self.now = now;
         let late = self.now - self.due - (self.slack - 0.5) * self.gap;
@@ -322,9 +324,9 @@ impl Pacer {
         }
     }
 
-    /// Counts frames that are `time` seconds long as sent.
+    /// Advances the schedule by frames that take `time` seconds.
     fn advance(&mut self, time: f64) {
-        // A long gap would pay back more than is owed.
+        // The payment for a long gap is limited to the owed time.
         let paid = (time * self.owed / (self.owed + Pacer::MAKE_UP.as_secs_f64())).min(self.owed);
         (self.due, self.owed) = (self.due + time - paid, self.owed - paid);
     }
@@ -334,7 +336,7 @@ impl Pacer {
         let mean = self.gap * self.burst as f64;
         match &mut self.random {
             None => mean,
-            // Of 53 random bits, which are never 1: the logarithm is finite.
+            // 53 random bits give less than 1, so the logarithm is finite.
             Some(random) => -mean * (1.0 - (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64).ln(),
         }
     }
@@ -404,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Takes what is due at a time.
+    /// Takes the frames due at a time.
     fn take_at(pacer: &mut Pacer, seconds: f64, most: usize) -> usize {
         pacer.take_at(1, most, |_| seconds)
     }
@@ -415,15 +417,15 @@ mod tests {
         assert_eq!(take_at(&mut pacer.clone(), 50.5e-6, 1000), 50);
         assert_eq!(take_at(&mut pacer.clone(), 10.0, 1000), 64);
         assert_eq!(take_at(&mut pacer.with_slack(500), 10.0, 1000), 500);
-        // The frames that are due suffice for all of `least`, or for none.
+        // The due frames are either enough for `least`, or none is sent.
         let mut slow = Pacer { now: 40.5, due: 1.0, ..Pacer::new(Rate::Packets(1.0), 60.0) };
         let mut take = |least, most| slow.take_at(least, most, |_| 40.5);
         assert_eq!((take(41, 64), take(32, 32), take(9, 64)), (0, 32, 0), "40 frames are due");
         assert_eq!((take(1, 64), take(1, 1)), (8, 0));
     }
 
-    /// A thread that has no processor for 7 ms of each 100, as on a busy machine, or for half of its time: the mean is kept, and
-    /// no millisecond has more than what is owed allows.
+    /// A thread without a processor for 7 ms of each 100, as on a busy machine, or for half of its time. The mean is
+    /// kept, and no millisecond has more frames than the owed time allows.
     #[test]
     fn pauses_are_made_up_for_without_a_burst() {
         for (gaps, period, pause, allowed) in
@@ -436,7 +438,7 @@ mod tests {
                 let taken: usize = steps.map(|now| take_at(&mut pacer, now, 1000)).sum();
                 (sent, most) = (sent + taken, taken.max(most));
             }
-            // Frames that are still owed are missing, and random gaps have a mean of their own.
+            // Frames that are still owed are missing, and random gaps deviate from the mean.
             let missing = (2e6 - pacer.owed * 1e6 - sent as f64).abs();
             assert!(
                 missing <= if gaps == Gaps::Even { 65.0 } else { 5000.0 },
@@ -448,14 +450,14 @@ mod tests {
                 "{gaps:?}, {pause} of {period}: {most} in a millisecond"
             );
         }
-        // A port that took nothing for an hour: a tenth of a second is owed, and no more.
+        // For a port that accepted no frames for an hour, only a tenth of a second is owed.
         let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).making_up();
         let times = (0..2_000_000u32).map(|micro| 3600.0 + f64::from(micro) * 1e-6);
         let sent: usize = times.map(|now| take_at(&mut pacer, now, 1000)).sum();
         assert!(sent.abs_diff(2_100_064) <= 2, "{sent}");
     }
 
-    /// Over a million frames the mean is the rate, whatever the gaps and the times of asking.
+    /// Over a million frames, the mean is the rate, whatever the gaps and the times of requests.
     #[test]
     fn bursts_and_random_gaps_keep_the_rate() {
         for (burst, gaps, deviation) in [(1, Gaps::Even, 1e-5), (32, Gaps::Even, 1e-4), (1, Gaps::Poisson(3), 3e-3)] {
@@ -468,14 +470,14 @@ mod tests {
             }
             assert!((sent as f64 - 1e6).abs() < 1e6 * deviation + 1.0, "{burst}, {gaps:?}: {sent}");
         }
-        // A burst leaves at once, the next one when it is due; also one that is longer than the slack.
+        // A burst is sent back to back, and the next one when it is due; also a burst longer than the slack.
         let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).with_bursts(1000);
         let taken: Vec<usize> = (1..=3000).map(|turn| take_at(&mut pacer, f64::from(turn) * 1e-6 + 1e-9, 32)).collect();
         assert_eq!(taken.iter().sum::<usize>(), 3000);
         assert_eq!(taken.iter().filter(|count| **count == 8).count(), 3, "each burst has 31 full batches and one of 8");
     }
 
-    /// From a rate of which the next frame is due in an hour, the new one begins at once; frames due before are not made up for.
+    /// After a rate with a gap of an hour, the new rate starts immediately; frames due before are not made up for.
     #[test]
     fn a_rate_that_changes_begins_at_once() {
         let mut pacer = Pacer::new(Rate::Packets(1.0 / 3600.0), 60.0);
@@ -484,11 +486,11 @@ mod tests {
         assert_eq!((1..=21).map(|half| take_at(&mut pacer, 1.0 + f64::from(half) * 0.5e-3, 1000)).sum::<usize>(), 10);
         pacer.change_at(5.0, 1.0);
         assert_eq!(take_at(&mut pacer, 5.0, 1000), 64, "as many are late as before");
-        // A pause that is asked for delays the next frame by its length.
+        // An intended pause delays the next frame by its length.
         let mut pacer = Pacer::new(Rate::Packets(1.0), 60.0);
         assert_eq!((take_at(&mut pacer, 0.75, 1000), pacer.go_on_at(50.75)), (0, ()));
         assert_eq!((take_at(&mut pacer, 50.9, 1000), take_at(&mut pacer, 51.1, 1000)), (0, 1));
-        // However often it changes, the mean of the rates is kept, also by a thread that seldom has a processor.
+        // However often the rate changes, the mean is kept, even by a thread that rarely has a processor.
         for (rates, step, each) in [([2.0, 2.2], 0.001, 200), ([1000.0, 1050.0], 0.005, 2), ([1e6, 1.1e6], 0.004, 3)] {
             let mut pacer = Pacer::new(Rate::Packets(rates[0]), 60.0).making_up();
             let mut sent = 0;
@@ -497,7 +499,7 @@ mod tests {
                 if turn % each == 0 {
                     pacer.change_at(now, 1.0 / rates[(turn / each) as usize % 2]);
                 }
-                // It has a processor for half of its time.
+                // It has a processor for half of the time.
                 let looks = if step > 0.001 { 1000 } else { 1 };
                 sent += (0..looks)
                     .map(|look| take_at(&mut pacer, now + step / 2000.0 * f64::from(look), 1000))
@@ -509,8 +511,8 @@ mod tests {
         }
     }
 
-    /// Whatever rate follows another, and whatever was late or owed: within a second no more leave than the rate, what was late, a
-    /// burst and the tenth of a second that may be owed allow, and no fewer than the rate.
+    /// For any change of rate, and any late or owed frames: each second has at least the frames of the rate. It has at
+    /// most those, plus late frames, a burst, and the owed tenth of a second.
     #[test]
     fn no_change_of_rate_floods() {
         let mut random = Random::new(24, 0);
@@ -518,10 +520,10 @@ mod tests {
             let mut now = 0.0;
             let mut pacer = Pacer::new(Rate::Packets(1e6), 60.0).making_up().with_bursts(burst).with_gaps(gaps);
             for _ in 0..300 {
-                // From one frame in 100 s to ten million in one.
+                // From one frame in 100 s to ten million per second.
                 let rate = 10f64.powf(random.below(9000) as f64 / 1000.0 - 2.0);
                 pacer.change_at(now, 1.0 / rate);
-                // Pauses of up to a second, of which some are asked for.
+                // Pauses of up to a second, some of them intended.
                 now += random.below(1_000_000) as f64 * 1e-6;
                 if random.below(4) == 0 {
                     pacer.go_on_at(now);
@@ -532,17 +534,17 @@ mod tests {
                     sent += take_at(&mut pacer, now, 100_000);
                 }
                 assert!(pacer.owed >= 0.0 && pacer.due.is_finite(), "{} owed", pacer.owed);
-                // 7 deviations of random gaps.
+                // 7 standard deviations of random gaps.
                 let chance = if gaps == Gaps::Even { 0.0 } else { 7.0 * rate.sqrt() + 20.0 };
                 let most = 1.1 * rate + 64.0 + 2.0 * burst as f64 + chance;
-                // With a slack of 64 frames each millisecond, faster ones are given up, or owed.
+                // With a slack of 64 frames per millisecond, faster frames are skipped or owed.
                 let least = rate.min(60e3) - 1.0 - burst as f64 - chance;
                 assert!((sent as f64) <= most && sent as f64 >= least, "{sent} at {rate}, bursts of {burst}, {gaps:?}");
             }
         }
     }
 
-    /// The gaps of a Poisson process, by a test of Kolmogorov and Smirnov at the level of 0.1 %.
+    /// The gaps of a Poisson process, by a Kolmogorov-Smirnov test at the 0.1 % level.
     #[test]
     fn random_gaps_are_exponential() {
         for seed in 1000..1020 {
@@ -558,7 +560,7 @@ mod tests {
         }
     }
 
-    /// The sum of queues with few frames each is the rate.
+    /// The sum over queues with few frames each is the rate.
     #[test]
     fn queues_do_not_all_wait_for_their_first_frame() {
         for (per_second, queues, seconds) in [(1000.0, 64, 1), (100.0, 8, 1), (3.0, 4, 2), (5.0, 64, 3)] {

@@ -1,13 +1,13 @@
-//! The sizes of frames: one, each of a range, or a mix.
+//! Frame sizes: a single one, a range, or a mix.
 
 use std::str::FromStr;
 
 use linerate_core::error::Error;
 
-/// The sizes of frames in bytes, CRC included, and the order in which they come.
+/// Frame sizes in bytes, CRC included, and their order.
 ///
-/// Read from `64`; `64-1518` (each, one after the other); `64:7,594:4,1518:1` (seven frames of 64 bytes to four of 594 and one
-/// of 1,518, as evenly as they can be distributed); `imix`, which is this mix: the "simple IMIX" of the Internet's traffic.
+/// Parsed from `64`; `64-1518` (all sizes in turn); `64:7,594:4,1518:1` (seven frames of 64 bytes per four of 594 and
+/// one of 1,518, interleaved as evenly as possible); `imix`, which is this mix: the "simple IMIX" of Internet traffic.
 ///
 /// ```
 /// use linerate::traffic::Sizes;
@@ -15,22 +15,22 @@ use linerate_core::error::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Sizes, each once, and how many frames of each come in a round.
+    /// The distinct sizes, and the number of frames of each per round.
     mix: Vec<(u16, u32)>,
 }
 
-/// The simple IMIX, in sizes of Ethernet's frames.
+/// The simple IMIX, in Ethernet frame sizes.
 const IMIX: &str = "64:7,594:4,1518:1";
 
 impl Sizes {
-    /// The smallest size, that of Ethernet.
+    /// The smallest size, Ethernet's minimum.
     pub const LEAST: u16 = 64;
-    /// The largest size, that of this library's cards.
+    /// The largest size, the maximum of this library's cards.
     pub const MOST: u16 = 9732;
-    /// The most frames of a round.
+    /// The maximum number of frames per round.
     const ROUND: u64 = 10_000;
 
-    /// Returns the one size, if there is one only.
+    /// Returns the size, if there is only one.
     pub fn only(&self) -> Option<u16> {
         if self.mix.len() == 1 { Some(self.mix[0].0) } else { None }
     }
@@ -48,12 +48,12 @@ impl Sizes {
         sum as f64 / count as f64
     }
 
-    /// Iterates over the sizes, each once.
+    /// Iterates over the distinct sizes.
     pub(super) fn each(&self) -> impl Iterator<Item = usize> {
         self.mix.iter().map(|(size, _)| usize::from(*size))
     }
 
-    /// Returns the numbers of the sizes in the order of a round's frames: each as evenly as possible among the others.
+    /// Returns the indexes of the sizes in the order of a round's frames, each spread as evenly as possible.
     pub(super) fn order(&self) -> Vec<u32> {
         // Frame k of n of a size is due at (k + 1/2) / n of the round.
         let due = |(number, &(_, weight)): (usize, &(u16, u32))| {
@@ -106,7 +106,7 @@ fn parse(text: &str) -> std::result::Result<Sizes, String> {
     }
 }
 
-/// Reads a size.
+/// Parses a size.
 fn size(text: &str) -> Result<u16, String> {
     const RANGE: std::ops::RangeInclusive<u16> = Sizes::LEAST..=Sizes::MOST;
     match text.parse::<u16>() {
@@ -137,7 +137,7 @@ mod tests {
         let imix = order("imix");
         assert_eq!(imix.len(), 12);
         assert_eq!(imix.iter().filter(|size| **size == 594).count(), 4);
-        // No two of the four follow each other.
+        // No two of the four are adjacent.
         assert!(imix.windows(2).all(|pair| pair != [594, 594]), "{imix:?}");
         assert_eq!("imix".parse::<Sizes>().unwrap().largest(), 1518);
         assert_eq!("128".parse::<Sizes>().unwrap().only(), Some(128));

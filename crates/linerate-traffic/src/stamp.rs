@@ -11,7 +11,7 @@ const MAGIC: u32 = 0x6C72_6174;
 const CHECK: usize = 50;
 const SEQUENCE: usize = 54;
 
-/// The words that stamps change in frames of one kind, without the changes, and the hash of the words before them.
+/// The words that stamps change in frames of one template, without the changes, and the hash of the words before them.
 #[derive(Clone, Debug)]
 pub(super) struct Stamp {
     before: Hash,
@@ -33,7 +33,7 @@ impl Stamp {
 
     /// Writes a frame like `template`, with another source port, and a stamp over its payload.
     ///
-    /// The hash is computed from the changed words: loads of bytes that were just stored would wait.
+    /// The hash is computed from the changed words: loads of bytes just stored would stall.
     #[inline]
     pub fn write(&self, frame: &mut [u8], template: &[u8], source_port: u16, flow: u16, sequence: u64) {
         let [.., high, low, _, _, _, _] = sequence.to_be_bytes();
@@ -46,7 +46,7 @@ impl Stamp {
         hash.add(port, name);
         hash.add(sequence_start, self.end | u64::from(sequence_end));
         let check = u64::from(hash.finish(template).swap_bytes());
-        // No byte is stored twice: loads of the frame that follow would wait.
+        // No byte is stored twice: later loads of the frame would stall.
         let (Some((start, rest)), Some((template, end))) =
             (frame.split_first_chunk_mut::<32>(), template.split_first_chunk::<32>())
         else {
@@ -62,7 +62,7 @@ impl Stamp {
     }
 }
 
-/// Writes a stamp over the payload of a frame of at least 60 bytes; a shorter one stays as it is.
+/// Writes a stamp over the payload of a frame of at least 60 bytes; leaves shorter frames unchanged.
 #[inline]
 pub(super) fn write_over(frame: &mut [u8], flow: u16, sequence: u64) {
     let Some(stamp) = frame.get_mut(STAMP..SHORTEST) else { return };
@@ -74,8 +74,8 @@ pub(super) fn write_over(frame: &mut [u8], flow: u16, sequence: u64) {
     frame[CHECK..SEQUENCE].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Touches a byte of a packet, as ixy's forwarder does: in a stamped frame, byte 48 counts how often it was forwarded.
-/// Any other frame is only read, so that real traffic keeps valid checksums.
+/// Modifies a byte of a packet, as ixy's forwarder does: byte 48 of a stamped frame counts its forwarders. Other frames
+/// are only read, so that real traffic keeps valid checksums.
 #[inline(always)]
 pub fn touch(frame: &mut [u8]) {
     if let Some(bytes) = frame.get_mut(STAMP..=TOUCHED)
@@ -89,7 +89,7 @@ pub fn touch(frame: &mut [u8]) {
 #[inline]
 pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
     let frame = frame.first_chunk::<SHORTEST>()?;
-    // Words of four bytes each, from two before the stamp on.
+    // Words of four bytes each, starting two bytes before the stamp.
     let words: [u32; 5] =
         std::array::from_fn(|n| u32::from_be_bytes(std::array::from_fn(|byte| frame[40 + n * 4 + byte])));
     let flow = words[1] as u16;
@@ -102,7 +102,7 @@ pub(super) fn name(frame: &[u8]) -> Option<(u16, u64)> {
 pub(super) enum Read {
     /// No stamp.
     Foreign,
-    /// A stamp that does not match the frame's bytes; the flow's number may be damaged, too.
+    /// A stamp that does not match the frame's bytes; the flow number may be damaged, too.
     Corrupted { flow: u16 },
     /// Intact.
     Stamped { flow: u16, sequence: u64, touched: u8 },
@@ -118,7 +118,7 @@ pub(super) fn read(frame: &[u8]) -> Read {
     }
 }
 
-/// Reads a frame without the stamp's mark: one whose mark alone is damaged has had one.
+/// Reads a frame without the magic number: if only that is damaged, the frame was stamped.
 #[cold]
 fn read_unmarked(frame: &[u8]) -> Read {
     let marked = |word: u64| word & !(0xFFFF_FFFF << 16) | u64::from(MAGIC.swap_bytes()) << 16;
@@ -132,7 +132,7 @@ fn check_of(frame: &[u8]) -> Option<u32> {
     frame.first_chunk::<SHORTEST>()?[CHECK..SEQUENCE].first_chunk().copied().map(u32::from_be_bytes)
 }
 
-/// Hashes all bytes except the changed one and the check itself; `name` gives the word of bytes 40 to 47.
+/// Hashes all bytes except the changed one and the check itself; `name` maps the word of bytes 40 to 47.
 #[inline(always)]
 fn hash(frame: &[u8], name: impl Fn(u64) -> u64) -> u32 {
     // Bytes 48 to 55 are one word: keep 49, 54 and 55.
@@ -147,7 +147,7 @@ fn hash(frame: &[u8], name: impl Fn(u64) -> u64) -> u32 {
     hash.finish(frame)
 }
 
-/// A hash of bytes as words of 8: two lanes of multiply and rotate. It detects accidents, not attacks.
+/// A hash of bytes as words of 8: two lanes of multiply and rotate. It detects accidental damage, not attacks.
 #[derive(Clone, Copy, Debug)]
 struct Hash {
     even: u64,
@@ -168,7 +168,7 @@ impl Hash {
         (self.even, self.odd) = (mix(self.even, even), mix(self.odd, odd));
     }
 
-    /// Adds the bytes of `frame` from the 64th on, and returns the hash.
+    /// Adds the bytes of `frame` from byte 64 on, and returns the hash.
     #[inline(always)]
     fn finish(mut self, frame: &[u8]) -> u32 {
         for pair in frame.get(64..).unwrap_or_default().chunks(16) {
@@ -178,7 +178,7 @@ impl Hash {
     }
 }
 
-/// Returns the first 8 bytes as a word; bytes that are missing are 0.
+/// Returns the first 8 bytes as a word; missing bytes are 0.
 #[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
@@ -209,7 +209,7 @@ mod tests {
                 frame[at] = frame[at].wrapping_add(1);
                 match read(&frame) {
                     Read::Stamped { flow: 7, sequence: 0x0000_1234_5678_9ABC, touched: 1 } => assert_eq!(at, TOUCHED),
-                    // Also where the mark is damaged.
+                    // Even if the magic number is damaged.
                     Read::Corrupted { flow } => assert!(at != TOUCHED && (flow == 7 || (46..48).contains(&at))),
                     Read::Foreign | Read::Stamped { .. } => panic!("a change of byte {at} of {len} was not found"),
                 }
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// A stamp over any frame is that of a frame with the same bytes.
+    /// A stamp written over a frame equals that of a prepared frame with the same bytes.
     #[test]
     fn a_stamp_over_a_frame_is_read() {
         for len in [60, 61, 67, 128, 1514] {

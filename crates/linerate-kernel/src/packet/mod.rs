@@ -1,10 +1,10 @@
-//! AF_PACKET: a copy of all packets that an interface receives, and sending beside the kernel. It needs no support in
-//! the driver, but costs a copy and more of the kernel's path than AF_XDP.
+//! AF_PACKET: receives a copy of every packet of an interface, and sends on it alongside the kernel. It needs no
+//! support in the driver, but costs a copy and a longer path through the kernel than AF_XDP.
 //!
 //! - `socket`: a packet socket with its rings
 //! - `queue`: receive and send
 //!
-//! The kernel receives the same packets, too: an interface from which a program forwards should have no address.
+//! The kernel receives the same packets, too. An interface from which a program forwards should have no address.
 
 mod queue;
 mod socket;
@@ -48,24 +48,24 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(PacketPort::open(interface, flow_of(opening.name)?, opening.config)?))
 }
 
-/// An interface, over packet sockets.
+/// An interface used through packet sockets.
 pub struct PacketPort {
     description: String,
     /// The packets to deliver; all if `None`.
     flow: Option<Filter>,
     sockets: Vec<Arc<Socket>>,
-    /// Receive queues taken so far; packets arrive once all are.
+    /// Whether each receive queue has been taken; packets arrive once all have.
     started: Vec<bool>,
-    /// Packets that the kernel dropped; the kernel reports only new ones.
+    /// Packets that the kernel has dropped; it reports only new drops.
     dropped: AtomicU64,
 }
 
 impl PacketPort {
-    /// Opens an interface, for the packets of a flow, or all. The configuration's [description](Config::with_description) is appended
-    /// to the port's.
+    /// Opens an interface, for the packets of a flow, or for all. The configuration's
+    /// [description](Config::with_description) is appended to the port's.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the obstacle.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the operation that the kernel refused.
     pub fn open(interface: Interface, flow: Option<Filter>, config: Config) -> Result<KernelPort<PacketPort>> {
         config.check_ring()?;
         let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
@@ -84,7 +84,7 @@ impl PacketPort {
 }
 
 impl PacketPort {
-    /// Marks a receive queue as taken; with the last one, packets begin to arrive.
+    /// Marks a receive queue as taken. Packets arrive once all are taken.
     fn start(&mut self, interface: &Interface, queue: u16) -> Result<()> {
         let before = self.started.iter().all(|started| *started);
         self.started[usize::from(queue)] = true;
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `work` in a network namespace of its own, where `lo` is up.
+    /// Runs `work` in a separate network namespace, where `lo` is up.
     fn apart(work: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(|| {
             // SAFETY: this thread has no file that depends on the shared namespace.
@@ -190,7 +190,7 @@ mod tests {
     fn rings_have_room_for_the_requested_packets() {
         apart(|| {
             let lo = Interface::open("lo").unwrap();
-            // Packets of a ring, longest frame; receive blocks, bytes of a send frame, and of the send ring.
+            // Packets per ring, longest frame; receive blocks, bytes of a send frame, and of the send ring.
             for (ring, longest, blocks, frame, to_send) in [
                 (64, 1518, 128, 2048, 64 * 2048),
                 (512, 1990, 128, 2048, 512 * 2048),

@@ -1,5 +1,5 @@
-//! Receive and send, top-down: from the kernel's blocks to buffers, and from buffers to its frames. Each packet is
-//! copied once.
+//! Receive and send, top-down: packets are copied once, from the kernel's blocks to buffers, and from buffers to its
+//! frames.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,10 +32,10 @@ const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
 
-/// Frames up to this length are declared as headers entirely: the kernel copies headers, and passes the rest as
-/// pages, which costs more than a copy.
+/// Frames up to this length are declared to be all headers. The kernel copies headers, and maps the rest as pages,
+/// which costs more than a copy.
 const COPIED: usize = 1518;
-/// Bytes of an Ethernet header, without which the kernel refuses a frame.
+/// The length of an Ethernet header; the kernel refuses shorter frames.
 const SHORTEST: usize = 14;
 
 /// A receive queue.
@@ -46,18 +46,18 @@ pub(super) struct PacketRx {
     pub(super) counters: Arc<QueueCounters>,
     /// The packets to deliver; all if `None`.
     pub(super) flow: Option<Filter>,
-    /// Large packets, and packets without a checksum, may be delivered as they are.
+    /// Large packets, and packets without a checksum, may be delivered unchanged.
     pub(super) offloads: bool,
     /// Timestamps are recorded.
     pub(super) timestamps: bool,
     pub(super) longest: usize,
-    /// Segments of a large packet, for which the last batch had no room.
+    /// Segments of a large packet that the last batch had no room for.
     pub(super) segments: VecDeque<(Vec<u8>, u64)>,
 }
 
-/// The most packets to examine in one call, even if the filter rejects nearly all.
+/// The maximum number of packets to examine in one call, even if the filter rejects nearly all.
 const LOOKS: usize = 1024;
-/// The most bytes that a filter reads: Ethernet header and a tag, IPv4 header with options, ports.
+/// The maximum number of bytes that a filter reads: Ethernet header and a tag, IPv4 header with options, ports.
 const LOOKED_AT: usize = 14 + 4 + 60 + 4;
 
 /// A packet in a block.
@@ -71,7 +71,7 @@ struct Found {
 }
 
 impl PacketRx {
-    /// Returns the next packet of a block; `None` if there is none now.
+    /// Returns the next packet of a block; `None` if none is available.
     fn find(&mut self) -> Option<Found> {
         loop {
             let base = self.place.block * BLOCK;
@@ -88,7 +88,7 @@ impl PacketRx {
                     continue;
                 }
             }
-            // Offsets from the kernel are not trusted beyond the block.
+            // Offsets from the kernel are checked against the block's bounds.
             let end = base + BLOCK;
             let header = self.place.next;
             if !header.is_multiple_of(8) || header.saturating_add(TAG_TYPE + 4) > end {
@@ -137,7 +137,7 @@ impl PacketRx {
         self.place.block = (self.place.block + 1) % self.socket.blocks;
     }
 
-    /// Returns whether the filter matches the packet, with its tag where it was on the wire.
+    /// Returns whether the filter matches the packet, with a stripped tag restored.
     fn is_meant(&self, found: &Found) -> bool {
         let Some(flow) = &self.flow else { return true };
         let mut bytes = [0; LOOKED_AT + 4];
@@ -185,7 +185,7 @@ impl PacketRx {
         true
     }
 
-    /// Queues the segments of a packet to be segmented, or a packet whose VLAN tag the kernel has stripped.
+    /// Queues the segments of a large packet, or a packet whose VLAN tag the kernel has stripped.
     #[cold]
     fn take_changed(&mut self, found: &Found) -> bool {
         let mut bytes = vec![0; found.len];
@@ -251,7 +251,7 @@ impl Receive for PacketRx {
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        // An interface that went down leaves an error, which wakes every poll(2) until it is read.
+        // An interface that went down leaves an error, which makes every poll(2) return until it is read.
         let _ = rustix::net::sockopt::socket_error(self.socket.as_fd());
         Some(self.socket.as_fd())
     }
@@ -272,18 +272,18 @@ pub(super) struct PacketTx {
     pub(super) retry: Retry,
 }
 
-/// The time of the next attempt to send a frame that the interface did not take: it is down, has no carrier, or no room.
-/// The kernel counts each attempt without a carrier as a dropped packet.
+/// The backoff for a frame that the interface does not accept: it is down, has no carrier, or no room. The kernel
+/// counts each attempt without a carrier as a dropped packet.
 #[derive(Default)]
 pub(super) struct Retry {
-    /// `None` while frames are taken.
+    /// The time of the next attempt; `None` while frames are accepted.
     at: Option<Instant>,
     pause: Duration,
 }
 
-/// The first pause: some packets' time. A card's ring has room again.
+/// The first pause: the time in which a card sends a few packets and has room again.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
-/// The longest pause: an interface that is up again is noticed.
+/// The longest pause: the delay with which an interface that is up again is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 impl Retry {
@@ -313,8 +313,8 @@ impl PacketTx {
         (self.place.next + self.socket.frames - count) % self.socket.frames
     }
 
-    /// Drops the oldest frame, which the kernel refuses because its offloads are malformed. The kernel's position stays
-    /// there, so that the frames behind it move up.
+    /// Drops the oldest frame, which the kernel refuses because its offloads are malformed. The kernel stays at this
+    /// position, so later frames move up.
     #[cold]
     fn remove_refused(&mut self) {
         let memory = &self.socket.memory;
@@ -329,8 +329,8 @@ impl PacketTx {
         self.counters.dropped();
     }
 
-    /// Counts the frames that the kernel has taken, which are not checked again. The others are not sent: the interface
-    /// is down, has no carrier, or no room.
+    /// Counts the frames that the kernel has taken since the last call, up to the first that it has not. That one is
+    /// not sent yet: the interface is down, has no carrier, or no room.
     fn count_taken(&mut self, slots: usize) {
         let (mut packets, mut bytes) = (0, 0);
         while self.place.untaken > 0 {
@@ -376,9 +376,9 @@ impl SendFinished for PacketTx {
             let (len, offload) = (packet.len(), packet.offload());
             let is_to_be_segmented = match offload.map_or(Segmentation::None, Offload::segmentation) {
                 Segmentation::None => false,
-                // Linux before 6.2 refuses them.
+                // Linux before 6.2 refuses UDP segmentation.
                 Segmentation::Udp => true,
-                // Without offloads, the ring has room for the packets of a wire.
+                // Without offloads, the ring's frames only have room for packets of ordinary length.
                 _ => HEADER + Offload::LEN + len > self.socket.frame,
             };
             if is_to_be_segmented {
@@ -441,13 +441,13 @@ mod tests {
 
     const BLOCKS: usize = 4;
 
-    /// Feeds malformed blocks: every packet received lies inside its block, and receiving ends.
+    /// Feeds malformed blocks: every received packet is inside its block, and receiving ends.
     #[test]
     fn malformed_blocks_give_only_valid_packets() {
         let pages = Pages::Only(PageSize::Ordinary);
         let options = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());
-        // Nearly valid, or invalid: offset of the next, length, status, offset of the data, and tag.
+        // Nearly valid or invalid: offset of the next packet, length, status, offset of the data, and tag.
         let next = prop_oneof![4 => Just(64u32), 1 => any::<u32>(), 1 => Just(BLOCK as u32 - 200)];
         let len = prop_oneof![4 => 14..9000u32, 1 => 0..20u32, 1 => 0..BLOCK as u32 + 10, 1 => any::<u32>()];
         let begin = prop_oneof![4 => 48..200u32, 1 => 0..20u32, 1 => any::<u32>()];
@@ -521,7 +521,8 @@ mod tests {
         }
     }
 
-    /// Writes a packet's header at an offset of the memory, and its data `begin` bytes behind: zeros, except `bytes`.
+    /// Writes a packet's header at an offset of the memory, and `bytes` as its data, `begin` bytes after the header's
+    /// start.
     fn put(rx: &PacketRx, place: usize, next: u32, begin: u32, len: u32, bytes: &[u8]) {
         let memory = &rx.socket.memory;
         let words = [(NEXT, next), (HERE, len), (LENGTH, len), (STATUS, 0), (BEGIN, begin)];
@@ -529,7 +530,7 @@ mod tests {
         memory.write(place + begin as usize, bytes);
     }
 
-    /// Hands over block `block`, whose `packets` packets begin at offset `first`.
+    /// Hands over block `block` with `packets` packets, the first at offset `first`.
     fn hand_over(rx: &PacketRx, block: usize, packets: u32, first: u32) {
         let at = |place: usize| rx.socket.memory.word(block * BLOCK + place);
         at(BLOCK_PACKETS).store(packets, Relaxed);
@@ -571,7 +572,7 @@ mod tests {
     fn a_packet_is_taken_up_to_the_end_of_its_block_and_no_further() {
         let last = BLOCK - (TAG_TYPE + 4);
         let end = BLOCK as u32;
-        // The header's offset, the data's offset behind it, its length, and whether the packet is valid.
+        // The header's offset, the data's offset from it, its length, and whether the packet is valid.
         for (header, begin, len, is_one) in [
             (48, 10, 14, true),
             (48, 9, 14, false),
@@ -653,7 +654,7 @@ mod tests {
         }
     }
 
-    /// The filter sees the tag where it was on the wire, and the same part of the packet as without a tag.
+    /// The filter sees the tag where it was on the wire, and as much of the packet as without a tag.
     #[test]
     fn a_filter_sees_packets_as_on_the_wire() {
         use etherparse::PacketBuilder;
@@ -672,7 +673,8 @@ mod tests {
             ("vlan:7", true, true),
             ("vlan:8", true, false),
         ] {
-            // The shortest ends with the last byte that the filter reads; of the longest it reads the beginning.
+            // The shortest packet ends with the last byte that the filter reads; of the longest, it reads only the
+            // beginning.
             for bytes in [0, 30, 300].map(frame) {
                 let mut rx = receiver(2);
                 rx.flow = Some(flow.parse().unwrap());
@@ -686,7 +688,7 @@ mod tests {
         }
     }
 
-    /// IPv4 with the most options, behind a tag that is in the packet or was stripped by the kernel.
+    /// IPv4 with the longest options, after a tag that is in the packet or was stripped by the kernel.
     #[test]
     fn a_filter_sees_ports_behind_the_longest_headers() {
         for (is_taken_out, len) in [(false, 200), (false, 82), (true, 200), (true, 78)] {
@@ -716,7 +718,7 @@ mod tests {
         }
     }
 
-    /// Puts a TCP packet over IPv4 with 4,000 bytes of payload, and its offloads in front. Returns its bytes.
+    /// Writes a TCP packet over IPv4 with 4,000 bytes of payload, preceded by its offloads. Returns its bytes.
     fn uncut(rx: &PacketRx, kind: u8) -> Vec<u8> {
         use etherparse::PacketBuilder;
         let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
@@ -735,7 +737,7 @@ mod tests {
         uncut(&rx, 1);
         assert_eq!(received(&mut rx).iter().map(Vec::len).collect::<Vec<_>>(), [1054; 4]);
         assert_eq!((rx.counters.drops(), rx.buffers()), (0, 0));
-        // A kind that cannot be segmented here, and one that is too long as it is.
+        // One kind that cannot be segmented here, and one packet that is too long unsegmented.
         for kind in [0, 3] {
             uncut(&rx, kind);
             rx.place = Receiving::default();
@@ -784,7 +786,7 @@ mod tests {
         assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (2, 0));
         batch.clear();
         assert_eq!(rx.recv(&mut batch), 1);
-        // A dropped queue leaves the next one its position.
+        // A dropped queue passes its position to the next one.
         put(&rx, BLOCK + 48, 0, 96, 60, &[9; 60]);
         hand_over(&rx, 1, 1, 48);
         assert_eq!(rx.recv(&mut batch), 1);
@@ -800,7 +802,7 @@ mod tests {
         (tx, pool)
     }
 
-    /// As [`sender`], over frames of `frame` bytes, with the kernel's end of the socket.
+    /// Like [`sender`], over frames of `frame` bytes, with the kernel's end of the socket.
     fn sender_of(frames: usize, frame: usize) -> (PacketTx, Arc<Pool>, OwnedFd) {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let rx = receiver(1);
@@ -852,7 +854,7 @@ mod tests {
             assert!(told() && !told(), "once");
         }
         tx.socket.memory.word(BLOCK + STATUS).store(libc::TP_STATUS_AVAILABLE, Relaxed);
-        // Notified for the last time: the frame's state is read afterwards.
+        // Notified for the last time: the frame's status is read afterwards.
         tx.send(&mut batch);
         assert!(told());
         tx.send(&mut batch);
@@ -880,7 +882,7 @@ mod tests {
             assert_eq!(bytes(&tx, n, 0, 10), [0, 0, 100, 0, 0, 0, 0, 0, 0, 0], "declared as headers entirely");
             assert_eq!(bytes(&tx, n, 10, 100), vec![n as u8 + 1; 100]);
         }
-        // Frames that the kernel has, or sends, are not written.
+        // Frames that the kernel has, or is sending, are not overwritten.
         let status = |tx: &PacketTx, n: usize, value: u32| {
             tx.socket.memory.word(BLOCK + n * 2048 + STATUS).store(value, Relaxed)
         };
@@ -917,7 +919,7 @@ mod tests {
         assert_eq!(socket.transmitting.lock().unwrap().next, 3);
     }
 
-    /// The kernel stays at a frame that it refuses: those behind it move up, in order.
+    /// The kernel stays at a frame that it refuses: later frames move up, in order.
     #[test]
     fn a_frame_that_the_kernel_refuses_is_dropped_and_delays_no_other() {
         let (mut tx, pool) = sender(4);

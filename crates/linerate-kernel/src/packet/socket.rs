@@ -14,8 +14,8 @@ use crate::interface::Interface;
 use crate::option;
 use crate::packet_socket::{open, set};
 
-/// A socket bound to an interface. Its memory has the receive ring first, with blocks of packets of any length, then
-/// the send ring, with frames of one length.
+/// A socket bound to an interface. Its memory contains the receive ring, with blocks of packets of any length, then the
+/// send ring, with frames of fixed length.
 pub struct Socket {
     fd: OwnedFd,
     pub memory: Mapping,
@@ -25,7 +25,7 @@ pub struct Socket {
     pub frame: usize,
     /// The offset of the send ring.
     pub sending: usize,
-    /// The positions of dropped queues.
+    /// The positions at which dropped queues stopped.
     pub receiving: Mutex<Receiving>,
     pub transmitting: Mutex<Transmitting>,
 }
@@ -34,7 +34,7 @@ pub struct Socket {
 #[derive(Clone, Copy, Default)]
 pub struct Receiving {
     pub block: usize,
-    /// Packets of the block not yet read, and the offset of the next.
+    /// Packets of the block not yet read, and the offset of the next one.
     pub left: u32,
     pub next: usize,
 }
@@ -44,30 +44,29 @@ pub struct Receiving {
 pub struct Transmitting {
     /// The next frame to be written.
     pub next: usize,
-    /// The frames before it that the kernel has not taken, as far as known.
+    /// The number of frames before it that the kernel had not taken when last checked.
     pub untaken: usize,
 }
 
-/// The length of a block in bytes. A packet lies in one block, so there is room for 64 KiB.
+/// The length of a block in bytes. A packet never spans blocks, so there must be room for 64 KiB.
 pub const BLOCK: usize = 128 << 10;
-/// The time after which the kernel hands over a block that is not full: the shortest possible, and the longest chosen, in
-/// milliseconds.
+/// The minimum and maximum time in milliseconds after which the kernel hands over a block that is not full.
 const BLOCK_TIMEOUT: (u32, u32) = (1, 8);
-/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader may pause for
-/// an eighth of a second without loss, or, with the longest time, for a second.
+/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader can
+/// pause for an eighth of a second without loss; with the maximum timeout, for a second.
 const FEWEST_BLOCKS: usize = 128;
-/// The same for a ring of [`LONG`] packets or more, which is a capture's.
+/// The same for a ring of at least [`LONG`] packets, as used for captures.
 const FEWEST_BLOCKS_OF_LONG: usize = 256;
 const LONG: usize = 4096;
-/// The length of the header in front of a frame to be sent, `struct tpacket3_hdr`.
+/// The length of the header before a frame to be sent, `struct tpacket3_hdr`.
 pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
 
 /// Fanout by flow: all packets of a flow go to the same socket.
 const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
 
 impl Socket {
-    /// Opens a socket with rings for about `ring` packets each way, with at most `longest` bytes to send. Packets of slow traffic may
-    /// wait for `patience` in the kernel.
+    /// Opens a socket with rings for about `ring` packets each way, and frames of at most `longest` bytes to send. In
+    /// slow traffic, packets may wait in the kernel for up to `patience`.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the operation that the kernel refused.
@@ -75,7 +74,7 @@ impl Socket {
         let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
-        // As many bytes as the ring's packets have if they are short; blocks are filled completely.
+        // Room for `ring` packets of 2048 bytes; the kernel packs shorter packets densely.
         let fewest = if ring < LONG { FEWEST_BLOCKS } else { FEWEST_BLOCKS_OF_LONG };
         let blocks = (ring * 2048 / BLOCK).max(fewest);
         let rings = || {
@@ -132,7 +131,7 @@ impl Socket {
         joined.map_err(|error| interface.refused("share packets between sockets", &error))
     }
 
-    /// Binds the socket to the interface for sending only.
+    /// Binds the socket to the interface only for sending.
     pub fn aim(&self, interface: &Interface) -> Result<()> {
         self.bind(interface, 0)
     }
@@ -161,15 +160,15 @@ impl Socket {
         begin().map_err(|error| interface.refused("share packets between sockets", &error))
     }
 
-    /// Returns the count of packets without room in the receive ring since the last call.
+    /// Returns the number of packets that found no room in the receive ring since the last call.
     pub fn drops(&self) -> u64 {
         let none = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, none)
             .map_or(0, |counted| counted.tp_drops.into())
     }
 
-    /// Sends the frames that are marked; returns false if one could not be sent. The kernel waits at that frame for the
-    /// next call, unless it is malformed.
+    /// Sends the frames marked for sending; returns false if one could not be sent. The kernel retries that frame in
+    /// the next call, unless it is malformed.
     pub fn push(&self) -> bool {
         rustix::net::send(&self.fd, &[], rustix::net::SendFlags::DONTWAIT).is_ok()
     }

@@ -1,12 +1,12 @@
-//! AF_XDP: packets of a kernel's interface without the kernel's network stack, all of them or some flows.
+//! AF_XDP: all packets of an interface, or some flows, without the kernel's network stack.
 //!
 //! - `socket`: a socket on one queue, with the region as its UMEM
 //! - `ring`: the four rings shared with the kernel
 //! - `queue`: receive and send
 //! - `program`: the XDP program that selects packets
 //!
-//! An XDP program, which the kernel runs for each packet, sends the selected ones to the sockets and passes all
-//! others. It is detached when the process ends, in whatever way.
+//! The kernel runs an XDP program for each packet. The program redirects the selected packets to the sockets and passes
+//! all others. It is detached when the process ends for any reason.
 
 mod program;
 mod queue;
@@ -37,29 +37,29 @@ use super::packet::PacketPort;
 use super::port::{KernelPort, On, OnInterface, Sockets};
 use super::steering::{Steering, take_back_orphans};
 
-/// The options of an AF_XDP port, beside those of all ports.
+/// The options of an AF_XDP port, in addition to those of all ports.
 #[derive(Clone, Debug, Default)]
 pub struct XdpOptions {
     /// The interface's queue to use; all queues if `None`.
     pub queue: Option<u32>,
-    /// The packets to take; all if `None`.
+    /// The packets to receive; all if `None`.
     pub flow: Option<Filter>,
     /// Whether the kernel may copy.
     pub copying: Copying,
     /// Runs the driver's receive work on the polling thread instead of in interrupts on any processor (busy polling;
     /// kernel documentation networking/af_xdp.rst, socket(7) `SO_BUSY_POLL`).
     pub busy: bool,
-    /// Whether the card steers the flow to a queue of its own.
+    /// Whether the card steers the flow to a separate queue.
     pub steer: Steer,
-    /// Whether the port has the interface exclusively: sets it up, and drops the packets that Linux sends to it
-    /// (Linux 6.6), until the port is dropped.
+    /// Whether the port has the interface exclusively. If so, it sets the interface up, and drops the packets that
+    /// Linux sends to it (Linux 6.6), until the port is dropped.
     pub alone: bool,
 }
 
-/// Whether a card steers a flow itself (ethtool(8) `-N`), to the chosen queue, or to the last one of several.
+/// Whether the card steers a flow (ethtool(8) `-N`) to the chosen queue, or by default to the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steer {
-    /// If the card can; the XDP program finds the flow on all queues anyway, unless one was chosen.
+    /// If the card supports it. The XDP program finds the flow on all queues anyway, unless one was chosen.
     #[default]
     Auto,
     /// Always; opening fails if the card cannot.
@@ -102,7 +102,7 @@ pub static XDP: PortKind = PortKind {
     open: &open,
 };
 
-/// Opens an interface. Without AF_XDP packet sockets receive the same packets, unless the name asks for more.
+/// Opens an interface; falls back to packet sockets if AF_XDP is unsupported.
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config);
     let (interface, queue) = Interface::open_queue(name.rest())?;
@@ -124,7 +124,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let options = XdpOptions { queue, flow: flow_of(name)?, copying, busy, steer, alone };
     let interface_name = interface.name().to_string();
     match Xdp::open(interface, &options, config.clone()) {
-        // Packet sockets receive the same packets, only slower; a program that asked for more gets the error.
+        // Packet sockets receive the same packets, only slower. If the name requires AF_XDP, the error is returned.
         Err(error)
             if error.kind() == ErrorKind::Unsupported && queue.is_none() && copying != Copying::Never && !busy =>
         {
@@ -143,14 +143,14 @@ pub struct Xdp {
     _steering: Option<Steering>,
     description: String,
     options: XdpOptions,
-    /// Sockets by queue of the interface; opened with the port, closed with their queues, reopened for new ones.
+    /// Sockets by queue of the interface: opened with the port, closed with their queues, reopened for new queues.
     sockets: Vec<Place>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
-    /// The count of frames that the card had dropped when the port was opened, where the kernel does not copy: there the socket does not
-    /// know of frames that found no descriptor.
+    /// The card's drop count when the port was opened; only in zero-copy mode, where the socket does not count frames
+    /// that found no descriptor.
     missed: Option<u64>,
-    /// Packets may come without checksums.
+    /// Packets may arrive without checksums.
     finishes: bool,
     _link: bpf::Link,
     _alone: Option<Alone>,
@@ -172,8 +172,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Records a started queue. With the last one, packets begin to arrive, so that no packet is lost in a queue
-    /// without an owner.
+    /// Records a started queue. Packets are directed to the sockets once all queues have started, so that none is lost
+    /// in a queue without an owner.
     fn start(&self, queue: u16, sockets: Vec<Arc<Socket>>) -> std::io::Result<()> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         started[usize::from(queue)] = Some(sockets);
@@ -185,7 +185,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Records a stopped queue: its packets go to the kernel again.
+    /// Records a stopped queue, whose packets go to the kernel again.
     fn stopped(&self, queue: u16) {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         for socket in started[usize::from(queue)].take().into_iter().flatten() {
@@ -194,16 +194,16 @@ impl Shared {
     }
 }
 
-/// Bytes that the kernel reserves in front of a frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel reserves before a frame (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
-/// The most buffers of a frame (`MAX_SKB_FRAGS`).
+/// The maximum number of buffers of a frame (`MAX_SKB_FRAGS`).
 const MOST_BUFFERS: usize = 17;
 
 impl Xdp {
     /// Opens an interface.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others: the obstacle.
+    /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<KernelPort<Xdp>> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
@@ -256,7 +256,7 @@ impl Xdp {
         let first = sockets.first().and_then(|place| place.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
-        // A frame's first buffer has the kernel's headroom, and the others may have it.
+        // The first buffer of a frame contains the kernel's headroom, and the others may contain it.
         let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
         if mtu + FRAME_HEADERS > most {
             let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
@@ -264,7 +264,7 @@ impl Xdp {
             return Err(cannot(why, format!("sudo ip link set dev {name} mtu {}", most - FRAME_HEADERS)));
         }
         let driver = interface.driver();
-        // The other end of a pair, and any sender before the generic path, may leave checksums to a card.
+        // The other end of a veth pair, and any sender before the generic path, may leave checksums to a card.
         let finishes = driver == "veth" || mode != Mode::Driver;
         let description = format!(
             "{driver} interface, AF_XDP {}, in {}{}",
@@ -290,14 +290,14 @@ impl Xdp {
             _link: link,
             _alone: alone,
         };
-        // Where the port takes all packets, some may be for other addresses.
+        // A port that receives all packets also receives those for other addresses.
         OnInterface::port(on, sockets, options.flow.is_none())
     }
 }
 
 impl Xdp {
-    /// Fails if the port takes all packets of an interface that has an address: traffic to the machine would be lost.
-    /// `flow=all` permits it.
+    /// Fails if the port would receive all packets of an interface that has an address: traffic to the machine would be
+    /// lost. `flow=all` permits it.
     fn check_unused(&self, interface: &Interface) -> Result<()> {
         let addresses = interface.addresses();
         let Some(address) = addresses.first().filter(|_| self.options.flow.is_none()) else { return Ok(()) };
@@ -322,8 +322,8 @@ impl Xdp {
     }
 }
 
-/// Makes the card steer the flow to a queue. A port with several queues spreads it instead, and an interface with one
-/// queue has no choice.
+/// Makes the card steer the flow to a queue. Not done if the port has several queues, which spread the flow, or the
+/// interface only one.
 fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
     let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
@@ -335,7 +335,7 @@ fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>>
     }
 }
 
-/// Returns whether another program is attached.
+/// Returns whether the error means that another program is attached.
 fn is_taken(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
@@ -414,7 +414,7 @@ impl Sockets for Xdp {
     fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
-            // Another queue of the port sends on the interface's only queue.
+            // Another queue of the port already sends on this queue of the interface.
             return Err(Error::queue_taken(&on.config.name, "transmit", queue));
         };
         Ok(Box::new(Tx::new(XdpTx {
@@ -428,7 +428,7 @@ impl Sockets for Xdp {
 
     fn drops(&self, interface: &Interface) -> Drops {
         let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        // A driver may start its counters anew.
+        // A driver may reset its counters.
         drops.no_descriptor += self.missed.map_or(0, |before| interface.missed().saturating_sub(before));
         for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
             drops += socket.drops();
@@ -442,7 +442,7 @@ pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
     program::program(Some(filter), program::Take::ToSocket(0)).map(|code| code.len())
 }
 
-/// Returns the error of a kernel, or an interface, without AF_XDP.
+/// Returns the error for a kernel or an interface without AF_XDP.
 fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
     let remedy = format!("packet:{interface}, which needs nothing of the driver, and copies each packet");
     Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)

@@ -16,17 +16,17 @@ pub const REDIRECT: u32 = 4;
 /// `bpf_redirect_map`: redirects to the entry of a map, or returns its flags if there is none.
 const REDIRECT_MAP: i32 = 51;
 
-// `struct xdp_md`: the frame's begin and end, and its queue.
+// `struct xdp_md`: the frame's start and end, and its queue.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-// Registers: the context, the frame (advanced past a tag), its end.
+// Registers: the context, the frame (advanced past a tag), and its end.
 const CONTEXT: R = R(6);
 const FRAME: R = R(7);
 const END: R = R(8);
 const STACK: R = R(10);
-// Words on the stack; an absent field is all ones, which no match contains.
+// Words on the stack; an absent field is all ones, which matches no value.
 const ETHERTYPE: i16 = -4;
 const VLAN: i16 = -8;
 const PROTOCOL: i16 = -12;
@@ -40,7 +40,7 @@ const ABSENT: i32 = -1;
 /// The action for matching packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// Redirect to the queue's socket in the map with this descriptor, or to the kernel if there is none.
+    /// Redirect to the queue's socket in the map with this descriptor; to the kernel if there is none.
     ToSocket(i32),
     /// Only return [`REDIRECT`]: for tests without sockets.
     #[cfg(test)]
@@ -84,7 +84,7 @@ pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> 
     code.finish()
 }
 
-/// Stores the frame's fields on the stack, as [`Filter::matches`] reads them.
+/// Stores the frame's fields on the stack, parsed as [`Filter::matches`] does.
 fn look(code: &mut Assembler, passed: Label) {
     let done = code.label();
     code.load(Width::Word, FRAME, CONTEXT, DATA);
@@ -98,7 +98,7 @@ fn look(code: &mut Assembler, passed: Label) {
         code.store(Width::Word, STACK, TO + 4 * n, R(1));
     }
 
-    // The ethertype, behind a tag if any.
+    // The ethertype, after a tag if there is one.
     reach(code, 14, passed);
     load_16(code, R(3), 12);
     let (tag, untagged) = (code.label(), code.label());
@@ -125,7 +125,7 @@ fn look(code: &mut Assembler, passed: Label) {
     address(code, TO, 14 + 16, 1);
     code.load(Width::Byte, R(4), FRAME, 14 + 9);
     code.store(Width::Word, STACK, PROTOCOL, R(4));
-    // A later fragment, and a packet with a header that is too short, have no ports.
+    // Later fragments, and packets whose header length is invalid, have no ports.
     load_16(code, R(1), 14 + 6);
     code.and(R(1), 0x1FFF);
     code.jump_if(If::NotEqual, R(1), 0, done);
@@ -143,7 +143,7 @@ fn look(code: &mut Assembler, passed: Label) {
     code.store(Width::Word, STACK, PROTOCOL, R(4));
     code.set(R(5), 40);
 
-    // R4 has the protocol, R5 the length of the IP header.
+    // R4 holds the protocol, R5 the length of the IP header.
     code.place(transport);
     let ports = code.label();
     WITH_PORTS.iter().for_each(|&protocol| code.jump_if(If::Equal, R(4), protocol.into(), ports));
@@ -187,7 +187,7 @@ fn compare(code: &mut Assembler, one: &Match, next: Label) {
             code.jump_if(If::NotEqual, R(1), value, next);
         }
     };
-    // Compare the version, too: the bytes of the other version's address may be the same.
+    // Also compare the version: an address of the other version may have the same bytes.
     let version = one.from.or(one.to).map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
     is(ETHERTYPE, one.ethertype.or(version).map(u32::from));
     is(VLAN, one.vlan.map(u32::from));
@@ -287,7 +287,7 @@ mod tests {
         )
     }
 
-    /// Compares the kernel's result with the filter's, for many filters and any frames. Needs root.
+    /// Compares the kernel's result with the filter's, for many filters and generated frames. Needs root.
     #[test]
     fn the_kernel_agrees_with_the_filter() {
         let programs: Vec<_> = [

@@ -1,8 +1,8 @@
-//! Receive and send, top-down: a packet's way between the kernel's rings and a batch.
+//! Receive and send, top-down: packets move between the kernel's rings and a batch.
 //!
-//! A descriptor is an address in the region, a length, and whether the packet continues. Receiving replaces a full
-//! buffer by an empty one of the batch, which goes to the fill ring. Sending takes a packet's buffers, and returns
-//! those from the completion ring.
+//! A descriptor is an address in the region, a length, and whether the packet continues. Receiving puts the full buffer
+//! into the batch and an empty buffer of the batch into the fill ring. Sending puts a packet's buffers into the send
+//! ring, and returns buffers from the completion ring to the batch.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,22 +23,22 @@ use crate::interface::LongestFrame;
 /// Flag of a descriptor's second word, above the length: the packet continues in the next (`XDP_PKT_CONTD`).
 const CONTINUES: u64 = 1 << 32;
 
-/// A receive queue, of one or several queues of the interface.
+/// A receive queue over one or more queues of the interface.
 pub(super) struct XdpRx {
     /// The sockets with their receiving ends, which are returned on drop.
     pub(super) sockets: Vec<(Arc<Socket>, Option<Receiving>)>,
-    /// The next socket to take packets from.
+    /// The next socket to receive from.
     pub(super) turn: usize,
-    /// The beginning of a packet whose end has not arrived.
+    /// The first slots of a packet whose end has not arrived.
     pub(super) partial: Vec<Slot>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// Readable when one of several sockets is.
+    /// Readable when any of several sockets is.
     pub(super) any: Option<OwnedFd>,
     pub(super) queue: u16,
-    /// The driver works only when polled.
+    /// The driver processes packets only when polled.
     pub(super) busy: bool,
-    /// Packets may come without checksums, which the other end has left to a card that does not exist.
+    /// Packets may arrive without checksums, which the other end has left to a card that does not exist.
     pub(super) finishes: bool,
     pub(super) shared: Arc<Shared>,
 }
@@ -58,7 +58,7 @@ impl XdpRx {
         Ok(Some(any))
     }
 
-    /// Takes a socket's packets. Returns true if none is left, so that the next socket comes.
+    /// Receives a socket's packets. Returns true if none is left, so that the caller continues with the next socket.
     #[inline(always)]
     fn take_from(&mut self, turn: usize, batch: &mut Batch) -> bool {
         let region = self.pool.region();
@@ -73,12 +73,12 @@ impl XdpRx {
         }
         let (mut packets, mut bytes) = (0, 0);
         let Receiving { ring, fill, lent, .. } = end;
-        // Takes the next full buffer, and gives `fresh` to the kernel.
+        // Pops the next full buffer, and gives `fresh` to the kernel.
         let mut take = |lent: &mut Lent, fresh: u32| {
             let [address, word] = ring.pop();
             let (buf, offset) = (address >> shift, address as usize & (size - 1));
             let (len, more) = (word as u32 as usize, word & CONTINUES != 0);
-            // A descriptor is valid if the kernel has the buffer, and the bytes lie inside it.
+            // A descriptor is valid if the buffer was lent to the kernel, and all bytes are inside it.
             if offset > Slot::MAX_OFFSET || offset + len > size || !lent.take_back(buf) {
                 self.counters.dropped();
                 return None;
@@ -87,7 +87,7 @@ impl XdpRx {
             fill.push([u64::from(fresh) << shift]);
             packets += usize::from(!more);
             bytes += len;
-            // SAFETY: the kernel had the buffer, and has `fresh` instead; it was just checked that the bytes are inside.
+            // SAFETY: the kernel had the buffer, and has `fresh` instead. The bytes were checked to be inside.
             Some(unsafe { Slot::new(buf as u32, offset, len as u16, more) })
         };
         let take_all = |slots: &mut [Slot], fresh: &[u32]| {
@@ -100,9 +100,9 @@ impl XdpRx {
             }
             taken
         };
-        // SAFETY: the places counted are written, with slots of the buffers that the kernel had.
+        // SAFETY: the returned count of slots has been written, for buffers that the kernel had.
         let (offered, mut taken) = unsafe { batch.exchange(available, take_all) };
-        // The rest of a packet goes to the room that a batch keeps for a chain, regardless of its capacity.
+        // The rest of a chained packet goes into the room that a batch reserves for chains beyond its capacity.
         let mut rest = available - offered;
         while rest > 0 && batch.ends_in_chain() {
             let Some(fresh) = batch.take_buffer() else { break };
@@ -115,7 +115,7 @@ impl XdpRx {
             taken += 1;
             // SAFETY: the slot is of the queue's pool, which is the batch's.
             if !unsafe { batch.push_slot(&self.pool, &mut slot) } {
-                // Longer than the longest chain. SAFETY: the slot ends here.
+                // The chain exceeds the maximum. SAFETY: the slot is dropped here.
                 unsafe { batch.put(&[slot.buf()]) };
                 batch.drop_beginning();
                 self.counters.dropped();
@@ -130,7 +130,7 @@ impl XdpRx {
         if offered == 0 && batch.len() < batch.capacity() {
             self.counters.found_no_buffer();
         }
-        // Packets are delivered whole: the next call continues with the rest of this socket's last one.
+        // Only complete packets are delivered; the next call continues with the rest of this socket's last packet.
         let is_whole = !batch.ends_in_chain();
         batch.keep_beginning(&mut self.partial);
         is_whole && rest == 0
@@ -173,7 +173,7 @@ impl RegionRx for XdpRx {
     }
 }
 
-/// Computes the checksums that senders on this machine have left undone.
+/// Computes the checksums that senders on this machine have left out.
 fn finish_checksums(batch: &mut Batch) {
     let Some(pool) = batch.pool().cloned() else { return };
     // SAFETY: it is used with the batch's slots, whose pool this is; none of them moves.
@@ -209,7 +209,7 @@ pub(super) struct XdpTx {
     pub(super) longest: LongestFrame,
 }
 
-/// The most frames that the kernel sends for one wakeup, if it copies.
+/// The maximum number of frames that the kernel sends per wakeup in copy mode.
 const AT_ONCE: usize = 32;
 
 /// Flag of a descriptor's second word: metadata precedes the packet (`XDP_TX_METADATA`).
@@ -223,8 +223,8 @@ pub(super) fn is_for_kernel(left: Offload, first: &Slot) -> bool {
     is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
 }
 
-/// Returns the kernel's metadata of an offload (`struct xsk_tx_metadata`): flags, the checksum's start, and its
-/// offset from there.
+/// Returns the kernel's metadata for an offload (`struct xsk_tx_metadata`): flags, the checksum's start, and its offset
+/// from there.
 fn metadata(left: Offload) -> [u8; METADATA] {
     let [.., a, b, c, d] = left.0;
     let word = |low, high| u16::from_le_bytes([low, high]).to_ne_bytes();
@@ -246,7 +246,7 @@ impl RegionTx for XdpTx {
         let shift = region.shift();
         // SAFETY: it is used with slots of the batch, which is of the queue's pool.
         let view = unsafe { region.view() };
-        // Buffers of sent packets go to the batch first, since they are the warmest.
+        // Buffers of sent packets go to the batch first, since they are the most likely to be in the cache.
         let done = end.completion.available();
         for _ in 0..done {
             let [address] = end.completion.pop();
@@ -278,7 +278,7 @@ impl RegionTx for XdpTx {
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-                // SAFETY: their slots count as sent below, and the kernel does not get them.
+                // SAFETY: their slots count as sent below, and the kernel does not get the buffers.
                 unsafe { batch.put(&bufs) };
                 taken += count;
                 continue;
@@ -289,7 +289,7 @@ impl RegionTx for XdpTx {
             let mut extra = 0;
             if let Some(left) = left {
                 let at = ((slots[0].buf() as usize) << shift) + slots[0].offset() - METADATA;
-                // SAFETY: it is the headroom of a packet of this queue's.
+                // SAFETY: it is the headroom of a packet that this queue owns.
                 unsafe { region.mapping() }.write(at, &metadata(left));
                 extra = HAS_METADATA;
             }
@@ -307,7 +307,7 @@ impl RegionTx for XdpTx {
         }
         batch.sent(taken);
         end.ring.submit();
-        // The kernel may have left some of the last call's frames, too.
+        // Frames of earlier calls may still be in the ring, too.
         for _ in 0..=total / AT_ONCE {
             if !end.ring.needs_wakeup() || end.ring.waiting() == 0 {
                 break;

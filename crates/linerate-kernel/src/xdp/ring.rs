@@ -38,7 +38,7 @@ impl Shared {
         Ok(Shared { mapping, producer, consumer, flags, descriptors, words, len })
     }
 
-    /// Returns the descriptor at a counter's value.
+    /// Returns the descriptor of a counter's value.
     #[inline(always)]
     fn at(&self, counter: u32) -> &[AtomicU64] {
         let index = (counter & (self.len - 1)) as usize;
@@ -50,9 +50,9 @@ impl Shared {
 /// A ring filled by this side.
 pub struct Producer {
     shared: Shared,
-    /// Behind the descriptors written, and before those that the kernel has not taken.
+    /// The next descriptor to write, and the kernel's consumer counter as last read.
     cursor: Cursor<u32>,
-    /// Behind the descriptors that were published to the kernel.
+    /// The producer counter that was last published to the kernel.
     told: u32,
 }
 
@@ -103,7 +103,7 @@ impl Producer {
         self.cursor.own().wrapping_sub(self.shared.mapping.word(self.shared.consumer).load(Relaxed))
     }
 
-    /// Returns whether the kernel sleeps, and needs a system call to wake.
+    /// Returns whether the kernel must be woken by a system call.
     #[inline(always)]
     pub fn needs_wakeup(&self) -> bool {
         self.shared.mapping.word(self.shared.flags).load(Relaxed) & NEED_WAKEUP != 0
@@ -132,7 +132,7 @@ impl Consumer {
         self.cursor.available(|| shared.mapping.word(shared.producer).load(Acquire)).min(shared.len)
     }
 
-    /// Takes the next descriptor's words; it must be available.
+    /// Pops the next descriptor's words; it must be available.
     #[inline(always)]
     pub fn pop<const WORDS: usize>(&mut self) -> [u64; WORDS] {
         let place = self.shared.at(self.cursor.own());
@@ -140,7 +140,7 @@ impl Consumer {
         std::array::from_fn(|n| place[n].load(Relaxed))
     }
 
-    /// Returns the descriptors taken to the kernel.
+    /// Returns the popped descriptors to the kernel.
     #[inline(always)]
     pub fn release(&mut self) {
         self.shared.mapping.word(self.shared.consumer).store(self.cursor.own(), Release);

@@ -24,7 +24,7 @@ use super::{KERNEL_HEADROOM, XdpOptions};
 use crate::option;
 use crate::port::On;
 
-/// Offsets of the rings in the socket's file (linux/if_xdp.h).
+/// Offsets at which the rings are mapped from the socket (linux/if_xdp.h).
 const RECEIVE_PLACE: u64 = 0;
 const SEND_PLACE: u64 = 0x8000_0000;
 const FILL_PLACE: u64 = 0x1_0000_0000;
@@ -32,19 +32,19 @@ const COMPLETION_PLACE: u64 = 0x1_8000_0000;
 /// 64-bit words of a descriptor: an address, and for packets also length and options.
 const PACKET: usize = 2;
 const ADDRESS: usize = 1;
-/// Bytes of metadata in front of a packet to be sent (`struct xsk_tx_metadata`).
+/// Bytes of metadata before a packet to be sent (`struct xsk_tx_metadata`).
 pub const METADATA: usize = 16;
 /// The UMEM's packets may have metadata (`XDP_UMEM_TX_METADATA_LEN`).
 const HAS_METADATA_LENGTH: u32 = 1 << 2;
 // From asm-generic/socket.h.
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// How long the kernel polls for packets when asked, and the most packets that it takes.
+/// How long the kernel polls for packets when requested, and the maximum number of packets per poll.
 const BUSY_MICROSECONDS: libc::c_int = 20;
 const BUSY_PACKETS: libc::c_int = 64;
 
-/// Buffers that a card may still write to, since the kernel had not released its queue within [`RELEASE`]: interface
-/// and queue, pool, and buffers. The next socket bound to the queue returns them.
+/// Buffers that a card may still write to, because the kernel did not release its queue within [`RELEASE`]. The next
+/// socket bound to the queue returns them.
 static QUARANTINE: Mutex<Vec<Quarantined>> = Mutex::new(Vec::new());
 
 struct Quarantined {
@@ -54,20 +54,20 @@ struct Quarantined {
 }
 
 impl Quarantined {
-    /// Returns the buffers of a queue that the card no longer uses.
+    /// Returns a queue's buffers to their pools; the card no longer uses them.
     fn give_back(at: (u32, u32)) {
         let mut all = QUARANTINE.lock().unwrap_or_else(PoisonError::into_inner);
         for quarantined in all.extract_if(.., |quarantined| quarantined.at == at) {
-            // SAFETY: the queue that had them has ended, and the card has let go of them.
+            // SAFETY: the queue that owned them has ended, and the card has released them.
             unsafe { quarantined.pool.give(&quarantined.bufs) };
         }
     }
 }
 
-/// The time limit for the kernel to release what a port had that was just closed: a queue, or the place of its program.
+/// How long to wait for the kernel to release a queue or an XDP hook that a port used until it was closed.
 pub(super) const RELEASE: Duration = Duration::from_millis(500);
 
-/// Tries again, until `until`, while the kernel has not released it. The kernel announces the release by no event.
+/// Retries until `until` while the resource is still taken. The kernel does not announce its release.
 pub(super) fn once_released<T, E>(
     until: Instant,
     is_taken: impl Fn(&E) -> bool,
@@ -81,29 +81,29 @@ pub(super) fn once_released<T, E>(
     }
 }
 
-/// A bound socket. Queues take its two ends. When both are dropped, it is closed, and all buffers that the kernel had
-/// return to the pool.
+/// A bound socket, whose two ends belong to queues. It is closed when both are dropped; all buffers lent to the kernel
+/// then return to the pool.
 pub struct Socket {
     /// `None` only during drop.
     fd: Option<OwnedFd>,
     interface: u32,
     pub queue: u32,
-    /// Kernel and card use the region's buffers, without copies.
+    /// Kernel and card use the region's buffers without copying.
     pub zero_copy: bool,
     /// A frame may consist of several buffers.
     pub chains: bool,
-    /// The kernel computes checksums: always if it copies; whether a driver does is unknown.
+    /// The kernel computes checksums: always in copy mode; in zero-copy mode, support by the driver is unknown.
     pub checksums: bool,
     /// The UMEM was registered with [`METADATA`].
     has_metadata: bool,
     pool: Arc<Pool>,
     receiving: Mutex<Option<Receiving>>,
     sending: Mutex<Option<Sending>>,
-    /// Receives the socket's drops when it is closed.
+    /// Accumulates the socket's drops when it is closed.
     past: Arc<Mutex<Drops>>,
 }
 
-/// The receiving end: empty buffers go to the kernel, full ones come back.
+/// The receiving end: empty buffers go to the kernel, full buffers return.
 pub struct Receiving {
     pub ring: Consumer,
     pub fill: Producer,
@@ -111,7 +111,7 @@ pub struct Receiving {
     _reservation: Reservation,
 }
 
-/// The sending end: full buffers go to the kernel, and come back when they are sent.
+/// The sending end: full buffers go to the kernel, and return when they are sent.
 pub struct Sending {
     pub ring: Producer,
     pub completion: Consumer,
@@ -120,18 +120,18 @@ pub struct Sending {
     _reservation: Reservation,
 }
 
-/// Packets in the send ring that the kernel has not taken, and their bytes, in two groups: a packet costs no more than an
-/// addition, and the count is at most one group behind.
+/// Packets and bytes in the send ring that the kernel has not taken, in two groups. A packet costs only an addition,
+/// and the count lags by at most one group.
 #[derive(Default)]
 pub struct Untaken {
-    /// The packets before the descriptor with this number.
+    /// Packets and bytes of the descriptors before `end`.
     first: (usize, usize),
     end: u32,
     later: (usize, usize),
 }
 
 impl Untaken {
-    /// Adds packets written to the ring, and their bytes. Returns those that the kernel has taken since the last call.
+    /// Adds packets and bytes written to the ring. Returns those that the kernel has taken since the last call.
     pub fn add(&mut self, packets: usize, bytes: usize, ring: &Producer) -> (usize, usize) {
         self.later = (self.later.0 + packets, self.later.1 + bytes);
         let (written, waiting) = (ring.written(), ring.waiting());
@@ -148,7 +148,7 @@ impl Untaken {
     }
 }
 
-/// The buffers that the kernel has, one bit for each of the region's. All others that it returns are rejected.
+/// A bit set of the buffers lent to the kernel. Any other buffer that the kernel returns is rejected.
 pub struct Lent {
     words: Box<[u64]>,
     count: usize,
@@ -159,19 +159,19 @@ impl Lent {
         Lent { words: vec![0; pool.region().buffers().div_ceil(64)].into(), count: 0 }
     }
 
-    /// Returns the count of buffers.
+    /// Returns the number of buffers.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Records that the kernel has the buffer.
+    /// Records that the buffer was lent to the kernel.
     #[inline(always)]
     pub fn lend(&mut self, buf: u32) {
         self.words[buf as usize / 64] |= 1 << (buf % 64);
         self.count += 1;
     }
 
-    /// Records that the kernel returned the buffer; returns false if it did not have it.
+    /// Records that the kernel returned the buffer; returns false if it was not lent.
     #[inline(always)]
     pub fn take_back(&mut self, buf: u64) -> bool {
         let Some(word) = self.words.get_mut((buf / 64) as usize) else { return false };
@@ -191,18 +191,18 @@ impl Lent {
     }
 }
 
-/// Sockets with a pool's region as their UMEM, which others can share.
+/// Open sockets by pool; another socket can share their UMEM.
 static SHARING: Mutex<Vec<(Weak<Pool>, Weak<Socket>)>> = Mutex::new(Vec::new());
 
-/// How sockets are bound.
+/// Whether sockets use zero-copy or copy mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copying {
-    /// Without copies if interface and kernel can.
+    /// Zero-copy if the interface and the kernel support it.
     #[default]
     Auto,
-    /// Always with copies.
+    /// Always copy mode.
     Copy,
-    /// Never with copies.
+    /// Always zero-copy mode.
     Never,
 }
 
@@ -210,10 +210,11 @@ impl Socket {
     /// Binds to a queue of the interface.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the queue is taken or cannot be bound so; [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted), [`ErrorKind::System`](linerate_core::ErrorKind::System).
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the queue is taken or does not support the mode;
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted), [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn bind(on: &On, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
         let (pool, copying) = (&on.config.pool, options.copying);
-        // The kernel releases a queue a moment after its last socket was closed.
+        // The kernel releases a queue shortly after its last socket was closed.
         let until = Instant::now() + RELEASE;
         let sharing = {
             let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,7 +222,8 @@ impl Socket {
             let other = all.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pool)));
             other.and_then(|(_, socket)| socket.upgrade())
         };
-        // A shared UMEM is limited to what both interfaces can; a separate one, of the same memory, may do more.
+        // A shared UMEM is limited to what both interfaces support; a separate UMEM over the same memory may support
+        // more.
         let shared = sharing
             .as_ref()
             .filter(|_| copying == Copying::Auto)
@@ -235,8 +237,9 @@ impl Socket {
         };
         let (copy, never, chains) =
             (SocketAddrXdpFlags::XDP_COPY, SocketAddrXdpFlags::XDP_ZEROCOPY, SocketAddrXdpFlags::XDP_USE_SG);
-        // Kernels before 6.6, and some drivers, do not support chains; later kernels copy for such a driver if chains
-        // are requested (`xp_assign_dev`). So frames that need no chain are tried without copies first.
+        // Kernels before 6.6, and some drivers, do not support chains. For such a driver, later kernels fall back to
+        // copy mode if chains are requested (`xp_assign_dev`). So if frames need no chain, zero-copy mode is tried
+        // first.
         let longest = on.interface.mtu()? + FRAME_HEADERS + KERNEL_HEADROOM;
         let fits = longest <= pool.region().buffer_size();
         let socket = match copying {
@@ -259,12 +262,12 @@ impl Socket {
     pub fn check_kernel(interface: &str) -> Result<()> {
         match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
             Err(Errno::AFNOSUPPORT) => Err(super::no_xdp(interface, "the kernel has no AF_XDP")),
-            // Other obstacles are reported when the socket is used.
+            // Other errors are reported when the socket is used.
             _ => Ok(()),
         }
     }
 
-    /// Makes the driver work when polled, and not in interrupts.
+    /// Makes the driver process packets when polled instead of in interrupts.
     fn poll_busily(&self, on: &On) -> Result<()> {
         let set = |option, value: libc::c_int| option::set(self.fd(), libc::SOL_SOCKET, option, &value);
         set(SO_PREFER_BUSY_POLL, 1)
@@ -299,7 +302,7 @@ impl Socket {
                 flags: XdpUmemRegFlags::from_bits_retain(HAS_METADATA_LENGTH),
                 tx_metadata_len: METADATA as u32,
             };
-            // Kernels before 6.8 do not know metadata, and before 6.11 not this flag.
+            // Kernels before 6.8 do not support metadata, and those before 6.11 do not know this flag.
             let plain = XdpUmemReg { flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0, ..umem };
             let made = match set_xdp_umem_reg(&fd, umem) {
                 Err(Errno::INVAL) => set_xdp_umem_reg(&fd, plain).map(|()| false),
@@ -322,7 +325,7 @@ impl Socket {
             .into_iter()
             .collect::<std::result::Result<(), Errno>>()
             .map_err(|error| refused("create its rings", error))?;
-        // If the kernel copies, frames in flight count against this limit; others would wait for the next wakeup.
+        // In copy mode, frames in flight count against this limit; frames beyond it would wait for the next wakeup.
         let in_flight = (len as usize * region.buffer_size() * 2).min(1 << 30);
         let _ = set_socket_send_buffer_size_force(&fd, in_flight);
         let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("map its rings", error))?;
@@ -408,12 +411,12 @@ impl Socket {
         *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// Returns the kernel's drops on this socket, without those of the card ([`Interface::missed`]).
+    /// Returns the kernel's drops on this socket, without the card's ([`Interface::missed`]).
     pub fn drops(&self) -> Drops {
         let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
-        // `rx_fill_ring_empty_descs` is left out: where the kernel copies, such a packet is in `rx_dropped` as well
-        // (net/xdp/xsk.c, `__xsk_rcv`). A card's driver counts each look at the empty ring, while its descriptors have
-        // buffers (`xp_alloc`).
+        // `rx_fill_ring_empty_descs` is left out. In copy mode, such a packet is counted in `rx_dropped` as well
+        // (net/xdp/xsk.c, `__xsk_rcv`). A zero-copy driver counts each time it finds the fill ring empty, even while
+        // its descriptors have buffers (`xp_alloc`).
         let ring_full = counted.rx_ring_full.unwrap_or(0);
         Drops {
             no_descriptor: counted.rx_dropped + ring_full,
@@ -428,15 +431,16 @@ impl Drop for Socket {
         let drops = self.drops();
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         *past += drops;
-        // Both ends are back. Close rings and socket first. If the kernel copies, it has no buffers then. A card has
-        // them until the kernel, which only schedules that at close (`xp_put_pool`), has taken the queue from it.
+        // Both ends have been returned. The rings and the socket are closed first. In copy mode, the kernel then holds
+        // no buffers. In zero-copy mode, the card holds them until the kernel has released its queue, which closing
+        // only schedules (`xp_put_pool`).
         let receiving = self.take_receiving().map(|end| end.lent);
         let sending = self.take_sending().map(|end| end.lent);
         self.fd = None;
         let bufs = receiving.into_iter().chain(sending).flat_map(|lent| lent.all()).collect::<Vec<_>>();
         let at = (self.interface, self.queue);
         if !self.zero_copy || is_let_go(at, RELEASE) {
-            // SAFETY: they were lent to the kernel, whose socket is closed and whose card has let go of them.
+            // SAFETY: they were lent to the kernel, whose socket is closed and whose card has released them.
             unsafe { self.pool.give(&bufs) };
         } else {
             let quarantined = Quarantined { at, pool: self.pool.clone(), bufs };
@@ -445,23 +449,23 @@ impl Drop for Socket {
     }
 }
 
-/// Waits at most `longest` until the kernel has released the queue of a closed socket; returns false if it has not,
-/// or if another socket has the queue.
+/// Waits at most `longest` for the kernel to release the queue of a closed socket. Returns false if it has not, or if
+/// another socket has the queue.
 ///
-/// A successful bind shows it: a queue has one buffer pool, and is free when the driver has released the last one
-/// (`xp_clear_dev`). The probing socket copies, so that the card gets none of its buffers.
+/// A successful bind proves the release: a queue has one buffer pool, and is free once the driver has released the last
+/// one (`xp_clear_dev`). The probing socket uses copy mode, so that the card gets none of its buffers.
 fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let Ok(memory) = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None) else { return false };
     let probed = once_released(until, |error| *error == Errno::BUSY, || bind_copying((interface, queue), &memory));
-    // Without a device the interface is gone, including the card's queue.
+    // Without a device, the interface and the card's queue are gone.
     matches!(probed, Ok(_) | Err(Errno::NODEV))
 }
 
-/// Buffers, and slots of each ring, of a probing socket.
+/// The number of buffers, and of descriptors of each ring, of a probing socket.
 const PROBE: u32 = 64;
 
-/// Binds a copying socket to an interface's queue.
+/// Binds a socket in copy mode to an interface's queue.
 fn bind_copying((interface, queue): (u32, u32), memory: &Mapping) -> std::result::Result<OwnedFd, Errno> {
     let umem = XdpUmemReg {
         addr: memory.address(),
@@ -486,7 +490,7 @@ fn memory_lock_limit() -> u64 {
     limit.current.map_or(u64::MAX, |bytes| bytes >> 10)
 }
 
-/// Wakes the kernel: to receive by receiving nothing, to send by sending nothing.
+/// Wakes the kernel by an empty send or receive.
 pub fn wake(socket: BorrowedFd<'_>, sending: bool) -> io::Result<()> {
     use rustix::net::{RecvFlags, SendFlags, recv, send};
     match sending {
@@ -577,12 +581,12 @@ mod tests {
             Fake::with(true, false)
         }
 
-        /// With a kernel that supports, or does not support, chains and checksums.
+        /// Emulates a kernel with or without chains and checksums.
         fn with(chains: bool, checksums: bool) -> Fake {
             Fake::of(0, false, chains, checksums, 2048)
         }
 
-        /// With an interface whose card uses the buffers itself, or does not.
+        /// Emulates an interface in zero-copy or copy mode.
         fn of(interface: u32, zero_copy: bool, chains: bool, checksums: bool, buffer_size: usize) -> Fake {
             let pages = Pages::Only(PageSize::Ordinary);
             let options = RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None };
@@ -648,12 +652,12 @@ mod tests {
             Fake { pool, received, completed, filled, sent, rx: Rx::new(rx), tx: Tx::new(tx), kernel }
         }
 
-        /// Sets whether the kernel sleeps on a ring.
+        /// Sets whether the kernel must be woken for a ring.
         fn sleeps(&self, ring: &Mapping, yes: bool) {
             ring.word(FLAGS).store(u32::from(yes), std::sync::atomic::Ordering::Relaxed);
         }
 
-        /// Receives; returns whether the kernel was woken for it: the wakeup consumed a message.
+        /// Receives; returns whether the kernel was woken: the wakeup consumed a message.
         fn wakes_to_receive(&mut self, batch: &mut Batch) -> bool {
             use rustix::net::{RecvFlags, SendFlags, recv, send};
             send(&self.kernel, &[1], SendFlags::empty()).unwrap();
@@ -693,14 +697,14 @@ mod tests {
         fake.sleeps(&fake.filled, false);
         produce(&fake.received, PACKET, &[(u64::from(lent[1]) << 11, 60)]);
         assert!(!fake.wakes_to_receive(&mut batch));
-        // A packet without a buffer: the kernel gets none in return.
+        // The packet finds no buffer, so the kernel gets none in return.
         let mut full = Batch::with_capacity(1);
         assert!(full.push(&fake.pool, &[0; 60]));
         produce(&fake.received, PACKET, &[(u64::from(lent[2]) << 11, 60)]);
         fake.sleeps(&fake.filled, true);
         assert!(!fake.wakes_to_receive(&mut full));
         fake.rx.recv(&mut batch);
-        // A driver that works when polled is polled whenever there is no packet.
+        // In busy polling, the driver is polled whenever there is no packet.
         fake.sleeps(&fake.filled, false);
         fake.rx.busy = true;
         assert!(fake.wakes_to_receive(&mut batch));
@@ -722,7 +726,7 @@ mod tests {
         assert_eq!(send(&mut fake, 1), 1);
         fake.sent.word(CONSUMER).store(4, std::sync::atomic::Ordering::Release);
         assert_eq!(send(&mut fake, 0), 0, "it has taken all");
-        // The kernel sends some at a time; this one takes none.
+        // The kernel sends a limited number per wakeup; this one takes none.
         for (count, times) in [(31, 1), (32, 2)] {
             assert_eq!(send(&mut fake, count), times, "{count}");
             let all = fake.sent.word(0).load(std::sync::atomic::Ordering::Relaxed);
@@ -730,7 +734,7 @@ mod tests {
         }
     }
 
-    /// Checks that a queue of several sockets takes from each in turn, and is readable if one is.
+    /// A queue of several sockets receives from each in turn, and is readable if one of them is.
     #[test]
     fn a_queue_of_two_sockets_has_the_packets_of_both() {
         let (mut first, mut second) = (Fake::new(), Fake::new());
@@ -758,7 +762,8 @@ mod tests {
             let packets: Vec<_> = (0..6).map(|n| (u64::from(lent[n]) << 11, 60 + n as u64)).collect();
             produce(received, PACKET, &packets);
         }
-        // A full batch ends within the first; the next continues there, and then with the second.
+        // A full batch ends within the first socket's packets; the next call continues there, then with the second
+        // socket.
         let mut lens = Vec::new();
         while rx.recv(&mut batch) > 0 {
             lens.extend(batch.packets().map(|packet| packet.len()));
@@ -766,7 +771,7 @@ mod tests {
         }
         assert_eq!(lens, [60, 61, 62, 63, 64, 65, 60, 61, 62, 63, 64, 65]);
         assert_eq!(rx.buffers(), 2 * LEN as usize);
-        // While a packet's end is missing, no other packet is taken.
+        // While the end of a packet is missing, no other packet is received.
         let at = |lent: &[u32], n: usize| u64::from(lent[n]) << 11;
         rx.turn = 0;
         produce(&first.received, PACKET, &[(at(&ends[0], 6), 2048 | 1 << 32)]);
@@ -819,7 +824,7 @@ mod tests {
         assert_eq!(tx.send(&mut own), LEN as usize);
         let mut batch = Batch::new();
         (0..3).for_each(|_| assert!(batch.push(&other.pool, &[9; 70])));
-        // They are taken, and belong to the queue.
+        // They are accepted, and belong to the queue.
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (3, 0, LEN as usize));
         assert_eq!(rx.buffers() + tx.buffers() + pool.available() + own.len() + own.cached(), BUFFERS);
         assert!(tx.buffers() >= LEN as usize + 3);
@@ -860,7 +865,7 @@ mod tests {
         }
     }
 
-    /// A card writes to its buffers until the kernel has taken the queue from it, some time after the close.
+    /// A card writes to its buffers until the kernel has released its queue, some time after the close.
     #[test]
     fn buffers_of_a_card_are_kept_until_its_queue_is_free() {
         let in_a_network_of_its_own = || {
@@ -868,7 +873,7 @@ mod tests {
             #[allow(unsafe_code)]
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
             let lo = 1;
-            // As if the kernel had not released the queue yet: another socket has it.
+            // Simulates a kernel that has not released the queue: another socket has it.
             let memory = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None).unwrap();
             let busy = bind_copying((lo, 0), &memory).expect("the queue is free");
             let fake = Fake::of(lo, true, true, false, 2048);
@@ -881,7 +886,7 @@ mod tests {
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "it is another queue that is free");
             Quarantined::give_back((lo, 0));
             assert_eq!(pool.available(), BUFFERS);
-            // Buffers of a queue that is free already, or of a kernel that copies, return at once.
+            // If the queue is already free, or in copy mode, the buffers return immediately.
             for zero_copy in [true, false] {
                 let fake = Fake::of(lo, zero_copy, true, false, 2048);
                 let pool = fake.pool.clone();
@@ -904,7 +909,8 @@ mod tests {
             // A packet in two buffers, the first of them full.
             (at(1, 0), 2048 | more),
             (at(2, 128), 50),
-            // A byte beyond its buffer; a buffer that the kernel does not have; and one that ends with its buffer.
+            // One ends a byte beyond its buffer, one has a buffer that was not lent, and one ends exactly with its
+            // buffer.
             (at(3, 1949), 100),
             (u64::from(free) << 11, 100),
             (at(4, 1948), 100),
@@ -923,7 +929,7 @@ mod tests {
         assert_eq!(slots, expected);
         let counters = &rx.counters;
         assert_eq!((counters.packets(), counters.slots(), counters.bytes(), counters.drops()), (3, 4, 2298, 2));
-        // For each buffer returned, the kernel has an empty one, whole; it still has the third.
+        // For each returned buffer, the kernel got an empty one, at offset 0. It still has `lent[3]`.
         let fresh: HashSet<u64> = handed_over::<1>(&filled).into_iter().map(|[address]| address).collect();
         let mine: HashSet<u64> = slots.iter().map(|slot| u64::from(slot.0) << 11).collect();
         assert_eq!((fresh.len(), fresh.intersection(&mine).count()), (4, 0));
@@ -931,7 +937,7 @@ mod tests {
         assert_eq!(rx.buffers(), LEN as usize);
         assert_eq!(rx.recv(&mut batch), 0);
         assert_eq!(rx.counters.no_buffer(), 0);
-        // SAFETY: it was taken above, and the kernel has not got it.
+        // SAFETY: it was taken above, and was not lent to the kernel.
         unsafe { pool.give(&[free]) };
         drop((rx, batch));
         assert_eq!(pool.available(), BUFFERS);
@@ -970,7 +976,7 @@ mod tests {
             batch.slots().iter().map(|slot| (slot.buf(), slot.offset(), slot.len(), slot.has_more())).collect();
         let all = slots.len();
         assert_eq!((tx.send(&mut batch), batch.len()), (all, 0));
-        // The too long packet is not among them.
+        // The oversized packet is not among them.
         let of = |len: usize| len.div_ceil(pool.region().room());
         slots.drain(1 + of(5000)..1 + of(5000) + of(9001));
         let expected: Vec<[u64; 2]> = slots
@@ -989,7 +995,7 @@ mod tests {
             (counters.packets(), counters.slots(), counters.bytes(), counters.drops()),
             (3, all as u64, 14_060, 1)
         );
-        // Two are returned, one of them twice, and one that the kernel did not have.
+        // Two are returned, one of them twice, and one that was not lent.
         let back: Vec<_> =
             [slots[0].0, slots[1].0, slots[0].0].iter().map(|buf| (u64::from(*buf) << 11 | 256, 0)).collect();
         produce(&completed, ADDRESS, &back);
@@ -1000,7 +1006,7 @@ mod tests {
         assert_eq!(tx.buffers(), slots.len() - 2);
         assert_eq!(completed.word(CONSUMER).load(std::sync::atomic::Ordering::Relaxed), 4, "there is room for others");
         assert_eq!(pool.available() + batch.cached(), before.0 + before.1 + 2);
-        // SAFETY: it was taken above, and the kernel has not got it.
+        // SAFETY: it was taken above, and was not lent to the kernel.
         unsafe { pool.give(&[strange]) };
         drop((rx, tx, batch));
         assert_eq!(pool.available(), BUFFERS);
@@ -1027,7 +1033,7 @@ mod tests {
         assert_eq!((pool.available(), other.available()), (BUFFERS, BUFFERS));
     }
 
-    /// The kernel computes a checksum if it can (`struct xsk_tx_metadata`); otherwise the queue does.
+    /// The kernel computes a checksum if it supports it (`struct xsk_tx_metadata`); otherwise the queue does.
     #[test]
     fn a_checksum_is_left_to_the_kernel_or_computed() {
         use linerate_core::offload::Offload;
@@ -1035,7 +1041,7 @@ mod tests {
             let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, told);
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
-            // From byte 34 on, stored 16 bytes behind that (virtio_net_hdr).
+            // From byte 34, stored at offset 16 from there (virtio_net_hdr).
             batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let first = &batch.slots()[0];
             let at = ((first.buf() as usize) << 11) + first.offset();
@@ -1043,7 +1049,7 @@ mod tests {
             let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word).collect();
             assert_eq!(words, [60 | u64::from(told) << 33, 60]);
             let (mut metadata, mut checksum) = ([0; METADATA], [0; 2]);
-            // SAFETY: the packet is the socket's.
+            // SAFETY: the packet belongs to the socket.
             let memory = unsafe { pool.region().mapping() };
             memory.read(at - METADATA, &mut metadata);
             memory.read(at + 50, &mut checksum);
@@ -1088,13 +1094,13 @@ mod tests {
         let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word >> 32).collect();
         assert_eq!(words, [0, 3, 0]);
         let mut metadata = [0; METADATA];
-        // SAFETY: the packet is the socket's.
+        // SAFETY: the packet belongs to the socket.
         unsafe { pool.region().mapping() }.read(at - METADATA, &mut metadata);
         assert_eq!(metadata[..12], [2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
         drop((rx, tx, batch));
     }
 
-    /// A packet in more buffers than the batch has slots is delivered all the same.
+    /// A packet in more buffers than the batch has slots is still delivered.
     #[test]
     fn a_chain_longer_than_a_batch_is_delivered() {
         for capacity in 1..6 {
@@ -1119,7 +1125,7 @@ mod tests {
         }
     }
 
-    /// For any descriptors of the kernel, no buffer appears twice or outside the region, and none is lost.
+    /// For any descriptors from the kernel, no buffer appears twice or outside the region, and none is lost.
     #[test]
     fn malformed_descriptors_of_the_kernel_are_rejected() {
         let cases = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };

@@ -1,7 +1,7 @@
-//! A connection's rings between the control thread, which sets them up, and the queues that work on them.
+//! A connection's rings, shared by the control thread, which sets them up, and the queues that use them.
 //!
-//! A queue keeps the memory of a connection that has ended until it looks, and until it has received the packets
-//! that were in its ring.
+//! After a connection's end, a queue keeps its memory until its next poll, and until it has received the packets left
+//! in its ring.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,23 +19,23 @@ use super::ring::{At, Buffers, Direction, MemifRing};
 /// The rings of one connection.
 pub struct Connected {
     pub regions: Arc<Regions>,
-    /// Rings by queue; `None` for queues that the peer does not have.
+    /// The rings by queue; `None` for queues that the peer does not have.
     pub receives: Vec<Option<Place>>,
     pub sends: Vec<Option<Place>>,
-    /// The peer's name of itself.
+    /// The name that the peer has sent.
     pub peer: String,
-    /// The first rule that the peer has broken.
+    /// The first breach of a ring.
     breach: OnceLock<Breach>,
-    /// The peer may use this side's buffers for ever.
+    /// The peer may use this side's buffers forever.
     is_kept: AtomicBool,
 }
 
-/// A ring, its event, and the descriptor where its last user has stopped.
+/// A ring, its event, and the descriptor where its last user stopped.
 pub struct Place {
     at: At,
     next: AtomicU16,
     event: Interrupt,
-    /// The buffers of this side's that the ring has, while no queue uses it.
+    /// This side's buffers lent to the ring, while no queue uses it.
     lent: Mutex<Option<Lent>>,
 }
 
@@ -60,13 +60,13 @@ impl Connected {
         self.receives.iter().chain(&self.sends).flatten().any(|place| place.at.buffers == Buffers::Lent)
     }
 
-    /// Returns the count of descriptors with packets that the peer has not taken.
+    /// Returns the number of descriptors with packets that the peer has not taken.
     pub fn untaken(&self) -> usize {
         let rings = self.sends.iter().flatten().filter_map(|place| MemifRing::new(&self.regions, place.at, 0));
         rings.map(|ring| usize::from(ring.untaken())).sum()
     }
 
-    /// Never returns lent buffers to their pool: the peer may go on using them.
+    /// Prevents lent buffers from returning to their pool, because the peer may still use them.
     pub fn keep(&self) {
         self.is_kept.store(true, Relaxed);
     }
@@ -80,14 +80,14 @@ impl Drop for Connected {
     }
 }
 
-/// The state that the control thread, the port and its queues share.
+/// The state shared by the control thread, the port and its queues.
 pub struct Shared {
     connected: Handover<Option<Arc<Connected>>>,
-    /// Raised by a queue whose ring is broken.
+    /// Raised by a queue whose ring is invalid.
     broken: Interrupt,
-    /// How often a ring was.
+    /// The number of invalid rings.
     breaches: AtomicU64,
-    /// Why the server has refused the last connection for good, in its words.
+    /// Why the server has permanently refused the last connection, in its words.
     refusal: Mutex<Option<String>>,
     /// Raised at each new connection, for receive queues that sleep without one.
     changed: Vec<Interrupt>,
@@ -95,7 +95,7 @@ pub struct Shared {
 
 impl Shared {
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no descriptors left.
     pub fn new(rx_queues: u16) -> Result<Shared> {
         Ok(Shared {
             connected: Handover::default(),
@@ -106,7 +106,8 @@ impl Shared {
         })
     }
 
-    /// Replaces the connection, and returns the last one. Queues find out at their next poll; those that sleep are woken.
+    /// Replaces the connection, and returns the previous one. Queues notice at their next poll; sleeping queues are
+    /// woken.
     pub fn change(&self, connected: Option<Connected>) -> Option<Arc<Connected>> {
         let old = self.connected.change(|current| std::mem::replace(current, connected.map(Arc::new)));
         self.broken.clear();
@@ -115,7 +116,7 @@ impl Shared {
         old
     }
 
-    /// Returns the connection, if there is one whose rings work.
+    /// Returns the connection, if there is one with valid rings.
     pub fn connected(&self) -> Option<Arc<Connected>> {
         self.connected.lock().clone().filter(|connected| connected.breach.get().is_none())
     }
@@ -127,7 +128,7 @@ impl Shared {
         self.broken.raise();
     }
 
-    /// Returns the rule that the peer has broken in a ring of this connection, and clears the event.
+    /// Returns the breach of a ring of this connection, and clears the event.
     pub fn breach(&self) -> Option<Breach> {
         self.broken.clear();
         self.connected.lock().as_ref()?.breach.get().copied()
@@ -138,33 +139,33 @@ impl Shared {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Returns why the server refuses this client, unless another has accepted it since.
+    /// Returns why the server refuses this client, unless a server has accepted it since.
     pub fn refusal(&self) -> Option<String> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns how often peers have broken the rules of a ring.
+    /// Returns the number of invalid rings so far.
     pub fn breaches(&self) -> u64 {
         self.breaches.load(Relaxed)
     }
 
-    /// Returns the event that is raised when a ring is broken.
+    /// Returns the event raised when a ring is invalid.
     pub fn broken(&self) -> &Interrupt {
         &self.broken
     }
 }
 
-/// A queue's own view of its ring.
+/// A queue's view of its ring.
 pub struct Attached {
     shared: Arc<Shared>,
     direction: Direction,
     queue: u16,
-    /// The connection of `running`.
+    /// The version of the connection in `running`.
     seen: Seen,
     running: Option<Running>,
 }
 
-/// A ring that can be worked on.
+/// A ring in use.
 struct Running {
     ring: MemifRing,
     lent: Option<Lent>,
@@ -176,7 +177,7 @@ impl Attached {
         Attached { shared: shared.clone(), direction, queue, seen: Seen::NOTHING, running: None }
     }
 
-    /// Returns the ring of the connection that there is; `None` without one.
+    /// Returns the ring of the current connection; `None` without a connection.
     #[inline(always)]
     pub fn ring(&mut self) -> Option<&mut MemifRing> {
         if self.shared.connected.is_changed(self.seen) {
@@ -185,30 +186,30 @@ impl Attached {
         self.current()
     }
 
-    /// Returns the ring that [`ring`](Attached::ring) returned last: a connection may change at any time.
+    /// Returns the ring last returned by [`ring`](Attached::ring), even if the connection has changed since.
     #[inline(always)]
     pub fn current(&mut self) -> Option<&mut MemifRing> {
         self.running.as_mut().map(|running| &mut running.ring)
     }
 
-    /// As [`current`](Attached::current), with the buffers that it has.
+    /// Like [`current`](Attached::current), with the buffers lent to the ring.
     #[inline(always)]
     pub fn lending(&mut self) -> Option<(&mut MemifRing, &mut Lent)> {
         let Running { ring, lent, .. } = self.running.as_mut()?;
         Some((ring, lent.as_mut()?))
     }
 
-    /// Returns whether there was a connection with this ring at the last look.
+    /// Returns whether there was a connection with this ring at the last poll.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Returns the count of buffers that the ring has.
+    /// Returns the number of buffers lent to the ring.
     pub fn lent(&self) -> usize {
         self.running.as_ref().and_then(|running| running.lent.as_ref()).map_or(0, Lent::count)
     }
 
-    /// Asks for interrupts. The event of the ring is raised when its connection ends, too.
+    /// Requests interrupts. The ring's event is also raised when its connection ends.
     pub fn arm(&mut self) -> BorrowedFd<'_> {
         if let Some(ring) = self.ring() {
             ring.unmask();
@@ -216,7 +217,7 @@ impl Attached {
         self.event().unwrap_or(self.changed()).as_fd()
     }
 
-    /// Asks for no interrupts.
+    /// Requests no interrupts.
     pub fn disarm(&mut self) {
         self.changed().clear();
         if let Some(event) = self.event() {
@@ -242,27 +243,27 @@ impl Attached {
         places.get(usize::from(self.queue))?.as_ref()
     }
 
-    /// Returns the event of the ring, to be raised by its sender.
+    /// Returns the ring's event, which its sender raises.
     fn event(&self) -> Option<&Interrupt> {
         self.running.as_ref().and_then(|running| self.place(&running.connected)).map(|place| &place.event)
     }
 
-    /// Returns the event that is raised when there is a connection.
+    /// Returns the event raised at a new connection.
     fn changed(&self) -> &Interrupt {
         &self.shared.changed[usize::from(self.queue)]
     }
 
-    /// Stops work on the ring, which the peer has broken, and on its connection.
+    /// Stops work on an invalid ring, and on its connection.
     #[cold]
     pub fn give_up(&mut self, breach: Breach) {
         if let Some(connected) = self.leave() {
-            // Memory that was taken away reads as zeros, which break other rules.
+            // Truncated memory reads as zeros, which look like another breach.
             let breach = if connected.regions.is_broken() { Breach::TAKEN_AWAY } else { breach };
             self.shared.give_up(&connected, breach);
         }
     }
 
-    /// Notes where this user stops, for the next one. Returns the connection.
+    /// Stores the position and buffers for the next user. Returns the connection.
     fn leave(&mut self) -> Option<Arc<Connected>> {
         let Running { ring, lent, connected } = self.running.take()?;
         if let Some(place) = self.place(&connected) {
@@ -286,7 +287,7 @@ impl Attached {
                 if self.direction == Direction::Receive {
                     ring.mask();
                 }
-                // A client that receives has handed nothing over yet.
+                // A receiving client has not handed over its descriptors yet.
                 ring.advance(0);
                 let lent = place.lent().take();
                 self.running = Some(Running { ring, lent, connected });

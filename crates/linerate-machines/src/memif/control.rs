@@ -1,4 +1,4 @@
-//! The control thread: it connects to the server, or accepts clients, one at a time and for ever.
+//! The control thread: it keeps connecting to the server, or accepts clients, one at a time.
 //!
 //! ```text
 //!   server                        client
@@ -9,8 +9,8 @@
 //!     CONNECTED  ------------->           packets pass
 //! ```
 //!
-//! The server acknowledges each message before `CONNECT`. Peers are untrusted: a message that breaks the protocol, or a
-//! peer that does not finish within [`PEER_TIMEOUT`], ends the connection.
+//! The server acknowledges each message before `CONNECT`. Peers are untrusted: a protocol violation, or a peer that
+//! does not finish within [`PEER_TIMEOUT`], ends the connection.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -37,44 +37,45 @@ use super::message::*;
 use super::regions::{MOST_REGIONS, Regions};
 use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, MemifRing, STRIDE, bytes_of};
 
-/// The time in which a peer takes what was sent before the port is closed: it may drop its rings with the connection.
+/// How long a closing port waits for its peer to take sent packets; the peer may drop its rings with the connection.
 const LAST: Duration = Duration::from_millis(100);
-/// The time in which a server closes a connection whose port is closed.
+/// How long a closing port waits for its server to close the connection.
 const GRACE: Duration = Duration::from_secs(1);
-/// The last index of a ring that a server announces in each direction, as those of libmemif and DPDK do (VPP: 256), whatever the
-/// count of its queues: some clients read it as a count, and 0 as no ring at all.
+/// The last ring index that a server announces in each direction, whatever the number of its queues. libmemif and DPDK
+/// use the same value (VPP: 256). Some clients read it as a count, and 0 as no ring at all.
 const MOST_RING: u16 = 255;
 
-/// The side of the protocol.
+/// This side's role in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Listens, and uses the client's memory.
     Server,
-    /// Connects, and makes the memory.
+    /// Connects, and creates the memory.
     Client,
 }
 
-/// The properties that this side wants of a connection.
+/// The requested properties of a connection.
 pub struct Wanted {
     pub role: Role,
     pub id: u32,
-    /// Zeros: none.
+    /// All zeros if there is none.
     pub secret: Secret,
     pub rx_queues: u16,
     pub tx_queues: u16,
     /// The size of a client's rings, as a power of two.
     pub log2_size: u8,
-    /// The pool whose buffers a client lends, and the place of packets in them; `None`: it copies.
+    /// The pool whose buffers a client lends, and the placement of packets in them; `None` if it copies.
     pub lends: Option<(Arc<Pool>, Placement)>,
     /// The port's name.
     pub name: String,
 }
 
-/// Starts the control thread: it listens at `path`, or connects there for ever.
+/// Starts the control thread, which listens at `path`, or keeps connecting to it.
 ///
 /// # Errors
-/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or if a
-/// server's socket is there and not for this user, [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the server's
+/// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(path: &Path, wanted: Wanted, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match wanted.role {
         Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
@@ -83,7 +84,7 @@ pub fn start(path: &Path, wanted: Wanted, shared: Arc<Shared>) -> Result<Control
     ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &shared))
 }
 
-/// A server says first what it has; a client that does not answer keeps no other one waiting.
+/// Returns a server's first message with its limits. A client that does not answer does not block others.
 fn greeting() -> FirstMessage {
     let hello = Hello {
         name: field("linerate"),
@@ -98,7 +99,7 @@ fn greeting() -> FirstMessage {
     FirstMessage::packet_after(move |socket| Ok(send(socket, message.as_bytes(), SendFlags::NOSIGNAL).map(drop)?))
 }
 
-/// Connects to one peer after the other.
+/// Serves one peer after another.
 fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
     let _of_port = span_of(&wanted.name).entered();
     let mut last_end = String::new();
@@ -115,7 +116,7 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
         if let Some(reason) = end.reason() {
             let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(&reason) }, None);
         }
-        // A peer that always fails is reported once.
+        // A peer that always fails is reported only once.
         let text = end.to_string();
         match end {
             End::Stopped | End::Gone => tracing::debug!("{text}"),
@@ -135,33 +136,33 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
         if matches!(end, End::Stopped) {
             return;
         }
-        // A client does not keep its server busy, which would refuse it again.
+        // A client that reconnects at once would find its server busy, and be refused again.
         peers.pause(stop);
     }
 }
 
-/// The reason why a connection has ended.
+/// Why a connection has ended.
 enum End {
     /// The port is closed.
     Stopped,
     /// The peer has closed the connection, or the kernel reports an error.
     Gone,
-    /// The peer has said so.
+    /// The peer has sent a disconnect message.
     Disconnected(String),
-    /// The server has refused this client's secret, in these words.
+    /// The server has refused this client's secret, with this message.
     Secret(String),
-    /// The peer breaks the protocol, or asks for what cannot be.
+    /// The peer violates the protocol, or asks for something unsupported.
     Refused(&'static str),
-    /// The peer breaks the rules of a ring.
+    /// A ring is invalid.
     Broken(Breach),
-    /// The peer runs into [`PEER_TIMEOUT`].
+    /// The peer exceeds [`PEER_TIMEOUT`].
     Late,
     /// This side has no memory.
     Failed(Error),
 }
 
 impl End {
-    /// Returns what the peer is told; `None` if it is gone.
+    /// Returns the reason sent to the peer; `None` if it has ended the connection itself.
     fn reason(&self) -> Option<String> {
         match self {
             End::Stopped => Some("the port is closed".to_string()),
@@ -200,10 +201,10 @@ impl From<Error> for End {
     }
 }
 
-/// A ring whose region may come later.
+/// A ring whose region may be added later.
 type Added = Option<(At, Interrupt)>;
 
-/// The most rings that a client asks for, to send and to receive.
+/// The maximum number of rings that a client requests, to send and to receive.
 type Most = [u16; 2];
 const MOST: Most = [u16::MAX; 2];
 
@@ -230,7 +231,7 @@ impl Session<'_> {
         }
     }
 
-    /// The server's side, from the client's answer to the greeting up to `CONNECTED`.
+    /// Performs the server's handshake, from the client's answer to the greeting up to `CONNECTED`.
     fn accept(&mut self) -> std::result::Result<(), End> {
         let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
         let (init, _) = self.hear(deadline, kind::INIT)?;
@@ -258,7 +259,7 @@ impl Session<'_> {
                     if receives.iter().all(Option::is_none) && sends.iter().all(Option::is_none) {
                         return Err(End::Refused("there is no ring"));
                     }
-                    // Before the client may fill the rings.
+                    // Before the client can fill the rings.
                     self.shared.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
                     return Ok(self.say(kind::CONNECTED, &field::<32>(&wanted.name), None)?);
                 }
@@ -269,7 +270,7 @@ impl Session<'_> {
         }
     }
 
-    /// Checks that the client wants this port.
+    /// Checks that the client requests this port.
     fn check(&self, init: &Init) -> std::result::Result<(), End> {
         let none = Secret::default();
         let why = if init.version.get() != VERSION {
@@ -286,7 +287,7 @@ impl Session<'_> {
         Err(End::Refused(why))
     }
 
-    /// The client's side, up to `CONNECTED`.
+    /// Performs the client's handshake, up to `CONNECTED`.
     fn connect(&mut self) -> std::result::Result<(), End> {
         let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
         let most = std::mem::replace(&mut self.most, MOST);
@@ -313,11 +314,11 @@ impl Session<'_> {
             End::Disconnected(why) if why.to_ascii_lowercase().contains("secret") => End::Secret(why),
             end => end,
         })?;
-        // All rings, then the buffers of each.
+        // All rings, followed by the buffers of each.
         let log2_size = wanted.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
         let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
-        // SAFETY: it is for the peer, which accesses the buffers that it has.
+        // SAFETY: the mapping is for the peer, which accesses only the buffers lent to it.
         let lent = wanted.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
         if lent.is_some() && hello.max_region.get() < LENT {
             return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
@@ -354,7 +355,7 @@ impl Session<'_> {
             };
             let added = self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
             if matches!(added, Err(End::Disconnected(_))) && index > 0 {
-                // A server announces more rings than its port has queues: the next connection does without this one.
+                // A server may announce more rings than it has queues: the next connection omits this one.
                 self.most = most;
                 self.most[usize::from(direction == Direction::Receive)] = index;
             }
@@ -398,7 +399,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until the peer has taken what was sent, for [`LAST`] at most.
+    /// Waits at most [`LAST`] until the peer has taken all sent packets.
     fn wait_for_last(&self) {
         let begun = Instant::now();
         let untaken = || self.shared.connected().map_or(0, |connected| connected.untaken());
@@ -414,15 +415,15 @@ impl Session<'_> {
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let socket: &UnixStream = self.connection.socket();
-            // A message of the peer's is its end.
+            // A message from the peer is its end.
             if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) == Ok(1) {
                 return;
             }
         }
     }
 
-    /// Ends the connection, and waits until the server has done so, too: from then on it uses nothing that was lent to it. Returns
-    /// false if the server does not within [`GRACE`] of the port's end.
+    /// Ends the connection, and waits until the server has ended it, too: then it no longer uses lent buffers. Returns
+    /// false if the server does not end it within [`GRACE`] of the port's end.
     fn is_gone(&mut self) -> bool {
         let mut stopped = None;
         let _ = shutdown(self.connection.socket(), Shutdown::Write);
@@ -438,7 +439,7 @@ impl Session<'_> {
             match poll(&mut events, timeout.as_ref()) {
                 _ if left == Some(Duration::ZERO) => return false,
                 Ok(_) if events.get(1).is_some_and(|stop| !stop.revents().is_empty()) => stopped = Some(Instant::now()),
-                // Messages that it still sends are dropped.
+                // Remaining messages are dropped.
                 Ok(_) if matches!(self.receive(), Err(End::Gone)) => return true,
                 _ => {}
             }
@@ -496,11 +497,11 @@ impl Session<'_> {
         }
     }
 
-    /// Receives a message, and its descriptor if it has one; `None` if none has arrived.
+    /// Receives a message, and its descriptor if any; `None` if no message has arrived.
     fn receive(&mut self) -> std::result::Result<Option<(Header, Option<OwnedFd>)>, End> {
         match self.connection.receive() {
             Ok(Some(mut message)) => Ok(Some((message.header, message.descriptors.pop()))),
-            // Each is one packet.
+            // Each message is one packet.
             Ok(None) => Err(End::Refused("a short message")),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(End::Refused("too many descriptors")),
@@ -509,7 +510,7 @@ impl Session<'_> {
     }
 }
 
-/// Prepares a ring that leads to buffers of the pool's own.
+/// Prepares a ring that refers to the pool's buffers.
 fn lend(
     regions: &Arc<Regions>,
     at: At,
@@ -529,7 +530,7 @@ fn disconnected(message: &Header) -> End {
     End::Disconnected(text(&message.body::<Disconnect>().reason))
 }
 
-/// Notes a ring that the client adds.
+/// Records a ring that the client adds.
 fn add_ring(
     ring: &AddRing,
     file: OwnedFd,
@@ -546,7 +547,7 @@ fn add_ring(
     Ok(())
 }
 
-/// Checks that each ring is in the memory.
+/// Checks that each ring is inside the memory.
 fn places(
     rings: Vec<Added>,
     regions: &Arc<Regions>,

@@ -1,6 +1,6 @@
-//! The buffers of this side's pool that a ring has, if a client lends them instead of copying.
+//! The buffers of this side's pool that a client has lent to a ring instead of copying.
 //!
-//! A ring lends them for as long as the peer may use them: up to the end of the connection, if no queue takes them back before.
+//! A buffer is lent for as long as the peer may use it: until a queue takes it back, or the connection ends.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use linerate_core::ring::Breach;
 
 use super::ring::{BUFFER, MemifRing};
 
-/// The buffers of one ring. Dropping it returns them to the pool.
+/// The buffers lent to one ring. Dropping it returns them to the pool.
 pub struct Lent {
     /// The buffer of each descriptor.
     bufs: Box<[u32]>,
-    /// Descriptors with a buffer, modulo 2^16: from `first` on, `count` of them.
+    /// The descriptors with a buffer, modulo 2^16: `count` of them, beginning at `first`.
     first: u16,
     count: u16,
     pool: Arc<Pool>,
 }
 
 impl Lent {
-    /// A ring on which nothing has been sent.
+    /// Creates an empty set, for a ring on which no packet has been sent.
     pub fn none(pool: &Arc<Pool>, size: u16) -> Lent {
         Lent { bufs: vec![0; size.into()].into(), first: 0, count: 0, pool: pool.clone() }
     }
 
-    /// Takes an empty buffer for each descriptor of a ring to receive; `None` if the pool has too few.
+    /// Lends an empty buffer to each descriptor of a receive ring; `None` if the pool has too few.
     pub fn to_receive(ring: &MemifRing, pool: &Arc<Pool>, placement: Placement) -> Option<Lent> {
         let count = ring.size();
         let bufs = pool.take(count.into())?;
@@ -37,19 +37,19 @@ impl Lent {
         Some(Lent { bufs: bufs.into(), first: 0, count, pool: pool.clone() })
     }
 
-    /// Returns the count of buffers.
+    /// Returns the number of buffers.
     pub fn count(&self) -> usize {
         self.count.into()
     }
 
-    /// Returns the buffer of a descriptor, to be replaced: the peer has filled it.
+    /// Returns the buffer of a descriptor that the peer has filled, to be replaced.
     #[inline(always)]
     pub fn at(&mut self, number: usize) -> &mut u32 {
         let last = self.bufs.len() - 1;
         &mut self.bufs[number & last]
     }
 
-    /// Adds the buffer of the next descriptor, which is sent.
+    /// Adds the buffer of the next descriptor to be sent.
     #[inline(always)]
     pub fn add(&mut self, buf: u32) {
         let next = self.first.wrapping_add(self.count);
@@ -60,7 +60,7 @@ impl Lent {
     /// Gives the buffers of all but the last `kept` descriptors to the batch.
     ///
     /// # Errors
-    /// There are not as many: the peer has given back what it has not taken.
+    /// There are fewer: by its index, the peer holds more descriptors than it was given.
     #[inline(always)]
     pub fn reclaim(&mut self, kept: u16, batch: &mut Batch) -> Result<(), Breach> {
         let done = self.count.checked_sub(kept).map(usize::from);
@@ -68,7 +68,7 @@ impl Lent {
         let done = done.ok_or(Breach::Beyond { what, is: kept.into(), most: self.count.into() })?;
         let start = usize::from(self.first) & (self.bufs.len() - 1);
         let run = done.min(self.bufs.len() - start);
-        // SAFETY: they are of the queue's pool, which is the batch's, and the ring has them no more.
+        // SAFETY: they are from the queue's pool, which is the batch's, and no longer lent.
         unsafe {
             batch.put(&self.bufs[start..start + run]);
             batch.put(&self.bufs[..done - run]);
@@ -82,7 +82,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let last = self.bufs.len() - 1;
         let numbers = (0..self.count).map(|ahead| usize::from(self.first.wrapping_add(ahead)) & last);
-        // SAFETY: they are of this pool, and were lent; the peer uses them no more.
+        // SAFETY: they are from this pool, and were lent; the peer no longer uses them.
         unsafe { self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>()) };
     }
 }

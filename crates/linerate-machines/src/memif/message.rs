@@ -25,7 +25,7 @@ pub const ETHERNET: u8 = 0;
 /// `ADD_RING`: the client sends on this ring.
 pub const CLIENT_TO_SERVER: u16 = 1;
 
-/// A whole message.
+/// A complete message.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -59,12 +59,12 @@ impl MessageHeader for Header {
 /// One end of a connection.
 pub type Connection = unix_socket::Connection<Header>;
 
-/// A text that ends at its first zero, or with the field.
+/// A text that ends at its first zero byte, or at the end of the field.
 pub type Name = [u8; 32];
-/// A secret, which may fill its field.
+/// A secret, which may fill the field.
 pub type Secret = [u8; 24];
 
-/// `HELLO`, of the server: its bounds. Counts of rings are those of the last index.
+/// `HELLO`, from the server: its limits. The limits of rings are last indexes, not counts.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Hello {
@@ -77,7 +77,7 @@ pub struct Hello {
     pub max_log2_size: u8,
 }
 
-/// `INIT`, of the client: the interface that it wants.
+/// `INIT`, from the client: the interface that it requests.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Init {
@@ -88,7 +88,7 @@ pub struct Init {
     pub name: Name,
 }
 
-/// `ADD_REGION`, of the client, with the memory's descriptor.
+/// `ADD_REGION`, from the client, with the memory's descriptor.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AddRegion {
@@ -96,7 +96,7 @@ pub struct AddRegion {
     pub size: U64,
 }
 
-/// `ADD_RING`, of the client, with the event of the ring's receiver.
+/// `ADD_RING`, from the client, with the event of the ring's receiver.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AddRing {
@@ -108,7 +108,7 @@ pub struct AddRing {
     pub private_header: U16,
 }
 
-/// `DISCONNECT`, of either side.
+/// `DISCONNECT`, from either side.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Disconnect {
@@ -116,7 +116,7 @@ pub struct Disconnect {
     pub reason: [u8; 96],
 }
 
-/// Returns a field of a text, which is cut if it is too long. A zero is behind it.
+/// Returns a text field that ends with a zero byte; a longer text is truncated.
 pub fn field<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [0; N];
     let len = text.len().min(N - 1);
@@ -124,12 +124,12 @@ pub fn field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// Returns a field's bytes in front of its first zero.
+/// Returns a field's bytes before its first zero byte.
 pub fn text_of(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Returns a field's text for people: the peer may have written anything.
+/// Returns a field's text with unprintable bytes replaced, since the peer may have written any.
 pub fn text(field: &[u8]) -> String {
     let printable = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '?' };
     text_of(field).iter().map(printable).collect()

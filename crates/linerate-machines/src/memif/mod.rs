@@ -1,13 +1,13 @@
-//! memif, FD.io's shared memory packet interface: packets between two processes on one machine, as VPP, libmemif and DPDK's
-//! net_memif exchange them. Either side may be this one.
+//! memif, FD.io's shared memory packet interface: packets between two processes on one machine, compatible with VPP,
+//! libmemif and DPDK's net_memif. A port can be either side.
 //!
-//! The client connects to the server over a socket, makes all memory, and sends it: rings of descriptors, and buffers.
-//! Packets are copied between them and slots; a client may lend the slots' own buffers instead.
+//! The client connects to the server over a socket, and creates and sends all memory: rings of descriptors, and
+//! buffers. Packets are copied between them and slots; a client may instead lend the slots' buffers.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `zero_copy`: the same for a client that lends its buffers; `lent`: those of one ring
+//! - `zero_copy`: the same for a client that lends its buffers; `lent`: the buffers of one ring
 //! - `ring`: a ring of descriptors, from either side
-//! - `connected`: a connection's rings between control thread and queue, without a lock
+//! - `connected`: a connection's rings, shared without a lock by the control thread and the queues
 //! - `control`: the control thread; `message`: the protocol
 //! - `regions`: the connection's memory, which may go away at any time
 //! - here: the port, [`Memif`]
@@ -44,16 +44,16 @@ use regions::Regions;
 use ring::{BUFFER, Direction};
 use zero_copy::{LendingTx, Lends};
 
-/// The most queues of a port, in each direction.
+/// The maximum number of queues of a port, in each direction.
 pub const MAX_QUEUES: u16 = 64;
 
-/// A port to a peer over memif.
+/// A port connected to a peer over memif.
 pub struct Memif {
     shared: Arc<Shared>,
     role: Role,
     id: u32,
     path: String,
-    /// The pool whose buffers a client lends, and the place of packets in them.
+    /// The pool whose buffers a client lends, and the placement of packets in them.
     lends: Option<(Arc<Pool>, Placement)>,
     _reservation: Option<Reservation>,
     _control: ControlThread,
@@ -104,11 +104,13 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 }
 
 impl Memif {
-    /// Listens at the socket of the name, or, as a client, connects there whenever it can. Peers may come and go.
+    /// Listens at the socket of the name, or as a client keeps connecting to it. Peers may connect and disconnect at
+    /// any time.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`]; [`BadName`](ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`] if it cannot
-    /// be used, or if a server's socket is not for this user; [`ErrorKind::Exhausted`], [`ErrorKind::System`].
+    /// [`ErrorKind::BadOption`]; [`BadName`](ErrorKind::BadName) if no socket can be at the path;
+    /// [`ErrorKind::Unusable`] if it cannot be used, or this user may not use the server's socket;
+    /// [`ErrorKind::Exhausted`], [`ErrorKind::System`].
     pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<Memif>> {
         let role = match name.option("role") {
             None | Some("client") => Role::Client,
@@ -153,7 +155,7 @@ impl Memif {
             }
             false => None,
         };
-        // Each ring to receive keeps its buffers, and gets others for the longest packet.
+        // Each receive ring holds its buffers, and exchanges more for the longest packet.
         let held = usize::from(rx_queues) * ((1 << log2_size) + MAX_CHAIN);
         let reservation = lends.as_ref().map(|(pool, _)| pool.reserve(held)).transpose()?;
         let wanted = Wanted {
@@ -235,12 +237,13 @@ impl SoftwareDevice for Memif {
         }))
     }
 
-    /// Connections whose rings a peer has broken.
+    /// Counts connections with invalid rings as malformed.
     fn drops(&self) -> Drops {
         Drops { malformed: self.shared.breaches(), ..Drops::default() }
     }
 
-    /// The link is up while a peer is connected. A server that refuses the secret is an error: waiting does not change it.
+    /// The link is up while a peer is connected. A server that refuses the secret is an error, since waiting does not
+    /// help.
     fn link(&self) -> Result<Link> {
         if self.shared.connected().is_some() {
             return Ok(Link::Up { mbits: 0 });

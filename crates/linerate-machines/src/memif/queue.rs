@@ -1,5 +1,6 @@
-//! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is copied
-//! once. Both roles share this code: a ring knows which of its indices is whose. A client that does not copy has `zero_copy`.
+//! Receive and send, top-down: from a ring's buffers into slots, and from slots into a ring's buffers. Each packet is
+//! copied once. Both roles share this code: a ring knows which of its indexes is whose. `zero_copy` has the code for a
+//! client that lends its buffers.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -18,49 +19,50 @@ use super::connected::Attached;
 use super::regions::Regions;
 use super::ring::{MemifRing, Part};
 
-/// The most descriptors of a packet.
+/// The maximum number of descriptors of a packet.
 pub const MOST_PARTS: u16 = 1024;
 /// How many descriptors ahead a buffer is prefetched.
 const SOON: u16 = 8;
 /// The shortest frame: an Ethernet header.
 pub const SHORTEST: usize = 14;
 
-/// A receive queue, by what happens to a packet's buffers.
+/// A receive queue; `B` is the treatment of a packet's buffers.
 pub struct MemifRx<B> {
     pub attached: Attached,
     pub pool: Arc<Pool>,
     pub counters: Arc<QueueCounters>,
     pub limits: Limits,
-    /// The packet being taken.
+    /// The packet being received.
     pub parts: Vec<Part>,
     /// The queue can sleep.
     pub sleeps: bool,
     pub buffers: PhantomData<B>,
 }
 
-/// The longest packet, and the longest in one buffer.
+/// The longest packet, and the longest packet in one buffer.
 #[derive(Clone, Copy)]
 pub struct Limits {
     pub longest: usize,
     pub longest_single: usize,
-    /// The place of a packet in its buffer.
+    /// The placement of a packet in its buffer.
     pub placement: Placement,
 }
 
-/// What happens to the buffers of received packets: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for fresh
-/// ones.
+/// The treatment of received packets' buffers: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for
+/// empty ones.
 pub trait Buffers: Send + 'static {
-    /// The buffers that the ring has of this side's.
+    /// This side's buffers lent to the ring.
     type Lent<'a>;
 
-    /// Returns the ring of the connection that there is, and its buffers.
+    /// Returns the ring of the current connection, and its buffers.
     fn of(attached: &mut Attached) -> Option<(&mut MemifRing, Self::Lent<'_>)>;
 
-    /// Takes the packet in a single descriptor into the buffer `fresh`, or takes its buffer and lends `fresh` instead. `None` if
-    /// it is of another kind.
+    /// Receives the packet in a single descriptor: copies it into the buffer `fresh`, or takes its buffer and lends
+    /// `fresh` instead. Returns `None` for any other packet.
     ///
     /// # Safety
-    /// The buffer is the caller's alone, of the queue's pool, and so are the view and the slot that is returned.
+    /// The buffer is from the queue's pool and owned by the caller. The view and the returned slot are of the same
+    /// pool.
     unsafe fn take_single(
         ring: &MemifRing,
         lent: &mut Self::Lent<'_>,
@@ -70,13 +72,13 @@ pub trait Buffers: Send + 'static {
         limits: Limits,
     ) -> Option<Slot>;
 
-    /// Returns what is in the descriptor `ahead` of the next one.
+    /// Returns the packet's part in the descriptor `ahead` of the next one.
     ///
     /// # Errors
-    /// It breaks the rules.
+    /// The descriptor is invalid.
     fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach>;
 
-    /// Takes a packet of any parts, which begins `ahead` of the next descriptor.
+    /// Receives a packet of any parts that begins `ahead` of the next descriptor.
     fn take_parts(
         ring: &MemifRing,
         lent: &mut Self::Lent<'_>,
@@ -90,10 +92,10 @@ pub trait Buffers: Send + 'static {
     fn renew(ring: &MemifRing, lent: &mut Self::Lent<'_>, descriptors: Range<u16>, placement: Placement);
 }
 
-/// The outcome of taking a packet.
+/// The outcome of receiving a packet.
 pub enum Took {
     Packet,
-    /// It has more parts than a batch can hold.
+    /// The packet has more parts than a batch can hold.
     Dropped,
     NoBuffer,
 }
@@ -131,7 +133,7 @@ impl<B: Buffers> RegionRx for MemifRx<B> {
 }
 
 impl<B: Buffers> MemifRx<B> {
-    /// Takes what is ready, as far as the batch has room.
+    /// Receives available packets, as far as the batch has room.
     fn take_all(&mut self, ready: Result<u16, Breach>, batch: &mut Batch) {
         if let Err(breach) = ready.and_then(|ready| self.take_ready(ready, batch)) {
             self.attached.give_up(breach);
@@ -146,16 +148,16 @@ impl<B: Buffers> MemifRx<B> {
         if taken > 0 {
             ring.empty(taken);
             ring.advance(taken);
-            // A sender asks for no interrupt here: it looks at the index.
+            // The sender needs no interrupt: it polls the index.
         }
         if ring.regions().is_broken() { Err(Breach::TAKEN_AWAY) } else { Ok(()) }
     }
 }
 
-/// Takes up to `ready` descriptors. Returns the count.
+/// Receives from up to `ready` descriptors. Returns the number consumed.
 ///
 /// # Errors
-/// One breaks the rules, or will never be followed by the packet's end.
+/// A descriptor is invalid, or the packet's end will never come.
 #[inline(always)]
 #[expect(clippy::too_many_arguments)]
 fn take<B: Buffers>(
@@ -172,14 +174,14 @@ fn take<B: Buffers>(
     let (mut taken, mut packets, mut bytes) = (0u16, 0, 0);
     let before = batch.len();
     let outcome = loop {
-        // Packets of one descriptor and one buffer.
+        // Packets in one descriptor that fit one buffer.
         let first = taken;
         let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
-            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            // SAFETY: the view is used with slots of buffers of this pool, which is the batch's.
             let view = unsafe { pool.region().view() };
             let mut done = 0;
             for (slot, &fresh) in slots.iter_mut().zip(fresh) {
-                // SAFETY: the buffer is offered to this packet.
+                // SAFETY: the buffer is meant for this packet.
                 let single = unsafe { B::take_single(ring, lent, first + done, fresh, view, limits) };
                 let Some(single) = single else { break };
                 bytes += single.whole_len();
@@ -188,7 +190,8 @@ fn take<B: Buffers>(
             }
             usize::from(done)
         };
-        // SAFETY: the places counted are written, with slots of the buffers offered, or of those that the ring had instead.
+        // SAFETY: the returned count of slots has been written, with the given buffers, or with those that the ring had
+        // instead.
         let (offered, singles) = unsafe { batch.exchange(usize::from(ready - taken), take_singles) };
         taken += singles as u16;
         packets += singles;
@@ -199,7 +202,7 @@ fn take<B: Buffers>(
             counters.found_no_buffer();
             break Ok(taken);
         }
-        // A packet of another kind.
+        // Any other packet.
         let length = match gather::<B>(ring, taken, ready - taken, parts) {
             Ok(Some(length)) => length,
             Ok(None) if !ring.is_ending() => break Ok(taken),
@@ -228,11 +231,11 @@ fn take<B: Buffers>(
     outcome
 }
 
-/// Finds the parts of the packet that begins `ahead` of the next descriptor, in at most `left`. Returns its length; `None` if its
-/// sender has not handed over its end.
+/// Collects the parts of the packet that begins `ahead` of the next descriptor, from at most `left` descriptors.
+/// Returns its length; `None` if its sender has not handed over its end.
 ///
 /// # Errors
-/// A part breaks the rules, or the packet can have no end.
+/// A part is invalid, or the packet can have no end.
 #[cold]
 fn gather<B: Buffers>(ring: &MemifRing, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Result<Option<usize>, Breach> {
     parts.clear();
@@ -309,7 +312,7 @@ impl Buffers for Copied {
     }
 }
 
-/// Copies bytes of a part, from byte `at` on.
+/// Copies bytes of a part, starting at byte `at`.
 #[inline(always)]
 fn read(regions: &Regions, part: Part, at: usize, target: &mut [u8]) {
     if let Some(mapping) = regions.place(part.region, part.offset, part.len) {
@@ -317,7 +320,7 @@ fn read(regions: &Regions, part: Part, at: usize, target: &mut [u8]) {
     }
 }
 
-/// Copies bytes of a packet, from byte `at` on.
+/// Copies bytes of a packet, starting at byte `at`.
 fn read_parts(regions: &Regions, parts: &[Part], mut at: usize, mut target: &mut [u8]) {
     for part in parts {
         let len = part.len as usize;
@@ -344,7 +347,7 @@ impl Transmit for MemifTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
-            // Memory of a peer that is gone is not kept.
+            // Releases the memory of a disconnected peer.
             let _ = self.attached.ring();
             return 0;
         }
@@ -358,14 +361,14 @@ impl Transmit for MemifTx {
 
 /// The outcome of sending a packet.
 enum Sent {
-    /// It fills this count of descriptors.
+    /// The packet fills this number of descriptors.
     In(u16),
     TooLong,
     NoRoom,
     Broken(Breach),
 }
 
-/// Checksums and segmentation have no place in a descriptor.
+/// A descriptor cannot express checksums and segmentation.
 impl SendFinished for MemifTx {
     fn counters(&self) -> &QueueCounters {
         &self.counters
@@ -419,12 +422,12 @@ impl SendFinished for MemifTx {
     }
 }
 
-/// Writes packets of one slot and one buffer each, from the front of the batch, until one is of another kind. Returns the counts
-/// of packets and bytes.
+/// Writes packets of one slot to one buffer each, from the front of the batch up to the first other packet. Returns the
+/// counts of packets and bytes.
 #[inline(always)]
 fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> (u16, usize) {
     let Some((slots, pool)) = batch.contents() else { return (0, 0) };
-    // SAFETY: it is used with the batch's slots, whose pool this is.
+    // SAFETY: the view is used with the batch's slots, whose pool this is.
     let view = unsafe { pool.region().view() };
     let (mut done, mut bytes) = (0, 0);
     for slot in slots.iter().take(ready.into()) {
@@ -441,7 +444,7 @@ fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> 
     (done, bytes)
 }
 
-/// Writes a packet to the buffer `ahead` of the next one, or to as many of the `left` as it needs.
+/// Writes a packet to the buffer `ahead` of the next descriptor, or to as many of the `left` buffers as it needs.
 fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
     let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken(ring.outside(ahead)) };
     if length > part.len as usize {
@@ -458,13 +461,13 @@ fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: us
 
 #[cold]
 fn fill_several(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, parts: &mut Vec<Part>) -> Sent {
-    // First their lengths: the descriptors stay as they are if there are too few.
+    // The lengths first, so that the descriptors are unchanged if there are too few.
     parts.clear();
     let (mut room, mut length) = (0, packet.len());
     while room < length {
         let count = parts.len() as u16;
         if count == left {
-            // All that there will ever be are too few.
+            // Even a full ring would be too short.
             return if left == ring.size() { Sent::TooLong } else { Sent::NoRoom };
         }
         let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken(ring.outside(ahead + count)) };

@@ -1,4 +1,4 @@
-//! The memory of a connection: the client has made all of it. At the server it may go away at any time.
+//! The memory of a connection, all created by the client. The server must expect it to be truncated at any time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use linerate_core::error::Result;
 use linerate_core::memory::{Mapping, PageSize};
 
-/// The most regions of a connection.
+/// The maximum number of regions of a connection.
 pub const MOST_REGIONS: usize = 64;
-/// The most bytes of a region: descriptors name places by 32 bits.
+/// The maximum length of a region: descriptors have 32-bit offsets.
 const MOST_BYTES: u64 = 1 << 32;
 
 /// The regions of a connection, by index.
@@ -17,17 +17,17 @@ pub struct Regions(Vec<Region>);
 
 struct Region {
     mapping: Arc<Mapping>,
-    /// The bytes that may be used.
+    /// The number of bytes that may be used.
     len: u64,
 }
 
 impl Regions {
-    /// Adds a region of the client's; `None` if the index is not the next one, or the region is not inside its file.
+    /// Adds a client's region; `None` if the index is not the next one, or the region is not inside its file.
     pub fn add(&mut self, index: u16, len: u64, file: OwnedFd) -> Option<()> {
         if usize::from(index) != self.0.len() || self.0.len() >= MOST_REGIONS {
             return None;
         }
-        // More cannot be named.
+        // Descriptors cannot address more.
         let len = len.min(MOST_BYTES);
         let (mapping, _) = Mapping::of_unsealed_peer(file, 0, len)
             .inspect_err(|error| tracing::warn!("the client's memory cannot be used: {error}"))
@@ -36,23 +36,23 @@ impl Regions {
         Some(())
     }
 
-    /// Creates the memory of a client: one region of `len` bytes, all zeros, and behind it that of the packets that it lends. A
+    /// Creates a client's memory: a region of `len` zero bytes, followed by the region of the packets that it lends. A
     /// server cannot truncate either.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without memory.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if there is no memory.
     pub fn own(len: usize, lent: Option<&Arc<Mapping>>) -> Result<Regions> {
         let mapping = Arc::new(Mapping::new(len, PageSize::Ordinary, None)?);
         let lent = lent.map(|mapping| Region { mapping: mapping.clone(), len: mapping.len() as u64 });
         Ok(Regions([Region { mapping, len: len as u64 }].into_iter().chain(lent).collect()))
     }
 
-    /// Returns whether all packets of a client's memory can be lent.
+    /// Returns whether descriptors can address all packets of a client's memory.
     pub fn can_lend(mapping: &Mapping) -> bool {
         mapping.len() as u64 <= MOST_BYTES
     }
 
-    /// Returns the regions of this side's own, and their lengths.
+    /// Returns the regions and their lengths, to be sent to the server.
     pub fn shared(&self) -> impl Iterator<Item = (&Arc<Mapping>, u64)> {
         self.0.iter().map(|region| (&region.mapping, region.len))
     }
@@ -64,7 +64,7 @@ impl Regions {
         (u64::from(offset) + u64::from(len) <= region.len).then_some(&region.mapping)
     }
 
-    /// Returns whether the client has taken some of its memory away.
+    /// Returns whether the client has truncated some of its memory.
     #[inline(always)]
     pub fn is_broken(&self) -> bool {
         self.0.iter().any(|region| region.mapping.is_broken())

@@ -1,4 +1,4 @@
-//! A ring of descriptors, from either side.
+//! A ring of descriptors, used from either side.
 //!
 //! ```text
 //!   0    cookie (32 bits) | flags | head      the client writes head
@@ -6,11 +6,11 @@
 //!   128  descriptors of 16 bytes: flags | region | length, offset | metadata
 //! ```
 //!
-//! The client hands descriptors over at the head, and the server returns them at the tail: with packets in the ring on which
-//! the client sends, and with empty buffers in the other one. So one index is this side's and the other the peer's, in both
-//! directions, and a side may use the descriptors from its own index up to the peer's. The client's own index is a ring ahead.
+//! The client hands descriptors over at the head: packets in its send ring, empty buffers in its receive ring. The
+//! server returns them at the tail. So in both directions, one index is this side's and the other the peer's. A side
+//! may use the descriptors from its index up to the peer's. The client's own index is a full ring ahead.
 //!
-//! The peer may write anything at any time: an index is read once, then checked; so is a descriptor.
+//! The peer can write anything at any time, so indexes and descriptors are read once, then validated.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -23,40 +23,40 @@ use linerate_core::ring::{Breach, Cursor};
 
 use super::regions::Regions;
 
-/// The mark at the beginning of each ring.
+/// The magic number at the beginning of each ring.
 const COOKIE: u32 = 0x3E3_1F20;
-/// The descriptor's flag: the packet goes on in the next one.
+/// A descriptor's flag: the packet continues in the next one.
 pub const NEXT: u16 = 1;
-/// The ring's flag: its receiver wants no interrupt.
+/// A ring's flag: its receiver wants no interrupt.
 const MASKED: u16 = 1;
-/// The length of a client's buffers; DPDK's and VPP's default.
+/// The length of a client's buffers; the default of DPDK and VPP.
 pub const BUFFER: usize = 2048;
-/// The distance between a client's buffers: one cache line more, so that the first lines of all spread over the whole cache.
+/// The distance between a client's buffers. The extra cache line spreads the buffers' first lines over the full cache.
 pub const STRIDE: usize = BUFFER + 64;
 /// The largest ring, as a power of two; DPDK's limit.
 pub const MOST_LOG2: u8 = 14;
 
-/// Places of the header's words, in units of 16 bits.
+/// Offsets of the header's words, in units of 16 bits.
 const FLAGS: usize = 2;
 const HEAD: usize = 3;
 const TAIL: usize = 32;
-/// Words of the header, and the descriptors' place in bytes.
+/// The number of header words, and the offset of the descriptors in bytes.
 const WORDS: usize = 33;
 const TABLE: usize = 128;
 
-/// Returns the bytes of a ring.
+/// Returns the length of a ring in bytes.
 pub const fn bytes_of(size: usize) -> usize {
     TABLE + 16 * size
 }
 
-/// Which packets pass on a ring.
+/// The direction of a ring's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Receive,
     Send,
 }
 
-/// A ring's place in its connection's memory.
+/// A ring's location in its connection's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     pub region: u16,
@@ -65,21 +65,21 @@ pub struct At {
     pub buffers: Buffers,
 }
 
-/// Where the buffers of a ring's descriptors are.
+/// The location of the buffers of a ring's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// Where the descriptors say: this side is the server.
+    /// As given by the descriptors: this side is the server.
     Named,
-    /// In region 0, from this offset on: a client that copies.
+    /// In region 0, starting at this offset: a client that copies.
     Own(u32),
-    /// In the region [`LENT`]: a client that does not.
+    /// In the region [`LENT`]: a client that lends its buffers.
     Lent,
 }
 
 /// The region of a client's pool.
 pub const LENT: u16 = 1;
 
-/// A stretch of a packet, or of the buffers for one.
+/// A part of a packet, or of the buffers for one.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub region: u16,
@@ -94,20 +94,20 @@ pub struct MemifRing {
     table: Descriptors,
     regions: Arc<Regions>,
     buffers: Buffers,
-    /// The places of the peer's index and of this side's own.
+    /// The word offsets of the peer's index and of this side's index.
     theirs: usize,
     ours: usize,
-    /// How far this side's own index is ahead of the next descriptor.
+    /// How far this side's index is ahead of the next descriptor.
     ahead: u16,
-    /// Behind the descriptors that were handed over, and those of the peer.
+    /// The next descriptor to hand over, and the peer's index.
     cursor: Cursor<u16>,
-    /// Of a connection that has ended: the descriptor behind the last packet that was there by then, modulo 2^16.
+    /// If the connection has ended: the descriptor after the last packet that was sent before, modulo 2^16.
     end: Option<u16>,
 }
 
 impl MemifRing {
-    /// Finds a ring in the connection's memory, at the descriptor where its last user has stopped; `None` if it is not wholly
-    /// there, or no ring.
+    /// Locates a ring in the connection's memory, at the descriptor where its last user stopped. Returns `None` if it
+    /// is not completely inside, or not a ring.
     pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<MemifRing> {
         let At { region, offset, log2_size, buffers } = at;
         let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
@@ -120,7 +120,7 @@ impl MemifRing {
             Buffers::Named => (HEAD, TAIL, 0),
             Buffers::Own(_) | Buffers::Lent => (TAIL, HEAD, size as u16),
         };
-        // SAFETY: nothing of a ring's memory is lent as a slice.
+        // SAFETY: a ring's memory is never lent as a slice.
         let (words, table) =
             unsafe { (DmaArray::new(mapping, start, WORDS), DmaArray::new(mapping, start + TABLE, size)) };
         Some(MemifRing {
@@ -136,13 +136,13 @@ impl MemifRing {
         })
     }
 
-    /// Writes the header of a client's ring, whose memory is zeros, and the descriptors if it copies.
+    /// Writes the header of a client's ring in zeroed memory; also the descriptors, if the client copies.
     pub fn create(mapping: &Arc<Mapping>, at: At) {
         let size = 1 << at.log2_size;
         let start = at.offset as usize;
         mapping.word(start).store(COOKIE, Relaxed);
         let Buffers::Own(buffers) = at.buffers else { return };
-        // SAFETY: nothing of a ring's memory is lent as a slice.
+        // SAFETY: a ring's memory is never lent as a slice.
         let table: Descriptors = unsafe { DmaArray::new(mapping, start + TABLE, size) };
         for (number, [first, second]) in table.iter().enumerate() {
             first.store((BUFFER as u64) << 32, Relaxed);
@@ -150,16 +150,16 @@ impl MemifRing {
         }
     }
 
-    /// Returns the count of descriptors of a ring to send on that the peer has not taken; 0 if it lies.
+    /// Returns the number of descriptors in a send ring that the peer has not taken; 0 if its index is invalid.
     pub fn untaken(&self) -> u16 {
         let [head, tail] = [HEAD, TAIL].map(|word| self.words[word].load(Relaxed));
         let (handed_over, size) = (head.wrapping_sub(tail), self.size());
-        // The client hands packets over on its own ring, and room for them on the server's, at first not for all.
+        // The client hands over packets on its send ring. On the server's, it hands over room, at first not all of it.
         let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
         if untaken <= size { untaken } else { 0 }
     }
 
-    /// Returns where a new ring's first user begins: a client that sends has all descriptors, and one that receives none.
+    /// Returns the first descriptor of a new ring: a sending client owns all descriptors, a receiving one owns none.
     pub fn first(at: At, direction: Direction) -> u16 {
         match (at.buffers, direction) {
             (Buffers::Named, _) | (_, Direction::Receive) => 0,
@@ -172,17 +172,17 @@ impl MemifRing {
         self.cursor.own()
     }
 
-    /// Returns the count of descriptors.
+    /// Returns the number of descriptors.
     pub fn size(&self) -> u16 {
         self.table.len() as u16
     }
 
-    /// Returns the memory.
+    /// Returns the connection's memory.
     pub fn regions(&self) -> &Regions {
         &self.regions
     }
 
-    /// Returns the count of descriptors that this side may use.
+    /// Returns the number of descriptors that this side may use.
     ///
     /// # Errors
     /// The peer claims more than the ring has.
@@ -196,15 +196,15 @@ impl MemifRing {
         }
     }
 
-    /// Notes that the connection has ended. Returns whether packets that had been sent by then are left; those of a peer that goes
-    /// on sending are not waited for.
+    /// Records that the connection has ended. Returns whether packets sent before the end are left; later ones are
+    /// ignored.
     pub fn has_rest(&mut self) -> bool {
         let end = match self.end {
             Some(end) => end,
             None => self.ready().unwrap_or(0).wrapping_add(self.next()),
         };
         self.end = Some(end);
-        // A ring is shorter than half of the indices.
+        // A ring is shorter than half of the index range.
         end.wrapping_sub(self.next()) as i16 > 0 && !self.regions.is_broken()
     }
 
@@ -213,8 +213,8 @@ impl MemifRing {
         self.end.is_some()
     }
 
-    /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client's
-    /// buffers are where it has made them, whatever the descriptor says now.
+    /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client
+    /// that copies uses its own buffer offsets, not those in the descriptors.
     #[inline(always)]
     pub fn filled(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         let (number, [first, second]) = self.descriptor(ahead);
@@ -244,7 +244,7 @@ impl MemifRing {
         }
     }
 
-    /// Returns the breach of the descriptor `ahead` of the next one, whose buffer is not in the memory.
+    /// Returns the breach for the descriptor `ahead` of the next one, whose buffer is not in the memory.
     #[cold]
     pub fn outside(&self, ahead: u16) -> Breach {
         let (_, [first, second]) = self.descriptor(ahead);
@@ -252,7 +252,8 @@ impl MemifRing {
         Breach::Outside { what: "a buffer", at: second as u32 as u64, len: first >> 32 }
     }
 
-    /// Returns where the buffer of the descriptor `ahead` of the next one probably is, for a hint alone: the peer may change it.
+    /// Returns the likely offset of the buffer of the descriptor `ahead` of the next one. Only a prefetch hint: the
+    /// peer may change it.
     #[inline(always)]
     pub fn hint(&self, ahead: u16) -> usize {
         let (number, [_, second]) = self.descriptor(ahead);
@@ -262,15 +263,15 @@ impl MemifRing {
         }
     }
 
-    /// Returns the bytes that the peer has written to the buffer of the descriptor `ahead` of the next one, as it claims, and
-    /// whether the packet goes on in another.
+    /// Returns how many bytes the peer claims to have written to the buffer of the descriptor `ahead` of the next one.
+    /// Also returns whether the packet continues.
     #[inline(always)]
     pub fn written(&self, ahead: u16) -> (u32, bool) {
         let first = self.descriptor(ahead).1[0].load(Relaxed);
         ((first >> 32) as u32, first as u16 & NEXT != 0)
     }
 
-    /// Writes that `len` bytes at an offset of the region [`LENT`] are in the descriptor `ahead` of the next one: a part of a
+    /// Writes `len` bytes at an offset of the region [`LENT`] to the descriptor `ahead` of the next one: a part of a
     /// packet, or room for one. [`advance`](MemifRing::advance) exposes it.
     #[inline(always)]
     pub fn lend(&self, ahead: u16, offset: usize, len: usize, has_more: bool) {
@@ -279,14 +280,15 @@ impl MemifRing {
         second.store(offset as u64, Relaxed);
     }
 
-    /// Writes that a packet's part of `len` bytes is in the descriptor's buffer; [`advance`](MemifRing::advance) exposes it.
+    /// Writes a packet's part of `len` bytes in the descriptor's buffer to the descriptor;
+    /// [`advance`](MemifRing::advance) exposes it.
     #[inline(always)]
     pub fn fill(&self, ahead: u16, part: Part, len: u32, has_more: bool) {
         let (_, [first, _]) = self.descriptor(ahead);
         first.store(u64::from(len) << 32 | u64::from(part.region) << 16 | u64::from(has_more), Relaxed);
     }
 
-    /// Empties the next `count` descriptors, for a client to receive into them again.
+    /// Resets the next `count` descriptors to empty buffers, for a client to receive again.
     #[inline(always)]
     pub fn empty(&self, count: u16) {
         if let Buffers::Own(_) = self.buffers {
@@ -296,8 +298,8 @@ impl MemifRing {
         }
     }
 
-    /// Takes the marks of a packet of several parts from descriptors that were received. DPDK's client that copies (22.11, and the
-    /// source of 2025) sets them and never clears the first one: the next packet would seem to go on in the one behind it.
+    /// Clears the NEXT flags of received descriptors. DPDK's copying client (22.11, and the source of 2025) sets them
+    /// but never clears the first one, so the next packet there would seem to continue.
     pub fn unchain(&self, descriptors: Range<u16>) {
         for ahead in descriptors {
             let first = &self.descriptor(ahead).1[0];
@@ -317,28 +319,28 @@ impl MemifRing {
         (number, &self.table[number])
     }
 
-    /// Hands `count` descriptors over to the peer.
+    /// Hands over `count` descriptors to the peer.
     #[inline(always)]
     pub fn advance(&mut self, count: u16) {
         let next = self.cursor.advance(count);
         self.words[self.ours].store(next.wrapping_add(self.ahead), Release);
     }
 
-    /// Returns whether the receiver wants an interrupt for what was handed over.
+    /// Returns whether the receiver wants an interrupt for the descriptors handed over.
     #[inline(always)]
     pub fn wants_interrupt(&self) -> bool {
-        // The receiver may want one since just now.
+        // The receiver may have enabled interrupts just now.
         full_fence();
         self.words[FLAGS].load(Relaxed) & MASKED == 0
     }
 
-    /// Asks the sender for interrupts.
+    /// Requests interrupts from the sender.
     pub fn unmask(&self) {
         self.words[FLAGS].store(0, Relaxed);
         full_fence();
     }
 
-    /// Asks the sender for no interrupts.
+    /// Requests no interrupts from the sender.
     pub fn mask(&self) {
         self.words[FLAGS].store(MASKED, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Both sides of ours against each other, and a peer of each role that does what it should not.
+//! Both sides of this implementation against each other, and peers of each role that violate the protocol.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ use super::ring::{At, BUFFER, Buffers, MemifRing, NEXT, STRIDE};
 use crate::peer::{socket, until, until_link};
 
 const BUFFERS: usize = 1024;
-/// A client's options, with copies and without.
+/// A client's options, copying and lending.
 const COPIES: [&str; 2] = ["zero-copy=off", "zero-copy=on"];
 
 fn pool(name: &str) -> Arc<Pool> {
@@ -39,7 +39,7 @@ fn pool_of(buffer_size: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size, pages, numa_node: None }).unwrap())
 }
 
-/// Opens a port with memory of its own, whose queues can sleep.
+/// Opens a port with a separate pool, whose queues can sleep.
 fn open(path: &Path, options: &str) -> Port {
     let name = format!("memif:{}?{options}", path.display());
     let ports = Options { pool: Some(pool(&name)), interrupts: Some(Duration::ZERO), ..Options::default() };
@@ -51,7 +51,7 @@ fn frames(len: usize, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|n| (0..len).map(|byte| (n * 31 + byte) as u8).collect()).collect()
 }
 
-/// Sends frames from a queue to another, and returns what arrives.
+/// Sends frames from one queue to another, and returns those that arrive.
 fn cross(tx: &mut TxQueue, pool: &Arc<Pool>, rx: &mut RxQueue, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let (mut batch, mut back, mut arrived, mut sent) = (Batch::new(), Batch::new(), Vec::new(), 0);
     until(|| {
@@ -91,7 +91,7 @@ fn packets_of_all_sizes_cross(copies: &str) {
     for queue in 0..2 {
         let mut there = (client.tx(queue).unwrap(), server.rx(queue).unwrap());
         let mut back = (server.tx(queue).unwrap(), client.rx(queue).unwrap());
-        // More than the indices' 16 bits in sum would take long; several times the ring does not.
+        // Several rounds of the ring; a round of the 16-bit indexes would take too long.
         for len in [60, 124, 252, 508, 1020, 1514, 2048, 2049, 9014] {
             let sent = frames(len, 200);
             assert_eq!(cross(&mut there.0, &at_client, &mut there.1, &sent), sent, "{queue} {len}");
@@ -114,7 +114,7 @@ fn packets_of_all_sizes_cross(copies: &str) {
     assert_eq!((at_server.available(), at_client.available()), (BUFFERS, BUFFERS), "{copies}");
 }
 
-/// A queue that is closed and opened again goes on where the last one stopped.
+/// A queue that is closed and reopened continues where the last one stopped.
 #[test]
 fn a_ring_goes_on_with_its_next_queue() {
     COPIES.into_iter().for_each(goes_on_with_its_next_queue);
@@ -154,7 +154,7 @@ fn has_no_room(copies: &str) {
     assert_eq!((rx.recv(&mut back), tx.send(&mut batch)), (64, 36));
     back.clear();
     assert_eq!(rx.recv(&mut back), 36);
-    // Too long for this port, and for the other.
+    // Too long for this port, and for the peer.
     batch.push(&pool, &[1; 9100]);
     batch.push(&pool, &[2; 9000]);
     batch.push(&pool, &[3; 60]);
@@ -193,10 +193,10 @@ fn a_queue_that_sleeps_is_woken_and_one_that_polls_is_not() {
             batch.push(&pool, &[1; 60]);
             assert_eq!((tx.send(&mut batch), rx.recv(&mut back)), (1, 1));
         }
-        // Its event was not raised meanwhile.
+        // Its event was not raised in between.
         assert!(!is_readable(&rx.arm().unwrap()), "a queue that polls");
     }
-    // The end of the connection, and the next one, wake as well.
+    // The end of the connection, and the next connection, wake it as well.
     let event = at_server.arm().unwrap().try_clone_to_owned().unwrap();
     drop((to_server, at_client, client));
     until(|| is_readable(&event));
@@ -232,7 +232,7 @@ fn either_side_goes_and_comes_back() {
     assert_eq!((client_tx.send(&mut batch), client_rx.recv(&mut Batch::new())), (0, 0));
     drop((batch, client_rx, client_tx, client));
     assert_eq!(at_client.available(), BUFFERS);
-    // The server goes on with one client after the other.
+    // The server accepts one client after another.
     let mut server = open(&path, "role=server");
     let (mut rx, at_server) = (server.rx(0).unwrap(), server.pool().clone());
     for _ in 0..3 {
@@ -247,7 +247,8 @@ fn either_side_goes_and_comes_back() {
     assert!(!path.exists(), "the socket goes with its port");
 }
 
-/// The sender ends with a full ring, before its packets are received: all of them arrive, and the next connection follows.
+/// The sender closes with a full ring, before its packets are received: all of them arrive, and the next connection
+/// follows.
 #[test]
 fn what_a_peer_has_sent_before_its_end_arrives() {
     for copies in COPIES {
@@ -267,7 +268,7 @@ fn arrives_after_the_end(receiver: &str, sender: &str) {
         let (mut tx, pool) = (sender.tx(0).unwrap(), sender.pool().clone());
         until_link(&sender, true);
         until_link(&receiver, true);
-        // Until it looks, it has no part in a connection.
+        // A queue adopts a connection only when it polls.
         assert_eq!(rx.recv(&mut batch), 0);
         let mut full = Batch::with_capacity(100);
         full.alloc(&pool, 100, 60);
@@ -300,21 +301,21 @@ fn wrong_names_are_explained() {
     assert!(error("ring=100").kind() == ErrorKind::BadOption);
     let _server = open(&path, "role=server");
     assert!(error("role=server").with_hint().contains("a server is listening there already"));
-    // A server of another protocol is one, too.
+    // A server of another protocol counts, too.
     let other = path.with_extension("stream");
     let _listener = UnixListener::bind(&other).unwrap();
     let name = format!("memif:{}?role=server", other.display());
     assert!(Options::default().open([&*name]).map(drop).unwrap_err().kind() == ErrorKind::Unusable);
 }
 
-/// Some servers fill 2,048 bytes whatever length a descriptor has, so a lent buffer must have them.
+/// Some servers fill 2,048 bytes whatever the length in the descriptor, so a lent buffer must have that room.
 #[test]
 fn lent_buffers_have_room_for_a_server_s_usual_length() {
     let (_folder, path) = socket();
     let name = format!("memif:{}?ring=64&zero-copy=on", path.display());
     let error = Options { pool: Some(pool_of(2048)), ..Options::default() }.open([&*name]).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::BadOption, "{error}");
-    // Without a pool of the program's own, the ports that are opened together have one with such buffers.
+    // Without a pool from the program, ports opened together share one with such buffers.
     let other = format!("pipe-{}{{1", std::process::id());
     let [port, pipe] = Options::default().open([&*name, &*other.replace('-', "_")]).unwrap();
     assert_eq!(port.pool().region().buffer_size(), 4096);
@@ -323,7 +324,7 @@ fn lent_buffers_have_room_for_a_server_s_usual_length() {
     assert_eq!(inner.pool().region().buffer_size(), 4096);
 }
 
-/// The rings of a lying peer: the client sends on the first, and receives on the second.
+/// The rings of a hostile peer: the client sends on the first, and receives on the second.
 const TO_SERVER: usize = 0;
 const TO_CLIENT: usize = 1;
 const LOG2: u8 = 4;
@@ -332,7 +333,7 @@ const LEN: usize = 1 << 18;
 const RING: usize = 4096;
 const ROOMS: usize = 1 << 16;
 
-/// A peer that says and writes anything.
+/// A peer that can send and write anything.
 struct Peer {
     connection: Connection,
     file: OwnedFd,
@@ -343,7 +344,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// A client's side, with memory of its own.
+    /// Creates a client with its own memory.
     fn client(path: &Path) -> Peer {
         let mut socket = None;
         until(|| {
@@ -394,7 +395,7 @@ impl Peer {
         }
     }
 
-    /// Says all that a client says, without listening.
+    /// Sends all messages of a client, without reading replies.
     fn connect(&self) {
         self.say(kind::INIT, &self.init(), &[]);
         self.say(kind::ADD_REGION, &self.region(), &[self.file.as_fd()]);
@@ -404,7 +405,7 @@ impl Peer {
         self.say(kind::CONNECT, &[0u8; 32], &[]);
     }
 
-    /// Listens until the end; returns the types of the messages, and the reason of the last one.
+    /// Reads until the connection's end; returns the types of the messages, and the last reason.
     fn end(&mut self) -> (Vec<u16>, String) {
         let (mut kinds, mut reason) = (Vec::new(), String::new());
         while let Some((kind, message, _)) = self.hear() {
@@ -417,7 +418,7 @@ impl Peer {
     }
 
     fn words(&self, ring: usize) -> DmaArray<AtomicU16> {
-        // SAFETY: nothing of this memory is lent as a slice.
+        // SAFETY: this memory is never lent as a slice.
         unsafe { DmaArray::new(&self.memory, ring * RING, 33) }
     }
 
@@ -426,7 +427,7 @@ impl Peer {
     }
 
     fn describe(&self, ring: usize, number: u16, flags: u16, region: u16, len: u32, offset: u32) {
-        // SAFETY: nothing of this memory is lent as a slice.
+        // SAFETY: this memory is never lent as a slice.
         let table: Descriptors = unsafe { DmaArray::new(&self.memory, ring * RING + 128, SIZE.into()) };
         let [first, second] = &table[usize::from(number % SIZE)];
         first.store(u64::from(flags) | u64::from(region) << 16 | u64::from(len) << 32, Relaxed);
@@ -451,7 +452,7 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
     }
 }
 
-/// Each breaks the protocol: the client hears why, its connection ends, and the next one is served.
+/// Each violates the protocol: the client is told why, its connection ends, and the next one is served.
 #[test]
 fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() {
     type Lie = fn(&Peer);
@@ -516,7 +517,7 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
         assert_eq!((kinds[0], kinds[kinds.len() - 1]), (kind::HELLO, kind::DISCONNECT), "{n}: {why}");
         assert!(reason.contains(why), "{n}: {reason} is not {why}");
     }
-    // A packet of another length, and an end in the middle.
+    // A packet of another length, and a disconnection during the handshake.
     let peer = Peer::client(&path);
     rustix::net::send(peer.connection.socket(), &[0; 100], rustix::net::SendFlags::NOSIGNAL).unwrap();
     let mut peer = peer;
@@ -529,7 +530,7 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
     until_link(&server, true);
 }
 
-/// `max_s2c_ring` and `max_c2s_ring` are last indices; some clients read them as counts, and make no more rings.
+/// `max_s2c_ring` and `max_c2s_ring` are last indexes; some clients read them as counts, and create no more rings.
 #[test]
 fn a_client_that_reads_last_indices_as_counts_connects() {
     for queues in [1u16, 3] {
@@ -554,13 +555,13 @@ fn a_client_that_reads_last_indices_as_counts_connects() {
     }
 }
 
-/// A server announces more rings than it has queues, as DPDK's does, so a client finds out by asking for them.
+/// A server announces more rings than it has queues, as DPDK's does, so a client finds out by requesting them.
 #[test]
 fn a_client_uses_the_rings_that_its_server_has() {
     for copies in COPIES {
         let (_folder, path) = socket();
         let mut client = open(&path, &format!("ring=64&queues=3&{copies}"));
-        // The last one has more queues than its predecessor: they are used, too.
+        // The last server has more queues than its predecessor; they are used, too.
         for queues in [1, 2, 3] {
             let mut server = open(&path, &format!("role=server&queues={queues}"));
             until_link(&client, true);
@@ -577,7 +578,7 @@ fn a_client_uses_the_rings_that_its_server_has() {
     }
 }
 
-/// Waiting does not mend it: the port reports it as an error, until a server accepts the secret.
+/// Since waiting does not help, the port reports it as an error, until a server accepts the secret.
 #[test]
 fn a_server_that_refuses_the_secret_is_an_error_of_the_link() {
     let (_folder, path) = socket();
@@ -590,7 +591,7 @@ fn a_server_that_refuses_the_secret_is_an_error_of_the_link() {
     let server = open(&path, "role=server&secret=right&id=3");
     refused(&client, "the secret is wrong");
     drop(server);
-    // The words of VPP and DPDK; an id that is not there yet may come.
+    // The messages of VPP and DPDK. An unknown id is not final, because it may be added.
     let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
     for (words, is_final) in [("incorrect secret", true), ("ID not found", false), ("Secret required", true)] {
         let mut connection = accepted(&listener);
@@ -618,7 +619,7 @@ fn lying_ring(peer: &Peer, ring: AddRing) {
     peer.say(kind::CONNECT, &[0u8; 32], &[]);
 }
 
-/// A client that writes what it should not into its rings: the connection ends, it is counted, and no buffer is lost.
+/// A client writes invalid contents to its rings: the connection ends, the breach is counted, and no buffer is lost.
 #[test]
 fn a_ring_of_a_lying_client_is_given_up() {
     type Lie = fn(&Peer);
@@ -670,7 +671,7 @@ fn a_ring_of_a_lying_client_is_given_up() {
         tx.send(&mut batch);
         let (_, reason) = peer.end();
         assert!(reason.contains("breaks the rules"), "{what}: {reason}");
-        // The rule, and what the peer has written.
+        // The rule, and the value that the peer has written.
         let is_named = reason.ends_with(&format!("is {}, and the most is {SIZE}", SIZE + 1));
         let is_beyond = ["a head beyond the ring", "a packet without an end", "more buffers than the ring has"];
         assert_eq!(is_named, is_beyond.contains(&what), "{what}: {reason}");
@@ -681,7 +682,7 @@ fn a_ring_of_a_lying_client_is_given_up() {
     assert_eq!(pool.available(), BUFFERS);
 }
 
-/// A packet whose end comes later, as libmemif's programs may send it.
+/// The end of a packet may arrive later, as programs with libmemif may send it.
 #[test]
 fn a_packet_waits_for_its_end_and_one_of_no_valid_length_is_dropped() {
     let (_folder, path) = socket();
@@ -712,7 +713,7 @@ fn a_packet_waits_for_its_end_and_one_of_no_valid_length_is_dropped() {
     assert_eq!((drops.malformed, drops.oversize), (1, 1));
 }
 
-/// Room that a client has not made yet is no packet that it has not taken.
+/// Room that a client has not provided yet does not count as a packet that it has not taken.
 #[test]
 fn what_a_client_has_not_taken_is_known() {
     let (_folder, path) = socket();
@@ -731,8 +732,8 @@ fn what_a_client_has_not_taken_is_known() {
     }
 }
 
-/// A client that has ended and goes on sending does not keep the next one out; nor does the beginning of a packet, whose end
-/// will not come.
+/// A disconnected client that keeps sending does not block the next one. Neither does the beginning of a packet without
+/// an end.
 #[test]
 fn a_client_that_has_ended_does_not_keep_the_next_one_out() {
     for (flags, expected, malformed) in [(0, vec![60, 60, 100], 0), (NEXT, vec![60, 100], 1)] {
@@ -765,7 +766,7 @@ fn a_client_that_has_ended_does_not_keep_the_next_one_out() {
     }
 }
 
-/// The client truncates its memory, while both queues use it.
+/// The client truncates its memory while both queues use it.
 #[test]
 fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
     let (_folder, path) = socket();
@@ -804,7 +805,7 @@ fn accepted(listener: &UnixListener) -> Connection {
     Connection::new(socket)
 }
 
-/// A server that a port of ours connects to.
+/// Accepts a connection from one of our ports, as its server.
 fn lying_server(listener: &UnixListener, hello: Hello) -> Peer {
     let mut connection = accepted(listener);
     connection.send(Header::new(kind::HELLO, &hello), &[], &[]).unwrap();
@@ -842,23 +843,23 @@ fn hello() -> Hello {
     }
 }
 
-/// The place of a ring of 64 in a client's memory.
+/// The length of a ring of 64 descriptors in a client's memory.
 const CLIENT_RING: usize = 128 + 16 * 64;
 
 impl Peer {
     fn client_words(&self, ring: usize) -> DmaArray<AtomicU16> {
-        // SAFETY: nothing of this memory is lent as a slice.
+        // SAFETY: this memory is never lent as a slice.
         unsafe { DmaArray::new(&self.memory, ring * CLIENT_RING, 33) }
     }
 
     fn client_table(&self, ring: usize) -> Descriptors {
-        // SAFETY: nothing of this memory is lent as a slice.
+        // SAFETY: this memory is never lent as a slice.
         unsafe { DmaArray::new(&self.memory, ring * CLIENT_RING + 128, 64) }
     }
 }
 
-/// A server that writes what it should not: the connection ends, it is counted, no buffer is lost, and the client connects
-/// again.
+/// A server writes invalid contents: the connection ends, the breach is counted, no buffer is lost, and the client
+/// reconnects.
 #[test]
 fn a_lying_server_ends_its_connection_alone() {
     COPIES.into_iter().for_each(a_lying_server_ends_its_connection);
@@ -891,7 +892,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
         assert_eq!(peer.client_words(1)[3].load(Acquire), 64, "all buffers are the server's");
         let offered = |number: usize| peer.client_table(1)[number][0].load(Relaxed) >> 32;
         assert!((0..64).all(|number| offered(number) == BUFFER as u64), "{copies}: {} bytes are offered", offered(0));
-        // Descriptors that the server changes lead to the client's buffers all the same.
+        // If the server changes descriptors, the client still uses its own buffers.
         let [first, second] = &peer.client_table(1)[0];
         let offset = second.swap(u64::MAX, Relaxed) as usize;
         first.store(60 << 32 | 0xFFFF << 16, Relaxed);
@@ -915,7 +916,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
     assert_eq!(pool.available(), BUFFERS);
 }
 
-/// A server that goes on using the buffers that a client has lent to it.
+/// A server may continue to use the buffers that a client has lent to it.
 #[test]
 fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
     let (_folder, path) = socket();
@@ -928,7 +929,7 @@ fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
         assert_eq!(tx.send(&mut batch), 1);
         batch = Batch::new();
     };
-    // The server breaks the rules, and keeps the connection.
+    // The server violates a rule, and keeps the connection.
     let mut peer = lying_server(&listener, hello());
     until_link(&client, true);
     send(&mut tx);
@@ -938,12 +939,12 @@ fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
     assert!(peer.end().1.contains("breaks the rules"));
     assert_eq!(pool.available(), BUFFERS - 65);
     drop(peer);
-    // Each queue looks, too.
+    // Each queue must poll, too.
     until(|| {
         tx.send(&mut Batch::new());
         pool.available() == BUFFERS
     });
-    // A packet that waits for its server is one, as long as it does.
+    // A buffer of a waiting packet is lent until the server has taken it.
     let peer = lying_server(&listener, hello());
     until_link(&client, true);
     send(&mut tx);
@@ -969,7 +970,7 @@ fn a_client_hears_its_server_s_bounds() {
     assert_eq!(kind, kind::DISCONNECT);
     assert!(text(&message.body::<Disconnect>().reason).contains("version 2.0"));
     drop(connection);
-    // No region for packets.
+    // The server has no second region, for packets.
     let mut connection = accepted(&listener);
     connection.send(Header::new(kind::HELLO, &Hello { max_region: 0.into(), ..hello() }), &[], &[]).unwrap();
     assert_eq!(hear(&mut connection).unwrap().0, kind::INIT);
@@ -977,7 +978,7 @@ fn a_client_hears_its_server_s_bounds() {
     let (_, message, _) = hear(&mut connection).unwrap();
     assert!(text(&message.body::<Disconnect>().reason).contains("without zero-copy=on"));
     drop(connection);
-    // One queue of two, and rings of 16.
+    // One queue of two, and rings of 16 descriptors.
     let peer = lying_server(&listener, Hello { max_log2_size: 4, ..hello() });
     until_link(&client, true);
     assert_eq!(client.info().description.split(", ").last(), Some("connected to a server"));
@@ -985,14 +986,14 @@ fn a_client_hears_its_server_s_bounds() {
     until_link(&client, false);
 }
 
-/// Clients that do not answer the server's greeting keep no other one waiting.
+/// Clients that do not answer the server's greeting do not block others.
 #[test]
 fn silent_clients_keep_no_other_out() {
     let (_folder, path) = socket();
     let server = open(&path, "role=server&secret=word");
     let connect = || {
         let mut socket = None;
-        // The kernel's queue may be full for a moment.
+        // The kernel's queue may be full briefly.
         until(|| {
             socket = connect_as(SocketType::SEQPACKET, &path).ok();
             socket.is_some()
@@ -1008,7 +1009,7 @@ fn silent_clients_keep_no_other_out() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any contents of both rings, in either role: each call ends, and no buffer is lost.
+    /// For any contents of both rings, in either role, each call ends, and no buffer is lost.
     #[test]
     fn any_ring_is_survived(
         role in prop::sample::select(vec!["role=server", "ring=64&id=3&zero-copy=off", "ring=64&id=3&zero-copy=on"]),
@@ -1051,7 +1052,7 @@ proptest! {
             tx.send(&mut batch);
             batch.clear();
         }
-        // Lent buffers come back when the peer is gone.
+        // Lent buffers return when the peer is gone.
         drop((rx, tx, batch, peer, listener, port));
         prop_assert_eq!(pool.available(), BUFFERS);
     }

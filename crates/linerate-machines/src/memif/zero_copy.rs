@@ -1,8 +1,8 @@
-//! Receive and send without a copy: a client's descriptors lead to the buffers of its own pool, which is a region of
-//! the connection. The server copies, or does not.
+//! Receive and send without a copy: a client's descriptors refer to buffers of its own pool, which is a region of the
+//! connection. The server may still copy.
 //!
-//! The server is trusted with these buffers as a card is. Its indices, lengths and flags are checked all the same; which
-//! buffer a descriptor has is known here, and not read from it.
+//! The server is trusted with these buffers, as a card is. Its indexes, lengths and flags are still validated. The
+//! buffer of each descriptor is recorded on this side, not read from the descriptor.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use super::lent::Lent;
 use super::queue::{Buffers, Limits, SHORTEST, Took};
 use super::ring::{BUFFER, LENT, MemifRing, Part};
 
-/// Packets are received with the ring's buffers, which get fresh ones instead.
+/// Receives packets in the ring's buffers, and lends empty ones in exchange.
 pub struct Lends;
 
 impl Buffers for Lends {
@@ -46,7 +46,7 @@ impl Buffers for Lends {
         }
         let buf = std::mem::replace(lent.at(ring.number(ahead)), fresh);
         ring.lend(ahead, placement.data(fresh), BUFFER, false);
-        // SAFETY: the ring's buffer is replaced by the fresh one, and has at least [`BUFFER`] bytes at that place.
+        // SAFETY: the fresh buffer replaces the ring's, which has at least [`BUFFER`] bytes at that position.
         Some(unsafe { placement.slot(buf, length as u16, false) })
     }
 
@@ -55,7 +55,7 @@ impl Buffers for Lends {
         if len as usize > BUFFER {
             return Err(Breach::Beyond { what: "the length of a buffer", is: len.into(), most: BUFFER as u64 });
         }
-        // Which buffer it is, is known here.
+        // The buffer is known from `Lent`.
         Ok(Part { region: LENT, offset: 0, len, has_more })
     }
 
@@ -67,7 +67,7 @@ impl Buffers for Lends {
         batch: &mut Batch,
         (pool, placement): (&Arc<Pool>, Placement),
     ) -> Took {
-        // Buffers without a byte stay where they are.
+        // Empty buffers remain lent.
         let parts: Vec<_> = (ahead..).zip(parts).filter(|(_, part)| part.len > 0).collect();
         if parts.len() > MAX_CHAIN {
             return Took::Dropped;
@@ -85,19 +85,19 @@ impl Buffers for Lends {
         }
         for (place, (&(ahead, part), new)) in parts.iter().zip(fresh).enumerate() {
             let buf = std::mem::replace(lent.at(ring.number(ahead)), new);
-            // SAFETY: the ring's buffer is replaced by a fresh one, and has at least [`BUFFER`] bytes at that place. It is of the
-            // queue's pool, which is the batch's.
+            // SAFETY: a fresh buffer replaces the ring's, which has at least [`BUFFER`] bytes at that position. It is
+            // from the queue's pool, which is the batch's.
             unsafe {
                 let mut slot = placement.slot(buf, part.len as u16, place + 1 < parts.len());
                 if !batch.push_slot(pool, &mut slot) {
-                    batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+                    batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
                 }
             }
         }
         Took::Packet
     }
 
-    /// Lends fresh buffers, or those of a packet that was dropped.
+    /// Lends the new buffers, or again those of a dropped packet.
     fn renew(ring: &MemifRing, lent: &mut &mut Lent, descriptors: Range<u16>, placement: Placement) {
         for ahead in descriptors {
             let buf = *lent.at(ring.number(ahead));
@@ -180,7 +180,7 @@ impl RegionTx for LendingTx {
     }
 }
 
-/// The outcome of handing packets over.
+/// The outcome of handing over packets.
 #[derive(Default)]
 struct Put {
     packets: usize,
@@ -189,19 +189,19 @@ struct Put {
     next: Next,
 }
 
-/// The packet behind those that were handed over.
+/// The packet after those handed over.
 #[derive(Default)]
 enum Next {
     /// There is none, or no room.
     #[default]
     Waits,
-    /// It can never be sent, and has this count of slots.
+    /// It can never be sent, and has this number of slots.
     TooLong(usize),
-    /// It must be finished first: checksums and segmentation have no place in a descriptor.
+    /// It must be finished first: a descriptor cannot express checksums and segmentation.
     Unfinished,
 }
 
-/// Puts packets from the front of the batch into up to `left` descriptors, the first of them `ahead` of the next one.
+/// Puts packets from the front of the batch into up to `left` descriptors, the first one `ahead` of the next.
 #[inline(always)]
 fn put(
     ring: &MemifRing,

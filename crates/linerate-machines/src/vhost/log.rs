@@ -1,11 +1,11 @@
-//! The log of a live migration: a bit for each page of the guest's memory, which this side sets after it has written to the
-//! page. The front end clears bits, and copies these pages again.
+//! The log of a live migration: a bit for each page of the guest's memory, set after this side has written to the page.
+//! The front end clears bits, and copies these pages again.
 //!
 //! ```text
 //!   page n of the guest:   bit n % 64 of word n / 64
 //! ```
 //!
-//! A log that is too short for an address does not get it: the front end has made it, and the guest is its own.
+//! Addresses beyond the end of the log are not logged: the front end chose its size, and the guest is its own.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Release;
 
 use linerate_core::memory::{DmaArray, MOST_PEER_BYTES, Mapping};
 
-/// Bytes of a page of the log, whatever pages the guest has.
+/// Bytes per bit of the log, whatever the guest's page size.
 const PAGE: u64 = 4096;
-/// The longest log: of all memory that a front end can share.
+/// The longest log: for all memory that a front end can share.
 const MOST_BYTES: u64 = MOST_PEER_BYTES / PAGE / 8;
 
 /// A log, in memory that the front end shares.
@@ -27,7 +27,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Maps the log of `size` bytes at `offset` of a file; `None` if it is not inside, not aligned to words, or not in memory.
+    /// Maps the log of `size` bytes at `offset` of a file; `None` if it is outside the file, unaligned, or cannot be
+    /// mapped.
     pub fn new(file: OwnedFd, size: u64, offset: u64) -> Option<Log> {
         const WORD: u64 = size_of::<u64>() as u64;
         if !offset.is_multiple_of(WORD) || !(WORD..=MOST_BYTES).contains(&size) {
@@ -37,22 +38,22 @@ impl Log {
             .inspect_err(|error| tracing::warn!("the front end's log cannot be used: {error}"))
             .ok()?;
         let mapping = Arc::new(mapping);
-        // SAFETY: nothing of it is lent as a slice.
+        // SAFETY: the mapping is never lent as a slice.
         let words = unsafe { DmaArray::new(&mapping, at, (size / WORD) as usize) };
         Some(Log { words, mapping })
     }
 
-    /// Notes that `len` bytes at the guest's address were written.
+    /// Marks `len` bytes at a guest address as written.
     pub fn mark(&self, address: u64, len: usize) {
         let Some(last) = (len as u64).checked_sub(1).map(|rest| address.saturating_add(rest)) else { return };
         for page in address / PAGE..=last / PAGE {
             let Some(word) = self.words.get((page / 64) as usize) else { return };
-            // Release: after what was written to the page. Never only read: the front end may clear the bit just now.
+            // Release: after the write to the page. Written even if it is set: the front end may be clearing it.
             word.fetch_or(1 << (page % 64), Release);
         }
     }
 
-    /// Returns whether the front end has taken the log away.
+    /// Returns whether the front end has truncated the log.
     pub fn is_broken(&self) -> bool {
         self.mapping.is_broken()
     }

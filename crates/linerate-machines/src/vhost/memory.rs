@@ -1,4 +1,4 @@
-//! The front end's memory: what addresses of the guest and of the front end are here.
+//! The front end's memory: where addresses of the guest and of the front end are mapped here.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,46 +6,46 @@ use std::sync::Arc;
 use linerate_core::memory::{MOST_PEER_BYTES, Mapping};
 use rustix::fs::fstat;
 
-/// The most regions of a table; QEMU and DPDK have 8 in one message, and more by single ones.
+/// The maximum number of regions of a table; QEMU and DPDK send 8 in one message, and more individually.
 pub const MOST_REGIONS: usize = 64;
 
-/// All memory that the front end shares, as its current table has it. A queue keeps the table that it works with, so it can
-/// be replaced at any time.
+/// All memory that the front end shares, according to its current table. A queue holds the table that it uses, so the
+/// table can be replaced at any time.
 #[derive(Clone, Default)]
 pub struct GuestMemory {
     regions: Vec<Region>,
 }
 
-/// A stretch of the guest's memory.
+/// A region of the guest's memory.
 #[derive(Clone)]
 struct Region {
     /// Its address in the guest.
     guest: u64,
-    /// Its address in the front end, which names rings by it.
+    /// Its address in the front end, as used for rings.
     user: u64,
     len: u64,
-    /// Its first byte in the file.
+    /// Its offset in the file.
     offset: u64,
-    /// Its first byte in the mapping.
+    /// Its offset in the mapping.
     at: usize,
     mapping: Arc<Mapping>,
-    /// The device and the number of its file.
+    /// The file's device and inode number.
     file: (u64, u64),
-    /// How often it was added: QEMU before 8.0 adds each once for each pair of queues, and so it removes them.
+    /// How often it was added: QEMU before 8.0 adds and removes each region once per queue pair.
     times: u32,
 }
 
-/// A stretch of memory that is there.
+/// A mapped address.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     pub mapping: &'a Arc<Mapping>,
-    /// The first byte in the mapping.
+    /// The offset in the mapping.
     pub at: usize,
-    /// The bytes up to the end of its region.
+    /// The number of bytes up to the end of the region.
     pub len: usize,
 }
 
-/// A region, as the front end describes it: addresses, length, and where it begins in its file.
+/// A region as described by the front end: addresses, length, and offset in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Described {
     pub guest: u64,
@@ -55,7 +55,8 @@ pub struct Described {
 }
 
 impl GuestMemory {
-    /// Adds a region, which may be there already; `None` if it is not inside its file, wraps around, or overlaps another.
+    /// Adds a region, again if it exists; `None` if it is not inside its file, wraps around, overlaps another or is too
+    /// large.
     pub fn add(&mut self, described: Described, file: OwnedFd) -> Option<()> {
         let Described { guest, len, user, offset } = described;
         let identity = fstat(&file).ok().map(|stat| (stat.st_dev, stat.st_ino))?;
@@ -83,7 +84,7 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Removes the region of these addresses, if it was added no more often; `None` if there is none.
+    /// Removes a region as often as it was added; `None` if there is none with these addresses.
     pub fn remove(&mut self, described: Described) -> Option<()> {
         let at = self.regions.iter().position(|region| region.is(described))?;
         self.regions[at].times -= 1;
@@ -93,34 +94,34 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there is no region.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// Returns where the guest's address is.
+    /// Translates a guest address.
     #[inline(always)]
     pub fn guest(&self, address: u64) -> Option<Place<'_>> {
         self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.guest)))
     }
 
-    /// Returns where the front end's address is.
+    /// Translates a front end's address.
     fn user(&self, address: u64) -> Option<Place<'_>> {
         self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.user)))
     }
 
-    /// Returns the guest's address of a front end's address.
+    /// Converts a front end's address to a guest address.
     pub fn to_guest(&self, address: u64) -> Option<u64> {
         let within = |region: &Region| Some(address.wrapping_sub(region.user)).filter(|&within| within < region.len);
         self.regions.iter().find_map(|region| Some(region.guest + within(region)?))
     }
 
-    /// Returns where `len` bytes at the front end's address are, if they are one stretch, and aligned.
+    /// Translates the front end's address of `len` bytes, if they are contiguous and aligned.
     pub fn array(&self, address: u64, len: usize, align: usize) -> Option<Place<'_>> {
         self.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))
     }
 
-    /// Returns whether the front end has taken some of its memory away.
+    /// Returns whether the front end has truncated some of its memory.
     #[inline(always)]
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_broken())
@@ -128,7 +129,7 @@ impl GuestMemory {
 }
 
 impl Region {
-    /// Returns whether these are its addresses.
+    /// Returns whether the region has these addresses.
     fn is(&self, described: Described) -> bool {
         (self.guest, self.user, self.len) == (described.guest, described.user, described.len)
     }
@@ -158,7 +159,7 @@ mod tests {
         file
     }
 
-    /// A region at the same address of the guest and of the front end.
+    /// Describes a region at the same address in the guest and in the front end.
     fn region(at: u64, len: u64, offset: u64) -> Described {
         Described { guest: at, len, user: at, offset }
     }
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    /// fallocate(2) makes such a file; mmap(2) and munmap(2) know whole hugepages only.
+    /// fallocate(2) creates such a file; mmap(2) and munmap(2) accept only full hugepages.
     #[test]
     fn hugepages_are_mapped_and_replaced_as_a_whole() {
         let odd = file(0, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);

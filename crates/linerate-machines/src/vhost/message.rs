@@ -1,7 +1,7 @@
 //! The protocol's messages: "Vhost-user Protocol" (QEMU, docs/interop/vhost-user.rst). Everything is little-endian.
 //!
-//! Requests, features and payloads are those of the crate `vhost`. Its connections are not used: a peer that stops within a
-//! message would keep the thread that receives it for ever.
+//! Requests, features and payloads are from the crate `vhost`. Its connections are not used: a peer that stops within a
+//! message would block the receiving thread forever.
 
 use linerate_core::unix_socket::{self, MessageHeader};
 pub use vhost::vhost_user::message::{
@@ -21,18 +21,18 @@ pub mod flag {
     pub const VERSION_BITS: u32 = Flag::VERSION.bits();
     pub const VERSION: u32 = 1;
     pub const REPLY: u32 = Flag::REPLY.bits();
-    /// The sender wants to hear whether it succeeded.
+    /// The sender requests an acknowledgement.
     pub const NEED_REPLY: u32 = Flag::NEED_REPLY.bits();
 }
 
-/// A feature bit that is not VirtIO's: pages that are written are logged.
+/// A feature bit that is not from virtio: written pages are logged.
 pub const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
-/// The feature bit of VirtIO that has another meaning here: there are protocol features.
+/// A virtio feature bit with another meaning here: there are protocol features.
 pub const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-/// In the number of a virtqueue: no descriptor comes with it.
+/// A flag in a virtqueue's number: the message has no descriptor.
 pub const NO_DESCRIPTOR: u64 = 1 << 8;
 
-/// In the flags of a virtqueue's addresses: its used ring is logged, too.
+/// A flag of a virtqueue's addresses: its used ring is logged, too.
 pub const RING_LOGGED: u32 = VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits();
 
 /// The header of each message.
@@ -41,7 +41,7 @@ pub const RING_LOGGED: u32 = VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits();
 pub struct Header {
     pub request: u32,
     pub flags: u32,
-    /// Bytes behind the header.
+    /// The number of bytes after the header.
     pub size: u32,
 }
 
@@ -57,12 +57,12 @@ impl MessageHeader for Header {
     }
 }
 
-/// A message that has arrived.
+/// A received message.
 pub type Message = unix_socket::Message<Header>;
 /// One end of a connection.
 pub type Connection = unix_socket::Connection<Header>;
 
-/// Returns the beginning of a payload as `T`, and the rest; `None` if it is too short.
+/// Parses the beginning of a payload as `T`, and returns the rest, too; `None` if it is too short.
 pub fn parse<T: ByteValued>(payload: &[u8]) -> Option<(T, &[u8])> {
     let (bytes, rest) = payload.split_at_checked(size_of::<T>())?;
     let mut value = T::zeroed();

@@ -1,14 +1,15 @@
 //! vhost-user: the card of a virtual machine, or of any program that connects as a virtual machine does.
 //!
-//! The other side, the front end (QEMU, DPDK's virtio-user), shares its memory and names the places of its virtqueues in it;
-//! this side, the back end, moves packets between them and buffers. What the front end transmits is received here.
+//! The other side, the front end (QEMU, DPDK's virtio-user), shares its memory and the addresses of its virtqueues.
+//! This side, the back end, moves packets between them and buffers. It receives what the front end transmits.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `ring`: the device's side of a virtqueue, in two formats: `split` and `packed`; `nic/virtio` has the driver's
-//! - `vring`: a virtqueue between control thread and queue, without a lock
+//! - `ring`: the device's side of a virtqueue, in two formats: `split` and `packed`; the driver's side is in
+//!   `nic/virtio`
+//! - `vring`: a virtqueue, shared without a lock by the control thread and the queue
 //! - `session`: the control thread; `message`: the protocol
-//! - `memory`: the front end's memory, which may go away at any time; `log`: which of its pages were written, for a migration
-//! - `places`: where packed virtqueues are, for the process after this one
+//! - `memory`: the front end's memory, which may go away at any time; `log`: its pages written during a migration
+//! - `places`: the positions of packed virtqueues, for the next process
 //! - here: the port, [`Vhost`]
 
 mod log;
@@ -42,10 +43,10 @@ use queue::{Chain, Sleep, VhostRx, VhostTx};
 use session::{Shared, offered};
 use vring::{Attached, Vring};
 
-/// The most queue pairs of a port.
+/// The maximum number of queue pairs of a port.
 pub const MAX_QUEUES: u16 = 64;
 
-/// A port to a front end.
+/// A port connected to a front end.
 pub struct Vhost {
     shared: Arc<Shared>,
     path: String,
@@ -53,11 +54,13 @@ pub struct Vhost {
 }
 
 impl Vhost {
-    /// Listens at the socket `path`, or, as a client, connects there whenever it can. Front ends may come and go. Packed
-    /// virtqueues are offered if `has_packed`; a file beside the socket, `PATH.rings`, keeps their places.
+    /// Listens at the socket `path`, or as a client keeps connecting to it. Front ends may connect and disconnect at
+    /// any time. With `has_packed`, it offers packed virtqueues, and keeps their positions in a file next to the
+    /// socket, `PATH.rings`.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used,
+    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path,
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used,
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<SoftwarePort<Vhost>> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
@@ -122,7 +125,7 @@ impl SoftwareDevice for Vhost {
         let features = features.load(Relaxed);
         let state = match is_connected.load(Relaxed) {
             false => "no front end".to_string(),
-            // QEMU sets features of its own before the driver does.
+            // QEMU negotiates features itself before the driver does.
             true if !self.shared.vrings.iter().any(|vring| vring.is_ready()) => {
                 "a front end without a driver".to_string()
             }
@@ -156,12 +159,12 @@ impl SoftwareDevice for Vhost {
         }))
     }
 
-    /// Rings that a front end has broken.
+    /// Counts invalid rings as malformed.
     fn drops(&self) -> Drops {
         Drops { malformed: self.shared.vrings.iter().map(|vring| vring.breaches()).sum(), ..Drops::default() }
     }
 
-    /// The link is up while a front end has both queues of the first pair running.
+    /// The link is up while both queues of the first pair are running.
     fn link(&self) -> Result<Link> {
         let is_up = [self.shared.receives(0), self.shared.transmits(0)].iter().all(|vring| vring.is_ready());
         Ok(if is_up { Link::Up { mbits: 0 } } else { Link::Down })

@@ -1,7 +1,7 @@
-//! The device's side of a packed virtqueue (VIRTIO 1.2, 2.8): one ring of descriptors, written by driver and device in turn.
+//! The device's side of a packed virtqueue (VIRTIO 1.2, 2.8): a ring of descriptors that driver and device both write.
 //!
-//! A place is an index in the ring, and in bit 15 the wrap counter: 1 in the first round, then alternating. A descriptor's two
-//! flags tell which side has it:
+//! A position is an index in the ring, with the wrap counter in bit 15: 1 in the first round, then alternating. A
+//! descriptor's two flags tell which side owns it:
 //!
 //! ```text
 //!              available   used
@@ -9,11 +9,11 @@
 //!   wrap 0     - U -       - -
 //! ```
 //!
-//! Chains are used in order, each where it began. Used descriptors are kept aside until all of them are exposed, from the last
-//! to the first, for which the driver waits: it sees all or none.
+//! Chains are used in order, at the position of their first descriptor. Used descriptors are held back, then exposed
+//! from the last to the first. The driver waits for the first, so it sees all or none.
 //!
-//! No memory of the front end tells the place: it is [recorded](super::places) before each exposure. A process that goes on
-//! with a ring of one that was killed finds it there, and completes what was begun.
+//! The front end's memory does not contain the position, so it is [recorded](super::places) before each exposure. The
+//! process after a killed one reads it there, and completes an interrupted exposure.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -28,17 +28,17 @@ use super::memory::GuestMemory;
 use super::places::{Kept, Record};
 use super::ring::{Addresses, Descriptor, DeviceRing, Found, Head};
 
-/// The wrap counter in a place.
+/// The wrap counter in a position.
 const WRAP: u16 = 1 << 15;
-/// Where id and flags are in a descriptor's second word, behind the length.
+/// The shifts of id and flags in a descriptor's second word, above the length.
 const ID: u32 = 32;
 const FLAGS: u32 = 48;
-/// The flags that tell which side has a descriptor.
+/// The flags that tell which side owns a descriptor.
 const OWNER: u16 = AVAILABLE | USED;
 
 /// One packed virtqueue.
 pub struct Packed {
-    /// Address; then length, id and flags, from low to high.
+    /// Address; then length, id and flags, from low to high bits.
     ring: Descriptors,
     /// When the driver wants interrupts.
     driver: DmaArray<AtomicU32>,
@@ -47,36 +47,36 @@ pub struct Packed {
     event_idx: bool,
     last: u16,
     next: u16,
-    /// Used chains that are not exposed: the place of each, and its second word.
+    /// Used chains not yet exposed: position and second word.
     used: Box<[(u16, u64)]>,
-    /// Their count.
+    /// The number of used chains.
     count: usize,
     record: Record,
     base: u16,
 }
 
-/// Returns a place's index in the ring.
+/// Returns the index in the ring of a position.
 #[inline(always)]
 fn index(place: u16) -> usize {
     usize::from(place & !WRAP)
 }
 
-/// Returns the flags of a descriptor that is available at a place.
+/// Returns the flags of an available descriptor at a position.
 #[inline(always)]
 fn available(place: u16) -> u16 {
     if place & WRAP != 0 { AVAILABLE } else { USED }
 }
 
-/// Returns the flags of a descriptor that is used at a place.
+/// Returns the flags of a used descriptor at a position.
 #[inline(always)]
 fn used(place: u16) -> u16 {
     if place & WRAP != 0 { AVAILABLE | USED } else { 0 }
 }
 
 impl Packed {
-    /// Finds a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, where the record has it,
-    /// unless the ring is a new one, which begins at the front end's `base`. Returns `None` if it is not wholly there, or
-    /// begins outside.
+    /// Locates a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, at the recorded
+    /// position, or at the front end's `base` if the ring is new. Returns `None` if it is not completely in the memory,
+    /// or the position is outside the ring.
     pub fn new(
         memory: &GuestMemory,
         at: Addresses,
@@ -89,7 +89,7 @@ impl Packed {
         let ring = memory.array(at.descriptors, 16 * count, 16)?;
         let [driver, device] = [memory.array(at.available, 4, 4)?, memory.array(at.used, 4, 4)?];
         let last = size.checked_sub(1).filter(|&last| last < WRAP)?;
-        // SAFETY: nothing of the front end's memory is lent as a slice.
+        // SAFETY: the front end's memory is never lent as a slice.
         let mut packed = unsafe {
             Packed {
                 ring: DmaArray::new(ring.mapping, ring.at, count),
@@ -112,25 +112,25 @@ impl Packed {
         Some(packed)
     }
 
-    /// Returns the place behind a descriptor.
+    /// Returns the position after a descriptor.
     #[inline(always)]
     fn after(&self, place: u16) -> u16 {
         if place & !WRAP == self.last { !place & WRAP } else { place + 1 }
     }
 
-    /// Returns a place's number, counted through both rounds.
+    /// Returns a position's number, counted over two rounds.
     fn number(&self, place: u16) -> u32 {
         let second = if place & WRAP == 0 { u32::from(self.last) + 1 } else { 0 };
         u32::from(place & !WRAP) + second
     }
 
-    /// Returns the count of descriptors from one place to another.
+    /// Returns the number of descriptors from one position to another.
     fn distance(&self, from: u16, to: u16) -> u32 {
         let both = 2 * (u32::from(self.last) + 1);
         (self.number(to) + both - self.number(from) % both) % both
     }
 
-    /// Reads the descriptor at a place, and its id; `None` if the driver has not made it available.
+    /// Reads the descriptor at a position, and its id; `None` if the driver has not made it available.
     #[inline(always)]
     fn descriptor(&self, place: u16) -> Option<(Descriptor, u16)> {
         let [address, second] = &self.ring[index(place)];
@@ -155,20 +155,20 @@ impl Packed {
     /// Exposes one used chain.
     #[inline(always)]
     fn expose(&self, place: u16, word: u64) {
-        // Release: after the packet, the record, and the chains behind it.
+        // Release: after the packet, the record, and the later chains.
         self.ring[index(place)][1].store(word, Release);
     }
 
-    /// Records that the chains from one place to another are about to be exposed.
+    /// Records that the chains between two positions are about to be exposed.
     #[inline(always)]
     fn keep(&self, from: u16, to: u16) {
         self.record.keep(Kept { base: self.base, last: self.last, from, to });
     }
 
-    /// Returns where a ring begins that the front end starts, which has it at this address.
+    /// Returns the position at which a ring at this address starts.
     ///
-    /// If the process before this one was killed, the front end names the base again that it had named to that process; then
-    /// the record is right. If the driver has begun anew meanwhile, the base may still be the same, but the ring is new.
+    /// After a kill, the front end sends the same base again; then the record is right. But if the driver has reset the
+    /// ring meanwhile, the base may still be the same, although the ring is new.
     fn resume(&self, address: u64) -> u16 {
         let is_inside = |place: u16| place & !WRAP <= self.last;
         let is_it = |&Kept { base, last, from, to }: &Kept| {
@@ -183,8 +183,8 @@ impl Packed {
         }
     }
 
-    /// Returns whether no descriptor from the base on was ever used: each is available in the first round, or zero but for its
-    /// id, which some drivers write in advance (DPDK's).
+    /// Returns whether no descriptor from the base on was ever used. Each is then available in the first round, or zero
+    /// except for its id, which some drivers (DPDK) write in advance.
     fn is_new(&self) -> bool {
         let is_unused = |[address, second]: &[AtomicU64; 2]| {
             let word = second.load(Relaxed);
@@ -194,7 +194,7 @@ impl Packed {
         self.base & WRAP != 0 && self.ring.iter().skip(index(self.base)).all(is_unused)
     }
 
-    /// Completes an exposure that was interrupted: the driver has seen nothing of it, and gets all of these chains back empty.
+    /// Completes an interrupted exposure: the driver has seen none of it, and gets all of its chains back empty.
     fn complete(&self, from: u16, to: u16) {
         let (mut at, mut chains) = (from, Vec::new());
         while at != to && chains.len() < self.size() {
@@ -204,7 +204,7 @@ impl Packed {
             chains.push(whole.unwrap_or(chain));
             match whole {
                 Some(chain) => at = chain.end,
-                // The front end has used what was left of it, as a chain of its own.
+                // The front end has used the rest of the chain as a separate one.
                 None => break,
             }
         }
@@ -224,11 +224,11 @@ impl Packed {
         chains.iter().rev().for_each(|&chain| self.expose(chain.place, Packed::word(chain, 0)));
     }
 
-    /// Returns where a ring goes on that is at `place`, and for which the front end names another base than `before`.
+    /// Returns the position at which a ring at `place` resumes, if the front end's base was `before`.
     ///
-    /// QEMU empties a transmit queue while its back end is gone. It knows the place of a packed one only from the base, and
-    /// returns what it finds there as used: chains out of order if `before` is ahead of `place`. The driver waits for those in
-    /// front of them, and gets them back empty, too. Behind `place`, nothing waits for them.
+    /// While its back end is gone, QEMU empties a transmit queue. It knows the position of a packed ring only from the
+    /// base, and returns the chains it finds there as used. If `before` is ahead of `place`, they are out of order: the
+    /// driver waits for the chains in between, which are returned empty, too. Otherwise, no chain waits for them.
     fn pass_dropped(&self, before: u16, place: u16) -> u16 {
         if self.base == before {
             return place;
@@ -275,7 +275,7 @@ impl DeviceRing for Packed {
 
     #[inline(always)]
     fn head(&self, place: u16) -> Found {
-        // A driver that makes more available than the ring has, while this side takes it, waits.
+        // More chains than the ring's size, which the driver adds while this side reads it, must wait.
         if self.count == self.size() {
             return Found::Nothing;
         }
@@ -287,7 +287,7 @@ impl DeviceRing for Packed {
 
     #[inline(always)]
     fn follow(&self, chain: &mut Head, _: Descriptor) -> Result<Descriptor, Breach> {
-        // The driver makes a chain's first descriptor available last; its id is in the last one (2.8.6).
+        // The driver makes a chain's first descriptor available last; the id is in the last descriptor (2.8.6).
         let next = self.descriptor(chain.end);
         let (descriptor, id) = next.ok_or(Breach::Other("a chain's next descriptor is not available"))?;
         (chain.id, chain.end) = (id, self.after(chain.end));
@@ -295,7 +295,7 @@ impl DeviceRing for Packed {
     }
 
     fn of_table(address: u64, rest: u64, number: usize, count: usize) -> Descriptor {
-        // All of a table is one chain, in order (2.8.8).
+        // A table is one chain, in order (2.8.8).
         let next = if number + 1 < count { NEXT } else { 0 };
         let flags = (rest >> FLAGS) as u16 & (WRITE | INDIRECT) | next;
         Descriptor { address, len: rest as u32, flags, next: (number + 1) as u16 }
@@ -307,7 +307,7 @@ impl DeviceRing for Packed {
 
     #[inline(always)]
     fn put_used(&mut self, chain: Head, len: u32) {
-        // More than the ring has are only there if the driver takes chains back.
+        // There can be more chains than the ring has only if the driver revokes some.
         if let Some(used) = self.used.get_mut(self.count) {
             *used = (chain.place, Packed::word(chain, len));
             self.count += 1;
@@ -319,7 +319,7 @@ impl DeviceRing for Packed {
         self.keep(self.next, to);
         self.used[..self.count].iter().rev().for_each(|&(place, word)| self.expose(place, word));
         self.count = 0;
-        // The driver may want one since just now (2.8.21.3.1).
+        // The driver may have enabled interrupts just now (2.8.21.3.1).
         full_fence();
         let before = std::mem::replace(&mut self.next, to);
         let event = self.driver[0].load(Relaxed);
@@ -351,7 +351,8 @@ mod tests {
     use crate::vhost::memory::Described;
     use crate::vhost::places::Places;
 
-    /// A driver that makes more available than the ring has, while this side takes it, waits until the used ones are exposed.
+    /// Chains that the driver adds beyond the ring's size, while this side reads it, wait until the used ones are
+    /// exposed.
     #[test]
     fn no_more_chains_are_taken_than_the_ring_has() {
         const SIZE: u16 = 4;

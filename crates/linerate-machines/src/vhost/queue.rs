@@ -1,11 +1,11 @@
-//! Receive and send, top-down: from the front end's transmit queue into buffers, and from buffers into its receive queue.
-//! Each packet is copied once, behind a header of VirtIO (5.1.6).
+//! Receive and send, top-down: from the front end's transmit queue into buffers, and from buffers into its receive
+//! queue. Each packet is copied once, after a virtio header (5.1.6).
 //!
 //! ```text
-//!   chain   [ header | data ..... ]  one descriptor, or several; the header may have one of its own
+//!   chain   [ header | data ..... ]  one descriptor, or several; the header may have a separate one
 //! ```
 //!
-//! Chains are used in the order in which they became available, so nothing but an index has to outlive this process.
+//! Chains are used in the order in which they became available, so only an index must outlive this process.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,14 +31,14 @@ use super::vring::{AnyRing, Attached, Running, Setup, Vring};
 
 /// The shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
-/// Packets that are written at once: as many as have their lines on the way.
+/// Packets written per batch; limited by how many cache-line fills can be outstanding.
 const GROUP: usize = 16;
-/// Fewer packets than these are written one by one.
+/// With fewer packets than this, each is written individually.
 const FEW: usize = 4;
-/// The most chains that one poll drops: a front end that makes nothing else does not keep the thread.
+/// The maximum number of chains dropped per poll, so that a front end that sends only bad ones cannot block the thread.
 const MOST_DROPPED: usize = 256;
 
-/// Packets that a driver takes unfinished.
+/// The features with which a driver accepts unfinished packets.
 const BY_DRIVER: Taken = Taken {
     checksum: feature::GUEST_CSUM,
     tcp_ipv4: feature::GUEST_TSO4,
@@ -47,7 +47,7 @@ const BY_DRIVER: Taken = Taken {
     ecn: feature::GUEST_ECN,
 };
 
-/// Returns the length of the header that the features have (5.1.6.1).
+/// Returns the length of the header with these features (5.1.6.1).
 fn header_len(features: u64) -> usize {
     match features & (feature::VERSION_1 | feature::MRG_RXBUF) {
         0 => header::SHORT_LEN,
@@ -60,10 +60,10 @@ pub(super) struct VhostRx {
     pub(super) attached: Attached,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// The longest packet, and the longest in one buffer.
+    /// The longest packet, and the longest packet in one buffer.
     pub(super) longest: usize,
     pub(super) longest_single: usize,
-    /// The chain being taken.
+    /// The chain being read.
     pub(super) parts: Chain,
     pub(super) sleep: Option<Sleep>,
 }
@@ -112,7 +112,7 @@ impl RegionRx for VhostRx {
 }
 
 impl VhostRx {
-    /// Takes what is available, as far as the batch has room.
+    /// Receives available packets, as far as the batch has room.
     fn take_all(&mut self, batch: &mut Batch) {
         let VhostRx { attached, pool, counters, parts, .. } = self;
         let limits = Limits { longest: self.longest, longest_single: self.longest_single };
@@ -134,10 +134,10 @@ impl VhostRx {
     }
 }
 
-/// Takes chains, and returns them to the driver.
+/// Receives from available chains, and returns them to the driver.
 ///
 /// # Errors
-/// A chain breaks the rules.
+/// A chain is invalid.
 #[inline(always)]
 fn take_from(
     ring: &mut impl DeviceRing,
@@ -164,10 +164,11 @@ fn take_from(
     }
 }
 
-/// Empties a ring that is disabled (vhost-user, "Ring states"), and counts what is dropped. Returns where it ends.
+/// Empties a disabled ring (vhost-user, "Ring states"), and counts the drops. Returns the position after the last
+/// chain.
 ///
 /// # Errors
-/// A chain breaks the rules.
+/// A chain is invalid.
 #[cold]
 fn discard(ring: &mut impl DeviceRing, counters: &QueueCounters) -> Result<u16, Breach> {
     let mut at = ring.next();
@@ -186,17 +187,17 @@ fn discard(ring: &mut impl DeviceRing, counters: &QueueCounters) -> Result<u16, 
     Ok(at)
 }
 
-/// The longest packets that a queue takes.
+/// The longest packets that a queue accepts.
 #[derive(Clone, Copy)]
 struct Limits {
     longest: usize,
     longest_single: usize,
 }
 
-/// Takes the chains that are available. Returns where they end.
+/// Receives from the available chains. Returns the position after them.
 ///
 /// # Errors
-/// A chain breaks the rules.
+/// A chain is invalid.
 #[inline(always)]
 fn take(
     ring: &mut impl DeviceRing,
@@ -215,10 +216,10 @@ fn take(
     let slots = batch.len();
     let mut at = ring.next();
     loop {
-        // Packets of one descriptor and one buffer.
+        // Packets in one descriptor that fit one buffer.
         let most = ring.most(at);
         let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
-            // SAFETY: it is used with slots of buffers of this pool, which is the batch's.
+            // SAFETY: the view is used with slots of buffers of this pool, which is the batch's.
             let view = unsafe { pool.region().view() };
             let mut done = 0;
             for (slot, &buf) in slots.iter_mut().zip(fresh) {
@@ -234,7 +235,8 @@ fn take(
                 if may_be_unfinished && needs_work(place.mapping, place.at) {
                     break;
                 }
-                // SAFETY: the buffer is offered to this slot, and `longest_single` is at most the room behind the headroom.
+                // SAFETY: the buffer is meant for this slot, and `longest_single` is at most the room after the
+                // headroom.
                 *slot = unsafe { Slot::new(buf, HEADROOM, length as u16, false) };
                 place.mapping.read(place.at + header, view.bytes_mut(slot));
                 ring.put_used(head, 0);
@@ -244,7 +246,7 @@ fn take(
             }
             done
         };
-        // SAFETY: the places counted are written, with slots of the buffers offered.
+        // SAFETY: the returned count of slots has been written, for the buffers given.
         let (offered, singles) = unsafe { batch.exchange(most, take_singles) };
         packets += singles;
         if batch.len() >= batch.capacity() {
@@ -259,7 +261,7 @@ fn take(
             counters.found_no_buffer();
             break;
         }
-        // A packet of another kind.
+        // Any other packet.
         parts.clear();
         let chain = parts.gather(ring, memory, head, false)?;
         match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
@@ -287,7 +289,7 @@ fn take(
     Ok(at)
 }
 
-/// Returns whether a header leaves something to do.
+/// Returns whether a header requests a checksum or segmentation.
 #[inline(always)]
 fn needs_work(mapping: &Mapping, at: usize) -> bool {
     let mut first = [0; 2];
@@ -295,7 +297,7 @@ fn needs_work(mapping: &Mapping, at: usize) -> bool {
     first[0] & 1 != 0 || first[1] != 0
 }
 
-/// The outcome of taking a chain.
+/// The outcome of receiving from a chain.
 enum Took {
     /// A packet of this length.
     Packet(usize),
@@ -304,7 +306,7 @@ enum Took {
     NoRoom,
 }
 
-/// Takes a packet of any parts.
+/// Receives a packet of any number of parts.
 #[cold]
 fn take_chain(
     memory: &GuestMemory,
@@ -325,7 +327,7 @@ fn take_chain(
     cursor.read(&mut bytes[..header]);
     let offload = Offload(std::array::from_fn(|at| bytes[at]));
     let offload = (may_be_unfinished && offload.is_needed()).then_some(offload);
-    // Where a checksum belongs must be inside the packet, wherever it goes next.
+    // The checksum must be inside the packet, wherever the packet goes next.
     if offload.is_some_and(|offload| offload.needs_checksum() && offload.places(length).is_none()) {
         return Took::Dropped;
     }
@@ -337,7 +339,7 @@ fn take_chain(
     }
 }
 
-/// A chain's stretches in the front end's memory, in order.
+/// The parts of a chain in the front end's memory, in order.
 #[derive(Default)]
 pub(super) struct Chain {
     /// Address and length.
@@ -351,15 +353,15 @@ impl Chain {
         self.len = 0;
     }
 
-    /// Returns the count of bytes.
+    /// Returns the number of bytes.
     fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a chain's stretches, and returns all of it.
+    /// Adds a chain's parts. Returns the chain, followed to its end.
     ///
     /// # Errors
-    /// It breaks the rules: a loop, memory that is not there, parts of the other direction.
+    /// The chain is invalid: it loops, is outside the memory, or has parts of the wrong direction.
     fn gather<R: DeviceRing>(
         &mut self,
         ring: &R,
@@ -378,7 +380,7 @@ impl Chain {
                 return Ok(chain);
             }
             descriptor = ring.follow(&mut chain, descriptor)?;
-            // A table ends the chain (2.7.5.3.1): it may not be in the middle.
+            // Only the first descriptor may refer to a table; a table at the end of a chain is not supported (2.7.5.3).
             if descriptor.flags & INDIRECT != 0 {
                 return Err(Breach::Other("a chain goes on in an indirect table"));
             }
@@ -436,7 +438,7 @@ impl Chain {
             _ => {}
         }
         let outside = Breach::Outside { what: "a buffer", at: address, len: len.into() };
-        // A buffer may cross from one region into the next.
+        // A buffer may cross regions.
         let mut left = len as usize;
         while left > 0 {
             let here = memory.guest(address).ok_or(outside)?.len.min(left);
@@ -451,7 +453,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Logs that the first `len` bytes were written.
+    /// Marks the first `len` bytes as written in the log.
     fn log(&self, log: &Log, mut len: usize) {
         for &(address, whole) in &self.parts {
             log.mark(address, len.min(whole));
@@ -464,11 +466,11 @@ impl Chain {
     }
 }
 
-/// A place in a chain.
+/// A position in a chain.
 struct Cursor<'a> {
     memory: &'a GuestMemory,
     parts: &'a [(u64, usize)],
-    /// Bytes of the first part that are done.
+    /// Bytes of the first part that are processed.
     done: usize,
 }
 
@@ -489,7 +491,7 @@ impl Cursor<'_> {
         });
     }
 
-    /// Passes `len` bytes, in one or more pieces. The chain has as many.
+    /// Processes the next `len` bytes, in one or more pieces. The chain must have that many.
     fn pass(&mut self, mut len: usize, mut piece: impl FnMut(&Mapping, usize, usize)) {
         while len > 0 {
             let Some(&(address, whole)) = self.parts.first() else { return };
@@ -531,13 +533,13 @@ impl Transmit for VhostTx {
 
 /// The outcome of sending a packet.
 enum Sent {
-    /// It fills the chains before this place.
+    /// The packet fills the chains before this position.
     Before(u16),
     TooLong,
     NoRoom,
-    /// It must be finished first: the driver cannot.
+    /// The driver does not accept the packet's offloads, so they must be done first.
     Unfinished,
-    /// A chain breaks the rules.
+    /// A chain is invalid.
     Broken(Breach),
 }
 
@@ -566,15 +568,15 @@ impl SendFinished for VhostTx {
 
 /// The outcome of sending packets.
 struct Filled {
-    /// The count of slots taken.
+    /// The number of slots consumed.
     slots: usize,
-    /// A chain breaks the rules.
+    /// A chain is invalid.
     breach: Option<Breach>,
     /// The next packet must be finished first.
     is_to_be_finished: bool,
 }
 
-/// Fills chains, and returns them to the driver. While what is written `IS_LOGGED`, no packet takes the quick way.
+/// Fills chains, and returns them to the driver. If writes must be logged (`IS_LOGGED`), no packet takes the fast path.
 #[inline(always)]
 fn fill_from<const IS_LOGGED: bool>(
     ring: &mut impl DeviceRing,
@@ -634,12 +636,12 @@ fn fill_from<const IS_LOGGED: bool>(
     Filled { slots, breach, is_to_be_finished }
 }
 
-/// Writes packets of one slot to chains of one descriptor each, from the front of the batch, until one is of another kind.
-/// Returns the place behind the chains, and the counts of packets and bytes.
+/// Writes packets of one slot to chains of one descriptor each, from the front of the batch up to the first other
+/// packet. Returns the position after the chains, and the counts of packets and bytes.
 ///
-/// Lines of the front end's buffers are in the cache of its processor, often shared with this one: then no prefetch brings them,
-/// only a store does, and stores are done in order. So the first bytes of a whole group are stored one right behind the other:
-/// the processor asks for all their lines at once.
+/// The lines of the front end's buffers are in its processor's cache, and often shared with this one's. A prefetch does
+/// not bring them then, only a store does, and stores are done in order. So the first bytes of a group's packets are
+/// stored back to back: the processor requests all their lines at the same time.
 #[inline(always)]
 fn fill_singles(
     ring: &mut impl DeviceRing,
@@ -650,7 +652,7 @@ fn fill_singles(
 ) -> (u16, usize, usize) {
     let (mut at, mut packets, mut bytes) = (ring.next(), 0, 0);
     let Some((slots, pool)) = batch.contents() else { return (at, 0, 0) };
-    // SAFETY: it is used with the batch's slots, whose pool this is.
+    // SAFETY: the view is used with the batch's slots, whose pool this is.
     let view = unsafe { pool.region().view() };
     let mut places = [None; GROUP];
     for group in slots.chunks(GROUP) {
@@ -683,7 +685,7 @@ fn fill_singles(
     (at, packets, bytes)
 }
 
-/// Writes a packet that fits a chain's only descriptor. Returns false for any other.
+/// Writes a finished packet that fits a chain's only descriptor; returns false for other packets or chains.
 #[inline(always)]
 fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: usize, packet: &mut Packet<'_>) -> bool {
     let needed = header + packet.len();
@@ -701,7 +703,7 @@ fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: us
     true
 }
 
-/// Returns where a chain's only descriptor has room for `needed` bytes; `None` if it has not, or is not the only one.
+/// Returns the memory of a chain's only descriptor; `None` if it is shorter than `needed`, or not the only one.
 #[inline(always)]
 fn single_place(memory: &GuestMemory, head: Head, needed: usize) -> Option<Place<'_>> {
     let Descriptor { address, len, flags, .. } = head.first;
@@ -711,7 +713,7 @@ fn single_place(memory: &GuestMemory, head: Head, needed: usize) -> Option<Place
     memory.guest(address).filter(|place| place.len >= needed)
 }
 
-/// Returns the header of a packet that is finished, and in one chain.
+/// Returns the header of a finished packet in one chain.
 #[inline(always)]
 fn single_header() -> [u8; header::LEN] {
     let mut bytes = [0; header::LEN];
@@ -719,7 +721,7 @@ fn single_header() -> [u8; header::LEN] {
     bytes
 }
 
-/// Writes a packet to as many chains as it needs, from the place `first` on.
+/// Writes a packet to as many chains as it needs, starting at position `first`.
 #[cold]
 fn fill_chains(
     ring: &mut impl DeviceRing,
@@ -740,13 +742,13 @@ fn fill_chains(
     let needed = header + packet.len();
     let most = if setup.features & feature::MRG_RXBUF != 0 { MAX_CHAIN } else { 1 };
     parts.clear();
-    // The chains, each with the first byte behind it.
+    // The chains, each with the total length up to its end.
     let mut chains = [None; MAX_CHAIN];
     let (mut at, mut count) = (first, 0);
     while parts.len() < needed && count < most {
         let chain = match ring.head(at) {
             Found::Chain(head) => parts.gather(ring, memory, head, true),
-            // All that there will ever be are too few.
+            // Even a full ring would be too short.
             Found::Nothing if ring.is_whole(first, at) => return Sent::TooLong,
             Found::Nothing => return Sent::NoRoom,
             Found::Broken(breach) => Err(breach),
@@ -774,17 +776,17 @@ fn fill_chains(
     Sent::Before(at)
 }
 
-/// The events that a receive queue sleeps on: the front end's notifications, and changes of the setup.
+/// The events that wake a receive queue: the front end's notifications, and changes of the setup.
 pub(super) struct Sleep {
     events: OwnedFd,
     kick: Option<Arc<Interrupt>>,
 }
 
 impl Sleep {
-    /// Watches a virtqueue's changes.
+    /// Watches for changes of a virtqueue.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no descriptors left.
     pub fn new(vring: &Vring) -> error::Result<Sleep> {
         let fail = |error| Error::system("epoll", error);
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
@@ -792,7 +794,7 @@ impl Sleep {
         Ok(Sleep { events, kick: None })
     }
 
-    /// Watches the front end's notifications.
+    /// Watches for the front end's notifications.
     fn watch(&mut self, kick: Option<Arc<Interrupt>>) {
         let same = |old: &Arc<Interrupt>| kick.as_ref().is_some_and(|new| Arc::ptr_eq(old, new));
         if self.kick.as_ref().is_some_and(same) {

@@ -1,15 +1,16 @@
-//! The interface of both formats of a virtqueue at the device (VIRTIO 1.2, 2.7 and 2.8): it takes chains of descriptors that
-//! the driver has made available, and returns them as used, in order.
+//! The device's side of a virtqueue in either format (VIRTIO 1.2, 2.7 and 2.8). It reads chains of descriptors that the
+//! driver has made available, and returns them as used, in order.
 //!
-//! A place is where a chain begins. Each format counts places in its own way, in 16 bits; queues compare them at most.
+//! A position is where a chain begins. Each format encodes it in its own way, in 16 bits; queues only compare
+//! positions.
 
 use linerate_core::ring::Breach;
 use linerate_spec::virtio::ring::{INDIRECT, NEXT};
 
-/// The most descriptors of a chain, however it is made.
+/// The maximum number of descriptors of a chain, in the ring or in a table.
 pub const MOST_PARTS: usize = 1024;
 
-/// Where the front end has the three parts of a ring: its own addresses.
+/// The addresses of a ring's three parts in the front end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses {
     pub descriptors: u64,
@@ -19,7 +20,7 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// A descriptor, read once.
+/// A copy of a descriptor, which is read only once.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     pub address: u64,
@@ -29,60 +30,61 @@ pub struct Descriptor {
     pub next: u16,
 }
 
-/// A chain. `id` and `end` are those of a single descriptor until all of it was [followed](DeviceRing::follow).
+/// A chain. `id` and `end` are those of a single descriptor until the chain is [followed](DeviceRing::follow) to its
+/// end.
 #[derive(Clone, Copy)]
 pub struct Head {
     pub first: Descriptor,
-    /// Where it begins.
+    /// The position of its first descriptor.
     pub place: u16,
-    /// The place behind it.
+    /// The position after it.
     pub end: u16,
-    /// The driver's name of it: only ever returned, since the driver may have written any number.
+    /// The driver's id of the chain; it is not used except to return it, since it can be any number.
     pub id: u16,
 }
 
-/// The outcome of a look at a place.
+/// The result of reading a position.
 pub enum Found {
     Chain(Head),
     /// The driver has made no chain available there yet.
     Nothing,
-    /// A breach of the rules.
+    /// The chain is invalid.
     Broken(Breach),
 }
 
 /// The device's side of a virtqueue, of either format.
 pub trait DeviceRing {
-    /// Returns the count of descriptors.
+    /// Returns the number of descriptors.
     fn size(&self) -> usize;
 
-    /// Returns the place of the first chain that is not [published](DeviceRing::publish) as used.
+    /// Returns the position of the first chain that is not [published](DeviceRing::publish) as used.
     fn next(&self) -> u16;
 
     /// Returns whether a chain may be available.
     fn has_work(&self) -> bool;
 
-    /// Looks how many chains are available.
+    /// Reads how many chains are available.
     ///
     /// # Errors
-    /// The driver claims more than the ring has.
+    /// The driver claims more chains than the ring can hold.
     fn look(&mut self) -> Result<(), Breach>;
 
-    /// Returns the most chains that may be available from a place on.
+    /// Returns the maximum number of chains available from a position on.
     fn most(&self, place: u16) -> usize;
 
-    /// Returns what is at a place.
+    /// Reads the chain at a position.
     fn head(&self, place: u16) -> Found;
 
-    /// Returns the descriptor that follows `from` in a chain, and moves the chain's end.
+    /// Returns the descriptor that follows `from` in a chain, and advances the chain's end.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such descriptor.
     fn follow(&self, chain: &mut Head, from: Descriptor) -> Result<Descriptor, Breach>;
 
     /// Follows a chain to its end.
     ///
     /// # Errors
-    /// It breaks the rules.
+    /// The chain is invalid.
     fn whole(&self, mut chain: Head) -> Result<Head, Breach> {
         let mut descriptor = chain.first;
         for _ in 0..self.size().min(MOST_PARTS) {
@@ -94,29 +96,30 @@ pub trait DeviceRing {
         Err(self.too_long())
     }
 
-    /// Returns the breach of a chain that does not end.
+    /// Returns the breach for a chain that does not end.
     fn too_long(&self) -> Breach {
         let most = self.size().min(MOST_PARTS) as u64;
         Breach::Beyond { what: "the count of a chain's descriptors", is: most + 1, most }
     }
 
-    /// Reads descriptor `number` of an indirect table of `count`, from its two words.
+    /// Decodes descriptor `number` of an indirect table of `count` descriptors from its two words.
     fn of_table(address: u64, rest: u64, number: usize, count: usize) -> Descriptor
     where
         Self: Sized;
 
-    /// Returns whether the chains between two places are all that the ring can hold.
+    /// Returns whether the chains between two positions fill the ring.
     fn is_whole(&self, from: u16, to: u16) -> bool;
 
-    /// Writes that a chain is used, with `len` bytes written; [`publish`](DeviceRing::publish) exposes it. Chains are used in order.
+    /// Marks a chain as used, with `len` bytes written; [`publish`](DeviceRing::publish) exposes it. Chains are used in
+    /// order.
     fn put_used(&mut self, chain: Head, len: u32);
 
-    /// Exposes all used chains at once, which end at `to`. Returns whether the driver wants an interrupt.
+    /// Exposes all used chains, up to position `to`. Returns whether the driver wants an interrupt.
     fn publish(&mut self, to: u16) -> bool;
 
-    /// Asks the driver for a notification when it makes the next chain available.
+    /// Requests a notification when the driver makes the next chain available.
     fn allow_notifications(&self);
 
-    /// Asks the driver for no notifications.
+    /// Requests no notifications.
     fn forbid_notifications(&self);
 }

@@ -1,7 +1,7 @@
-//! The control thread: it waits for front ends, one at a time, and does what their messages say.
+//! The control thread: it serves front ends, one at a time, and carries out their requests.
 //!
-//! A front end is untrusted: a message that breaks the protocol ends its connection, and everything that it has shared is
-//! forgotten. The next one may connect.
+//! A front end is untrusted. An invalid message ends its connection, and everything that it has shared is released.
+//! Then the next front end may connect.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,41 +24,42 @@ use super::message::*;
 use super::ring::Addresses;
 use super::vring::{Announcement, Setup, Stalled, Vring};
 
-/// The most descriptors of a virtqueue (VIRTIO 1.2, 2.7).
+/// The maximum number of descriptors of a virtqueue (VIRTIO 1.2, 2.7).
 const MOST_DESCRIPTORS: u32 = 32_768;
 
-/// The state that the control thread and the port share.
+/// The state shared by the control thread and the port.
 pub struct Shared {
     /// The port's name.
     pub name: String,
-    /// Virtqueues in the front end's order: its receive queue and its transmit queue, for each pair.
+    /// Virtqueues in the front end's order: for each pair its receive queue, then its transmit queue.
     pub vrings: Vec<Arc<Vring>>,
-    /// VirtIO's features that are offered.
+    /// The offered virtio features.
     pub offered: u64,
     pub is_connected: AtomicBool,
-    /// The features of the connection.
+    /// The negotiated features.
     pub features: AtomicU64,
-    /// The longest frame that the port takes.
+    /// The longest frame that the port accepts.
     pub longest: usize,
 }
 
 impl Shared {
-    /// Returns the receive queue of this number: the front end's transmit queue.
+    /// Returns the virtqueue of this receive queue: the front end's transmit queue.
     pub fn receives(&self, queue: u16) -> &Arc<Vring> {
         &self.vrings[usize::from(queue) * 2 + 1]
     }
 
-    /// Returns the transmit queue of this number.
+    /// Returns the virtqueue of this transmit queue.
     pub fn transmits(&self, queue: u16) -> &Arc<Vring> {
         &self.vrings[usize::from(queue) * 2]
     }
 }
 
-/// Starts the control thread: it listens at `path`, or connects there for ever.
+/// Starts the control thread, which listens at `path`, or keeps connecting to it.
 ///
 /// # Errors
-/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or if a
-/// front end's socket is there and not for this user, [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+/// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the front end's
+/// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::at(port, path)?,
@@ -70,14 +71,14 @@ pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> R
     })
 }
 
-/// Serves one front end after the other.
+/// Serves one front end after another.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
     let mut is_noted = false;
     while let Some(socket) = peers.next(stop) {
         tracing::debug!("a front end is connected");
         shared.is_connected.store(true, SeqCst);
         let end = Session::new(shared.clone(), Connection::new(socket)).run(stop);
-        // QEMU does so again and again.
+        // QEMU repeats this; the warning appears once.
         if end == End::Early && !std::mem::replace(&mut is_noted, true) {
             tracing::warn!(
                 "the front end has asked what the port has, and ended its connection: it may need more; a machine that runs needs \
@@ -91,19 +92,19 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
     }
 }
 
-/// The end of a connection.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The front end has asked for features, and has shared no memory.
+    /// The front end has asked for features, but has shared no memory.
     Early,
     Other,
 }
 
-/// The reason why a message is not carried out.
+/// Why a message was refused.
 enum Refused {
-    /// It breaks the protocol, or asks for what cannot be.
+    /// It violates the protocol, or cannot be carried out.
     Message(&'static str),
-    /// A queue still works with what the message changes: the front end must not take it for done.
+    /// A queue still uses what the message changes, so the front end must not be told that it is done.
     Stalled,
 }
 
@@ -113,7 +114,7 @@ impl From<Stalled> for Refused {
     }
 }
 
-/// The reply's payload; `None` if the message has none.
+/// A reply's payload; `None` if the request has none.
 type Answer = std::result::Result<Option<Vec<u8>>, Refused>;
 
 /// One connection.
@@ -143,8 +144,8 @@ impl Session {
         }
     }
 
-    /// Serves the front end until it is gone, or the port is closed. One that says nothing, or stops within a message, does not
-    /// keep the next one waiting; between messages it may be silent for any time.
+    /// Serves the front end until it disconnects, or the port is closed. A front end that sends no message, or stops
+    /// within one, times out, so that the next can be served. Between messages, it may be idle for any time.
     pub(super) fn run(mut self, stop: &Interrupt) -> End {
         let mut expected_since = Some(Instant::now());
         loop {
@@ -156,7 +157,7 @@ impl Session {
             let longest = left.and_then(|left| Timespec::try_from(left).ok());
             let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(self.connection.socket(), PollFlags::IN)];
             match poll(&mut events, longest.as_ref()) {
-                // A signal, or the time is over.
+                // A signal, or the timeout.
                 Err(_) | Ok(0) => continue,
                 Ok(_) => {}
             }
@@ -186,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Does what a message says, and replies.
+    /// Carries out a request, and replies.
     fn take(&mut self, mut message: Message) -> io::Result<()> {
         let Header { request, flags, .. } = message.header;
         if flags & (flag::VERSION_BITS | flag::REPLY) != flag::VERSION {
@@ -202,7 +203,7 @@ impl Session {
         match answer {
             Ok(Some(payload)) => {
                 self.connection.send(header, &[&payload], &[])?;
-                // Not before: a process that is killed in between has not told the place to any.
+                // Only after the reply: a process killed before it has not told the position to the front end.
                 if request == u32::from(Request::GET_VRING_BASE) {
                     let stopped = self.state(&message).and_then(|state| self.vring(state.index));
                     stopped.iter().for_each(|vring| vring.forget_place());
@@ -235,7 +236,7 @@ impl Session {
                 self.protocol = Protocol::from_bits_truncate(number()?) & Session::OFFERED;
                 Ok(None)
             }
-            // No front end waits for the log's event: each looks at the log when it likes.
+            // No front end waits for the log's event; each reads the log when it needs to.
             Request::SET_OWNER | Request::RESET_OWNER | Request::SET_VRING_ERR | Request::SET_LOG_FD => Ok(None),
             Request::SET_LOG_BASE => self.set_log(message, descriptors),
             Request::SEND_RARP => self.announce(number()?),
@@ -246,7 +247,7 @@ impl Session {
             Request::REM_MEM_REG => self.remove_memory(message),
             Request::SET_VRING_NUM => {
                 let state = self.state(message)?;
-                // A packed ring need not have a power of two (VIRTIO 1.2, 2.8).
+                // The size of a packed ring need not be a power of two (VIRTIO 1.2, 2.8).
                 let is_possible = state.num.is_power_of_two() || self.features & feature::RING_PACKED != 0;
                 if !is_possible || !(1..=MOST_DESCRIPTORS).contains(&{ state.num }) {
                     return Err(Refused::Message("a ring's size is a power of two up to 32,768"));
@@ -261,10 +262,10 @@ impl Session {
                     setup.logged_used = (at.flags & RING_LOGGED != 0).then_some(at.log);
                 })
             }
-            // A split ring's place is read from the used ring, when the ring is first looked at: chains are used in order, so
-            // nothing else can be right. The base is for a ring that is stopped before that, and for packed rings. Of these
-            // it has two places, in bits 0 to 15 where chains are taken, and above where they are used: the same, since this
-            // side uses them in order. DPDK's virtio-user leaves the second one empty.
+            // A split ring's position is read from its used index when it is first polled. Chains are used in order, so
+            // no other position can be right. The base serves rings stopped before that, and packed rings. A packed
+            // ring's base has two positions: where chains are read (bits 0 to 15), and where they are used. Both are
+            // the same, since this side uses chains in order. DPDK's virtio-user leaves the second one empty.
             Request::SET_VRING_BASE => {
                 let state = self.state(message)?;
                 self.vring(state.index)?.begin_anew();
@@ -275,7 +276,7 @@ impl Session {
             Request::SET_VRING_CALL => {
                 let number = number()?;
                 let call = event(number, descriptors)?;
-                // A back end before this one may have used buffers, and died before it raised the interrupt.
+                // A previous back end may have used buffers, and died before it raised the interrupt.
                 call.iter().for_each(|call| call.raise());
                 self.change(number as u32 & 0xFF, |setup| setup.call = call)
             }
@@ -298,7 +299,7 @@ impl Session {
         }
     }
 
-    /// The protocol's features that are offered.
+    /// The offered protocol features.
     const OFFERED: Protocol = Protocol::MQ
         .union(Protocol::LOG_SHMFD)
         .union(Protocol::RARP)
@@ -321,7 +322,7 @@ impl Session {
     }
 
     fn change_all(&self, change: impl Fn(&mut Setup)) -> Answer {
-        // All of them, also behind one whose thread is stopped.
+        // All of them, even after one whose thread is stopped.
         let changed: Vec<_> = self.shared.vrings.iter().map(|vring| vring.change(&change)).collect();
         changed.into_iter().collect::<std::result::Result<(), _>>()?;
         Ok(None)
@@ -333,7 +334,7 @@ impl Session {
         }
         self.features = features;
         self.shared.features.store(features, Relaxed);
-        // Without protocol features there is no message to enable a ring.
+        // Without protocol features, no message enables a ring.
         let is_enabled = features & PROTOCOL_FEATURES == 0;
         let log = self.active_log();
         self.change_all(|setup| {
@@ -376,13 +377,13 @@ impl Session {
         self.use_memory(memory)
     }
 
-    /// Gives all virtqueues a new table. When this returns, none of them uses the old one.
+    /// Gives all virtqueues a new memory table. When this returns, none of them uses the old one.
     fn use_memory(&mut self, memory: GuestMemory) -> Answer {
         self.memory = Arc::new(memory);
         self.change_all(|setup| setup.memory = self.memory.clone())
     }
 
-    /// Gives all virtqueues a new log. The reply tells that none of them uses the old one.
+    /// Gives all virtqueues a new log. The reply confirms that none of them uses the old one.
     fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
         let (LogBase { mmap_size, mmap_offset }, _) =
             parse(&message.payload).ok_or(Refused::Message("it is too short"))?;
@@ -394,13 +395,13 @@ impl Session {
         Ok(Some(0u64.as_slice().to_vec()))
     }
 
-    /// Returns the log, if the front end wants one to be written.
+    /// Returns the log, if the front end has enabled logging.
     fn active_log(&self) -> Option<Arc<Log>> {
         self.log.clone().filter(|_| self.features & LOG_ALL != 0)
     }
 
-    /// Announces the guest's address, which is in the first six bytes of the number, after a migration. A driver that has
-    /// negotiated to do it does it better: it knows its VLANs.
+    /// Announces the guest's address, the first six bytes of the number, after a migration. A driver that has
+    /// negotiated announcements sends better ones: it knows its VLANs.
     fn announce(&self, address: u64) -> Answer {
         let [address @ .., _, _] = address.to_le_bytes();
         match self.features & feature::GUEST_ANNOUNCE {
@@ -409,7 +410,7 @@ impl Session {
         }
     }
 
-    /// Starts a virtqueue: it has everything by now.
+    /// Starts a virtqueue, whose setup is complete.
     fn set_kick(&mut self, number: u64, descriptors: Vec<OwnedFd>) -> Answer {
         let kick = event(number, descriptors)?;
         let vring = self.vring(number as u32 & 0xFF)?;
@@ -420,7 +421,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Stops a virtqueue, and replies with its place.
+    /// Stops a virtqueue, and replies with its position.
     fn stop(&mut self, message: &Message) -> Answer {
         let state = self.state(message)?;
         let vring = self.vring(state.index)?;
@@ -435,11 +436,11 @@ impl Session {
     }
 }
 
-/// Forgets everything that the front end has shared.
+/// Releases everything that the front end has shared.
 impl Drop for Session {
     fn drop(&mut self) {
         for vring in &self.shared.vrings {
-            // A queue that still uses it has been reported.
+            // A queue that still uses it was reported.
             let _ = vring.change(|setup| *setup = Setup::default());
             vring.begin_anew();
         }
@@ -454,11 +455,11 @@ impl From<MemoryRegion> for Described {
     }
 }
 
-/// Returns the frame that asks for the protocol address of a hardware address (RFC 903), so that switches learn where it is.
+/// Returns a reverse ARP request for a hardware address (RFC 903), from which switches learn its location.
 fn rarp(address: [u8; 6]) -> Announcement {
     const BROADCAST: [u8; 6] = [0xFF; 6];
     let mut frame = [0; 60];
-    // Type; then Ethernet and IPv4, their lengths, and the operation: a reverse request.
+    // EtherType; hardware type Ethernet, protocol IPv4, their address lengths, and the operation: reverse request.
     let rest = [0x80, 0x35, 0, 1, 0x08, 0, 6, 4, 0, 3];
     for (at, bytes) in [(0, &BROADCAST[..]), (6, &address), (12, &rest), (22, &address), (32, &address)] {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -466,7 +467,7 @@ fn rarp(address: [u8; 6]) -> Announcement {
     frame
 }
 
-/// Returns the event of a message about a virtqueue; `None` if it has none.
+/// Returns the event sent with a message about a virtqueue; `None` if there is none.
 fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Option<Arc<Interrupt>>, Refused> {
     if number & NO_DESCRIPTOR != 0 {
         return Ok(None);
@@ -476,7 +477,7 @@ fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Opti
     Ok(Some(Arc::new(event)))
 }
 
-/// Returns VirtIO's features that a port offers.
+/// Returns the virtio features that a port offers.
 pub fn offered(has_offloads: bool, has_queues: bool, has_packed: bool) -> u64 {
     let always = feature::VERSION_1
         | feature::ANY_LAYOUT

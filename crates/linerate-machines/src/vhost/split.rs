@@ -1,6 +1,6 @@
-//! The device's side of a split virtqueue (VIRTIO 1.2, 2.7). A place is the count of chains before it, modulo 2^16.
+//! The device's side of a split virtqueue (VIRTIO 1.2, 2.7). A position is the number of chains before it, modulo 2^16.
 //!
-//! The front end may write anything, at any time, to what it has: indices and ids are read once, and checked.
+//! The front end can write anything to its memory at any time, so indices and ids are read once, and validated.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -31,13 +31,13 @@ pub struct Split {
     notify_at: DmaArray<AtomicU16>,
     mask: u16,
     event_idx: bool,
-    /// Behind the chains published as used, and the available ones.
+    /// Counts chains published as used, and available chains.
     cursor: Cursor<u16>,
 }
 
 impl Split {
-    /// Finds a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, where the front end has
-    /// seen it used. Returns `None` if it is not wholly there.
+    /// Locates a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, at its used
+    /// index. Returns `None` if it is not completely in the memory.
     pub fn new(memory: &GuestMemory, at: Addresses, size: u16, event_idx: bool, next: Option<u16>) -> Option<Split> {
         let count = usize::from(size);
         let (ids, elements) = (2 * RING + 2 * count + 2, 2 * RING + 8 * count + 2);
@@ -47,7 +47,7 @@ impl Split {
         if !size.is_power_of_two() {
             return None;
         }
-        // SAFETY: nothing of the front end's memory is lent as a slice.
+        // SAFETY: the front end's memory is never lent as a slice.
         let mut split = unsafe {
             Split {
                 table: DmaArray::new(table.mapping, table.at, count),
@@ -68,7 +68,7 @@ impl Split {
     /// Returns a descriptor.
     ///
     /// # Errors
-    /// There is none of this number.
+    /// The number is outside the table.
     #[inline(always)]
     fn descriptor(&self, number: u16) -> Result<Descriptor, Breach> {
         match self.table.get(usize::from(number)) {
@@ -83,7 +83,7 @@ impl Split {
         Descriptor { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
-    /// Returns a place's index in both rings.
+    /// Returns the index in both rings of a position.
     #[inline(always)]
     fn index(&self, place: u16) -> usize {
         usize::from(place & self.mask)
@@ -157,7 +157,7 @@ impl DeviceRing for Split {
     #[inline(always)]
     fn publish(&mut self, to: u16) -> bool {
         self.used[INDEX].store(to, Release);
-        // The driver may want one since just now (2.7.7.2).
+        // The driver may have enabled interrupts just now (2.7.7.2).
         full_fence();
         let before = self.next();
         self.cursor.advance(to.wrapping_sub(before));
@@ -174,7 +174,7 @@ impl DeviceRing for Split {
     }
 
     fn forbid_notifications(&self) {
-        // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 chains.
+        // With event indexes, the flags are ignored. An index just passed is passed again only after 2^16 chains.
         self.used[FLAGS].store(QUIET, Relaxed);
         self.notify_at[0].store(self.next().wrapping_sub(1), Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A front end that does what it should, and what it should not.
+//! A front end that follows the protocol, or violates it.
 #![allow(unsafe_code)]
 
 mod at_once;
@@ -32,19 +32,19 @@ use crate::peer::{accepted, until};
 const SIZE: u16 = 16;
 /// The features of a front end with packed virtqueues.
 const PACKED: u64 = feature::VERSION_1 | feature::RING_PACKED;
-/// The front end's memory: two rings, each on a page of its own for each part, then buffers.
+/// The front end's memory: two rings, each part on a separate page, then buffers.
 const LEN: usize = 1 << 20;
 const BUFFERS: usize = 1 << 16;
-/// Where the guest and the front end have the memory.
+/// The addresses of the memory in the guest and in the front end.
 const GUEST: u64 = 0x1_0000_0000;
 const USER: u64 = 0x7F00_0000_0000;
 
 const HEADER: usize = header::LEN;
-/// The receive queue of the front end, and its transmit queue.
+/// The front end's receive queue and transmit queue.
 const RECEIVES: u32 = 0;
 const TRANSMITS: u32 = 1;
 
-/// One virtqueue, as its driver has it.
+/// A virtqueue from its driver's side.
 struct Driver {
     table: Descriptors,
     available: DmaArray<AtomicU16>,
@@ -52,9 +52,9 @@ struct Driver {
     used_ring: DmaArray<[AtomicU32; 2]>,
     kick: Interrupt,
     call: Interrupt,
-    /// Chains made available; descriptors in a packed ring.
+    /// The number of chains made available; of descriptors in a packed ring.
     added: u16,
-    /// Descriptors of a packed ring that came back.
+    /// The number of descriptors returned in a packed ring.
     popped: u16,
 }
 
@@ -63,14 +63,14 @@ struct FrontEnd {
     memory: std::sync::Arc<Mapping>,
     file: OwnedFd,
     rings: [Driver; 2],
-    /// The rings' size, and where they begin.
+    /// The rings' size and base.
     size: u16,
     base: u32,
-    /// Where it has the memory itself.
+    /// The front end's own address of the memory.
     user: u64,
 }
 
-/// A port, and where it listens.
+/// A port, and the path where it listens.
 struct Place {
     port: Port,
     path: PathBuf,
@@ -101,7 +101,7 @@ impl FrontEnd {
         FrontEnd::new(UnixStream::connect(&place.path).unwrap()).up(place, features)
     }
 
-    /// The same, with packed virtqueues of this size.
+    /// Like `connect`, with packed virtqueues of this size.
     fn connect_packed(place: &Place, size: u16, features: u64) -> FrontEnd {
         let front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
         FrontEnd { size, base: 1 << 15, ..front }.up(place, PACKED | features)
@@ -128,7 +128,7 @@ impl FrontEnd {
         let memory = std::sync::Arc::new(Mapping::of_device(file.try_clone().unwrap(), 0, LEN).unwrap());
         let ring = |number: usize| {
             let (at, count) = (number * 3 * 4096, usize::from(SIZE));
-            // SAFETY: nothing of this memory is lent as a slice.
+            // SAFETY: this memory is never lent as a slice.
             unsafe {
                 Driver {
                     table: DmaArray::new(&memory, at, count),
@@ -159,7 +159,7 @@ impl FrontEnd {
         let _ = self.connection.send(header, &[payload], descriptors);
     }
 
-    /// Says what each back end has nothing against, with these flags.
+    /// Sends a request that every back end accepts, with these flags.
     fn say_with(&mut self, flags: u32) {
         let _ = self.connection.send(Header { request: Request::SET_OWNER.into(), flags, size: 0 }, &[], &[]);
     }
@@ -202,14 +202,14 @@ impl FrontEnd {
         }
     }
 
-    /// Shares a log, and has pages logged.
+    /// Shares a log, and enables logging.
     fn log(&mut self, log: &OwnedFd, (size, offset): (u64, u64), features: u64) {
         self.say(Request::SET_LOG_BASE, LogBase::new(size, offset).as_slice(), &[log.as_fd()]);
         assert_eq!(self.reply(Request::SET_LOG_BASE), [0; 8]);
         self.set_features(features | LOG_ALL);
     }
 
-    /// Changes the features; when this returns, the back end has done it.
+    /// Changes the features, and waits until the back end has applied them.
     fn set_features(&mut self, features: u64) {
         self.say(Request::SET_FEATURES, features.as_bytes(), &[]);
         self.number(Request::GET_FEATURES);
@@ -230,7 +230,7 @@ impl FrontEnd {
         bytes
     }
 
-    /// Returns the pages that differ from what they were.
+    /// Returns the pages that have changed.
     fn changed(&self, before: &[u8]) -> Vec<usize> {
         let now = self.contents();
         let pages = now.chunks(4096).zip(before.chunks(4096)).enumerate();
@@ -249,12 +249,12 @@ impl FrontEnd {
         self.kick(number);
     }
 
-    /// Says where a ring is.
+    /// Sends a ring's size, addresses and base.
     fn place(&self, number: u32) {
         self.place_as(number, |_| {});
     }
 
-    /// The same, with a change of its addresses.
+    /// Like `place`, with changed addresses.
     fn place_as(&self, number: u32, change: impl FnOnce(&mut VringAddr)) {
         let state = |value: u32| VringState::new(number, value);
         let at = self.user + u64::from(number) * 3 * 4096;
@@ -267,7 +267,7 @@ impl FrontEnd {
         self.say(Request::SET_VRING_BASE, state(self.base).as_slice(), &[]);
     }
 
-    /// Gives a ring its events, and so starts it.
+    /// Sends a ring's events, which starts it.
     fn kick(&self, number: u32) {
         let [kick, call] =
             [&self.rings[number as usize].kick, &self.rings[number as usize].call].map(|event| event.as_fd());
@@ -299,7 +299,7 @@ impl FrontEnd {
         self.rings[ring as usize].used[1].load(Acquire)
     }
 
-    /// Writes a frame behind a header of zeros, `at` bytes into the buffers, and returns its address.
+    /// Writes a frame after a header of zeros, `at` bytes into the buffers, and returns its address.
     fn write(&self, at: usize, frame: &[u8]) -> u64 {
         self.memory.write(BUFFERS + at, &[0; HEADER]);
         self.memory.write(BUFFERS + at + HEADER, frame);
@@ -312,7 +312,8 @@ impl FrontEnd {
         bytes
     }
 
-    /// Makes a chain available in a packed ring: address, length and flags of each part. The first one is written last.
+    /// Makes a chain available in a packed ring: address, length and flags of each part. The first part is written
+    /// last.
     fn offer_packed(&mut self, ring: u32, id: u16, parts: &[(u64, u32, u16)]) {
         let (size, driver) = (self.size, &mut self.rings[ring as usize]);
         for (n, &(address, len, flags)) in parts.iter().enumerate().rev() {
@@ -326,7 +327,7 @@ impl FrontEnd {
         driver.added += parts.len() as u16;
     }
 
-    /// Makes a packed ring anew, as a driver does after a reset. DPDK's numbers its descriptors in advance.
+    /// Resets a packed ring, as a driver does. DPDK writes the ids of its descriptors in advance.
     fn begin_anew(&mut self, ring: u32) {
         for (id, [address, second]) in self.rings[ring as usize].table.iter().enumerate() {
             address.store(0, Relaxed);
@@ -335,7 +336,7 @@ impl FrontEnd {
         (self.rings[ring as usize].added, self.rings[ring as usize].popped, self.base) = (0, 0, 1 << 15);
     }
 
-    /// Drops a chain of its transmit queue, as QEMU does while its back end is gone: it knows no place but the base.
+    /// Drops a chain of the transmit queue, as QEMU does while its back end is gone: it knows only the base.
     fn drop_as_qemu(&mut self) {
         let place = self.base as u16;
         let (at, owner) = (place & 0x7FFF, if place >> 15 == 1 { AVAILABLE } else { USED });
@@ -360,7 +361,7 @@ impl FrontEnd {
         self.base = place | place << 16;
     }
 
-    /// Takes a chain that came back in a packed ring: its id and length.
+    /// Pops a returned chain of a packed ring: its id and length.
     fn pop_packed(&mut self, ring: u32, descriptors: u16) -> Option<(u16, u32)> {
         let (size, driver) = (self.size, &mut self.rings[ring as usize]);
         let word = driver.table[usize::from(driver.popped % size)][1].load(Acquire);
@@ -370,7 +371,7 @@ impl FrontEnd {
         is_used.then_some(((word >> 32) as u16, word as u32))
     }
 
-    /// Sends frames of one descriptor each over a packed ring, with ids that are no index.
+    /// Sends frames of one descriptor each over a packed ring, with ids that are not indexes.
     fn transmit_packed(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             let number = self.rings[1].added;
@@ -379,7 +380,7 @@ impl FrontEnd {
         }
     }
 
-    /// Sends frames and receives them, and takes their chains back.
+    /// Sends frames, receives them, and pops their chains.
     #[track_caller]
     fn exchange_packed(&mut self, rx: &mut RxQueue, frames: &[Vec<u8>]) {
         let first = self.rings[1].added;
@@ -409,7 +410,7 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|n| (0..60 + n * 17).map(|byte| (n + byte) as u8).collect()).collect()
 }
 
-/// Receives until `count` packets are there.
+/// Receives until there are `count` packets.
 fn receive(rx: &mut RxQueue, count: usize) -> Vec<Vec<u8>> {
     let (mut batch, mut frames) = (Batch::new(), Vec::new());
     until(|| {
@@ -450,7 +451,7 @@ fn packets_cross_in_both_directions() {
     }
     assert_eq!(send(&mut tx, &place.pool, &[7; 60]), 1);
     assert_eq!(front.read(0, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 7]);
-    // Over three buffers of 100 bytes, which the header counts.
+    // In three buffers of 100 bytes, as counted in the header.
     assert_eq!(send(&mut tx, &place.pool, &[8; 250]), 1);
     assert_eq!(front.read(4096, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 8]);
     assert_eq!((front.read(2 * 4096, 100), front.read(3 * 4096, 63)), (vec![8; 100], [&[8; 62][..], &[255]].concat()));
@@ -487,7 +488,7 @@ fn chains_of_any_kind_are_packets() {
     assert_eq!(receive(&mut rx, 2), [frame.clone(), frame]);
 }
 
-/// A driver that has not negotiated checksums leaves none, whatever its headers say.
+/// If a driver has not negotiated checksums, packets are complete, whatever their headers request.
 #[test]
 fn a_checksum_that_was_not_negotiated_is_ignored() {
     let mut place = listening("?offloads=on");
@@ -511,7 +512,7 @@ fn a_checksum_that_was_not_negotiated_is_ignored() {
     assert!(batch.packets().all(|packet| packet.len() == 60 && packet.offload().is_none()));
 }
 
-/// Linux leaves checksums and segmentation, which a port without offloads does not offer.
+/// Linux uses checksum and segmentation offloads, which a port without offloads does not offer.
 #[test]
 fn what_a_checksum_needs_is_inside_the_packet() {
     let mut place = listening("?offloads=on");
@@ -539,12 +540,12 @@ fn what_a_checksum_needs_is_inside_the_packet() {
     assert_eq!(place.port.statistics().unwrap().drops.malformed, 3);
 }
 
-/// Ring states, in vhost-user's words: stopped or started, disabled or enabled.
+/// Ring states of vhost-user: stopped or started, disabled or enabled.
 #[test]
 fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
     let mut place = listening("");
     let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-    // Frames that were available before anything else are not lost.
+    // Frames that were available before the connection are not lost.
     let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
     front.transmit(&frames(3));
     front.set_up(feature::VERSION_1 | PROTOCOL_FEATURES);
@@ -564,7 +565,7 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
     assert_eq!(receive(&mut rx, 4), frames(4));
     assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
     assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 1));
-    // Nothing is taken from a ring that is stopped; it goes on where it was, whatever base is set.
+    // No chain is read from a stopped ring; it resumes at its position, whatever base is set.
     front.transmit(&frames(2));
     assert_eq!((rx.recv(&mut batch), front.used(TRANSMITS)), (0, 7));
     front.start(TRANSMITS);
@@ -572,7 +573,7 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
     assert_eq!(place.port.statistics().unwrap().rx_packets, 6);
 }
 
-/// QEMU stops rings that no program has looked at, and starts them there again.
+/// QEMU stops rings that no program has polled, and restarts them at the same position.
 #[test]
 fn a_ring_that_nobody_has_looked_at_stops_where_it_began() {
     let place = listening("");
@@ -612,7 +613,7 @@ fn memory_is_added_and_removed_while_packets_pass() {
     for round in 0..50 {
         front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
         front.transmit(&frames(2));
-        // A buffer across both regions.
+        // A buffer that crosses both regions.
         let end = LEN - BUFFERS - 40;
         front.write(end, &[round; 28]);
         rustix::io::pwrite(&more, &[round; 32], 0).unwrap();
@@ -626,7 +627,6 @@ fn memory_is_added_and_removed_while_packets_pass() {
     assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
 }
 
-/// Each breaks a rule of rings or chains: nothing is taken from the ring any more, and nothing else is harmed.
 /// A machine whose MTU is larger than the port's.
 #[test]
 fn a_frame_that_is_too_long_is_counted_as_that() {
@@ -646,6 +646,7 @@ fn a_frame_that_is_too_long_is_counted_as_that() {
     assert_eq!((batch.len(), drops().oversize, drops().malformed), (0, 1, 1));
 }
 
+/// Each case violates a rule of rings or chains: the ring is no longer read, and nothing else is affected.
 #[test]
 fn a_ring_that_breaks_the_rules_is_given_up() {
     type Lie = fn(&mut FrontEnd);
@@ -712,7 +713,7 @@ fn a_ring_that_breaks_the_rules_is_given_up() {
     assert_eq!(place.pool.available(), 256);
 }
 
-/// The front end truncates its memory, while both queues use it.
+/// The front end truncates its memory while both queues use it.
 #[test]
 fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
     for _ in 0..3 {
@@ -730,7 +731,7 @@ fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
         });
         drop(front.connection);
         std::mem::forget(front.rings); // its own view would fault as well
-        // The next front end finds everything as it was.
+        // The next front end is not affected.
         let mut front = FrontEnd::connect(&place, feature::VERSION_1);
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5));
@@ -739,7 +740,7 @@ fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
     }
 }
 
-/// Where a log is in its file, and the bytes that the memory's pages need: their guest's address is high.
+/// The log's offset in its file, and the bytes needed for the memory's pages: their guest address is high.
 const LOG_AT: u64 = 64;
 const LOG_LEN: u64 = (GUEST + LEN as u64) / 4096 / 8;
 
@@ -749,7 +750,7 @@ fn new_log() -> OwnedFd {
     file
 }
 
-/// Returns the pages of the memory that a log has, and clears it. No other page has a bit.
+/// Returns the memory's pages that are marked in a log, and clears it. No other page may be marked.
 fn logged(log: &OwnedFd) -> Vec<usize> {
     let mut bytes = vec![0; (LOG_AT + LOG_LEN) as usize];
     rustix::io::pread(log, &mut bytes[..], 0).unwrap();
@@ -759,7 +760,7 @@ fn logged(log: &OwnedFd) -> Vec<usize> {
     (0..LEN / 4096).filter(|page| pages[page / 8] & 1 << (page % 8) != 0).collect()
 }
 
-/// During a migration, each page that the back end writes is in the log: rings, buffers, and what crosses into the next page.
+/// During a migration, each page that the back end writes is logged: rings, buffers, and writes that cross pages.
 #[test]
 fn a_log_has_every_page_that_is_written() {
     for features in [feature::VERSION_1, feature::VERSION_1 | feature::RING_PACKED] {
@@ -773,13 +774,13 @@ fn a_log_has_every_page_that_is_written() {
         front.memory.write(BUFFERS, &[0x55; LEN - BUFFERS]);
         let log = new_log();
         for n in 0..SIZE {
-            // 96 bytes to the end of a page.
+            // 96 bytes before the end of a page.
             front.offer_buffer(n, GUEST + (BUFFERS + usize::from(n) * 8192 + 4000) as u64, 300, features);
         }
         assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
         front.log(&log, (LOG_LEN, LOG_AT), features);
         assert!(logged(&log).is_empty(), "nothing is written");
-        // In one page, in two, and in three buffers; the buffers begin at page 16.
+        // In one page, in two pages, and in three buffers; the buffers begin at page 16.
         let before = front.contents();
         for len in [60, 90, 700] {
             assert_eq!(send(&mut tx, &place.pool, &vec![1; len]), 1);
@@ -788,7 +789,7 @@ fn a_log_has_every_page_that_is_written() {
         let buffers: Vec<_> = [18].into_iter().chain(20..28).collect();
         assert!(changed.iter().all(|page| pages.contains(page)), "{changed:?} was written, logged is {pages:?}");
         assert_eq!(pages.iter().filter(|&&page| page >= BUFFERS / 4096).copied().collect::<Vec<_>>(), buffers);
-        // Receiving writes into the ring only.
+        // Receiving writes only to the ring.
         let frame = vec![7; 60];
         if features & feature::RING_PACKED != 0 {
             front.transmit_packed(std::slice::from_ref(&frame));
@@ -809,7 +810,7 @@ fn a_log_has_every_page_that_is_written() {
     }
 }
 
-/// A log that has no room for an address goes without it; one that is taken away ends the queues, not the process.
+/// A log that is too short for an address does not get it. A truncated log ends the queues, not the process.
 #[test]
 fn a_log_is_not_trusted() {
     for (what, size, used, is_truncated) in [
@@ -840,7 +841,7 @@ fn a_log_is_not_trusted() {
         assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1, "{what}");
         let state = place.port.link().unwrap();
         assert_eq!(state == Link::Down, is_truncated, "{what}");
-        // The next front end finds everything as it was.
+        // The next front end is not affected.
         drop(front);
         let mut front = FrontEnd::connect(&place, feature::VERSION_1);
         front.transmit(&frames(5));
@@ -848,7 +849,7 @@ fn a_log_is_not_trusted() {
     }
 }
 
-/// A client waits for its server; a path at which none can ever listen is an error at once.
+/// A client waits for its server, but a path where no server can ever listen is an immediate error.
 #[test]
 fn a_path_where_no_server_can_be_is_an_error() {
     let folder = TempDir::new().unwrap();
@@ -863,8 +864,8 @@ fn a_path_where_no_server_can_be_is_an_error() {
     }
 }
 
-/// Front ends that say nothing, or stop within their first message, keep no other one waiting; one that stops later has ten
-/// seconds.
+/// Front ends that send nothing, or stop within their first message, do not block others. One that stops within a later
+/// message is disconnected after ten seconds.
 #[test]
 fn a_silent_front_end_does_not_keep_the_next_one_out() {
     let mut place = listening("");
@@ -884,7 +885,7 @@ fn a_silent_front_end_does_not_keep_the_next_one_out() {
     socket.write_all(&[1, 0, 0]).unwrap();
     let begin = std::time::Instant::now();
     let mut events = [PollFd::new(front.connection.socket(), PollFlags::HUP)];
-    // It is the port that ends the connection.
+    // The port must end the connection.
     while poll(&mut events, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) != Ok(1) {
         assert!(begin.elapsed() < std::time::Duration::from_secs(60), "it keeps the connection");
     }
@@ -893,7 +894,7 @@ fn a_silent_front_end_does_not_keep_the_next_one_out() {
     assert_eq!(receive(&mut rx, 3), frames(3));
 }
 
-/// After a migration the front end has the guest's address announced, unless the guest does that.
+/// After a migration, the front end requests an announcement of the guest's address, unless the guest sends it.
 #[test]
 fn a_guest_that_has_moved_is_announced() {
     let mut place = listening("");
@@ -904,7 +905,7 @@ fn a_guest_that_has_moved_is_announced() {
         let features = feature::VERSION_1 | features;
         let mut front = FrontEnd::connect(&place, features);
         front.say(Request::SEND_RARP, number.as_bytes(), &[]);
-        // A change of the setup does not repeat it.
+        // A change of the setup does not repeat the announcement.
         front.set_features(features);
         let announced = receive(&mut rx, count);
         front.set_features(features);
@@ -926,7 +927,7 @@ fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
     front.say(Request::SET_LOG_BASE, LogBase::new(size, offset).as_slice(), &[new_log().as_fd()]);
 }
 
-/// Each breaks the protocol: the connection ends, and the next one is served.
+/// Each message violates the protocol: the connection ends, and the next front end is served.
 #[test]
 fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
     type Lie = fn(&mut FrontEnd);
@@ -993,12 +994,12 @@ fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
                 Err(error) => break error.kind(),
             }
         };
-        // Bytes that it had not read are reset.
+        // Unread bytes make it a reset.
         assert!([std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset].contains(&end), "{what}");
     }
 }
 
-/// A client looks for its server until it is there, and again when it is gone.
+/// A client keeps connecting until its server is there, and reconnects when the server is gone.
 #[test]
 fn a_client_connects_whenever_it_can() {
     let folder = TempDir::new().unwrap();
@@ -1024,7 +1025,7 @@ fn a_client_connects_whenever_it_can() {
     assert!(!free.exists(), "the socket goes with its port");
 }
 
-/// Its server accepts whoever comes, and one that is full accepts none.
+/// A server may accept any client, and a server with a full backlog accepts none.
 #[test]
 fn a_client_ends_whatever_its_server_does() {
     let folder = TempDir::new().unwrap();
@@ -1052,11 +1053,11 @@ fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
         drop(FrontEnd::connect(&place, feature::VERSION_1));
         until(|| place.port.info().description.contains("no front end"));
     }
-    // Other tests open files meanwhile.
+    // Other tests may open files at the same time.
     until(|| open_files() <= before + 20);
 }
 
-/// Chains of every kind, through several rounds of rings of any size.
+/// All kinds of chains, over several rounds of rings of various sizes.
 #[test]
 fn packed_rings_carry_packets_in_both_directions() {
     for size in [SIZE, 11] {
@@ -1070,7 +1071,7 @@ fn packed_rings_carry_packets_in_both_directions() {
             let address = front.write(0, &frame);
             let rest = address + HEADER as u64;
             front.offer_packed(TRANSMITS, 900 + round, &[(address, 12, 0), (rest, 50, 0), (rest + 50, 150, 0)]);
-            // All of a table, in order, whatever its flags say.
+            // All descriptors of a table, in order, whatever their flags.
             for (n, (at, len)) in [(0, 5u32), (5, 105), (110, 102)].into_iter().enumerate() {
                 front.memory.write(BUFFERS + 8192 + 16 * n, [address + at, u64::from(len) | 7 << 32].as_bytes());
             }
@@ -1091,7 +1092,7 @@ fn packed_rings_carry_packets_in_both_directions() {
             let at = |n: u16| usize::from((first + n) % size) * 4096;
             assert_eq!(send(&mut tx, &place.pool, &[round; 60]), 1);
             assert_eq!(front.read(at(0), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, round]);
-            // Over three buffers of 100 bytes, which the header counts.
+            // In three buffers of 100 bytes, as counted in the header.
             assert_eq!(send(&mut tx, &place.pool, &[round; 250]), 1);
             assert_eq!(front.read(at(1), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, round]);
             assert_eq!((front.read(at(2), 100), front.read(at(3), 62)), (vec![round; 100], vec![round; 62]));
@@ -1101,7 +1102,7 @@ fn packed_rings_carry_packets_in_both_directions() {
             assert_eq!(front.pop_packed(RECEIVES, 1), None);
             assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 0, "it may have room later");
         }
-        // As much as the ring can ever have is too little.
+        // The packet is longer than all buffers that the ring can hold.
         while front.rings[0].added - front.rings[0].popped < size {
             front.offer_packed(RECEIVES, 0, &[(GUEST + BUFFERS as u64, 40, WRITE)]);
         }
@@ -1115,15 +1116,15 @@ fn packed_rings_carry_packets_in_both_directions() {
     }
 }
 
-/// Event suppression of the driver (VIRTIO 1.2, 2.8.10).
+/// The driver's event suppression (VIRTIO 1.2, 2.8.10).
 #[test]
 fn a_packed_ring_s_driver_chooses_its_interrupts() {
     let mut place = listening("?packed=on");
     let mut rx = place.port.rx(0).unwrap();
     let mut front = FrontEnd::connect_packed(&place, SIZE, feature::EVENT_IDX);
-    front.number(Request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert_eq!(rx.recv(&mut Batch::new()), 0);
-    front.rings[1].call.clear(); // of the connection's beginning
+    front.rings[1].call.clear(); // raised at the connection's start
     let mut exchange = |event: u32, count: usize| {
         // The driver's structure is on the second page of the ring.
         front.memory.write(4 * 4096, &event.to_le_bytes());
@@ -1141,7 +1142,7 @@ fn a_packed_ring_s_driver_chooses_its_interrupts() {
     assert!(!exchange(DESC | 0x7FFF, 1) && exchange(3 << 16, 1), "what is not defined");
 }
 
-/// As [`a_ring_that_breaks_the_rules_is_given_up`]. What claims not to be available is not looked at.
+/// Like [`a_ring_that_breaks_the_rules_is_given_up`]. Descriptors that are not marked available are not read.
 #[test]
 fn a_packed_ring_that_breaks_the_rules_is_given_up() {
     type Lie = fn(&mut FrontEnd);
@@ -1195,7 +1196,7 @@ fn a_packed_ring_that_breaks_the_rules_is_given_up() {
     assert_eq!(place.pool.available(), 256);
 }
 
-/// A base outside of the ring, as QEMU would never send.
+/// A base outside the ring, which QEMU never sends.
 #[test]
 fn a_packed_ring_that_begins_outside_is_given_up() {
     let mut place = listening("?packed=on");
@@ -1210,7 +1211,7 @@ fn a_packed_ring_that_begins_outside_is_given_up() {
     });
 }
 
-/// QEMU stops rings when its machine pauses or resets, and starts them with what it was told, or from the beginning.
+/// QEMU stops rings when its machine pauses or resets. It restarts them at the reported position, or at the beginning.
 #[test]
 fn a_packed_ring_that_is_stopped_says_where_it_is() {
     let mut place = listening("?packed=on");
@@ -1230,7 +1231,7 @@ fn a_packed_ring_that_is_stopped_says_where_it_is() {
     front.exchange_packed(&mut rx, &frames(11));
 }
 
-/// The front end names the base again that it has named to the process before, since no one has told it another.
+/// The front end sends the same base as to the killed process, which never reported another.
 #[test]
 fn packed_rings_go_on_after_a_kill() {
     let mut place = listening("?packed=on");
@@ -1246,7 +1247,7 @@ fn packed_rings_go_on_after_a_kill() {
         (place, rx)
     };
     for _ in 0..2 {
-        // Chains that are available at the kill are not lost, here or when only the connection ends.
+        // Chains available at a kill are not lost, nor are those at the end of a connection.
         for is_kill in [true, false] {
             front.transmit_packed(&frames(2));
             if is_kill {
@@ -1258,7 +1259,7 @@ fn packed_rings_go_on_after_a_kill() {
             front.exchange_packed(&mut rx, &frames(9));
         }
     }
-    // The kill came while the last of three chains was exposed, and the others were not.
+    // The process was killed after it exposed the last of three chains, but not the others.
     let at = front.rings[1].added % SIZE;
     let address = front.write(0, &[1; 60]);
     for parts in [&[(address, 72, 0)][..], &[(address, 40, 0), (address, 32, 0)], &[(address, 72, 0)]] {
@@ -1275,7 +1276,7 @@ fn packed_rings_go_on_after_a_kill() {
     front.rings[1].table[usize::from(at) + 3][1].store(60 | 7 << 32 | u64::from(used) << 48, Relaxed);
     front = front.connect_again(&place, PACKED);
     front.number(Request::GET_FEATURES);
-    front.rings[1].call.clear(); // of the connection's beginning
+    front.rings[1].call.clear(); // raised at the connection's start
     let mut batch = Batch::new();
     until(|| {
         rx.recv(&mut batch);
@@ -1289,23 +1290,23 @@ fn packed_rings_go_on_after_a_kill() {
     );
     assert!(batch.is_empty());
     front.exchange_packed(&mut rx, &frames(9));
-    // The driver begins anew while there is no back end: the base is the same, but the rings are new.
+    // The driver resets its rings while there is no back end: the base is the same, but the rings are new.
     (place, rx) = killed(place, rx);
     front.begin_anew(TRANSMITS);
     front = front.connect_again(&place, PACKED);
     front.exchange_packed(&mut rx, &frames(9));
-    // A front end that stops its rings has their places: the file goes with the port.
+    // A front end that has stopped its rings knows their positions, so the file is removed with the port.
     assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8009_8009));
     assert!(rings.exists());
     drop((rx, place.port));
     assert!(!rings.exists());
 }
 
-/// A ring goes on behind what QEMU has dropped by itself while there was no back end, wherever that was.
+/// A ring resumes after the chains that QEMU dropped while there was no back end.
 #[test]
 fn packed_rings_go_on_behind_what_qemu_has_dropped() {
-    // Frames before the kill; then chains that wait, by their descriptors; those that come back empty, and the place then.
-    // QEMU drops the chain of index 0 in the first, third, and so on, round, if it finds one: else nothing.
+    // Frames before the kill, descriptors of each waiting chain, number of chains returned empty, and what QEMU drops.
+    // In odd rounds, QEMU drops the chain at index 0, if there is one.
     for (before, waiting, empty, what) in [
         (0, &[1, 1, 1][..], 1, "what is next"),
         (32, &[1, 1], 1, "what is next, in a later round"),
@@ -1350,7 +1351,7 @@ fn packed_rings_go_on_behind_what_qemu_has_dropped() {
     }
 }
 
-/// QEMU may find the rest of a chain of an earlier round at its base, and drop that.
+/// At its base, QEMU may find the rest of a chain of an earlier round, and drop it.
 #[test]
 fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
     let mut place = listening("?packed=on");
@@ -1372,7 +1373,7 @@ fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
     (0..40).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
 }
 
-/// A machine that arrives from elsewhere has rings of its own; the record is of those that were there.
+/// A machine that migrates here has other rings; the record belongs to the previous ones.
 #[test]
 fn another_front_end_s_packed_rings_begin_where_it_names() {
     let mut place = listening("?packed=on");
@@ -1383,7 +1384,7 @@ fn another_front_end_s_packed_rings_begin_where_it_names() {
     until(|| place.port.info().description.contains("no front end"));
     let other = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
     let mut other = FrontEnd { user: USER + LEN as u64, base: 0x0003_0003, ..other };
-    // It has used three in the second round.
+    // It has used three descriptors in the second round.
     for n in 0..SIZE {
         let used = if n < 3 { 0 } else { AVAILABLE | USED };
         other.rings[1].table[usize::from(n)][1].store(u64::from(used) << 48, Relaxed);
@@ -1393,7 +1394,7 @@ fn another_front_end_s_packed_rings_begin_where_it_names() {
     (0..40).for_each(|_| other.exchange_packed(&mut rx, &frames(1)));
 }
 
-/// A back end that was killed between using buffers and raising the interrupt leaves a driver that waits for it.
+/// A back end killed between using buffers and raising the interrupt leaves a waiting driver.
 #[test]
 fn a_new_back_end_interrupts_the_driver_once() {
     let place = listening("");
@@ -1401,7 +1402,7 @@ fn a_new_back_end_interrupts_the_driver_once() {
     assert!(front.rings.iter().all(|ring| is_raised(&ring.call)));
 }
 
-/// A stopped ring's place is right even if no queue has looked at it since the kill.
+/// A stopped ring's position is right even if no queue has polled it since the kill.
 #[test]
 fn a_packed_ring_that_nobody_has_looked_at_stops_where_it_was() {
     let mut place = listening("?packed=on");
@@ -1412,7 +1413,7 @@ fn a_packed_ring_that_nobody_has_looked_at_stops_where_it_was() {
     assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8005_8005));
 }
 
-/// Nothing of another user's, and nothing of this one's that has another use, is taken for the file of places.
+/// A file of another user, or a file with another purpose, is rejected.
 #[test]
 fn the_file_of_places_is_this_user_s_own() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -1460,7 +1461,7 @@ fn the_file_of_places_is_this_user_s_own() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any contents of both rings: each call ends, and no buffer is lost.
+    /// For any contents of both rings, each call ends, and no buffer is lost.
     #[test]
     fn any_ring_is_survived(
         descriptors in prop::collection::vec((0..6u64, 0..3000u32, 0..8u16, 0..20u16), 2 * SIZE as usize),
@@ -1473,7 +1474,7 @@ proptest! {
         let front = FrontEnd::connect(&place, feature::VERSION_1 | features);
         for (n, (base, len, flags, next)) in descriptors.into_iter().enumerate() {
             let (ring, number) = (n as u32 / u32::from(SIZE), n as u16 % SIZE);
-            // Buffers, the rings themselves, the end of the memory, and what is outside of it.
+            // Buffers, the rings themselves, the end of the memory, and addresses outside it.
             let address = [GUEST + BUFFERS as u64, GUEST, GUEST + LEN as u64 - 100, GUEST + 3 * 4096, 0, u64::MAX - 50];
             front.describe(ring, number, address[base as usize] + u64::from(len) % 3, len, flags, next);
             front.rings[ring as usize].available[2 + usize::from(number)].store(heads[n], Relaxed);
@@ -1494,7 +1495,7 @@ proptest! {
         prop_assert_eq!(place.pool.available(), 256);
     }
 
-    /// The same of packed rings, of which a process before this one has left any places.
+    /// The same for packed rings, with arbitrary positions recorded by a previous process.
     #[test]
     fn any_packed_ring_is_survived(
         descriptors in prop::collection::vec((0..6u64, 0..3000u32, 0..8u16, 0..4u16), 2 * SIZE as usize),

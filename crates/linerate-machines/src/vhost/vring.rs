@@ -1,7 +1,7 @@
-//! A virtqueue between the control thread, which hears of it in messages, and the queue that works on it.
+//! A virtqueue, shared by the control thread, which sets it up, and the queue that polls it.
 //!
-//! When the control thread has changed the setup, it waits until no poll with the old one is in progress: a front end that hears
-//! of the end of a change may use its memory for something else.
+//! After a change of the setup, the control thread waits until no poll with the old one is in progress. Once the front
+//! end is told that the change is done, it may reuse its memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -20,56 +20,55 @@ use super::places::Record;
 use super::ring::{Addresses, DeviceRing};
 use super::split::Split;
 
-/// No place is known: a split ring begins where the front end has seen it used, a packed one at its base or where the record
-/// has it.
+/// The position is unknown: a split ring begins at its used index, a packed ring at its recorded position or its base.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A virtqueue, as both threads share it.
+/// A virtqueue's state, shared by both threads.
 pub struct Vring {
     /// The port's name.
     port: String,
     setup: Handover<Setup>,
-    /// How long a change waits for the queue to end its poll.
+    /// How long a change waits for the queue to finish its poll.
     pub(super) timeout: Duration,
-    /// The queue did not end its poll in time: the next changes do not wait again.
+    /// The queue did not finish its poll in time; further changes wait only briefly.
     is_stalled: AtomicBool,
-    /// Where the next chain is, in the format's own numbers; or [`UNKNOWN`].
+    /// The position of the next chain, in the format's own encoding; or [`UNKNOWN`].
     place: AtomicU32,
-    /// The front end has broken the ring's rules, or taken its memory away: nothing more is taken from it.
+    /// The ring is invalid, or its memory was truncated; the queue ignores it until the driver restarts it.
     is_broken: AtomicBool,
-    /// How often the front end has broken the rules.
+    /// How often the ring was invalid.
     breaches: AtomicU64,
-    /// Raised at each change, for a queue that sleeps.
+    /// Raised at each change, to wake a sleeping queue.
     changed: Interrupt,
-    /// Where the place of a packed ring is kept; `None` if packed rings are not offered.
+    /// Records the position of a packed ring; `None` if packed rings are not offered.
     record: Option<Record>,
 }
 
-/// The thread of a queue is stopped in a poll.
+/// A queue's thread is stopped during a poll.
 #[derive(Debug)]
 pub struct Stalled;
 
 /// An RARP frame.
 pub type Announcement = [u8; 60];
 
-/// A virtqueue, as the front end has described it.
+/// A virtqueue's setup, as described by the front end.
 #[derive(Clone, Default)]
 pub struct Setup {
     pub memory: Arc<GuestMemory>,
     pub addresses: Addresses,
     pub size: u16,
-    /// The place that the front end has named.
+    /// The position that the front end has set.
     pub base: u16,
-    /// The features of the connection.
+    /// The negotiated features.
     pub features: u64,
-    /// It has sent a descriptor for notifications, which starts the ring.
+    /// The front end has sent the notification descriptor, which starts the ring.
     pub is_started: bool,
     pub is_enabled: bool,
-    /// The log, while what is written must be logged.
+    /// The log, while writes must be logged.
     pub log: Option<Arc<Log>>,
-    /// The guest's address of the used ring, if it is logged.
+    /// The guest address of the used ring, if it is logged.
     pub logged_used: Option<u64>,
-    /// A frame to receive as if the guest had sent it: where it is, after a migration.
+    /// A frame to receive as if the guest had sent it; it announces the guest after a migration.
     pub announcement: Option<Announcement>,
     pub kick: Option<Arc<Interrupt>>,
     pub call: Option<Arc<Interrupt>>,
@@ -81,10 +80,10 @@ pub enum AnyRing {
     Packed(Packed),
 }
 
-/// A virtqueue that can be worked on.
+/// A started virtqueue.
 pub struct Running {
     pub ring: AnyRing,
-    /// Its announcement is sent once, and only from here.
+    /// Only this copy of the setup delivers the announcement, and only once.
     pub setup: Setup,
 }
 
@@ -105,7 +104,7 @@ impl AnyRing {
         }
     }
 
-    /// Returns what is not called for each batch.
+    /// Returns the ring as a trait object, for rare calls.
     pub fn seldom(&self) -> &dyn DeviceRing {
         match self {
             AnyRing::Split(ring) => ring,
@@ -115,24 +114,24 @@ impl AnyRing {
 }
 
 impl Setup {
-    /// Returns whether the ring is a packed one.
+    /// Returns whether the ring is packed.
     pub fn is_packed(&self) -> bool {
         self.features & feature::RING_PACKED != 0
     }
 
-    /// Logs the parts of the ring that this side writes, all of them: they are few pages. Returns false if the front end has
-    /// taken the log away.
+    /// Logs all parts of the ring that this side writes, which are only a few pages. Returns false if the front end has
+    /// truncated the log.
     fn log_ring(&self) -> bool {
         let Some(log) = &self.log else { return true };
         let count = usize::from(self.size);
         match self.logged_used {
             Some(used) if self.is_packed() => {
                 log.mark(used, size_of::<u32>());
-                // Descriptors are returned in their own ring, of which the front end names no address for the log.
+                // Used descriptors are written to the descriptor ring, for which the front end sends no log address.
                 let descriptors = self.memory.to_guest(self.addresses.descriptors);
                 descriptors.into_iter().for_each(|at| log.mark(at, 16 * count));
             }
-            // Flags, index, elements, and the index at which a notification is wanted.
+            // Flags, index, elements, and the index that requests a notification.
             Some(used) => log.mark(used, 6 + 8 * count),
             None => {}
         }
@@ -141,10 +140,10 @@ impl Setup {
 }
 
 impl Vring {
-    /// Creates a virtqueue; with a record, its ring may be a packed one.
+    /// Creates a virtqueue; with a record, its ring may be packed.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no descriptors left.
     pub fn new(port: &str, record: Option<Record>) -> linerate_core::error::Result<Vring> {
         Ok(Vring {
             port: port.to_string(),
@@ -159,10 +158,10 @@ impl Vring {
         })
     }
 
-    /// Changes the setup. When this returns, no queue works with the old one.
+    /// Changes the setup. When this returns, no queue uses the old one.
     ///
     /// # Errors
-    /// The setup is changed, but the queue is still in a poll with the old one, and will be as long as its thread is stopped.
+    /// The setup was changed, but a queue whose thread is stopped is still in a poll with the old one.
     pub fn change<T>(&self, change: impl FnOnce(&mut Setup) -> T) -> Result<T, Stalled> {
         let result = self.setup.change(change);
         let is_left = self.wait_until_left();
@@ -181,7 +180,7 @@ impl Vring {
     }
 
     fn wait_until_left(&self) -> bool {
-        /// A poll is shorter, if its thread has a processor.
+        /// A poll takes less time if its thread has a processor.
         const POLL: Duration = Duration::from_millis(1);
         let timeout = if self.is_stalled.load(Relaxed) { POLL } else { self.timeout };
         let (begin, mut patience) = (Instant::now(), Patience::new(POLL));
@@ -193,33 +192,34 @@ impl Vring {
         })
     }
 
-    /// Forgets the ring's place, before it is started.
+    /// Resets the ring's position and validity before it is started.
     pub fn begin_anew(&self) {
         self.place.store(UNKNOWN, Relaxed);
         self.is_broken.store(false, Relaxed);
     }
 
-    /// Returns where the ring is that the front end has just stopped. [Forget](Vring::forget_place) it once the front end knows.
+    /// Returns the position of a ring that the front end has just stopped. [Forget](Vring::forget_place) it after the
+    /// reply.
     pub fn place_of_stopped(&self, setup: &Setup) -> u16 {
-        // A packed ring that no queue has looked at yet may not be where the front end has named.
+        // A packed ring that no queue has polled may not be at the front end's base.
         let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
         let place = self.place().or_else(found).unwrap_or(setup.base);
         setup.log_ring();
         place
     }
 
-    /// Forgets where the ring is: from now on the front end knows.
+    /// Forgets the ring's position; the front end now has it.
     pub fn forget_place(&self) {
         self.record.iter().for_each(Record::forget);
         self.begin_anew();
     }
 
-    /// Returns where the ring is; `None` if no queue has looked at it.
+    /// Returns the ring's position; `None` if no queue has polled it.
     fn place(&self) -> Option<u16> {
         u16::try_from(self.place.load(Acquire)).ok()
     }
 
-    /// Finds the ring in the front end's memory; `None` if it is not there.
+    /// Locates the ring in the front end's memory; `None` if it is not inside.
     fn ring(&self, setup: &Setup) -> Option<AnyRing> {
         let &Setup { addresses, size, base, .. } = setup;
         let event_idx = setup.features & feature::EVENT_IDX != 0;
@@ -232,13 +232,13 @@ impl Vring {
         }
     }
 
-    /// Returns whether packets can pass.
+    /// Returns whether the ring is started, enabled and valid.
     pub fn is_ready(&self) -> bool {
         let setup = self.setup.lock();
         setup.is_started && setup.is_enabled && !self.is_broken.load(Relaxed)
     }
 
-    /// Stops work on the ring until the front end sets it up again.
+    /// Stops work on the ring until the front end restarts it.
     #[cold]
     pub fn give_up(&self) {
         self.is_broken.store(true, Relaxed);
@@ -250,16 +250,16 @@ impl Vring {
         self.breaches.load(Relaxed)
     }
 
-    /// Returns the event that is raised at each change.
+    /// Returns the event raised at each change.
     pub fn changed(&self) -> &Interrupt {
         &self.changed
     }
 }
 
-/// A queue's own view of its virtqueue.
+/// A queue's view of its virtqueue.
 pub struct Attached {
     vring: Arc<Vring>,
-    /// The setup of `running`.
+    /// The version of the setup in `running`.
     seen: Seen,
     running: Option<Running>,
 }
@@ -278,7 +278,7 @@ impl Attached {
         self.running.as_ref().is_some_and(|running| running.setup.is_enabled)
     }
 
-    /// Begins a poll; `None` if there is nothing to work on. End it with [`leave`](Attached::leave).
+    /// Begins a poll; `None` if the ring is not running. End it with [`leave`](Attached::leave).
     #[inline(always)]
     pub fn enter(&mut self) -> Option<&mut Running> {
         if self.vring.setup.enter(self.seen) {
@@ -309,11 +309,11 @@ impl Attached {
         }
     }
 
-    /// Stops work on the ring, which the front end has broken.
+    /// Stops work on an invalid ring.
     #[cold]
     pub fn give_up(&mut self, breach: Breach) {
         self.vring.give_up();
-        // Memory that was taken away reads as zeros, which break other rules.
+        // Truncated memory reads as zeros, which look like another breach.
         let is_taken = self.running.as_ref().is_some_and(|running| running.setup.memory.is_broken());
         let breach = if is_taken { Breach::TAKEN_AWAY } else { breach };
         let _of_port = span_of(&self.vring.port).entered();
@@ -324,7 +324,7 @@ impl Attached {
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());
     }
 
-    /// Takes over a changed setup, if there is one: memory of a front end that is gone is not kept.
+    /// Adopts a changed setup, if there is one, so that the memory of a disconnected front end is released.
     #[inline(always)]
     pub fn look(&mut self) {
         if self.vring.setup.is_changed(self.seen) && self.enter().is_some() {
@@ -332,13 +332,14 @@ impl Attached {
         }
     }
 
-    /// Returns whether a poll would find something new: cheaper than [`enter`](Attached::enter), and without a fence.
+    /// Returns whether a poll would find something new. Cheaper than [`enter`](Attached::enter), because it needs no
+    /// fence.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.vring.setup.is_changed(self.seen) || self.running.as_ref().is_some_and(|running| running.ring.has_work())
     }
 
-    /// Takes over a changed setup.
+    /// Adopts a changed setup.
     #[cold]
     fn adopt(&mut self) {
         let vring = &*self.vring;
@@ -356,7 +357,8 @@ impl Attached {
         match vring.ring(&setup) {
             Some(ring) => {
                 ring.seldom().forbid_notifications();
-                // Chains of a back end that was killed may have been returned just now, and the driver may wait for them.
+                // A killed back end may have returned chains without an interrupt, and the driver may be waiting for
+                // them.
                 setup.call.iter().for_each(|call| call.raise());
                 vring.place.store(ring.next().into(), Relaxed);
                 self.running = Some(Running { ring, setup });

@@ -1,7 +1,6 @@
-//! A back end as the driver's device: registers become messages, and doorbells events.
+//! A back end as the driver's device: register accesses become messages, and doorbells become events.
 //!
-//! The rings are described to the back end all together, when the driver says that it is ready (`DRIVER_OK`), and stopped
-//! when it resets the device.
+//! All rings are described to the back end when the driver sets `DRIVER_OK`, and stopped when it resets the device.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,13 +21,13 @@ use crate::vhost::message::{
     ByteValued, MemoryRegion, MemoryTable, PROTOCOL_FEATURES, Protocol, Request, VringAddr, VringState,
 };
 
-/// The properties that a port asks of its back ends.
+/// The properties that a port requests from its back ends.
 pub struct Wanted {
     /// The port's name.
     pub port: String,
     /// Queue pairs.
     pub pairs: u16,
-    /// Forms of queues, if the back end has them.
+    /// The requested forms of queues.
     pub forms: Forms,
     pub mtu: u64,
     /// One for each receive queue, or none.
@@ -39,33 +38,33 @@ pub struct Wanted {
 pub struct BackEnd {
     pub link: Link,
     wanted: Arc<Wanted>,
-    /// VirtIO's features that the back end offers.
+    /// The virtio features that the back end offers.
     offered: u64,
-    /// The protocol's features of the connection.
+    /// The negotiated protocol features.
     protocol: Protocol,
-    /// The most queue pairs of the back end.
+    /// The back end's maximum number of queue pairs.
     pairs: u16,
     /// The doorbells, by queue.
     kicks: Vec<Arc<Interrupt>>,
-    /// The event of queues that are polled, which nothing reads: QEMU's libvhost-user fails without one.
+    /// The event of polled queues, which is never read: QEMU's libvhost-user fails without one.
     unread: Interrupt,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The features accepted.
+    /// The accepted features.
     features: u64,
     status: u8,
     rings: Vec<RingSetup>,
-    /// The back end has the rings.
+    /// The back end has been given the rings.
     is_started: bool,
     /// The next free device address.
     next: DeviceAddress,
     maps: Vec<(DeviceAddress, Arc<Mapping>)>,
 }
 
-/// A ring, as the driver sets it up.
+/// A ring, as set up by the driver.
 struct RingSetup {
     queue: u16,
     size: u16,
@@ -74,9 +73,9 @@ struct RingSetup {
 }
 
 impl BackEnd {
-    /// The protocol's features that are used.
+    /// The protocol features that this side supports.
     const USED: Protocol = Protocol::MQ.union(Protocol::REPLY_ACK).union(Protocol::MTU).union(Protocol::STATUS);
-    /// Features of the device configuration and the control queue, which are the front end's own business.
+    /// Features of the device configuration and the control queue, which the front end implements itself.
     const OWN: u64 = feature::MAC
         | feature::STATUS
         | feature::CTRL_VQ
@@ -88,10 +87,11 @@ impl BackEnd {
         | feature::ACCESS_PLATFORM
         | PROTOCOL_FEATURES;
 
-    /// Takes over a connection, and asks what the back end has. It gets no memory yet.
+    /// Wraps a connection, and requests the back end's features. It gets no memory yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable); [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable); [`ErrorKind::System`](linerate_core::ErrorKind::System) if there
+    /// are no descriptors left.
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PEER_TIMEOUT).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
@@ -127,12 +127,12 @@ impl BackEnd {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request. Returns whether it may have succeeded.
+    /// Sends a request. Returns false if it has failed.
     fn tell(&self, request: Request, payload: &[u8]) -> bool {
         self.tell_with(request, payload, &[])
     }
 
-    /// As [`tell`](BackEnd::tell), with descriptors.
+    /// Like [`tell`](BackEnd::tell), with descriptors.
     fn tell_with(&self, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
         done(&self.link, request, payload, descriptors, self.acknowledges())
     }
@@ -141,7 +141,7 @@ impl BackEnd {
         self.protocol.contains(Protocol::REPLY_ACK)
     }
 
-    /// Gives the back end memory and rings. Returns false at the first request that fails.
+    /// Sends memory and rings to the back end. Returns false at the first request that fails.
     fn start(&self, state: &mut State) -> bool {
         let mtu = self.wanted.mtu;
         if self.protocol.contains(Protocol::MTU)
@@ -152,27 +152,27 @@ impl BackEnd {
             self.link.fail_with(format!("the back end refuses an MTU of {mtu}"), mend);
             return false;
         }
-        // All of them may have memory and rings from here on.
+        // From here on, the back end may have memory and rings.
         state.is_started = true;
         let table = MemoryTable::new(state.maps.len() as u32);
         let mut payload = table.as_slice().to_vec();
         let mut files = Vec::new();
         for (address, memory) in &state.maps {
-            // Rings are named by addresses of this process, and buffers by the device's: here both are the same.
+            // Rings are given by addresses of this process, and buffers by the device's. Here, both are the same.
             let region = MemoryRegion::new(*address, memory.len() as u64, *address, 0);
             payload.extend(region.as_slice());
             files.push(memory.file());
         }
         self.tell_with(Request::SET_MEM_TABLE, &payload, &files)
             && state.rings.iter().all(|ring| self.start_ring(ring, state.features))
-            // Without acknowledgements, the reply shows that all has been done.
+            // Without acknowledgements, this reply shows that all requests have been processed.
             && (self.acknowledges() || self.link.ask(Request::GET_FEATURES, &[]).is_some())
     }
 
     fn start_ring(&self, ring: &RingSetup, features: u64) -> bool {
         let index = u32::from(ring.queue);
         let value = |value: u32| VringState::new(index, value);
-        // Nothing is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
+        // No descriptor is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
         let base = if features & feature::RING_PACKED != 0 { 1 << 31 | 1 << 15 } else { 0 };
         let call = ring.vector.and_then(|vector| self.wanted.interrupts.get(usize::from(vector)));
         let event = |request, event: &Interrupt| self.tell_with(request, u64::from(index).as_slice(), &[event.as_fd()]);
@@ -184,7 +184,7 @@ impl BackEnd {
             && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(Request::SET_VRING_ENABLE, value(1).as_slice()))
     }
 
-    /// Takes the rings back: with the replies, the back end has stopped using them.
+    /// Stops the rings; once the back end has replied, it no longer uses them.
     fn stop(&self, state: &mut State) {
         let _of_port = span_of(&self.wanted.port).entered();
         let rings = std::mem::take(&mut state.rings);
@@ -202,7 +202,7 @@ impl BackEnd {
     }
 }
 
-/// Sends a request without a reply of its own. Returns whether it may have succeeded.
+/// Sends a request that has no specific reply. Returns false if it has failed.
 fn done(link: &Link, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>], acknowledged: bool) -> bool {
     let outcome = link.tell(request, payload, descriptors, acknowledged);
     if outcome == Some(false) {
@@ -211,7 +211,7 @@ fn done(link: &Link, request: Request, payload: &[u8], descriptors: &[BorrowedFd
     outcome == Some(true)
 }
 
-/// Asks for a number.
+/// Requests a number.
 fn number(link: &Link, request: Request) -> Option<u64> {
     let reply = link.ask(request, &[])?;
     let number = <[u8; 8]>::try_from(&*reply).ok().map(u64::from_le_bytes);
@@ -221,7 +221,7 @@ fn number(link: &Link, request: Request) -> Option<u64> {
     number
 }
 
-/// Returns the error of a back end that cannot be used.
+/// Returns the error for an unusable back end.
 fn failed(link: &Link, card: &str) -> Error {
     let why = link.failure().unwrap_or("the back end cannot be used").to_string();
     Error::card(card, why, link.remedy())
@@ -239,7 +239,7 @@ impl Transport for BackEnd {
         feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | packed | in_order
     }
 
-    /// A back end has no addresses but those that it is given.
+    /// A back end can only use the addresses that it is given.
     fn bypasses_bus(&self, _: u64) -> bool {
         false
     }
@@ -252,7 +252,7 @@ impl Transport for BackEnd {
         let shadow = self.lock().status;
         let is_asked = shadow & (status::FEATURES_OK | status::DRIVER_OK) == status::FEATURES_OK;
         match self.link.is_alive() {
-            // A device that has ended is reset; one that is silent may still use the memory.
+            // A device that is gone counts as reset; a silent device may still use the memory.
             false if shadow == 0 && self.link.is_gone() => 0,
             false => u8::MAX,
             true if is_asked && self.protocol.contains(Protocol::STATUS) => {
@@ -331,10 +331,10 @@ impl Transport for BackEnd {
     }
 }
 
-// SAFETY: the back end is a device: it accesses what the driver gives it.
+// SAFETY: the back end is a device: it accesses only memory that the driver gives it.
 unsafe impl DmaSpace for BackEnd {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
-        // Gaps between mappings expose accesses beyond an end.
+        // Gaps between mappings reveal accesses beyond an end.
         const FIRST: DeviceAddress = 1 << 32;
         const GAP: DeviceAddress = 1 << 30;
         let mut state = self.lock();

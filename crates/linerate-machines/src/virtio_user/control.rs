@@ -1,4 +1,4 @@
-//! The control thread: it attaches to back ends, one after the other.
+//! The control thread: it attaches to one back end after another.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::Forms;
 use super::back_end::{BackEnd, Wanted};
 
-/// The state that the control thread, the port and its queues share.
+/// The state shared by the control thread, the port and its queues.
 pub struct Shared {
     pub path: String,
     config: Config,
@@ -27,7 +27,7 @@ pub struct Shared {
 
 impl Shared {
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no descriptors left.
     pub fn new(path: &str, forms: Forms, config: &Config) -> Result<Shared> {
         let options = &config.options;
         let interrupts = if options.interrupts.is_some() { options.rx_queues } else { 0 };
@@ -61,18 +61,18 @@ impl Shared {
         self.wanted.interrupts.get(usize::from(queue))
     }
 
-    /// Replaces the device. Queues find out at their next poll; those that sleep are woken.
+    /// Replaces the device. Queues notice at their next poll; sleeping queues are woken.
     fn change(&self, device: Option<Arc<Virtio>>) {
         drop(self.device.change(|current| std::mem::replace(current, device)));
         self.wanted.interrupts.iter().for_each(Interrupt::raise);
     }
 
-    /// Brings a back end's device up.
+    /// Attaches to a back end, and starts its device.
     fn attach(&self, socket: UnixStream) -> std::result::Result<Arc<BackEnd>, Unusable> {
         let name = &self.config.name;
         let unusable = |error| Unusable { error, device: None };
         let back_end = BackEnd::new(socket, &self.wanted).map_err(unusable)?;
-        // A request that failed is the reason of whatever else fails.
+        // A failed request explains all later failures.
         let explained = |error: Error| match (back_end.check(), error) {
             (Err(reason), _) => reason,
             (_, error) if error.kind() == ErrorKind::BadDevice => {
@@ -80,8 +80,8 @@ impl Shared {
             }
             (_, error) => error,
         };
-        // SAFETY: the connection goes to this driver alone, and what the other side can reach is the memory that is sent
-        // over it: the port's region and its rings.
+        // SAFETY: only this driver uses the connection. The other side can access only the memory sent over it: the
+        // port's region and its rings.
         let device = unsafe { Virtio::attach(back_end.clone(), back_end.clone(), self.config.clone()) };
         let mut device = device.map_err(|error| unusable(explained(error)))?;
         match device.reset().map_err(explained).and_then(|()| back_end.check()) {
@@ -97,14 +97,14 @@ impl Shared {
 /// A back end that cannot be used.
 struct Unusable {
     error: Error,
-    /// Its device, if it may have memory.
+    /// Its device, if the back end may have its memory.
     device: Option<(Arc<BackEnd>, Virtio)>,
 }
 
-/// Attaches to the back end that listens at the port's path, or listens there itself, and starts the control thread.
+/// Attaches to the back end that listens at the port's path, or listens there, and starts the control thread.
 ///
 /// # Errors
-/// As [`VirtioUser::open`](super::VirtioUser::open).
+/// See [`VirtioUser::open`](super::VirtioUser::open).
 pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let _of_port = span_of(shared.name()).entered();
     let path = Path::new(&shared.path);
@@ -113,7 +113,7 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
         false => {
             let peers = Peers::at(&shared.config.name, path)?;
             let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
-            // Notes its user, who is the first.
+            // Records the user of the first peer.
             peers.admits(&socket);
             (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
         }
@@ -130,7 +130,7 @@ fn unreachable_at(shared: &Shared, error: &std::io::Error) -> Error {
     Error::card(&shared.config.name, format!("no back end can be reached there: {error}"), mend)
 }
 
-/// Attaches to one back end after the other.
+/// Serves one back end after another.
 fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackEnd>>) {
     let _of_port = span_of(shared.name()).entered();
     let mut attached = first;
@@ -158,7 +158,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
                     tracing::warn!("{text}");
                     last_error = text;
                 }
-                // A device that may still use its memory keeps it for as long.
+                // The memory must stay mapped while the device may use it.
                 let is_stopped =
                     device.is_some_and(|(back_end, _device)| !back_end.link.is_alive() && !watch(&back_end, stop));
                 let pause = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
@@ -170,11 +170,11 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
     }
 }
 
-/// Waits until a back end is gone. Returns false if the port is closed before.
+/// Waits until a back end is gone. Returns false if the port is closed first.
 fn watch(back_end: &BackEnd, stop: &Interrupt) -> bool {
     let Ok(socket) = back_end.link.socket() else { return true };
     while !back_end.link.is_gone() {
-        // Words of a back end after its end are not read.
+        // Data from a back end after its failure is not read.
         let flags = if back_end.link.is_alive() { PollFlags::IN } else { PollFlags::empty() };
         let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::from_borrowed_fd(socket.as_fd(), flags)];
         if poll(&mut events, None).is_err() {

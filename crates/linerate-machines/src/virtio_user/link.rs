@@ -12,19 +12,19 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use crate::vhost::message::{Connection, Header, Message, Request, flag};
 
-/// The time of waiting for a reply after which a message says so.
+/// The waiting time for a reply after which a warning is logged.
 const NOTICED: Duration = Duration::from_secs(1);
 
-/// The remedy for a failure whose cause is not known.
+/// The remedy for a failure of unknown cause.
 const USUAL_REMEDY: &str =
     "a socket at which a vhost-user back end for a network card listens, and no other front end is connected";
 
-/// The back end answers.
+/// The back end is responsive.
 const ALIVE: u8 = 0;
-/// It does not answer in time, or violates the protocol: the connection is ended from this side, but the back end may
-/// still use the memory.
+/// The back end did not answer in time, or violated the protocol. This side has ended the connection, but the back end
+/// may still use the memory.
 const SILENT: u8 = 1;
-/// It has closed the connection, as the end of its process does: it uses the memory no more.
+/// The back end has closed the connection, or its process has ended. It no longer uses the memory.
 const GONE: u8 = 2;
 
 /// A connection to a back end.
@@ -32,19 +32,19 @@ pub struct Link {
     line: Mutex<Line>,
     patience: Duration,
     state: AtomicU8,
-    /// The first failure, for messages, and what mends it.
+    /// The first failure, for messages, and its remedy.
     failure: OnceLock<(String, &'static str)>,
 }
 
 struct Line {
     connection: Connection,
-    /// The rest of the patience; it grows again while no reply is waited for.
+    /// The time left for replies; it grows again while no request is pending.
     left: Duration,
     since: Instant,
 }
 
 impl Link {
-    /// Takes over a connection, with a time limit of replies.
+    /// Wraps a connection, with a time limit for replies.
     ///
     /// # Errors
     /// Errors of setsockopt(2).
@@ -74,17 +74,17 @@ impl Link {
         self.failure.get().map(|(why, _)| &**why)
     }
 
-    /// Returns what mends it.
+    /// Returns the remedy for the failure.
     pub fn remedy(&self) -> &'static str {
         self.failure.get().map_or(USUAL_REMEDY, |(_, mend)| mend)
     }
 
-    /// Notes a failure, unless there was one before.
+    /// Records a failure, unless there was one before.
     pub fn fail(&self, why: String) {
         self.fail_with(why, USUAL_REMEDY);
     }
 
-    /// The same, with what mends it.
+    /// Like [`fail`](Link::fail), with a remedy.
     pub fn fail_with(&self, why: String, mend: &'static str) {
         let _ = self.failure.set((why, mend));
     }
@@ -94,8 +94,8 @@ impl Link {
         self.exchange(request, payload, &[], flag::VERSION, true)
     }
 
-    /// Sends a request without a reply of its own. `acknowledged`: the back end replies whether it succeeded. Returns
-    /// false if the back end refuses it; `None` if it fails.
+    /// Sends a request that has no specific reply. With `acknowledged`, the back end confirms success. Returns false if
+    /// the back end refuses it; `None` if it fails.
     pub fn tell(
         &self,
         request: Request,
@@ -149,11 +149,11 @@ impl Link {
             None => why,
         });
         self.state.store(state, Relaxed);
-        // Not the other direction: it shows when the back end has closed the connection, too.
+        // Only this direction: the other one shows when the back end has closed the connection, too.
         let _ = shutdown(connection.socket(), Shutdown::Write);
     }
 
-    /// Looks at a socket that has something to read: back ends send nothing unasked. Call it when poll(2) says so.
+    /// Reads the state of a socket that poll(2) reports as readable; back ends send no unrequested messages.
     pub fn look(&self) {
         let line = self.lock();
         match recv(line.connection.socket(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -173,7 +173,7 @@ impl Link {
         self.lock().connection.socket().try_clone()
     }
 
-    /// Notes that the peer has hung up.
+    /// Records that the peer has hung up.
     pub fn hung_up(&self) {
         self.state.store(GONE, Relaxed);
     }
@@ -185,7 +185,7 @@ fn reply(connection: &mut Connection, request: Request, patience: Duration) -> i
     let mut is_noticed = patience <= NOTICED;
     let message = loop {
         let left = if is_noticed { patience.saturating_sub(begin.elapsed()) } else { NOTICED };
-        // No time at all would mean for ever.
+        // A timeout of 0 would mean no limit.
         connection.socket().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match connection.receive() {
             Ok(Some(message)) => break message,
@@ -200,7 +200,7 @@ fn reply(connection: &mut Connection, request: Request, patience: Duration) -> i
             }
             Err(error) => return Err(error),
         }
-        // Each part of a message in time is not enough.
+        // The limit is for the complete message, not for each part.
         if begin.elapsed() >= patience {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -213,8 +213,8 @@ fn reply(connection: &mut Connection, request: Request, patience: Duration) -> i
     Ok(payload)
 }
 
-/// Shuts the socket down. A child that another thread has just forked holds the socket, too, until it calls exec; the
-/// back end sees the end at once all the same.
+/// Shuts the socket down. A process just forked by another thread also holds the socket until it calls exec; with the
+/// shutdown, the back end sees the end immediately.
 impl Drop for Link {
     fn drop(&mut self) {
         let _ = shutdown(self.lock().connection.socket().as_fd(), Shutdown::Both);

@@ -1,12 +1,12 @@
-//! virtio-user: a port at a vhost-user back end, as a virtual machine's card is: OVS-DPDK, DPDK's vhost, passt, Snabb, or
-//! [`vhost:`](crate::vhost) of another process.
+//! virtio-user: a port at a vhost-user back end, used like a virtual machine's card. The back end is OVS-DPDK, DPDK's
+//! vhost, passt, Snabb, or [`vhost:`](crate::vhost) of another process.
 //!
-//! This side, the front end, shares its packet memory with the back end, and drives the device behind the socket with the
-//! driver of [`nic::virtio`](linerate_cards::nic::virtio). Back ends come and go: each is a new device, and the port's queues move
-//! on to it.
+//! This side, the front end, shares its packet memory with the back end, and drives the device behind the socket with
+//! the driver of [`nic::virtio`](linerate_cards::nic::virtio). Back ends may disconnect and return: each is a new device, which
+//! the port's queues switch to.
 //!
-//! - `queue`: receive and send, on the device that is there now
-//! - `back_end`: the device: the driver's third transport
+//! - `queue`: receive and send, on the current device
+//! - `back_end`: the device, as the driver's third transport
 //! - `link`: requests and replies
 //! - `control`: the thread that attaches to back ends
 //! - here: the port, [`VirtioUser`]
@@ -30,20 +30,21 @@ use linerate_core::port::{
 use linerate_core::unix_socket::ControlThread;
 use queue::{UserRx, UserTx};
 
-/// A port at a back end.
+/// A port connected to a back end.
 pub struct VirtioUser {
     shared: Arc<Shared>,
     _control: ControlThread,
 }
 
-/// The form of a port's queues. Each is used if the back end has it.
+/// The requested forms of a port's queues. Each is used if the back end supports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Forms {
     /// Packed virtqueues (VIRTIO 1.2, 2.8).
     pub packed: bool,
-    /// The back end uses buffers in order, and may report several by the last one (`IN_ORDER`, 2.7.9 and 2.8.9).
+    /// The back end uses buffers in order, and may report several at once by the last one (`IN_ORDER`, 2.7.9 and
+    /// 2.8.9).
     pub in_order: bool,
-    /// Received packets may be in several buffers (`MRG_RXBUF`, 5.1.6.4). Without, each packet must fit one.
+    /// Received packets may span several buffers (`MRG_RXBUF`, 5.1.6.4). Otherwise, each packet must fit one.
     pub mergeable: bool,
 }
 
@@ -55,12 +56,13 @@ impl Default for Forms {
 }
 
 impl VirtioUser {
-    /// Connects to the back end that listens at the socket `path`, and again whenever it is gone; as a server, listens there
-    /// for back ends.
+    /// Connects to the back end that listens at the socket `path`, and reconnects when it is gone. As a server, listens
+    /// there for back ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if it or the path cannot be used,
-    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and errors of the driver.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if it or the path cannot be
+    /// used; [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path;
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and errors of the driver.
     pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<SoftwarePort<VirtioUser>> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);
@@ -137,7 +139,7 @@ impl SoftwareDevice for VirtioUser {
         Ok(Box::new(UserTx::start(&self.shared, queue, counters)?))
     }
 
-    /// The link is up while there is a back end, which has no message for its own.
+    /// The link is up while there is a back end; vhost-user has no message for link state.
     fn link(&self) -> Result<Link> {
         Ok(self.shared.device.lock().as_ref().map_or(Link::Down, |_| Link::Up { mbits: 0 }))
     }

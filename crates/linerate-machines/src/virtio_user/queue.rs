@@ -1,7 +1,7 @@
-//! Receive and send: the driver's queues, on the device that is there now.
+//! Receive and send: the driver's queues, on the current device.
 //!
-//! Between batches a queue looks whether the back end has changed. If so, it stops its part of the old device, which gives
-//! all buffers back, and starts one of the new device. Packets that the old one had written are received before.
+//! Between batches, a queue checks whether the back end has changed. If so, it stops its queue of the old device, which
+//! returns all buffers, and starts one of the new device. Packets that the old device had written are received first.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use linerate_core::port::{QueueCounters, Receive, Transmit, span_of};
 
 use super::control::Shared;
 
-/// A queue of the device that is there.
+/// A queue of the current device.
 struct Attached<Q: ?Sized> {
     shared: Arc<Shared>,
-    /// The device of `queue`.
+    /// The version of the device that `queue` belongs to.
     seen: Seen,
     queue: Option<Box<Q>>,
     number: u16,
@@ -46,7 +46,7 @@ impl<Q: ?Sized> Attached<Q> {
         self.shared.device.is_changed(self.seen)
     }
 
-    /// Returns the queue of the device that is there, and whether it is another than before.
+    /// Returns the queue of the current device, and whether the device is new.
     #[inline(always)]
     fn now(&mut self) -> (Option<&mut Q>, bool) {
         let is_new = self.is_old() && self.change();
@@ -66,13 +66,13 @@ impl<Q: ?Sized> Attached<Q> {
         outcome.is_ok()
     }
 
-    /// Gives up the queue of the old device, and starts one of the new.
+    /// Drops the old device's queue, and starts the new device's.
     fn adopt(&mut self) -> Result<()> {
         self.queue = None;
         let mut seen = self.seen;
         let device = self.shared.device.take(&mut seen, |device| device.clone());
         self.queue = device.map(|device| (self.start)(&device, self.number, self.counters.clone())).transpose()?;
-        // A queue that does not start tries again.
+        // If the queue did not start, the next poll tries again.
         (self.seen, self.has_failed) = (seen, false);
         Ok(())
     }
@@ -82,7 +82,7 @@ impl<Q: ?Sized> Attached<Q> {
 pub struct UserRx {
     attached: Attached<dyn Receive>,
     is_armed: bool,
-    /// Slots that were received from a back end that has ended.
+    /// The number of slots received after the back end's end.
     rest: usize,
 }
 
@@ -94,8 +94,8 @@ impl UserRx {
         Ok(UserRx { attached, is_armed: false, rest: 0 })
     }
 
-    /// Receives what a back end had written before its end: a ring at most, so that one that goes on does not keep the next one
-    /// out. `None` if there is nothing more.
+    /// Receives packets that a back end had written before its end. At most one ring of them, so that a back end that
+    /// keeps writing does not block the next one. Returns `None` if there are no more.
     #[cold]
     fn recv_rest(&mut self, batch: &mut Batch) -> Option<usize> {
         let ring = self.attached.shared.ring();
@@ -129,7 +129,7 @@ impl Receive for UserRx {
         self.attached.queue.as_ref().map_or(0, |queue| queue.buffers())
     }
 
-    /// The interrupt is raised by changes of the back end, too.
+    /// Changes of the back end raise the interrupt, too.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         self.is_armed = true;
         if let Some(queue) = &mut self.attached.queue {

@@ -1,4 +1,4 @@
-//! Ports at back ends: `vhost:` of this process, and one that does what it should not.
+//! Ports at back ends: `vhost:` of this process, and a back end that violates the protocol.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,7 +48,7 @@ fn refused(pool: &Arc<Pool>, name: &str) -> Error {
     open(pool, name).map(drop).unwrap_err()
 }
 
-/// Sends `count` packets of `size` bytes with their checksum, and checks that all arrive once, in order and intact.
+/// Sends `count` packets of `size` bytes with checksums, and checks that all arrive once, in order and intact.
 #[track_caller]
 fn cross(pool: &Arc<Pool>, tx: &mut TxQueue, rx: &mut RxQueue, size: usize, count: u64) {
     let (mut generator, mut checker) = (Generator::new(size, 8), Checker::default());
@@ -123,7 +123,7 @@ fn every_packet_crosses_in_both_directions() {
             cross_long(&ours, &mut front_tx, &mut back_rx);
             cross_long(&theirs, &mut back_tx, &mut front_rx);
         }
-        // Sent packets are counted when their buffers come back.
+        // Sent packets are counted when their buffers return.
         until(|| {
             front_tx.send(&mut Batch::new());
             front.statistics().unwrap().tx_packets == back.statistics().unwrap().rx_packets
@@ -136,7 +136,7 @@ fn every_packet_crosses_in_both_directions() {
     }
 }
 
-/// A back end whose frames are longer than those of the front end: they are counted as that, and not as damage.
+/// The back end sends longer frames than the front end accepts: they are counted as oversize, not as malformed.
 #[test]
 fn frames_that_are_too_long_for_the_receiver_are_counted_as_that() {
     for packed in ["off", "on"] {
@@ -174,13 +174,13 @@ fn each_of_several_queues_has_its_packets() {
         let (mut back_rx, mut back_tx) = (back.rx(queue).unwrap(), back.tx(queue).unwrap());
         cross(&ours, &mut front_tx, &mut back_rx, 64 + usize::from(queue) * 100, 1000);
         cross(&theirs, &mut back_tx, &mut front_rx, 64 + usize::from(queue) * 100, 1000);
-        // As other VirtIO devices, it has all queues until the last one ends.
+        // As with other virtio devices, queues remain in use until the last one ends.
         std::mem::forget((front_rx, front_tx));
     }
     assert_eq!(front.queue_statistics().rx_slots, [1000; 3]);
 }
 
-/// A back end ends and comes back, as often as it likes: no buffer is lost, and packets pass again.
+/// A back end disconnects and returns several times: no buffer is lost, and packets pass again.
 #[test]
 fn a_back_end_comes_and_goes() {
     for (front_options, back_options) in [("", ""), ("?server=on", "?client=on")] {
@@ -197,7 +197,7 @@ fn a_back_end_comes_and_goes() {
             let (mut back_rx, mut back_tx) = (back.rx(0).unwrap(), back.tx(0).unwrap());
             cross(&ours, &mut front_tx, &mut back_rx, 64, 500);
             cross(&theirs, &mut back_tx, &mut front_rx, 64, 500);
-            // Some that are not taken any more.
+            // Some packets that the back end does not take.
             batch.alloc(&ours, 32, 60);
             front_tx.send(&mut batch);
             drop((back_rx, back_tx, back));
@@ -218,7 +218,7 @@ fn a_back_end_comes_and_goes() {
     }
 }
 
-/// A back end ends with packets of its own in the ring: all of them arrive, and the next back end follows.
+/// A back end disconnects with sent packets in the ring: all of them arrive, and the next back end follows.
 #[test]
 fn what_a_back_end_has_sent_before_its_end_arrives() {
     for packed in ["", "&packed=on"] {
@@ -232,7 +232,7 @@ fn what_a_back_end_has_sent_before_its_end_arrives() {
             let mut sender = open(&theirs, &format!("vhost:{}?client=on{packed}", path.display())).unwrap();
             let mut tx = sender.tx(0).unwrap();
             until_link(&front, true);
-            // The queue moves on to the device, and offers its buffers.
+            // The queue switches to the new device, and offers its buffers.
             let mut batch = Batch::with_capacity(100);
             batch.alloc(&theirs, 100, 60);
             until(|| rx.recv(&mut back) == 0 && tx.send(&mut batch) > 0);
@@ -251,7 +251,7 @@ fn what_a_back_end_has_sent_before_its_end_arrives() {
     }
 }
 
-/// The front end ends and comes back at the same back end.
+/// The front end disconnects and returns to the same back end.
 #[test]
 fn a_front_end_comes_and_goes() {
     let (_folder, path) = socket();
@@ -260,7 +260,7 @@ fn a_front_end_comes_and_goes() {
     let (mut back_rx, mut back_tx) = (back.rx(0).unwrap(), back.tx(0).unwrap());
     for _ in 0..3 {
         let mut front = open(&ours, &format!("virtio-user:{}?ring=128", path.display())).unwrap();
-        // Queues stop and start again while the back end is there.
+        // Queues stop and restart while the back end is connected.
         for _ in 0..2 {
             let (mut rx, mut tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
             cross(&ours, &mut tx, &mut back_rx, 64, 500);
@@ -288,7 +288,7 @@ fn a_receiver_sleeps_until_packets_or_back_ends_come() {
     assert!(!is_woken(&mut rx, 0));
     let mut back = open(&theirs, &format!("vhost:{}?client=on", path.display())).unwrap();
     assert!(is_woken(&mut rx, 10), "a back end wakes it");
-    // It stays armed. The back end wakes it when it gets the event, and again when the link is up.
+    // It stays armed. The back end wakes it when it receives the event, and again when the link is up.
     until(|| rx.recv(&mut batch) == 0 && rx.buffers() > 0);
     until(|| {
         rx.disarm();
@@ -326,27 +326,27 @@ fn a_path_without_a_back_end_is_an_error_that_says_what_to_do() {
     assert!(open(&pool(), &format!("{name}?ring=100")).is_err());
 }
 
-/// A change of a test's back end to its answers, by the request's number.
+/// Modifies the answers of a test's back end, by the request's number.
 type Change = Box<dyn FnMut(usize, &Header, &mut Answer) + Send>;
 
-/// A back end's answer to one request, as it would be right.
+/// A back end's answer to one request, initially correct.
 struct Answer {
     request: u32,
     flags: u32,
     payload: Option<Vec<u8>>,
-    /// Send descriptors along.
+    /// The number of descriptors to send.
     descriptors: usize,
     /// Close the connection instead.
     close: bool,
 }
 
-/// A back end on a thread of its own, which serves one connection.
+/// A back end on a separate thread that serves one connection.
 struct BackEnd {
     path: PathBuf,
     /// The front end's memory: the region, then its rings.
     memory: mpsc::Receiver<Vec<OwnedFd>>,
     thread: JoinHandle<Vec<Request>>,
-    /// The features that the front end has accepted last.
+    /// The features that the front end has last accepted.
     accepted: Arc<AtomicU64>,
     _folder: Option<TempDir>,
 }
@@ -425,7 +425,7 @@ fn good() -> Change {
     Box::new(|_, _, _| {})
 }
 
-/// Back ends of few features, and of more than are used.
+/// Back ends with few features, and with more than are used.
 #[test]
 fn a_back_end_is_asked_for_what_it_has() {
     use Request::*;
@@ -453,7 +453,7 @@ fn a_back_end_is_asked_for_what_it_has() {
         let requests = back.thread.join().unwrap();
         let count = |request| requests.iter().filter(|&&it| it == request).count();
         let rings = if options.contains("queues") { 4 } else { 2 };
-        // At the port's start, and when all its queues have stopped.
+        // When the port starts, and when all its queues have stopped.
         for request in ring {
             assert_eq!(count(request), 2 * rings, "{request:?}");
         }
@@ -467,7 +467,7 @@ fn a_back_end_is_asked_for_what_it_has() {
     }
 }
 
-/// Features that a port's options ask for are negotiated if the back end has them, and no others.
+/// The features that a port's options request are negotiated if the back end has them, and no others.
 #[test]
 fn what_the_options_say_is_negotiated() {
     let always = feature::VERSION_1 | feature::ANY_LAYOUT | feature::ORDER_PLATFORM | PROTOCOL_FEATURES | feature::MTU;
@@ -498,7 +498,7 @@ fn what_the_options_say_is_negotiated() {
     }
 }
 
-/// Back ends that end while they are asked, at each request, do not keep the next one out, which may have other features.
+/// Back ends that disconnect at any request do not block the next one, which may have other features.
 #[test]
 fn a_back_end_that_fails_is_followed_by_the_next() {
     let (_folder, path) = socket();
@@ -520,7 +520,7 @@ fn a_back_end_that_fails_is_followed_by_the_next() {
         let change = move |n: usize, _: &Header, answer: &mut Answer| answer.close = n >= at;
         let failing = BackEnd::start_at(&path, FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
         assert_eq!(failing.thread.join().unwrap().len(), at + 1);
-        // Whatever it was given.
+        // Independent of what it received before.
         assert_eq!((rx.recv(&mut batch), tx.send(&mut batch)), (0, 0));
         std::fs::remove_file(&path).unwrap();
         back = vhost(if at % 2 == 0 { "?packed=on" } else { "" });
@@ -530,7 +530,7 @@ fn a_back_end_that_fails_is_followed_by_the_next() {
     assert_eq!(ours.available(), BUFFERS);
 }
 
-/// Each is an error, whatever the request: no panic, no buffer lost, no thread left.
+/// Each case is an error, whatever the request: no panic, no lost buffer, no remaining thread.
 #[test]
 fn a_back_end_that_breaks_the_protocol_is_an_error() {
     let all = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, good());
@@ -563,7 +563,7 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
             let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
             let ours = pool();
             let outcome = open(&ours, &back.name(""));
-            // Without a reply, there is nothing to lie about; and any number is as good as another.
+            // A request without a reply cannot be answered wrongly, and any number is valid.
             let is_number = [Request::GET_FEATURES, Request::GET_PROTOCOL_FEATURES, Request::GET_QUEUE_NUM];
             let is_harmless = what != "it closes the connection" && request == Request::SET_PROTOCOL_FEATURES
                 || what == "a refusal" && (is_number.contains(&request) || request == Request::GET_STATUS);
@@ -602,7 +602,7 @@ fn impossible_counts_and_features_are_refused() {
     open(&pool(), &back.name("?queues=2")).unwrap();
 }
 
-/// Its port looks for another one.
+/// The port tries to find another back end.
 #[test]
 fn a_back_end_that_speaks_unasked_is_ended() {
     let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, {
@@ -629,7 +629,7 @@ fn a_back_end_that_speaks_unasked_is_ended() {
     until_link(&back, false);
 }
 
-/// Passes a session on to the back end at `path`.real, then says something by itself, and waits for the end.
+/// Relays a session to the back end at `path`.real, then sends an unrequested message, and waits for the end.
 fn relay_then_speak(listener: &UnixListener, path: &Path) {
     let front = accepted(listener);
     let real = PathBuf::from(format!("{}.real", path.display()));
@@ -673,14 +673,14 @@ fn a_back_end_that_does_not_answer_is_given_up() {
     assert!(!link.is_alive() && !link.is_gone() && link.failure().unwrap().contains("does not answer"));
     assert_eq!(link.tell(Request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
     drop(theirs);
-    // Whatever it sends before its end is not read.
+    // Data that it sends before its end is not read.
     until(|| {
         link.look();
         link.is_gone()
     });
 }
 
-/// A back end that answers each request just in time has no more time for all of them together.
+/// A back end that answers each request just in time still exceeds the limit for all of them together.
 #[test]
 fn a_back_end_that_is_always_slow_is_given_up() {
     let (theirs, ours) = UnixStream::pair().unwrap();
@@ -700,8 +700,8 @@ fn a_back_end_that_is_always_slow_is_given_up() {
     back.join().unwrap();
 }
 
-/// A back end that reports several received packets by the last one (2.7.9, 2.8.9), for some rounds; then it claims more than
-/// there can be.
+/// For several rounds, the back end reports several received packets by the last one (2.7.9, 2.8.9). Then it reports
+/// more than possible.
 #[test]
 fn packets_reported_by_the_last_one_are_all_received() {
     const RING: usize = 64;
@@ -717,9 +717,9 @@ fn packets_reported_by_the_last_one_are_all_received() {
         let (mut rx, tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         rx.recv(&mut Batch::new()); // its buffers are in the ring
         let rings = Mapping::of_peer(back.memory.recv_timeout(MOST).unwrap().pop().unwrap()).unwrap();
-        // SAFETY: the front end uses the memory by atomics and copies only.
+        // SAFETY: the front end uses the memory only by atomics and copies.
         let words = unsafe { rings.words(0, rings.len() / 8) };
-        // The first ring is the receive ring, whose first word is an address.
+        // The first ring is the receive ring; its first word is an address.
         let ring = words.iter().position(|word| word.load(Relaxed) != 0).unwrap() * 8;
         let used = ring + 4096;
         let report = |first: usize, last: usize, written: u32| {
@@ -735,12 +735,12 @@ fn packets_reported_by_the_last_one_are_all_received() {
             }
         };
         let (mut batch, mut next) = (Batch::new(), 0);
-        // The MTU lets a packet fill a buffer.
+        // The MTU allows a packet to fill a buffer.
         for count in [1, 5, 2, 40, 1, 1, 64, 33, 8, 7, 64, 1, 63].into_iter().cycle().take(60) {
             report(next, next + count - 1, (HEADER + 100) as u32);
             next += count;
             let mut lens = Vec::new();
-            // No call receives more than a batch.
+            // A call receives at most one batch.
             until(|| {
                 rx.recv(&mut batch);
                 lens.extend(batch.packets().map(|packet| packet.len()));
@@ -767,12 +767,12 @@ fn packets_reported_by_the_last_one_are_all_received() {
     }
 }
 
-/// A back end that fills all memory that it has with anything, of which the rings are a part.
+/// Fills all memory that a back end has, including the rings, with arbitrary words.
 fn scribble(files: Vec<OwnedFd>, words: &[u64], region_too: bool) {
     for (n, file) in files.into_iter().enumerate() {
         let mapping = Mapping::of_peer(file).unwrap();
         let len = if n == 0 { if region_too { 64 * 256 } else { 0 } } else { mapping.len() / 8 };
-        // SAFETY: this test's front end uses the memory by atomics and copies only meanwhile.
+        // SAFETY: meanwhile, this test's front end uses the memory only by atomics and copies.
         let memory = unsafe { mapping.words(0, len) };
         memory.iter().zip(words.iter().cycle()).for_each(|(word, value)| word.store(*value, Relaxed));
     }
@@ -781,7 +781,7 @@ fn scribble(files: Vec<OwnedFd>, words: &[u64], region_too: bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any contents of both rings: each call ends, and no buffer is lost.
+    /// For any contents of both rings, each call ends, and no buffer is lost.
     #[test]
     fn any_ring_is_survived(
         words in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The text of a template, as layers with their arguments.
+//! Parses the text of a template into layers with their arguments.
 
 use super::protocol::{Field, Protocol};
 use super::values::{Notation, Values, hex, whole};
@@ -7,15 +7,15 @@ use super::values::{Notation, Values, hex, whole};
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub protocol: Protocol,
-    /// The fields that are given, each once.
+    /// The fields given in the text, each at most once.
     pub given: Vec<(&'static Field, Values)>,
-    /// The bytes of options, of `hex` or `text`.
+    /// The bytes of options, `hex` or `text`.
     pub bytes: Vec<u8>,
-    /// The length of a payload that has one.
+    /// The length of a payload, if given.
     pub len: Option<usize>,
-    /// The bytes of a payload, if they do not count up.
+    /// The bytes of a payload, unless they increment.
     pub fill: Option<Fill>,
-    /// A checksum that GRE has only if it is asked for (RFC 2784).
+    /// GRE has a checksum only if requested (RFC 2784).
     pub has_checksum: bool,
 }
 
@@ -23,14 +23,14 @@ pub(super) struct Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     Byte(u8),
-    /// Random ones, the same in every frame.
+    /// Random bytes, the same in every frame.
     Random,
 }
 
-/// The longest payload: what an IPv4 packet can have.
+/// The longest payload: the maximum of an IPv4 packet.
 const LONGEST: u64 = 65_535;
 
-/// Reads the layers of a template.
+/// Parses the layers of a template.
 pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     let parts = split(text, '/')?;
     let mut layers = parts.iter().map(|part| layer(part.trim())).collect::<Result<Vec<_>, _>>()?;
@@ -56,7 +56,7 @@ pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
 }
 
 impl Layer {
-    /// Makes a payload that has a length, and other layers behind it, bytes like those of `hex`.
+    /// Converts a payload with a length, which precedes other layers, to bytes like those of `hex`.
     fn become_bytes(&mut self) {
         let Some(len) = self.len else { return };
         match self.fill {
@@ -73,7 +73,7 @@ impl Layer {
     }
 }
 
-/// Describes layers that do not go together.
+/// Returns the error for layers that do not fit together.
 fn misfit(layer: Protocol, next: Option<Protocol>) -> String {
     let (name, next) = (layer.name(), next.map_or("nothing", Protocol::name));
     match layer.next_field() {
@@ -113,7 +113,7 @@ fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Reads `NAME` or `NAME(ARGUMENT,…)`.
+/// Parses `NAME` or `NAME(ARGUMENT,…)`.
 fn layer(text: &str) -> Result<Layer, String> {
     let (name, inner) = match text.split_once('(') {
         Some((name, rest)) => {
@@ -146,7 +146,7 @@ fn layer(text: &str) -> Result<Layer, String> {
     Ok(layer)
 }
 
-/// Reads an argument into its layer.
+/// Parses an argument into its layer.
 fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
     let (name, value) = match argument.split_once('=') {
         Some((name, value)) => (name.trim(), Some(value.trim())),
@@ -185,7 +185,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
     }
     let values = match value {
         Some(value) => Values::parse(value, field.notation, field.bits).map_err(|why| format!("{name}: {why}"))?,
-        // A flag is set by its name.
+        // A flag is set by its name alone.
         None if field.bits == 1 => Values::Constant(1),
         None => return Err(format!("{name} has no value; write {name}={}", example(field.notation))),
     };
@@ -193,7 +193,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a value as it is written.
+/// Returns an example of a value.
 fn example(notation: Notation) -> &'static str {
     match notation {
         Notation::Number => "1, or a range 1-9",
@@ -204,7 +204,7 @@ fn example(notation: Notation) -> &'static str {
     }
 }
 
-/// Reads an argument of a payload: its length, or its bytes.
+/// Parses an argument of a payload: its length, or its bytes.
 fn read_payload(layer: &mut Layer, name: &str, value: Option<&str>) -> Result<(), String> {
     match (name, value) {
         ("random", None) if layer.protocol == Protocol::Payload => layer.fill = Some(Fill::Random),

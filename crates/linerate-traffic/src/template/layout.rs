@@ -1,4 +1,4 @@
-//! From layers to bytes: what of a template's frames is constant, which bytes change, and which sums follow from them.
+//! From layers to bytes: the constant part of a template's frames, the bytes that change, and the dependent checksums.
 
 use linerate_core::port::Random;
 
@@ -11,14 +11,14 @@ use crate::checksum::{complement, folded, sum_of};
 /// Bytes that change from frame to frame: one or several fields.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
-    /// The offset in the frame, and the count of bytes, at most 8.
+    /// The offset in the frame, and the number of bytes, at most 8.
     pub at: usize,
     pub width: usize,
     /// The bits around the fields.
     pub base: u64,
-    /// The fields' sources, and their distance from the last bit.
+    /// The fields' sources, and their shift from the last bit.
     pub parts: Vec<(Source, u32)>,
-    /// The sums of the values' 16-bit words, in the frames of a block.
+    /// The sums of the values' 16-bit words, for the frames of a block.
     pub words: [u32; BLOCK],
 }
 
@@ -26,17 +26,17 @@ pub(super) struct Cell {
 #[derive(Clone, Debug)]
 pub(super) struct Sum {
     pub at: usize,
-    /// The cells and the other sums that it covers, by their numbers; each with 8 if its last byte is the upper one of a
-    /// word, otherwise with 0.
+    /// The indexes of the covered cells and of other covered sums. The shift is 8 if the last byte is the upper one of
+    /// a word, otherwise 0.
     pub cells: Vec<(usize, u32)>,
     pub sums: Vec<(usize, u32)>,
-    /// 0 stands for none, and 0xFFFF is sent instead (RFC 768).
+    /// 0 would mean no checksum, so 0xFFFF is sent instead (RFC 768).
     pub is_never_zero: bool,
     /// The checksums of the frames of a block.
     pub values: [u32; BLOCK],
 }
 
-/// The constant bytes of the frames of one size, and the constant part of each of the [`Sum`]s.
+/// The constant bytes of the frames of one size, and the constant part of each [`Sum`].
 #[derive(Clone, Debug)]
 pub(super) struct Variant {
     pub bytes: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) struct Layout<'a> {
     headers: Vec<u8>,
     pub cells: Vec<Cell>,
     pub sums: Vec<Sum>,
-    /// All checksums, from the inner to the outer ones.
+    /// All checksums, from the innermost to the outermost.
     covers: Vec<Cover>,
     seed: u64,
 }
@@ -60,22 +60,22 @@ pub(super) struct Layout<'a> {
 struct Cover {
     layer: usize,
     at: usize,
-    /// The layer of the addresses that it covers, too.
+    /// The layer whose addresses it covers, too.
     addresses: Option<usize>,
-    /// Its number among the sums that change.
+    /// Its index among the sums that change.
     sum: Option<usize>,
 }
 
-/// The fewest bytes of a frame without CRC (IEEE 802.3).
+/// The minimum length of a frame without CRC (IEEE 802.3).
 pub(super) const SHORTEST: usize = 60;
-/// The offset and the least length of a stamp.
+/// The offset and the minimum length of a stamp.
 pub(super) const STAMP: (usize, usize) = (crate::stamp::STAMP, SHORTEST - crate::stamp::STAMP);
 
 impl<'a> Layout<'a> {
-    /// Lays out the frames of a share.
+    /// Computes the layout of a share's frames.
     ///
     /// # Errors
-    /// Why these layers have no valid frame.
+    /// Why these layers cannot form a valid frame.
     pub fn new(layers: &'a [Layer], share: Share, seed: u64) -> Result<Layout<'a>, String> {
         let (mut starts, mut headers, mut cells) = (Vec::new(), Vec::new(), Vec::new());
         for (n, layer) in layers.iter().enumerate() {
@@ -88,7 +88,7 @@ impl<'a> Layout<'a> {
                 set_bits(header, bit_of(layer, field), field.bits.into(), constant_of(values));
             }
             let changing = layer.given.iter().flat_map(|(field, values)| {
-                // Each field has random values of its own.
+                // Each field has separate random values.
                 let [high, low] = Source::new(values, share, seed, (start * 8 + field.bit) as u64);
                 place(bit_of(layer, field), field.bits.into(), high, low)
             });
@@ -119,7 +119,7 @@ impl<'a> Layout<'a> {
             let is_stamped = self.layers.get(n + 1).is_some_and(|next| next.protocol == Protocol::Stamp);
             let has_none = match layer.protocol {
                 Protocol::Gre => !layer.has_checksum,
-                // The stamp has a check of its own, which covers the checksum.
+                // The stamp has its own check, which covers the checksum.
                 Protocol::Udp => is_stamped,
                 Protocol::Ip | Protocol::Tcp | Protocol::Icmp | Protocol::Icmp6 => false,
                 _ => true,
@@ -166,21 +166,21 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Returns where the bytes end that a layer's checksum covers, in a packet that ends at `end`.
+    /// Returns the end of the bytes that a layer's checksum covers, in a packet that ends at `end`.
     fn end_of(&self, layer: usize, end: usize) -> usize {
         if self.layers[layer].protocol == Protocol::Ip { self.starts[layer + 1] } else { end }
     }
 
-    /// Returns where the addresses of an IP header stand.
+    /// Returns the range of an IP header's addresses.
     fn addresses_of(&self, layer: usize) -> (usize, usize) {
         let start = self.starts[layer];
         if self.layers[layer].protocol == Protocol::Ip { (start + 12, start + 20) } else { (start + 8, start + 40) }
     }
 
-    /// Builds the constant bytes of frames of `len` bytes, of which `payload` follow the headers.
+    /// Builds the constant bytes of frames of `len` bytes, with `payload` bytes after the headers.
     ///
     /// # Errors
-    /// A packet that is too long for its headers.
+    /// The packet is too long for its headers.
     pub fn variant(&self, payload: usize, len: usize) -> Result<Variant, String> {
         let end = self.headers.len() + payload;
         let mut bytes = self.headers.clone();
@@ -227,7 +227,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the bits of a field that do not change, without those that do.
+/// Returns the constant bits of a field.
 fn constant_of(values: &Values) -> u128 {
     match values {
         Values::Constant(value) => *value,
@@ -237,7 +237,7 @@ fn constant_of(values: &Values) -> u128 {
     }
 }
 
-/// Returns a layer's header, without checksums and lengths, and with the number of the next layer.
+/// Returns a layer's header with the number of the next layer, but without checksums and lengths.
 fn header(layer: &Layer, next: Option<Protocol>) -> Vec<u8> {
     let mut bytes = layer.protocol.header().to_vec();
     let number = layer.protocol.number_of(next).unwrap_or(0).to_be_bytes();
@@ -271,7 +271,7 @@ fn header(layer: &Layer, next: Option<Protocol>) -> Vec<u8> {
     bytes
 }
 
-/// Returns which of GRE's words are there: checksum, key, sequence number (RFC 2890).
+/// Returns which of GRE's optional words are present: checksum, key, sequence number (RFC 2890).
 fn gre_words(layer: &Layer) -> [bool; 3] {
     [layer.has_checksum || layer.has("checksum"), layer.has("key"), layer.has("seq")]
 }
@@ -328,14 +328,14 @@ fn merge(mut cells: Vec<Cell>) -> Vec<Cell> {
 }
 
 impl Cell {
-    /// Adds bytes behind the fields.
+    /// Extends the cell by bytes after the fields.
     fn extend_to(&mut self, end: usize) {
         let bytes = end - self.at - self.width;
         self.parts.iter_mut().for_each(|(_, shift)| *shift += 8 * bytes as u32);
         self.width += bytes;
     }
 
-    /// Takes the bits around the fields out of the header, which is at `start` in the frame.
+    /// Moves the bits around the fields from the header, which is at `start` in the frame, into the cell.
     fn taken_from(self, header: &mut [u8], start: usize) -> Cell {
         let bytes = &mut header[self.at..self.at + self.width];
         let base = bytes.iter().fold(0, |base, byte| base << 8 | u64::from(*byte));

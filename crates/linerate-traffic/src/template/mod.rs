@@ -1,9 +1,11 @@
 //! Frames from a text: `eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)`.
 //!
-//! - `grammar`: the text, as layers; `protocol`: their headers and fields; `values`: how a field's values are written
-//! - `layout`: from layers to bytes: the constant ones, those that change, and the sums that follow from them
-//! - `source`: the state of a field that changes
-//! - here: the public types, and the frames' way: a block of headers is changed and summed, each frame is a copy
+//! - `grammar`: parses the text into layers; `protocol`: their headers and fields; `values`: the notation of a field's
+//!   values
+//! - `layout`: from layers to bytes: constant bytes, changing bytes, and the checksums that depend on them
+//! - `source`: the state of a changing field
+//! - here: the public types, and the generation of frames: a block of headers is updated and summed, each frame is a
+//!   copy
 
 mod grammar;
 mod layout;
@@ -23,7 +25,7 @@ use super::checksum::complement;
 use super::sizes::Sizes;
 use super::stamp;
 
-/// A template for frames, as a text: layers from the outer to the inner one, with a `/` between them.
+/// A template for frames, as a text: layers from the outermost to the innermost, separated by `/`.
 ///
 /// ```text
 /// eth/ip(src=10.0.0.1-10.0.0.250,dst=198.18.0.1)/udp(sport=random,dport=53)/payload(64)
@@ -40,25 +42,25 @@ use super::stamp;
 /// | `udp` | `sport`, `dport`, `len`, `checksum` |
 /// | `tcp` | `sport`, `dport`, `seq`, `ack`, `flags`, `window`, `checksum`, `urgent`, `options` |
 /// | `icmp`, `icmp6` | `type`, `code`, `checksum`, `id`, `seq` |
-/// | `gre` | `proto`, `key`, `seq`, `checksum` (which is there if it is named) |
+/// | `gre` | `proto`, `key`, `seq`, `checksum` (present only if named) |
 /// | `vxlan` | `vni` |
-/// | `payload(64)`, `payload` | bytes that count up, as many as given or (as the last layer) as fill the frame; `fill=0`; `random`, the same in all frames |
-/// | `stamp` | a payload with sequence numbers, behind `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
+/// | `payload(64)`, `payload` | incrementing bytes, of this length or to the frame's end; `fill=0`; or `random` |
+/// | `stamp` | a payload with sequence numbers, after `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
 /// | `hex(00 ff)`, `text(hello)` | these bytes; a frame may begin with `hex` |
 ///
 /// Values of fields:
 ///
 /// | text | values |
 /// |---|---|
-/// | `53`, `0x35`, `10.0.0.1`, `2001:2::1`, `02:00:00:00:00:01`, `SA` | one (the last: TCP's flags) |
-/// | `1024-65535`, `10.0.0.1-10.0.0.250`, `10.0.0.0/24` | one after the other, the next in each frame, then from the first again |
+/// | `53`, `0x35`, `10.0.0.1`, `2001:2::1`, `02:00:00:00:00:01`, `SA` | a constant (the last: TCP flags) |
+/// | `1024-65535`, `10.0.0.1-10.0.0.250`, `10.0.0.0/24` | a range: one value per frame, cyclically |
 /// | `0-100+10` | with a step |
-/// | `53\|80\|443` | those of a list, one after the other |
-/// | `10.0.0.0/24*1000` | each 1,000 times before the next: with a field that has 1,000 values, all pairs |
-/// | `random`, `random(1024-65535)` | any of them, all equally likely |
+/// | `53\|80\|443` | a list: one value per frame, cyclically |
+/// | `10.0.0.0/24*1000` | each value 1,000 times before the next: with a field that has 1,000 values, all pairs |
+/// | `random`, `random(1024-65535)` | random values, uniformly distributed |
 ///
-/// Other fields are filled in: addresses reserved for benchmarks, lengths, the numbers of the next layers, and checksums.
-/// All of them may be given, also wrong ones, for example `udp(checksum=0xBAD)`.
+/// Other fields have defaults: addresses reserved for benchmarks, lengths, the numbers of the next layers, and
+/// checksums. All of them can be set, also to wrong values, for example `udp(checksum=0xBAD)`.
 ///
 /// ```
 /// use linerate::traffic::Template;
@@ -89,17 +91,17 @@ impl FromStr for Template {
 fn parse(text: &str) -> std::result::Result<Template, String> {
     let layers = grammar::layers(text)?;
     let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
-    // Of layers that have no frame, too, it is said here.
+    // Reports layers that cannot form a frame.
     template.frames()?;
     Ok(template)
 }
 
 impl Template {
-    /// Makes frames of these sizes, CRC included: the payload fills them. Without sizes a frame is as long as its layers, and
-    /// at least 64 bytes.
+    /// Sets the sizes of the frames, CRC included; the payload fills them. Without sizes, a frame is as long as its
+    /// layers, and at least 64 bytes.
     ///
     /// # Errors
-    /// The last layer has a length of its own, or a size has no room for the headers.
+    /// The last layer has a fixed length, or a size has no room for the headers.
     pub fn with_sizes(self, sizes: Sizes) -> Result<Template, String> {
         let mut template = Template { sizes: Some(sizes), ..self };
         match template.layers.last().map(|layer| (layer.protocol, layer.len)) {
@@ -116,19 +118,19 @@ impl Template {
         Ok(template)
     }
 
-    /// Draws other random values; 1 by default.
+    /// Sets the seed of random values; 1 by default.
     pub fn with_seed(self, seed: u64) -> Template {
         Template { seed, ..self }
     }
 
-    /// Makes every `of`-th frame only, beginning with number `first`, so that `of` queues together send the frames of one:
-    /// each value as often, and random values that differ.
+    /// Generates only every `of`-th frame, beginning with number `first`. So `of` queues together send the frames of
+    /// one: each value as often, and random values that differ.
     pub fn with_share(self, first: u16, of: u16) -> Template {
         Template { share: Share { first: first.into(), of: of.max(1).into() }, ..self }
     }
 
-    /// Gives the sequence numbers of stamps to this flow, and those of a share to the flow that many behind it, so that several
-    /// templates share a checker; 0 by default.
+    /// Sets the flow of the stamps' sequence numbers; a share uses the flow `first` after it. So several templates can
+    /// share a checker. The default is 0.
     pub fn with_flow(self, flow: u16) -> Template {
         Template { flow, ..self }
     }
@@ -138,10 +140,10 @@ impl Template {
         self.layers.last().is_some_and(|layer| layer.protocol == Protocol::Stamp)
     }
 
-    /// Lays out the frames.
+    /// Computes the layout of the frames.
     ///
     /// # Errors
-    /// A size without room for the headers, a packet that is longer than its headers can say.
+    /// A size has no room for the headers, or a packet is too long for its headers.
     pub fn frames(&self) -> Result<Frames, String> {
         let layout = Layout::new(&self.layers, self.share, self.seed)?;
         let headers = layout.headers();
@@ -170,7 +172,7 @@ impl Template {
         };
         let lens = order.iter().map(|variant| variants[*variant as usize].bytes.len());
         let (longest, mean_len) = (lens.clone().max().unwrap_or(0), lens.sum::<usize>() as f64 / order.len() as f64);
-        // Short frames are copied at once; of long ones, and of those of several sizes, headers and payload.
+        // Short frames are copied in one piece; long frames, and those of several sizes, as headers and payload.
         let head = match &variants[..] {
             [only] if only.bytes.len() <= ROW => only.bytes.len(),
             _ => headers.min(ROW),
@@ -205,36 +207,36 @@ impl Template {
     }
 }
 
-/// The bytes of a frame that can change.
+/// The number of bytes of a frame that can change.
 const ROW: usize = 256;
 
-/// The first bytes of a frame, in as few cache lines as possible.
+/// The first bytes of a frame, aligned to cache lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Row([u8; ROW]);
 
-/// The frames of a [`Template`], one after the other.
+/// The frames of a [`Template`], in order.
 ///
-/// The headers of the next frames are prepared, a block of them at once: only bytes that change are written, since the others are
-/// there from the block before. A frame is then a copy.
+/// Headers are prepared for a block of frames at a time. Only changing bytes are written, since the others remain from
+/// the previous block. A frame is then a copy.
 #[derive(Clone, Debug)]
 pub struct Frames {
     /// One for each size.
     variants: Vec<Variant>,
-    /// The variants' numbers in the order of the frames.
+    /// The indexes of the variants in the order of the frames.
     order: Vec<u32>,
     turn: Turn,
     longest: usize,
     mean_len: f64,
     cells: Vec<Cell>,
-    /// From the inner to the outer ones.
+    /// From the innermost to the outermost.
     sums: Vec<Sum>,
     /// The first `head` bytes of each frame of the block.
     rows: Vec<Row>,
     head: usize,
     /// The variants of the block's frames.
     kinds: [u32; BLOCK],
-    /// The next frame's number in the block.
+    /// The next frame's index in the block.
     at: usize,
     /// The flow of frames with sequence numbers.
     stamped: Option<u16>,
@@ -263,7 +265,7 @@ impl Frames {
         self.stamped.is_some()
     }
 
-    /// Returns the count of frames made.
+    /// Returns the number of frames generated.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -271,7 +273,7 @@ impl Frames {
     /// Writes the next frame to `frame`, which has [`next_len`](Frames::next_len) bytes.
     ///
     /// # Panics
-    /// If it has another length.
+    /// If `frame` has another length.
     #[inline]
     pub fn fill(&mut self, frame: &mut [u8]) {
         let constant = &self.variants[self.kinds[self.at] as usize].bytes;
@@ -356,7 +358,7 @@ fn store<V: Copy + Into<u64>>(rows: &mut [Row], at: usize, width: usize, values:
     }
 }
 
-/// Copies a row. The compiler has copies of a known length in line: two that overlap make one of any length between.
+/// Copies a row. The compiler inlines copies of constant length; two overlapping ones copy any length in between.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
     /// Copies `HALF` to `2 * HALF` bytes.

@@ -1,4 +1,4 @@
-//! The headers that a template can have: their bytes, their fields, and the numbers by which one names the next.
+//! The headers that a template can have: their bytes, their fields, and the numbers that identify the next layer.
 
 use super::values::Notation;
 
@@ -18,7 +18,7 @@ pub(super) enum Protocol {
     Icmp6,
     Gre,
     Vxlan,
-    /// Bytes that count up, as many as the frame's size leaves.
+    /// Incrementing bytes, as many as the frame's size leaves.
     Payload,
     /// Like a payload, with a sequence number that a [`Checker`](crate::Checker) reads.
     Stamp,
@@ -45,9 +45,9 @@ const fn written(name: &'static str, bit: usize, bits: u8, notation: Notation) -
     Field { name, bit, bits, notation }
 }
 
-/// The EtherType of other payloads: the first one for local experiments (IEEE 802).
+/// The EtherType of other payloads: the first for local experiments (IEEE 802).
 const EXPERIMENTAL_TYPE: u16 = 0x88B5;
-/// The protocol number of other payloads: the first one for experiments (RFC 3692).
+/// The protocol number of other payloads: the first for experiments (RFC 3692).
 const EXPERIMENTAL_NUMBER: u8 = 253;
 
 impl Protocol {
@@ -93,9 +93,9 @@ impl Protocol {
         }
     }
 
-    /// Returns the header as it is without arguments. Lengths, checksums, and the number of the next layer are 0.
+    /// Returns the default header. Lengths, checksums, and the number of the next layer are 0.
     ///
-    /// The addresses are locally administered ones of Ethernet, and those reserved for benchmarks (RFC 2544 and RFC 5180).
+    /// MAC addresses are locally administered; IP addresses are reserved for benchmarks (RFC 2544 and RFC 5180).
     pub fn header(self) -> &'static [u8] {
         match self {
             Protocol::Eth => &[2, 0x6C, 0x72, 0, 0, 2, 2, 0x6C, 0x72, 0, 0, 1, 0, 0],
@@ -118,7 +118,7 @@ impl Protocol {
             // Echo requests.
             Protocol::Icmp => &[8, 0, 0, 0, 0, 0, 0, 0],
             Protocol::Icmp6 => &[128, 0, 0, 0, 0, 0, 0, 0],
-            // Checksum, key and sequence number are taken out unless they are given.
+            // Checksum, key and sequence number are removed unless they are given.
             Protocol::Gre => &[0; 16],
             Protocol::Vxlan => &[8, 0, 0, 0, 0, 0, 1, 0],
             Protocol::Payload | Protocol::Stamp | Protocol::Hex | Protocol::Text => &[],
@@ -201,7 +201,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the name of the field that names the next layer.
+    /// Returns the name of the field that identifies the next layer.
     pub fn next_field(self) -> Option<&'static str> {
         match self {
             Protocol::Eth | Protocol::Vlan | Protocol::Qinq => Some("type"),
@@ -212,8 +212,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the number by which this layer names the next, if they go together; 0 where it has no such field.
-    /// `None` for the next stands for the frame's end.
+    /// Returns the number that identifies the next layer, if the two fit together; 0 if this layer has no such field.
+    /// `None` as `next` stands for the frame's end.
     pub fn number_of(self, next: Option<Protocol>) -> Option<u16> {
         let is_free = matches!(next, None | Some(Protocol::Payload | Protocol::Stamp | Protocol::Hex | Protocol::Text));
         match self {
@@ -259,7 +259,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the checksum covers the addresses of the IP header in front (RFC 768, RFC 9293, RFC 4443).
+    /// Returns whether the checksum covers the addresses of the preceding IP header (RFC 768, RFC 9293, RFC 4443).
     pub fn covers_addresses(self) -> bool {
         matches!(self, Protocol::Udp | Protocol::Tcp | Protocol::Icmp6)
     }

@@ -1,18 +1,19 @@
-//! The state of a field that changes: it produces the value of each frame.
+//! The state of a changing field, which produces the value of each frame.
 
 use linerate_core::port::Random;
 
 use super::values::Values;
 
-/// A share of the frames: every `of`-th one, from the `first` on, so that several queues share the values of a field.
+/// A share of the frames: every `of`-th one, beginning with `first`, so that several queues share the values of a
+/// field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub first: u64,
     pub of: u64,
 }
 
-/// The frames whose changing bytes are computed at once: field by field, so that what kind of field it is is decided once, and
-/// not for each frame.
+/// The number of frames whose changing bytes are computed together, field by field. So the kind of a field is decided
+/// once per block instead of once per frame.
 pub(super) const BLOCK: usize = 32;
 
 /// The values of a field, one for each frame of a block.
@@ -27,8 +28,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Creates the sources of a field: none of a constant one, otherwise those of the bits above the 64th, if they change, and
-    /// of the lower bits. Random values are those of a `seed`, of this `field`.
+    /// Creates the sources of a field: for the bits above the 64th, and for the lower bits. Bits that do not change
+    /// have no source. Random values depend on the `seed` and this `field`.
     pub fn new(values: &Values, share: Share, seed: u64, field: u64) -> [Option<Source>; 2] {
         let low = |value: &u128| *value as u64;
         let high = |value: &u128| (*value >> 64) as u64;
@@ -37,7 +38,7 @@ impl Source {
             Values::Range { first, last, step, times } => {
                 let span = match first >> 64 == last >> 64 {
                     true => low(last) - low(first),
-                    // Of a prefix shorter than 64 bits: its end is not reached.
+                    // For a prefix shorter than 64 bits, the end is never reached.
                     false => u64::MAX,
                 };
                 let turn = Turn::new(span / step, *times, share);
@@ -62,11 +63,11 @@ impl Source {
         }
     }
 
-    /// Adds the bits of the next frames' values to `block`, `shift` bits from the last one.
+    /// Adds the bits of the next frames' values to `block`, shifted left by `shift`.
     pub fn add_to(&mut self, block: &mut Block, shift: u32) {
         match self {
             Source::Range { turn, first, step } => match turn.run() {
-                // No end of the range in this block: a loop without a decision.
+                // The range does not wrap within this block: a loop without branches.
                 Some((index, stride)) => {
                     let (mut next, distance) = (*first + index * *step, stride * *step);
                     for value in block {
@@ -86,17 +87,17 @@ impl Source {
     }
 }
 
-/// Counts 0, 1, 2, … `last`, each `times` times, then again from 0: those of a share.
+/// Counts 0, 1, 2, … `last`, each `times` times, then from 0 again; yields only the values of a share.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     index: u64,
     last: u64,
     /// The step of the index for each frame, if each value is used once.
     stride: u64,
-    /// The uses of the present value so far.
+    /// The number of uses of the current value so far.
     used: u64,
     times: u64,
-    /// Frames from one of the share to the next.
+    /// The distance between two frames of the share.
     of: u64,
 }
 
@@ -122,7 +123,7 @@ impl Turn {
         now
     }
 
-    /// Takes a block's indexes if no index of it begins again: the first one, and the distance of the others.
+    /// Takes a block of indexes if none of them wraps: returns the first index, and the distance between indexes.
     fn run(&mut self) -> Option<(u64, u64)> {
         let index = self.index;
         let next = index
@@ -132,7 +133,7 @@ impl Turn {
         Some((index, self.stride))
     }
 
-    /// Adds `by`, at most `last`.
+    /// Adds `by`, which is at most `last`, with wrap-around.
     #[inline(always)]
     fn advance(&mut self, by: u64) {
         let left = self.last - self.index;
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(first(&Values::List { values: vec![8, 3], times: 2 }, ALL, 5), [8, 8, 3, 3, 8]);
     }
 
-    /// Queues that share a template send what one queue would, each its part.
+    /// Queues that share a template together send the frames of one queue.
     #[test]
     fn shares_make_the_whole() {
         for values in [

@@ -28,7 +28,7 @@ fn a_template_without_fields_is_a_benchmark_s_frame() {
     assert_eq!(*frame, expected);
 }
 
-/// Fields of one byte, and those beside them.
+/// Fields that share bytes with others.
 #[test]
 fn neighbours_keep_their_bits() {
     let all = frames("eth/vlan(pcp=1-2,dei,id=random(7-7))/ip(dscp=1-2,ecn=3)/udp", 2);
@@ -101,7 +101,7 @@ fn sizes_are_filled_by_the_payload() {
     assert_eq!((frame.len(), &frame[54..]), (60, &[0, 1, 2, 0, 0, 0][..]));
 }
 
-/// A [`Checker`](crate::Checker) follows the sequence numbers, also of several queues.
+/// A [`Checker`](crate::Checker) follows the sequence numbers, even those of several queues.
 #[test]
 fn stamps_are_checked() {
     let template: Template = "eth/ip(src=10.0.0.0/8)/udp(sport=random)/stamp".parse().unwrap();
@@ -168,7 +168,7 @@ fn bad_templates_say_why() {
     }
 }
 
-/// Returns whether the checksums of a frame with one IP header are right, by etherparse.
+/// Returns whether the checksums of a frame with one IP header are right, according to etherparse.
 fn is_valid(frame: &[u8]) -> bool {
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
     let payload = packet.payload.slice();
@@ -194,7 +194,7 @@ fn is_valid(frame: &[u8]) -> bool {
     }
 }
 
-/// A field that changes, or does not.
+/// Generates the values of a field, constant or changing.
 fn number(bits: u32) -> BoxedStrategy<String> {
     let most = (1u64 << bits) - 1;
     prop_oneof![
@@ -211,7 +211,7 @@ fn number(bits: u32) -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// Frames of one IP header and a transport, with any fields.
+/// Generates templates with one IP header and a transport, and any fields.
 fn template() -> impl Strategy<Value = String> {
     let ip = (
         number(8),
@@ -231,7 +231,7 @@ fn template() -> impl Strategy<Value = String> {
         format!("tcp(sport={sport},dport={dport},seq={seq},flags={flags},options=0x01010101)")
     });
     let both = prop_oneof![udp, tcp].boxed();
-    // Types that etherparse computes the checksum of.
+    // Types whose checksum etherparse can compute.
     let echo =
         |kind: &'static str| (number(16), number(16)).prop_map(move |(id, seq)| format!("{kind}(id={id},seq={seq})"));
     let over_ip = (ip, prop_oneof![both.clone(), echo("icmp")]).prop_map(|(ip, over)| format!("{ip}/{over}"));
@@ -243,7 +243,7 @@ fn template() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Every frame of every template has right checksums.
+    /// Every frame of every template has valid checksums.
     #[test]
     fn frames_are_valid(text in template(), seed: u64) {
         let template = text.parse::<Template>().unwrap().with_seed(seed);

@@ -1,11 +1,11 @@
-//! The values that a field of a template takes, and how they are written.
+//! The values of a template's field, and their notation.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// How the values of a field are written.
+/// The notation of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notation {
-    /// Decimal, or hexadecimal behind `0x`.
+    /// Decimal, or hexadecimal after `0x`.
     Number,
     /// `02:00:00:00:00:01`.
     Mac,
@@ -13,7 +13,7 @@ pub(super) enum Notation {
     Ip4,
     /// `2001:2::1`.
     Ip6,
-    /// TCP's flags, as letters: `SA`.
+    /// TCP flags as letters: `SA`.
     Flags,
 }
 
@@ -28,26 +28,26 @@ pub(super) enum Values {
         step: u64,
         times: u64,
     },
-    /// One after the other, then again from the first; each value is used `times` times.
+    /// In turn, then again from the first; each value is used `times` times.
     List {
         values: Vec<u128>,
         times: u64,
     },
-    /// From `first` to `last`, each as likely as the others.
+    /// From `first` to `last`, uniformly distributed.
     Random {
         first: u128,
         last: u128,
     },
 }
 
-/// The flags of TCP from the least bit on (RFC 9293, section 3.1).
+/// The TCP flags, starting with the lowest bit (RFC 9293, section 3.1).
 const FLAGS: &str = "FSRPAUEC";
 
 impl Values {
-    /// Reads the values of a field of `bits` bits.
+    /// Parses the values of a field of `bits` bits.
     ///
     /// # Errors
-    /// The mistake, as the end of a sentence that has named the field.
+    /// The problem, worded to follow the field's name.
     pub fn parse(text: &str, notation: Notation, bits: u8) -> Result<Values, String> {
         let text = text.trim();
         let most = u128::MAX >> (128 - u32::from(bits));
@@ -78,7 +78,7 @@ impl Values {
             let (first, last) = prefixed(address, prefix, notation, most)?;
             return Ok(Values::Range { first, last, step, times });
         }
-        // A sign is none of a range.
+        // A leading sign does not make a range.
         let Some((first, last)) = values.split_once('-').filter(|(first, _)| !first.trim().is_empty()) else {
             let value = number(values, notation, most)?;
             return if text.contains('*') {
@@ -97,7 +97,7 @@ impl Values {
     }
 }
 
-/// Splits a step from the end of a range; without one it is 1.
+/// Splits a step off the end of a range; the default is 1.
 fn stepped(end: &str) -> Result<(&str, u64), String> {
     match end.split_once('+') {
         Some((end, step)) => Ok((end, whole(step, u64::MAX, "a step")?)),
@@ -105,7 +105,7 @@ fn stepped(end: &str) -> Result<(&str, u64), String> {
     }
 }
 
-/// Reads `ADDRESS/PREFIX`, and returns its first and its last address.
+/// Parses `ADDRESS/PREFIX`, and returns its first and last address.
 fn prefixed(address: &str, prefix: &str, notation: Notation, most: u128) -> Result<(u128, u128), String> {
     let bits = match notation {
         Notation::Ip4 => 32,
@@ -119,7 +119,7 @@ fn prefixed(address: &str, prefix: &str, notation: Notation, most: u128) -> Resu
     Ok((first, first | host))
 }
 
-/// Checks that a range of IPv6 addresses can be counted, or drawn, in each half for itself.
+/// Checks that both halves of a range of IPv6 addresses can be counted, or drawn, separately.
 fn halves(notation: Notation, first: u128, last: u128, counts: bool) -> Result<(), String> {
     let (first_low, last_low) = (first as u64, last as u64);
     let is_whole = first_low == 0 && last_low == u64::MAX;
@@ -130,7 +130,7 @@ fn halves(notation: Notation, first: u128, last: u128, counts: bool) -> Result<(
     Ok(())
 }
 
-/// Reads a value of at most `most`.
+/// Parses a value of at most `most`.
 fn number(text: &str, notation: Notation, most: u128) -> Result<u128, String> {
     let text = text.trim();
     let value = match notation {
@@ -157,19 +157,19 @@ fn number(text: &str, notation: Notation, most: u128) -> Result<u128, String> {
     })
 }
 
-/// Reads a MAC address of six bytes.
+/// Parses a MAC address of six bytes.
 fn mac(text: &str) -> Option<u128> {
     let bytes: Vec<u8> = text.split(':').map(byte).collect::<Option<_>>()?;
     (bytes.len() == 6).then(|| bytes.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
 }
 
-/// Reads one or two hexadecimal digits.
+/// Parses one or two hexadecimal digits.
 fn byte(text: &str) -> Option<u8> {
     let is_hex = (1..=2).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_hex.then(|| u8::from_str_radix(text, 16).ok())?
 }
 
-/// Reads a whole number of at most `most`, decimal, or hexadecimal behind `0x`.
+/// Parses a natural number of at most `most`, decimal, or hexadecimal after `0x`.
 pub(super) fn whole(text: &str, most: u64, what: &str) -> Result<u64, String> {
     let text = text.trim();
     let value = match text.strip_prefix("0x") {
@@ -184,7 +184,7 @@ pub(super) fn whole(text: &str, most: u64, what: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads bytes in hexadecimal; spaces, colons and a leading `0x` are allowed.
+/// Parses bytes in hexadecimal; spaces, colons and a leading `0x` are allowed.
 pub(super) fn hex(text: &str) -> Result<Vec<u8>, String> {
     let text = text.trim();
     let digits: String = text.strip_prefix("0x").unwrap_or(text).chars().filter(|c| !matches!(c, ' ' | ':')).collect();

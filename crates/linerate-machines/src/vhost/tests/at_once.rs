@@ -1,4 +1,4 @@
-//! Memory, tables and logs that a front end changes while queues look at them.
+//! Memory, tables and logs that a front end changes while queues use them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -11,8 +11,8 @@ use crate::vhost::ring::Addresses;
 use crate::vhost::session::{Session, Shared, offered};
 use crate::vhost::vring::{Attached, Vring};
 
-/// A driver that changes a packet's header and its descriptor while they are read: whatever a packet is taken for, what is left
-/// to do is inside it.
+/// A driver changes a packet's header and descriptor while they are read. Whichever version is read, its offload is
+/// inside the packet.
 #[test]
 fn what_changes_while_it_is_read_is_read_once() {
     const ROUNDS: usize = 20_000;
@@ -41,7 +41,7 @@ fn what_changes_while_it_is_read_is_read_once() {
             n
         });
         let (mut batch, mut taken, mut unfinished, mut rounds) = (Batch::new(), 0, 0, 0);
-        // Until there were packets of both kinds, however seldom the other thread runs.
+        // Until there were packets of both kinds, however rarely the other thread runs.
         while rounds < ROUNDS || unfinished == 0 || taken == unfinished {
             rounds += 1;
             assert!(rounds < 1000 * ROUNDS, "{taken}, {unfinished}");
@@ -54,12 +54,12 @@ fn what_changes_while_it_is_read_is_read_once() {
             for packet in &mut batch {
                 let (len, left) = (packet.segments().map(<[u8]>::len).sum::<usize>(), packet.offload());
                 assert!(len == 60 || len == 200, "{len}");
-                // Where the checksum belongs.
+                // The checksum must be inside the packet.
                 assert!(left.is_none_or(|left| left.places(len).is_some()), "{left:?} in {len}");
                 (taken, unfinished) = (taken + 1, unfinished + usize::from(left.is_some()));
             }
             batch.clear();
-            // A length beyond the memory breaks the ring: the next connection goes on.
+            // A length beyond the memory invalidates the ring; the next connection continues.
             if place.port.link().unwrap() == Link::Down {
                 (front.rings[1].added, front.base) = (0, 0);
                 for index in [&front.rings[1].available[1], &front.rings[1].used[1]] {
@@ -73,8 +73,8 @@ fn what_changes_while_it_is_read_is_read_once() {
     }
 }
 
-/// A front end replaces its memory's table again and again while a queue polls. What it took away is not touched any more once
-/// the reply is there.
+/// A front end replaces its memory table repeatedly while a queue polls. Memory that was removed is not accessed after
+/// the reply.
 #[test]
 fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
     let mut place = listening("");
@@ -98,7 +98,7 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
     });
     let mut sent = 0;
     for round in 0..200u64 {
-        // Beside the rings' memory, another one for buffers.
+        // A second region for buffers, in addition to the rings' memory.
         let file = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
         rustix::io::pwrite(&file, &[&[0; HEADER][..], &[7; 60]].concat(), 0).unwrap();
@@ -108,7 +108,7 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
         let table = MemoryTable::new(2);
         let payload = [table.as_slice(), regions[0].as_slice(), regions[1].as_slice()].concat();
         front.say(Request::SET_MEM_TABLE, &payload, &[front.file.as_fd(), file.as_fd()]);
-        front.number(Request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // all earlier messages are processed
         for _ in 0..4 {
             let number = front.rings[1].added % SIZE;
             front.describe(TRANSMITS, number, guest, 72, 0, 0);
@@ -116,7 +116,7 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
             sent += 1;
         }
         until(|| front.used(TRANSMITS) == front.rings[1].added);
-        // The table without the second one; then it is gone.
+        // The table without the second region; then its memory is removed.
         front.share();
         front.number(Request::GET_FEATURES);
         ftruncate(&file, 0).unwrap();
@@ -128,14 +128,14 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
     drop(rx);
 }
 
-/// Two queues mark pages of one word, and the front end takes it: each mark is seen once.
+/// Two queues mark pages of the same word while the front end clears it: each mark is seen once.
 #[test]
 fn no_mark_of_a_log_is_lost_while_it_is_taken() {
     let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&file, 4096).unwrap();
     let log = Log::new(file.try_clone().unwrap(), 8, 0).unwrap();
     let mapping = Arc::new(Mapping::of_device(file, 0, 4096).unwrap());
-    // SAFETY: nothing of this memory is lent as a slice.
+    // SAFETY: this memory is never lent as a slice.
     let word = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, 1) };
     const PAGES: u64 = 64;
     let (marks, seen) = (2_000, [const { AtomicU64::new(0) }; PAGES as usize]);
@@ -162,7 +162,7 @@ fn no_mark_of_a_log_is_lost_while_it_is_taken() {
     assert!(seen.iter().all(|seen| seen.load(Relaxed) == marks), "{seen:?}");
 }
 
-/// A change of what a front end shares waits for the poll that is in progress: the front end hears that it is done only then.
+/// A change waits for the poll in progress; only then is the front end told that it is done.
 #[test]
 fn a_change_waits_for_the_poll_that_is_in_progress() {
     let front = FrontEnd::new(UnixStream::pair().unwrap().0);
@@ -187,7 +187,7 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
             was_left.load(Acquire)
         });
         until(|| attached.has_work());
-        // It has changed the setup, and has time to return.
+        // The setup is changed, and the thread would have time to return.
         (0..100).for_each(|_| std::thread::yield_now());
         has_left.store(true, Release);
         attached.leave();
@@ -195,8 +195,8 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
     }
 }
 
-/// A thread that a signal or a debugger has stopped in a poll keeps no front end waiting: its connection ends, and the next one
-/// is served once the thread goes on.
+/// A thread that a signal or a debugger has stopped in a poll does not block front ends. The connection ends, and the
+/// next one is served when the thread continues.
 #[test]
 fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
     let vring = || {
@@ -223,12 +223,12 @@ fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
     let mut attached = Attached::new(shared.receives(0).clone());
     let (mut front, ended) = serve();
     front.set_up(feature::VERSION_1);
-    front.number(Request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert!(attached.enter().is_some());
     front.share();
     front.until_end();
     ended.recv_timeout(MOST).unwrap();
-    // The next front end waits no second time for the same thread.
+    // The next front end does not wait again for the same thread.
     let (mut next, ended) = serve();
     next.say(Request::SET_FEATURES, feature::VERSION_1.as_bytes(), &[]);
     next.until_end();

@@ -1,4 +1,4 @@
-//! Features, messages of any content, and where rings begin.
+//! Feature negotiation, arbitrary messages, and the start positions of rings.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use linerate_core::offload::{Offload, cut};
 
 use super::*;
 
-/// A port offers what its options say, and nothing else: no front end gets a control queue, for example.
+/// A port offers exactly what its options select; for example, no front end gets a control queue.
 #[test]
 fn a_port_offers_what_its_options_say() {
     let always = feature::VERSION_1
@@ -42,7 +42,7 @@ fn a_port_offers_what_its_options_say() {
     }
 }
 
-/// A driver may use fewer pairs than there are: the others move nothing, and hold nothing up.
+/// A driver may use only some of the queue pairs; the others carry no packets, and block nothing.
 #[test]
 fn a_front_end_may_start_fewer_pairs_than_there_are() {
     let mut place = listening("?queues=4");
@@ -57,14 +57,14 @@ fn a_front_end_may_start_fewer_pairs_than_there_are() {
     front.transmit(&frames(3));
     let (rx, tx) = &mut queues[0];
     assert_eq!((receive(rx, 3), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (frames(3), 1, true));
-    // One that has no room for now has a peer all the same; one that is disabled has none.
+    // A queue without room still has a peer; a disabled queue has none.
     assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, true));
     front.say(Request::SET_VRING_ENABLE, VringState::new(RECEIVES, 0).as_slice(), &[]);
-    front.number(Request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, false));
 }
 
-/// A front end describes a ring that it still changes: where it begins is read when it is first looked at.
+/// A front end may still change a ring while it describes it: the start position is read at the first poll.
 #[test]
 fn a_split_ring_begins_where_it_is_used_when_it_starts() {
     let mut place = listening("");
@@ -73,7 +73,7 @@ fn a_split_ring_begins_where_it_is_used_when_it_starts() {
     front.set_features(feature::VERSION_1);
     front.share();
     [RECEIVES, TRANSMITS].iter().for_each(|&ring| front.place(ring));
-    front.number(Request::GET_FEATURES); // it has all messages before this one
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert_eq!(rx.recv(&mut Batch::new()), 0);
     let driver = &mut front.rings[TRANSMITS as usize];
     driver.used[1].store(5, Relaxed);
@@ -84,7 +84,7 @@ fn a_split_ring_begins_where_it_is_used_when_it_starts() {
     assert_eq!((receive(&mut rx, 2), front.used(TRANSMITS)), (frames(2), 7));
 }
 
-/// As [`packed_rings_go_on_after_a_kill`]: of a split ring, its own memory says where it is, whatever base is named.
+/// Like [`packed_rings_go_on_after_a_kill`], but a split ring's memory contains its position, whatever the base.
 #[test]
 fn split_rings_go_on_after_a_kill() {
     let mut place = listening("");
@@ -117,9 +117,9 @@ fn a_split_ring_s_driver_chooses_its_interrupts() {
         let mut rx = place.port.rx(0).unwrap();
         let features = feature::VERSION_1 | if has_event_idx { feature::EVENT_IDX } else { 0 };
         let mut front = FrontEnd::connect(&place, features);
-        front.number(Request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // all earlier messages are processed
         assert_eq!(rx.recv(&mut Batch::new()), 0);
-        front.rings[1].call.clear(); // of the connection's beginning
+        front.rings[1].call.clear(); // raised at the connection's start
         let mut exchange = |flags: u16, event: u16, count: usize| {
             front.rings[1].available[0].store(flags, Relaxed);
             front.rings[1].available[2 + usize::from(SIZE)].store(event, Relaxed);
@@ -130,7 +130,7 @@ fn a_split_ring_s_driver_chooses_its_interrupts() {
             is_raised
         };
         if has_event_idx {
-            // Its flags say nothing.
+            // The flags are ignored.
             assert!(exchange(1, 1, 2) && !exchange(0, 1, 2)); // 4 are used
             assert!(exchange(0, 5, 2) && exchange(0, 6, 2)); // 8
             assert!(!exchange(0, 20, 2) && !exchange(0, 9, 4) && exchange(0, 14, 1)); // 15
@@ -140,7 +140,7 @@ fn a_split_ring_s_driver_chooses_its_interrupts() {
     }
 }
 
-/// A queue that sleeps is woken by a notification that comes before its ring is enabled, and gets what it is about.
+/// A notification before its ring is enabled wakes a sleeping queue, which then receives the packets.
 #[test]
 fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     let folder = TempDir::new().unwrap();
@@ -150,8 +150,8 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     let mut rx = port.rx(0).unwrap();
     let mut front = FrontEnd::new(UnixStream::connect(&path).unwrap());
     front.set_up(feature::VERSION_1 | PROTOCOL_FEATURES);
-    front.number(Request::GET_FEATURES); // it has all messages before this one
-    // The sleeper looks, finds nothing, and sleeps.
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
+    // The sleeping thread polls, finds no packet, and sleeps.
     let mut batch = Batch::new();
     let clear = |rx: &mut RxQueue| {
         rx.disarm();
@@ -176,7 +176,7 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     front.number(Request::GET_FEATURES);
     assert!(is_raised(&rx.arm().unwrap()));
     assert_eq!(receive(&mut rx, 3), frames(3));
-    // From then on each wakes it.
+    // From then on, every notification wakes it.
     for _ in 0..3 {
         clear(&mut rx);
         assert_eq!(rx.recv(&mut batch), 0);
@@ -189,7 +189,7 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     assert_eq!(front.rings[1].used[0].load(Acquire), 1, "it polls");
 }
 
-/// A client that ends leaves its server no connection that nothing comes from.
+/// A client that ends leaves no idle connection at its server.
 #[test]
 fn a_client_that_ends_does_not_connect_once_more() {
     let folder = TempDir::new().unwrap();
@@ -207,7 +207,7 @@ fn a_client_that_ends_does_not_connect_once_more() {
     }
 }
 
-/// Only the first segment of a TCP packet has its CWR (RFC 3168, 6.1.2): a driver that does not know that gets segments.
+/// Only the first segment of a TCP packet has CWR set (RFC 3168, 6.1.2); a driver without GUEST_ECN gets segments.
 #[test]
 fn congestion_is_reported_to_drivers_that_know_it() {
     let mut bytes = Vec::new();
@@ -238,7 +238,7 @@ fn congestion_is_reported_to_drivers_that_know_it() {
     }
 }
 
-/// Virtqueues that are not there, in each message that names one.
+/// Nonexistent virtqueues, in each message that names one.
 #[test]
 fn messages_about_no_virtqueue_end_their_connection() {
     let place = listening("");
@@ -261,7 +261,7 @@ fn messages_about_no_virtqueue_end_their_connection() {
     }
 }
 
-/// A ring that is not wholly in the memory is none, and the front end may describe it again.
+/// A ring that is not completely inside the memory is rejected, and the front end may describe it again.
 #[test]
 fn rings_outside_the_memory_are_none() {
     let mut place = listening("");
@@ -287,7 +287,7 @@ fn rings_outside_the_memory_are_none() {
         front.transmit(&frames(3));
         front.place_as(TRANSMITS, change);
         front.kick(TRANSMITS);
-        front.number(Request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // all earlier messages are processed
         assert_eq!((rx.recv(&mut batch), place.port.link().unwrap()), (0, Link::Down), "{what}");
         front.stop(TRANSMITS);
         front.start(TRANSMITS);
@@ -295,7 +295,7 @@ fn rings_outside_the_memory_are_none() {
     }
 }
 
-/// QEMU 7.2 adds each region for each pair of queues, and removes it as often. Another file at the same place is another region.
+/// QEMU 7.2 adds and removes each region once per queue pair. Another file at the same address is another region.
 #[test]
 fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
     let mut place = listening("");
@@ -312,7 +312,7 @@ fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
         front.say(Request::ADD_MEM_REG, single.as_slice(), &[more.as_fd()]);
     }
     for left in [2, 1, 0] {
-        front.number(Request::GET_FEATURES); // it has all messages before this one
+        front.number(Request::GET_FEATURES); // all earlier messages are processed
         let number = front.rings[1].added % SIZE;
         front.describe(TRANSMITS, number, single.guest_phys_addr, 72, 0, 0);
         front.offer(TRANSMITS, number);
@@ -325,7 +325,7 @@ fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
     front.until_end();
 }
 
-/// Descriptors that a message does not need, or that replace others, are closed.
+/// Descriptors that a message does not need, and replaced descriptors, are closed.
 #[test]
 fn descriptors_of_messages_are_not_kept() {
     let place = listening("");
@@ -341,13 +341,13 @@ fn descriptors_of_messages_are_not_kept() {
         front.log(&new_log(), (LOG_LEN, LOG_AT), feature::VERSION_1);
         front.share();
     }
-    front.number(Request::GET_FEATURES); // it has all messages before this one
-    // Other tests open files meanwhile.
+    front.number(Request::GET_FEATURES); // all earlier messages are processed
+    // Other tests may open files at the same time.
     until(|| open_files() <= before + 50);
 }
 
-/// Chains that are shorter than their header, in one part and in several, are dropped and come back; one with parts of both
-/// directions is none.
+/// Chains shorter than the header, in one or several parts, are dropped and returned. A chain with parts of both
+/// directions is invalid.
 #[test]
 fn chains_shorter_than_their_header_are_dropped() {
     let mut place = listening("");
