@@ -1,4 +1,4 @@
-//! A card's registers, as a driver in this process reaches them.
+//! A card's registers, for a driver in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ pub struct CardBar {
     pub(super) claim: Option<Arc<Claim>>,
 }
 
-/// A driver's claim on a card's registers, until the last clone of them is dropped.
+/// A driver's claim on a card's registers; it ends when the last clone of them is dropped.
 pub(super) struct Claim {
     pub card: Arc<Card>,
-    /// The thread that runs the card, which is at work as long as the claim is there.
+    /// The thread that runs the card; the claim keeps it running.
     pub runner: Option<Arc<Runner>>,
-    /// The card is this driver's alone, and ends with it.
+    /// The card belongs to this driver alone, and ends with it.
     pub ends_card: bool,
 }
 

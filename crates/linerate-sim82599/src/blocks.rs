@@ -1,4 +1,4 @@
-//! The blocks of a card, behind its one lock: which of them an access reaches, its effects on others, and a step.
+//! The blocks of a card, protected by one lock: dispatch of accesses, their effects on other blocks, and a step.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use super::switch::Switch;
 use super::transmit::{Outgoing, Transmit};
 use super::wire::Wire;
 
-/// The blocks of a card. Each owns its state; what all of them share is on the [`Board`].
+/// The blocks of a card. Each owns its state; the [`Board`] has the state shared by all.
 pub(super) struct Blocks {
     pub mac: Mac,
     pub link: Link,
@@ -43,7 +43,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Makes the blocks of a card that was just powered on.
+    /// Creates the blocks of a card in its state after power-on.
     pub fn new(board: &Board, mac: MacAddress, wire: Box<dyn Wire>) -> Blocks {
         let blocks = Blocks {
             mac: Mac::new(wire),
@@ -122,7 +122,7 @@ impl Blocks {
         sent + received
     }
 
-    /// Updates the link's state, and reports a change to drivers.
+    /// Updates the link's state, and notifies drivers of a change.
     pub fn update_link(&mut self, board: &Board) {
         if self.link.update(board, &mut self.mac) {
             self.interrupts.raise(board);
@@ -130,13 +130,12 @@ impl Blocks {
         }
     }
 
-    /// Resets the card. The queues of virtual functions, and what waits for them, keep their state.
+    /// Resets the card. Queues of virtual functions, and frames waiting for them, keep their state.
     pub fn reset(&mut self, board: &Board) {
         self.receive.flows.forget();
         let registers = &board.registers;
         let queues = board.own_queues();
-        // Pins and semaphores keep their values, and so does the flag that tells firmware of the driver (sections
-        // 4.2.2, 8.2.3.1.3).
+        // Pins, semaphores, and the flag that a driver is loaded keep their values (sections 4.2.2, 8.2.3.1.3).
         let kept = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET].map(|offset| (offset, registers.get(offset)));
         let driver = registers.get(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD;
         registers.reset(queues);
@@ -154,13 +153,13 @@ impl Blocks {
         self.update_link(board);
     }
 
-    /// Resets the PCI function, and with it the flag that a driver is loaded (section 8.2.3.1.3).
+    /// Resets the PCI function, including the flag that a driver is loaded (section 8.2.3.1.3).
     pub fn reset_function(&mut self, board: &Board) {
         board.registers.set(CTRL_EXT::OFFSET, 0);
         self.reset(board);
     }
 
-    /// Resets all, as when the card's slot has power again.
+    /// Resets everything, as at power-on.
     pub fn power_on(&mut self, board: &Board) {
         self.link.power_on();
         let lasting = [ESDP::OFFSET, SWSM::OFFSET, SW_FW_SYNC::OFFSET];
@@ -174,7 +173,7 @@ impl Blocks {
         self.transmit.forget(queues);
     }
 
-    /// Reads a register of a virtual function, except those of its queues.
+    /// Reads a register of a virtual function that is not a queue register.
     pub fn read_virtual(&mut self, board: &Board, number: usize, offset: u32) -> u32 {
         if offset == VFLINKS::OFFSET {
             self.update_link(board);
@@ -182,14 +181,14 @@ impl Blocks {
         self.functions[number].read(board, offset)
     }
 
-    /// Writes a register of a virtual function, except those of its queues.
+    /// Writes a register of a virtual function that is not a queue register.
     pub fn write_virtual(&mut self, board: &Board, number: usize, offset: u32, value: u32) {
         if self.functions[number].write(offset, value) {
             self.reset_virtual(board, number);
         }
     }
 
-    /// Resets a virtual function: its queues stop, and its driver has to set everything up anew.
+    /// Resets a virtual function: its queues stop, and its driver must set everything up again.
     pub fn reset_virtual(&mut self, board: &Board, number: usize) {
         let first = Functions::first_queue(number);
         let queues = first..first + QUEUES_EACH;

@@ -1,4 +1,5 @@
-//! The state that all blocks of a card share and access without its lock: registers, address space, the oracle's list, faults.
+//! The state that all blocks of a card share and access without its lock: registers, address space, the oracle's list,
+//! injected faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use super::dma::Dma;
 use super::registers::Registers;
 use super::trace::Trace;
 
-/// The board that a card's blocks are on.
+/// The state shared by a card's blocks.
 pub(super) struct Board {
     pub name: String,
     pub kind: Kind,
@@ -22,21 +23,21 @@ pub(super) struct Board {
     pub dma: Arc<Dma>,
     pub oracle: Oracle,
     pub trace: Trace,
-    /// Strict mode: checks each doorbell write at once and remembers the descriptors given, to detect later
-    /// changes. Off while a [`Runner`](super::Runner) drives the card.
+    /// Strict mode: checks each doorbell write immediately, and records the new descriptors to detect later changes.
+    /// Off while a [`Runner`](super::Runner) drives the card.
     pub watchful: AtomicBool,
     /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
     pub bus_master: AtomicBool,
-    /// A driver has written a register, other than a doorbell or one of interrupts, since a step took note of it.
+    /// Set by a driver's write to a register, except doorbells and interrupt registers; cleared by the next step.
     pub changed: AtomicBool,
     // Injected faults, for tests.
     pub unplugged: AtomicBool,
     stuck: AtomicU64,
-    /// A request of the card's stays pending; the number of resets that end that.
+    /// The number of resets until a pending request ends; 0 if none is pending.
     pub hung: AtomicU8,
 }
 
-/// An offset that no register has.
+/// An offset without a register.
 const NOT_STUCK: u64 = u64::MAX;
 
 impl Board {
@@ -58,7 +59,7 @@ impl Board {
         }
     }
 
-    /// Makes the register at `offset` ignore what a driver waits for.
+    /// Makes the register at `offset` stuck; see [`Card::stick`](super::Card::stick).
     pub fn stick(&self, offset: Option<u32>) {
         self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
     }
@@ -83,8 +84,8 @@ impl Board {
             && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
     }
 
-    /// Reports in STATUS that no request is pending, once master disable is set and receiving, which would cause
-    /// new requests, is off (section 5.2.4.3.2).
+    /// Updates STATUS, which reports that no request is pending once master disable is set and receive is off (section
+    /// 5.2.4.3.2). Received frames would cause new requests.
     pub fn update_master_status(&self) {
         let registers = &self.registers;
         let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
@@ -119,7 +120,7 @@ impl Board {
         QUEUES - self.functions as u16 * virtual_function::QUEUES
     }
 
-    /// Returns the longest frame that is accepted, with CRC and without VLAN tag (section 8.2.3.22).
+    /// Returns the longest accepted frame, with CRC and without VLAN tag (section 8.2.3.22).
     pub fn longest_frame(&self) -> usize {
         let jumbo = self.registers.get(HLREG0::OFFSET) & HLREG0::JUMBOEN != 0;
         if jumbo { (self.registers.get(MAXFRS::OFFSET) >> MAXFRS::MFS_SHIFT) as usize } else { 1518 }
@@ -130,8 +131,8 @@ impl Board {
         (self.registers.get(SRRCTL::at(queue)) & SRRCTL::BSIZEPACKET_MASK) as usize * 1024
     }
 
-    /// Returns how much the card may write into one buffer: the size that the driver set, but at most the longest
-    /// frame that the MAC accepts, with a VLAN tag, and without CRC if that is stripped.
+    /// Returns the most bytes that the card may write into one buffer: the size that the driver set, but at most the
+    /// longest frame that the MAC accepts. That frame has a VLAN tag, and no CRC if CRCs are stripped.
     pub fn most_written(&self, queue: u16) -> usize {
         let crc = if self.registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0 { 4 } else { 0 };
         self.buffer_bytes(queue).min(self.longest_frame() + 4 - crc)

@@ -1,4 +1,4 @@
-//! The oracle: actions of a driver that the datasheet forbids.
+//! The oracle: records driver actions that the datasheet forbids.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +9,15 @@ use super::Direction;
 /// A breach of the device's contract by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // each field's name says what it is
+#[allow(missing_docs)] // the names of the fields are clear
 pub enum Breach {
-    /// An access to an offset at which this model has no register.
+    /// An access to an offset without a register in this model.
     NoRegister { offset: u32, write: bool },
     /// A write to a read-only register.
     ReadOnly { register: &'static str, value: u32 },
     /// A reserved bit changed.
     ReservedBits { register: &'static str, value: u32, reserved: u32, section: &'static str },
-    /// A write that is forbidden in the present state of the queue or card.
+    /// A write that is forbidden in the current state of the queue or card.
     WrongTime { register: &'static str, queue: u16, why: &'static str },
     /// A queue was enabled without a ring, or with one of an invalid length.
     NoRing { direction: Direction, queue: u16, len: u32 },
@@ -29,24 +29,24 @@ pub enum Breach {
     DescriptorChanged { direction: Direction, queue: u16, index: u32 },
     /// A buffer was written while the card owned it.
     BufferChanged { direction: Direction, queue: u16, index: u32 },
-    /// A buffer was given to receive into while the card already owned it.
+    /// A receive buffer was given to the card, which already owned it.
     BufferGivenTwice { queue: u16, index: u32, address: u64 },
     /// DMA to an address that was not mapped.
     Unmapped { direction: Direction, queue: u16, address: u64, len: usize },
-    /// Memory was unmapped while an enabled queue's ring lay in it.
+    /// Memory was unmapped that contained an enabled queue's ring.
     UnmappedInUse { direction: Direction, queue: u16 },
     /// A descriptor that the datasheet does not allow.
     BadDescriptor { direction: Direction, queue: u16, index: u32, word: u64, why: &'static str },
-    /// Packet buffers that together exceed the card's memory for them.
+    /// Packet buffers that together exceed the card's packet buffer memory.
     PacketBuffer { kib: u32, most: u32 },
     /// A register that firmware also writes was written without its semaphore.
     NoSemaphore { register: &'static str, section: &'static str },
-    /// A function of the card that this model lacks.
+    /// A feature of the card that is not modelled.
     NotModelled { what: &'static str },
 }
 
 impl Breach {
-    /// Returns a readable name of the kind.
+    /// Returns a human-readable name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Breach::NoRegister { .. } => "accesses where there is no register",
@@ -75,7 +75,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// The list of breaches; the first thousand are kept, all are counted by kind.
+/// The list of breaches. The first 1,000 are kept; all are counted by kind.
 #[derive(Default)]
 pub(super) struct Oracle(Mutex<(BTreeMap<&'static str, u64>, Vec<Breach>)>);
 

@@ -1,8 +1,8 @@
-//! Checksums, as the card inserts and checks them (sections 7.1.11 and 7.2.5).
+//! Checksums that the card inserts and checks (sections 7.1.11 and 7.2.5).
 
 use super::headers::{Headers, SCTP, TCP, UDP, word};
 
-/// Returns the Internet checksum's sum of 16-bit words, not yet complemented (RFC 1071), added to `sum`.
+/// Adds the 16-bit words to `sum`, as for the Internet checksum (RFC 1071), without complementing the result.
 pub(super) fn sum(bytes: &[u8], sum: u32) -> u32 {
     let mut total = u64::from(sum);
     let mut words = bytes.chunks_exact(4);
@@ -19,25 +19,25 @@ pub(super) fn sum(bytes: &[u8], sum: u32) -> u32 {
     total as u32
 }
 
-/// Returns the checksum of a sum.
+/// Returns the checksum: the complement of a sum.
 pub(super) fn finish(sum: u32) -> u16 {
     let folded = (sum & 0xFFFF) + (sum >> 16);
     !((folded & 0xFFFF) + (folded >> 16)) as u16
 }
 
-/// Returns SCTP's checksum: a CRC-32C over the packet with zeros in the checksum's place (RFC 9260, appendix A).
+/// Returns the SCTP checksum: a CRC-32C over the packet with the checksum field zeroed (RFC 9260, appendix A).
 pub(super) fn sctp(packet: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&packet[..8]);
     let crc = crc32c::crc32c_append(crc, &[0; 4]);
     crc32c::crc32c_append(crc, &packet[12..])
 }
 
-/// The results of the checks.
+/// The results of checking a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// Whether the IPv4 header's checksum is right; `None` if there is none.
+    /// Whether the IPv4 header's checksum is correct; `None` if there is none.
     pub ip: Option<bool>,
-    /// Whether the transport's checksum is right.
+    /// Whether the transport checksum is correct; `None` if there is none.
     pub transport: Option<bool>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn check(frame: &[u8], headers: &Headers) -> Checked {
     }
     let Some(packet) = headers.transport.and_then(|at| frame.get(at..headers.end)) else { return checked };
     checked.transport = match headers.protocol {
-        // A sender may omit it over IPv4: then there is nothing to check.
+        // Over IPv4 a sender may omit it: no check then.
         UDP if word(packet, 6) == Some(0) => None,
         UDP | TCP if packet.len() >= 8 => {
             let pseudo = sum(headers.addresses(frame), packet.len() as u32 + u32::from(headers.protocol));

@@ -1,4 +1,4 @@
-//! Time on the card (section 7.9): a counter that advances as the driver sets it, and time stamps.
+//! The card's clock (section 7.9), which advances as set up by the driver, and time stamps.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::Kind;
 use super::board::Board;
 use super::headers::{Headers, UDP};
 
-/// SYSTIM: its value at a moment.
+/// SYSTIM: its value at the time `then`.
 pub(super) struct Clock {
     then: Instant,
     value: u64,
@@ -21,13 +21,13 @@ impl Default for Clock {
     }
 }
 
-/// A tick of the clock at 10 Gbit/s is 6.4 ns, and longer where the link is slower (section 8.2.3.26.12).
+/// A tick of the clock at 10 Gbit/s is 6.4 ns; it is longer on a slower link (section 8.2.3.26.12).
 const TICK_PICOSECONDS: u128 = 6_400;
 /// An X550's tick is 12.5 ns; `TIMINCA` adds or subtracts units of 2^-32 ns (X550 datasheet, 8.2.2.21.12).
 const X550_TICK_UNITS: u128 = 25 << 31;
-/// An X550 counts nanoseconds, and billions of them.
+/// An X550 counts nanoseconds, and billions of nanoseconds.
 const BILLION: u64 = 1_000_000_000;
-/// IEEE 1588's ethertype.
+/// The ethertype of IEEE 1588.
 const PTP: u16 = 0x88F7;
 
 impl Clock {
@@ -53,7 +53,7 @@ impl Clock {
         self.value.wrapping_add((ticks * u128::from(value)) as u64)
     }
 
-    /// Returns SYSTIM of an X550: billions of nanoseconds are in the high half.
+    /// Returns SYSTIM of an X550: the high half counts billions of nanoseconds.
     fn nanoseconds(&self, Board { registers, .. }: &Board) -> u64 {
         let stands = registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
         let since = if stands { 0 } else { self.then.elapsed().as_nanos() };
@@ -69,20 +69,20 @@ impl Clock {
     pub fn read(&self, board: &Board, Register { offset, .. }: Register) -> u32 {
         let registers = &board.registers;
         match offset {
-            // A read of the low half latches the high half.
+            // Reading the low half latches the high half.
             SYSTIML::OFFSET if board.kind != Kind::X550 => {
                 let time = self.time(board);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 time as u32
             }
-            // An X550's residue lies below the low half, and is read first.
+            // An X550's residue (fractions of a nanosecond) is read first, and latches both halves.
             SYSTIMR::OFFSET => {
                 let time = self.time(board);
                 registers.set(SYSTIML::OFFSET, time as u32);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 0
             }
-            // A read of the high half of a stamp frees its register for the next.
+            // Reading the high half of a stamp frees its registers for the next one.
             RXSTMPH::OFFSET => {
                 registers.change(TSYNCRXCTL::OFFSET, TSYNCRXCTL::VALID, false);
                 registers.get(offset)
@@ -102,7 +102,7 @@ impl Clock {
         registers.set(offset, value);
         let low = u64::from(registers.get(SYSTIML::OFFSET));
         self.value = match offset {
-            // The low half takes effect with the high half.
+            // The low half takes effect when the high half is written.
             SYSTIMH::OFFSET => u64::from(value) << 32 | low,
             TIMADJH::OFFSET => {
                 let by = u64::from(value & 0x7FFF_FFFF) << 32 | u64::from(registers.get(TIMADJL::OFFSET));
@@ -118,7 +118,7 @@ impl Clock {
         board.registers.get(TSYNCRXCTL::OFFSET) & TSYNCRXCTL::ENABLE != 0
     }
 
-    /// Stamps a received frame if its kind is selected and the driver has read the last stamp. True if it was
+    /// Stamps a received frame if its kind is selected and the driver has read the last stamp. Returns whether it was
     /// stamped.
     pub fn stamp_received(&self, board: &Board, frame: &[u8], headers: &Headers) -> bool {
         let registers = &board.registers;
@@ -145,16 +145,16 @@ impl Clock {
         };
         let Some(message) = message else { return false };
         let wanted = match (layer_2, events_only) {
-            // Version 2: events are kinds 0 to 3 in the low four bits.
+            // Version 2: the low four bits are the kind; kinds 0 to 3 are events.
             (true, true) => message & 0xF < 4,
             (true, false) => message & 0xF == (kinds >> RXMTRL::MESSAGE_SHIFT) as u8 & 0xF,
-            // Version 1: the control field, 32 bytes on.
+            // Version 1: the control field, at offset 32.
             _ => headers.transport.and_then(|at| frame.get(at + 8 + 32)) == Some(&(kinds as u8)),
         };
         wanted && self.stamp(board, RXSTMPL::OFFSET, RXSTMPH::OFFSET, TSYNCRXCTL::OFFSET)
     }
 
-    /// Stamps a frame whose descriptor requested it.
+    /// Stamps a sent frame whose descriptor requests it.
     pub fn stamp_sent(&self, board: &Board) {
         let control = board.registers.get(TSYNCTXCTL::OFFSET);
         if control & TSYNCTXCTL::ENABLE != 0 && control & TSYNCTXCTL::VALID == 0 {

@@ -1,10 +1,10 @@
-//! Receive-side coalescing: consecutive TCP segments of a flow are merged into one packet (section 7.11).
+//! Receive-side coalescing: merges consecutive TCP segments of a flow into one packet (section 7.11).
 
 use super::checksum;
 use super::headers::{Headers, TCP, word};
 use super::wire::Frame;
 
-/// The report on a packet in its descriptors.
+/// The fields of receive descriptors that describe a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reported {
     /// Word 0: packet type and hash.
@@ -18,9 +18,9 @@ pub(super) struct Packet {
     pub queue: u16,
     pub frame: Frame,
     headers: Headers,
-    /// Where each segment's bytes begin in it.
+    /// Where each segment's bytes begin in the frame.
     pub starts: Vec<usize>,
-    /// The first segment's report; all had right checksums.
+    /// The first segment's report; all segments had correct checksums.
     pub reported: Reported,
     /// The next sequence number expected.
     next: u32,
@@ -28,15 +28,15 @@ pub(super) struct Packet {
     closed: bool,
 }
 
-/// The longest packet (section 7.11.4.2: IP's limit), and the most segments in one buffer that `RSCCNT` can report.
+/// The longest packet (section 7.11.4.2: the IP limit), and the most segments in one buffer that `RSCCNT` can report.
 const LONGEST: usize = 65_535;
 const MOST: usize = 14;
 
-/// TCP's flags.
+/// TCP flags.
 const ACK: u8 = 0x10;
 const PUSH: u8 = 0x08;
 
-/// Returns where a segment's data begins, its sequence number and its flags; `None` if it cannot be coalesced.
+/// Returns where a segment's data begins, its sequence number and its flags. Returns `None` if it cannot be coalesced.
 pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8)> {
     if headers.protocol != TCP || headers.fragment || headers.vlan.is_some() {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn segment(frame: &[u8], headers: &Headers) -> Option<(usize, u32, u8
 }
 
 impl Packet {
-    /// Begins a packet with a segment, without its padding.
+    /// Begins a packet with a segment, whose padding is removed.
     pub fn begin(queue: u16, frame: &Frame, headers: &Headers, reported: Reported) -> Option<Packet> {
         let (data, sequence, flags) = segment(&frame.bytes, headers)?;
         let mut frame = frame.clone();
@@ -60,7 +60,7 @@ impl Packet {
         Some(Packet { queue, frame, headers: *headers, starts: vec![0], reported, next, closed: flags & PUSH != 0 })
     }
 
-    /// Returns whether the frame is of the same flow: addresses, ports, and headers of the same length.
+    /// Returns whether the frame is of the same flow: same addresses and ports, and headers of the same length.
     pub fn is_of(&self, frame: &[u8], headers: &Headers) -> bool {
         let (Some(ours), Some(theirs)) = (self.headers.transport, headers.transport) else { return false };
         self.headers.protocol == headers.protocol
@@ -70,7 +70,7 @@ impl Packet {
             && self.frame.bytes[ours..ours + 4] == frame[theirs..theirs + 4]
     }
 
-    /// Appends the next segment, if it fits into `most` buffers of `room` bytes.
+    /// Appends the next segment, if the packet still fits into `most` buffers of `room` bytes.
     pub fn append(&mut self, frame: &[u8], headers: &Headers, most: usize, room: usize) -> bool {
         let Some((data, sequence, flags)) = segment(frame, headers) else { return false };
         let at = headers.transport.unwrap_or_default();
@@ -78,8 +78,7 @@ impl Packet {
         let len = self.frame.bytes.len();
         let beside = self.starts.iter().filter(|&&start| start / room.max(1) == len / room.max(1)).count();
         let fits = len + payload.len() <= (most * room).min(LONGEST) && beside < MOST;
-        // TCP options must be the same except for a time stamp, and IP's header except for lengths; a change of the
-        // type of service ends the packet.
+        // The length of the TCP header and the type of service must not change.
         let same = frame[at + 12] == self.frame.bytes[at + 12]
             && frame[headers.network + 1] == self.frame.bytes[headers.network + 1];
         if self.closed || !fits || !same || sequence != self.next {
@@ -87,7 +86,7 @@ impl Packet {
         }
         self.next = self.next.wrapping_add(payload.len() as u32);
         self.starts.push(len);
-        // The last segment's acknowledgement, flags, window and options (section 7.11.5.1).
+        // Take acknowledgement, flags, window and options from the last segment (section 7.11.5.1).
         self.frame.bytes[at + 8..at + 16].copy_from_slice(&frame[at + 8..at + 16]);
         self.frame.bytes[at + 20..data].copy_from_slice(&frame[at + 20..data]);
         self.frame.bytes.extend_from_slice(payload);
@@ -95,7 +94,7 @@ impl Packet {
         true
     }
 
-    /// Corrects IP's length and checksum; a single segment stays as it came.
+    /// Corrects the IP length and checksum; a single segment stays unchanged.
     pub fn finish(&mut self) {
         if self.starts.len() == 1 {
             return self.starts.clear();

@@ -1,4 +1,5 @@
-//! Registers of the whole card: resets, master disable, receive enable, and those that acknowledge others.
+//! Registers that affect all of the card: resets, master disable, receive enable, and registers whose effect another
+//! register acknowledges.
 
 use linerate_spec::Register;
 use linerate_spec::x82599::*;
@@ -12,20 +13,20 @@ pub(super) enum Then {
     Nothing,
     /// The card is reset.
     Reset,
-    /// The physical function begins to receive.
+    /// The physical function starts receiving.
     Receive,
 }
 
 pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32) -> Then {
     let registers = &board.registers;
     match offset {
-        // The reset bits clear themselves, master disable is acknowledged in STATUS.
+        // The reset bits clear themselves; STATUS acknowledges master disable.
         CTRL::OFFSET if value & (CTRL::RST | CTRL::LRST) != 0 => return Then::Reset,
         CTRL::OFFSET => {
             registers.set(offset, value);
             board.update_master_status();
         }
-        // Linux's self-test writes STATUS, to check that this does nothing.
+        // Linux's self-test writes STATUS, to check that this has no effect.
         STATUS::OFFSET => {}
         RXCTRL::OFFSET => {
             let begins = value & !registers.get(offset) & RXCTRL::RXEN != 0;
@@ -56,7 +57,7 @@ pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32
     Then::Nothing
 }
 
-/// Checks that traffic classes and flow director together use no more packet buffer than there is (sections
+/// Checks that traffic classes and flow director together do not use more packet buffer than the card has (sections
 /// 8.2.3.8.9 and 8.2.3.21.1).
 fn check_packet_buffers(Board { registers, kind, oracle, .. }: &Board) {
     let of_class = |class| registers.get(RXPBSIZE::at(class)) >> RXPBSIZE::KIB_SHIFT & 0x3FF;

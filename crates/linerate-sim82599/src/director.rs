@@ -8,17 +8,17 @@ use linerate_spec::x82599::*;
 use super::headers::{Headers, SCTP, TCP, UDP};
 use super::registers::Registers;
 
-/// The filters that are set.
+/// The flow director's filters.
 #[derive(Default)]
 pub(super) struct Director {
     filters: Vec<Filter>,
-    /// True if any of `ETQF`, `SYNQF`, `FTQF` or the director is enabled; only then are frames checked.
+    /// Whether any of `ETQF`, `SYNQF`, `FTQF` or the flow director is enabled; frames are checked only then.
     pub active: bool,
 }
 
-/// A perfect filter (section 7.1.2.7.5): the registers as they were when it was added.
+/// A perfect filter (section 7.1.2.7.5), with the register values at the time when it was added.
 struct Filter {
-    /// Bucket and software index, which name the filter.
+    /// Bucket and software index, which identify the filter.
     hash: u32,
     source: u32,
     destination: u32,
@@ -30,24 +30,24 @@ struct Filter {
     drops: bool,
 }
 
-/// A filter's decision on a frame.
+/// The filters' decision on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// To this queue, with bits for word 0 of its descriptor, and if the flow director chose it, the filter's name.
+    /// The queue, bits for word 0 of the descriptor, and the filter's name if the flow director chose the queue.
     Queue(u16, u64, Option<u32>),
     Drop,
-    /// No filter matched.
+    /// No filter chose a queue; has bits for word 0 of the descriptor.
     Undecided(u64),
 }
 
-/// Bits of `FDIRHASH` that name a filter: the bucket, 13 bits, and the software index, 15 bits.
+/// Bits of `FDIRHASH` that identify a filter: the bucket, 13 bits, and the software index, 15 bits.
 const NAME: u32 = 0x7FFF_1FFF;
 
 impl Director {
     pub fn write(&mut self, registers: &Registers, Register { offset, definition, .. }: Register, value: u32) {
         match definition.offset {
             FDIRCTRL::OFFSET => {
-                // A write clears the table, and is done at once.
+                // A write clears the table, and completes immediately.
                 registers.set(offset, value | FDIRCTRL::INIT_DONE);
                 self.filters.clear();
                 registers.set(FDIRFREE::OFFSET, room(value));
@@ -61,7 +61,7 @@ impl Director {
             || (0..128).any(|n| registers.get(FTQF::at(n)) & FTQF::ENABLE != 0);
     }
 
-    /// Executes FDIRCMD, which adds, removes or queries a filter, at once (section 8.2.3.21.20).
+    /// Executes FDIRCMD immediately: adds, removes or queries a filter (section 8.2.3.21.20).
     fn command(&mut self, registers: &Registers, value: u32) {
         let name = registers.get(FDIRHASH::OFFSET) & NAME;
         let filters = &mut self.filters;
@@ -70,7 +70,7 @@ impl Director {
         }
         let found = filters.iter().position(|filter| filter.hash == name);
         let mut valid = 0;
-        // Signature filters (7.1.2.7.4) are accepted, and match nothing.
+        // Signature filters (7.1.2.7.4) are accepted, but match no frame.
         let perfect = registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::PERFECT_MATCH != 0;
         match value & FDIRCMD::CMD_MASK {
             FDIRCMD::CMD_ADD if perfect => {
@@ -235,7 +235,7 @@ fn five_tuple(registers: &Registers, frame: &[u8], headers: &Headers) -> Option<
     Some((registers.get(L34TIMIR::at(best)) >> L34TIMIR::RX_QUEUE_SHIFT & 0x7F) as u16)
 }
 
-/// Returns the number of filters that fit into the memory allotted by FDIRCTRL.
+/// Returns the number of filters that fit into the memory allocated by FDIRCTRL.
 fn room(control: u32) -> u32 {
     if control & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (control & 0x3) >> 1 } else { 0 }
 }
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::{Card, from_fn};
 
-    /// Adds a filter for each number in `names`, with further bits of FDIRCMD.
+    /// Adds a filter for each number in `names`; `more` has further bits of FDIRCMD.
     fn add(card: &Card, names: std::ops::Range<u32>, more: u32) {
         for name in names {
             card.write(FDIRHASH::OFFSET, name & 0x1FFF | (name >> 13) << FDIRHASH::INDEX_SHIFT);

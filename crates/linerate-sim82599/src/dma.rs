@@ -1,4 +1,4 @@
-//! The card's view of its host: memory mapped for it, under device addresses, and the receivers of its interrupts.
+//! The card's view of its host: memory mapped at device addresses, and the receivers of its interrupts.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,22 +12,22 @@ use super::receivers::Receivers;
 
 /// The card's address space, and the receivers of its interrupts.
 ///
-/// For a driver in this process device addresses are deliberately not pointers, and mappings do not touch each
-/// other. Thus a confusion of the two, or an access beyond a mapping, is detected.
+/// For a driver in this process, device addresses deliberately differ from pointers, and mappings have gaps between
+/// them. So confusing the two, or an access beyond a mapping, is detected.
 #[derive(Default)]
 pub(super) struct Dma {
     maps: RwLock<Maps>,
     receivers: Mutex<Receivers>,
 }
 
-/// Vectors of the card (section 7.3.1).
+/// The number of MSI-X vectors (section 7.3.1).
 pub(super) const VECTORS: u16 = 64;
 
-/// The mappings, in order of addresses.
+/// The mappings, sorted by address.
 #[derive(Default)]
 pub(super) struct Maps {
     ranges: Vec<Range>,
-    /// The ranges of the last descriptor and of the last buffer: the next one is mostly in the same.
+    /// The ranges of the last buffer and the last descriptor: the next is mostly in the same range.
     recent: [AtomicUsize; 2],
 }
 
@@ -35,15 +35,15 @@ struct Range {
     start: DeviceAddress,
     len: u64,
     memory: Arc<Mapping>,
-    /// Offset of the range in its memory.
+    /// The range's offset in `memory`.
     offset: usize,
-    /// The card may also write to it.
+    /// The card may also write to the range.
     writable: bool,
 }
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
-/// The first address given out: 64 GiB, so that both halves of an address are used.
+/// The first device address: 64 GiB, so that both halves of an address are used.
 const FIRST: DeviceAddress = 0x10_0000_0000;
 /// Unmapped bytes after each mapping.
 const GAP: DeviceAddress = 1 << 30;
@@ -53,7 +53,7 @@ impl Dma {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the mappings for a change, once no other thread uses them.
+    /// Locks the mappings for a change, once no other thread uses them.
     pub fn change(&self) -> RwLockWriteGuard<'_, Maps> {
         self.maps.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,11 +63,11 @@ impl Dma {
     }
 }
 
-/// The most ranges, as of Linux's vfio by default (`dma_entry_limit` of vfio_iommu_type1).
+/// The most ranges: the default limit of Linux's vfio (`dma_entry_limit` of vfio_iommu_type1).
 const MOST_RANGES: usize = 65_535;
 
 impl Maps {
-    /// Returns the range that contains `address`, if any. `recent` is where it is searched first.
+    /// Returns the range that contains `address`, if any. Tries the range `recent` first.
     #[inline(always)]
     fn range(&self, address: DeviceAddress, recent: &AtomicUsize) -> Option<&Range> {
         let contains = |range: &&Range| address.wrapping_sub(range.start) < range.len;
@@ -88,8 +88,8 @@ impl Maps {
         &self.recent[usize::from(len == DESCRIPTOR)]
     }
 
-    /// Returns the memory that holds `len` bytes from `address` on, and their offset in it; `None` unless all are
-    /// mapped by one range.
+    /// Returns the memory that contains `len` bytes from `address` on, and their offset in it. Returns `None` unless
+    /// one range maps all of them.
     #[inline(always)]
     pub fn find(&self, address: DeviceAddress, len: usize) -> Option<(&Mapping, usize)> {
         let range = self.range(address, self.recent(len))?;
@@ -105,8 +105,8 @@ impl Maps {
         (len as u64 <= range.len - offset).then_some((&*range.memory, range.offset + offset as usize))
     }
 
-    /// Calls `piece` for each piece of the `len` bytes from `address` on, which may lie in several ranges, with its
-    /// position among them. False, without a call, unless all are mapped.
+    /// Splits `len` bytes from `address` on at range boundaries, and calls `piece` with the memory, offset and position
+    /// of each part. Returns false, without a call, unless all bytes are mapped.
     fn pieces(
         &self,
         address: DeviceAddress,
@@ -139,12 +139,12 @@ impl Maps {
         all
     }
 
-    /// True if all of them are mapped, in one or several ranges.
+    /// Returns whether all of these bytes are mapped, by one or several ranges.
     pub fn covers(&self, address: DeviceAddress, len: usize) -> bool {
         self.pieces(address, len, false, |_, _, _| {})
     }
 
-    /// Reads for the card; false if any byte is not mapped.
+    /// Reads for the card. Returns false if any byte is not mapped.
     #[inline(always)]
     pub fn read(&self, address: DeviceAddress, bytes: &mut [u8]) -> bool {
         match self.find(address, bytes.len()) {
@@ -154,7 +154,7 @@ impl Maps {
         true
     }
 
-    /// Writes for the card; false, and nothing is written, if any byte is not mapped as writable.
+    /// Writes for the card. Returns false, and writes no byte, if any byte is not mapped as writable.
     #[inline(always)]
     pub fn write(&self, address: DeviceAddress, bytes: &[u8]) -> bool {
         match self.find_writable(address, bytes.len()) {
@@ -174,8 +174,8 @@ impl Maps {
         self.pieces(address, bytes.len(), true, |memory, offset, part| memory.write(offset, &bytes[part]))
     }
 
-    /// Maps memory from `offset` on at `start`. False if the addresses are in use, the memory is too short, or an
-    /// address is not page-aligned.
+    /// Maps `len` bytes of memory, from `offset` on, at `start`. Returns false if the addresses are in use, the memory
+    /// is too short, a value is not page-aligned, or there are too many ranges.
     pub fn insert(
         &mut self,
         start: DeviceAddress,
@@ -198,8 +198,8 @@ impl Maps {
         fits
     }
 
-    /// Removes all mappings within `len` bytes from `start` on, and returns their bytes; `None`, and nothing is
-    /// removed, if that would split a mapping.
+    /// Removes all mappings within `len` bytes from `start` on, and returns their total length. Returns `None`, and
+    /// removes no mapping, if that would split one.
     pub fn remove(&mut self, start: DeviceAddress, len: u64) -> Option<u64> {
         let end = start.checked_add(len)?;
         let first = self.ranges.partition_point(|range| range.start + range.len <= start);
@@ -216,7 +216,7 @@ impl Maps {
     }
 }
 
-// SAFETY: the model is a device: it accesses what the driver gives it.
+// SAFETY: the model acts as a device: it accesses only memory that the driver gives it.
 unsafe impl DmaSpace for Dma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.change();
@@ -232,7 +232,7 @@ unsafe impl DmaSpace for Dma {
 }
 
 impl Bus for Dma {
-    /// The model needs no permission to reach what is mapped.
+    /// Does nothing: the model needs no permission to access mapped memory.
     unsafe fn allow_dma(&self) -> Result<()> {
         Ok(())
     }
@@ -273,7 +273,7 @@ mod tests {
         second.read(0, &mut start);
         assert_eq!((&end[..], &start[..]), (&bytes[..96], &bytes[96..]));
         assert!(maps.find(0x10FA0, 200).is_none() && maps.covers(0x10FA0, 200) && !maps.covers(0x11FF0, 17));
-        // Nothing is written unless all bytes are mapped.
+        // No byte is written unless all bytes are mapped.
         assert!(!maps.write(0x11FF0, &[1; 17]));
         assert_eq!(
             maps.find(0x11FF0, 8).map(|(memory, at)| {

@@ -9,10 +9,10 @@ use super::Kind;
 use super::board::Board;
 use super::registers::Registers;
 
-/// The last word that an X550 adds.
+/// The last word included in an X550's checksum.
 const LAST: usize = 0x41;
 
-// The sections here. All other pointers are empty.
+// The sections of this EEPROM. All other pointers are empty.
 const SECTION_CORE_0: usize = 0x50;
 const SECTION_FIRMWARE: usize = 0x60;
 const SECTION_PATCH: usize = 0x70;
@@ -29,19 +29,19 @@ impl Eeprom {
         Eeprom(image(kind, mac))
     }
 
-    /// Returns a word; those beyond the end are all ones.
+    /// Returns a word; words beyond the end are all ones.
     pub fn word(&self, offset: usize) -> u16 {
         self.0.get(offset).copied().unwrap_or(0xFFFF)
     }
 
-    /// Returns the card's address.
+    /// Returns the card's MAC address.
     pub fn address(&self) -> MacAddress {
         let word = |n: usize| u32::from(self.0[SECTION_CORE_0 + 1 + n]);
         MacAddress::from_words(word(0) | word(1) << 16, word(2))
     }
 
-    /// Loads the registers that come from the EEPROM after a reset: the address, the link's mode, and each kind's own
-    /// values.
+    /// Loads the registers that are set from the EEPROM after a reset: MAC address, link mode, and values that depend
+    /// on the kind of card.
     pub fn load(&self, Board { registers, kind, .. }: &Board) {
         registers.set(AUTOC::OFFSET, kind.autoc());
         (0..8).for_each(|class| registers.set(RXPBSIZE::at(class), 0));
@@ -53,7 +53,7 @@ impl Eeprom {
 
     pub fn write(&self, registers: &Registers, Register { offset, .. }: Register, value: u32) {
         match offset {
-            // 6.5.3.2, access by bits: a request is granted at once.
+            // 6.5.3.2, bit-banged access: a request is granted immediately.
             EEC::OFFSET => {
                 let granted = if value & EEC::REQ != 0 { EEC::GNT } else { 0 };
                 let fixed = EEC::PRES | EEC::ARD | EEC::SIZE_MASK;
@@ -69,37 +69,37 @@ impl Eeprom {
     }
 }
 
-/// Returns the image of a card with this address.
+/// Returns the EEPROM image of a card with this MAC address.
 fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
     words[..=LAST].fill(0);
-    // Not 0: an EEPROM is present (6.3.2.1: signature 01b).
+    // 6.3.2.1: the signature 01b means that an EEPROM is present.
     words[0] = 0x4000;
     words[usize::from(CORE_0)] = SECTION_CORE_0 as u16;
     words[usize::from(FIRMWARE)] = SECTION_FIRMWARE as u16;
     words[usize::from(ALTERNATIVE_SAN)] = 0xFFFF;
     words[usize::from(SAN)] = 0xFFFF;
-    // Any module is accepted, and the driver need not work around crosstalk of empty cages.
+    // Accept any module; the driver need not work around crosstalk of empty cages.
     words[usize::from(CAPABILITIES)] = 1 << 0 | 1 << 7;
 
-    // The core's section (6.3.5): its length, then the address.
+    // The core section (6.3.5): its length, then the MAC address.
     words[SECTION_CORE_0] = 3;
     for (word, pair) in words[SECTION_CORE_0 + 1..].iter_mut().zip(mac.0.chunks(2)) {
         *word = u16::from_le_bytes([pair[0], pair[1]]);
     }
 
-    // Firmware that passes packets through, of a version that drivers accept, without further requirements.
+    // Pass-through firmware, with a version that drivers accept, and without further requirements.
     words[SECTION_FIRMWARE..SECTION_FIRMWARE + 8].fill(0);
     words[SECTION_FIRMWARE + 4] = SECTION_PATCH as u16;
     words[SECTION_PATCH..SECTION_PATCH + 8].fill(0);
     words[SECTION_PATCH + 7] = 6;
-    // An 82599's firmware also watches the link: a driver takes the semaphore to write AUTOC (LESM).
+    // An 82599's firmware also manages the link (LESM), so a driver takes the semaphore to write AUTOC.
     if matches!(kind, Kind::X82599Kx4 | Kind::X82599Sfp) {
         words[SECTION_FIRMWARE + 2] = SECTION_LINK as u16;
         words[SECTION_LINK..SECTION_LINK + 2].copy_from_slice(&[1, 1 << 15]);
     }
 
-    // Each kind of module, by the drivers' numbers, with one harmless write to CORECTL.
+    // Each kind of module, by the number that drivers use, with one harmless write to CORECTL.
     if kind == Kind::X82599Sfp {
         words[usize::from(MODULES)] = SECTION_MODULES as u16;
         words[SECTION_MODULES] = 0;

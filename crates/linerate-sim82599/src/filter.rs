@@ -1,4 +1,4 @@
-//! Filters for the frames that a card accepts.
+//! The card's address and VLAN filters.
 
 use linerate_spec::x82599::{FCTRL, MCSTCTRL, MTA, RAH, RAL, VFTA, VLNCTRL};
 
@@ -38,7 +38,7 @@ pub(super) fn multicast_hash(mac: [u8; 6], offset: u32) -> u16 {
     (top >> [4, 3, 2, 0][offset as usize & 3]) & 0xFFF
 }
 
-/// Returns whether a frame's VLAN is accepted (section 7.4.4); a frame without a tag always is.
+/// Returns whether a frame's VLAN is accepted (section 7.4.4). Frames without a tag always are.
 pub(super) fn accepts_vlan(registers: &Registers, tag: Option<u16>) -> bool {
     let control = registers.get(VLNCTRL::OFFSET);
     let Some(tag) = tag.filter(|_| control & VLNCTRL::VFE != 0) else { return true };

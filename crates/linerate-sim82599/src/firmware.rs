@@ -1,5 +1,5 @@
-//! The firmware of an X540 or X550, as far as drivers use it through the host interface; the commands are those of
-//! Intel's drivers.
+//! The firmware of an X540 or X550, as far as drivers use it through the host interface. It has the commands that
+//! Intel's drivers use.
 
 use linerate_spec::x82599::*;
 
@@ -9,12 +9,12 @@ use super::eeprom::Eeprom;
 /// Commands, in the first byte.
 const READ_EEPROM: u8 = 0x31;
 const DRIVER_INFORMATION: u8 = 0xDD;
-/// Receive off: an X550's driver requests it instead of writing `RXCTRL`.
+/// Disables receive; an X550's driver uses this instead of writing `RXCTRL`.
 const DISABLE_RECEIVE: u8 = 0xDE;
-/// The status, in the answer's third byte.
+/// The status, in the third byte of the answer.
 const DONE: u8 = 0x01;
 const UNKNOWN: u8 = 0x80;
-/// Where words of the EEPROM are stored, two to a register, and how many fit.
+/// The register at which words of the EEPROM begin, two to a register, and the most words that fit.
 const DATA: u16 = 3;
 const MOST_WORDS: u16 = 512;
 
@@ -25,7 +25,7 @@ pub(super) fn start(board: &Board) {
     }
 }
 
-/// Executes the command in FLEX_MNG, at once, when HICR is written.
+/// Executes the command in FLEX_MNG immediately when HICR is written.
 pub(super) fn command(board: &Board, eeprom: &Eeprom, value: u32) {
     let registers = &board.registers;
     if registers.get(HICR::OFFSET) & HICR::EN == 0 || value & HICR::C == 0 {
@@ -34,7 +34,7 @@ pub(super) fn command(board: &Board, eeprom: &Eeprom, value: u32) {
     let [command, ..] = registers.get(FLEX_MNG::at(0)).to_le_bytes();
     let status = match command {
         READ_EEPROM => {
-            // An address in bytes and a length, as the network has them.
+            // An address in bytes and a length, in network byte order.
             let first = registers.get(FLEX_MNG::at(1)).swap_bytes() as usize / 2;
             let words = (registers.get(FLEX_MNG::at(2)) as u16).swap_bytes() / 2;
             let word = |n: u16| u32::from(eeprom.word(first + usize::from(n)));
@@ -51,7 +51,7 @@ pub(super) fn command(board: &Board, eeprom: &Eeprom, value: u32) {
         }
         _ => UNKNOWN,
     };
-    // The answer has no further bytes.
+    // The answer contains no further bytes.
     registers.set(FLEX_MNG::at(0), u32::from_le_bytes([command, 0, status, 0]));
     registers.set(HICR::OFFSET, HICR::EN | HICR::SV);
 }
@@ -63,11 +63,11 @@ mod tests {
     use super::super::{Cable, Card, Kind};
     use super::*;
 
-    /// Linux's driver of an X550 stops receiving this way, and then waits for the last request (section 5.2.4.3.2).
+    /// Linux's X550 driver disables receive this way, and then waits for the last request (section 5.2.4.3.2).
     #[test]
     fn firmware_stops_receiving_when_asked() {
         let card = Card::of_kind(Kind::X550, 0, "firmware", Box::new(Cable::unplugged()));
-        // SAFETY: nothing is mapped for the card.
+        // SAFETY: no memory is mapped for the card.
         #[allow(unsafe_code)]
         let bar = unsafe { card.bar() };
         bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);

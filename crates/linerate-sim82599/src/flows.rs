@@ -1,17 +1,17 @@
-//! Decisions about recent frames, so that headers are parsed, filtered and checked once for each flow.
+//! A cache of receive decisions by flow, so that headers are parsed, filtered and checked once for each flow.
 
 use super::coalesce::Reported;
 use super::headers::UDP;
 
-/// A frame's queue, and the report on it.
+/// A frame's queue, and its report.
 #[derive(Clone, Copy)]
 pub(super) struct Decision {
     pub queue: u16,
     pub reported: Reported,
 }
 
-/// Recent flows, by their headers. Kept are flows of which every frame gets the same decision while no register changes: UDP
-/// over IPv4, without options, fragments or a checksum of the payload, as generators send it.
+/// Recent flows, by their headers. Contains only flows whose frames all get the same decision until a register changes:
+/// UDP over IPv4 without options, fragments or checksum, as generators send it.
 #[derive(Default)]
 pub(super) struct Flows {
     recent: Vec<Option<Flow>>,
@@ -23,23 +23,23 @@ struct Flow {
     decision: Decision,
 }
 
-/// Flows that are kept; a power of two.
+/// The number of cached flows; a power of two.
 const KEPT: usize = 256;
 /// Bytes of the headers: Ethernet, IPv4, UDP.
 const HEADERS: usize = 42;
 
 impl Flows {
-    /// Returns what was decided about the frame's flow.
+    /// Returns the decision for the frame's flow, if cached.
     #[inline]
     pub fn find(&self, frame: &[u8]) -> Option<Decision> {
         let headers = headers(frame)?;
         let flow = self.recent.get(place(&headers))?.as_ref()?;
-        // A comparison of arrays is a call of memcmp.
+        // Comparing arrays directly would call memcmp.
         let differ = headers.iter().zip(&flow.headers).fold(0, |differ, (ours, theirs)| differ | (ours ^ theirs));
         (differ == 0 && flow.len == frame.len()).then_some(flow.decision)
     }
 
-    /// Keeps what was decided about the frame, if it is decided by its headers alone.
+    /// Caches the decision about a frame, if it depends on the headers alone.
     pub fn keep(&mut self, frame: &[u8], decision: Decision) {
         let Some(headers) = headers(frame) else { return };
         // Ethertype IPv4, a header of 20 bytes, no fragment, UDP, no checksum.
@@ -54,7 +54,7 @@ impl Flows {
         }
     }
 
-    /// Drops all decisions: a register has changed.
+    /// Drops all decisions, after a register has changed.
     pub fn forget(&mut self) {
         self.recent.clear();
     }
@@ -69,7 +69,7 @@ fn headers(frame: &[u8]) -> Option<[u64; 6]> {
     Some(headers)
 }
 
-/// Returns the place of a flow: by the low bytes of its source address and of its source port (bytes 29 and 35).
+/// Returns the index of a flow, from the low bytes of its source address and source port (bytes 29 and 35).
 #[inline]
 fn place(headers: &[u64; 6]) -> usize {
     ((headers[3] >> 40 ^ headers[4] >> 24) as usize) % KEPT

@@ -1,5 +1,5 @@
-//! The card as a PCI function: configuration space, BARs, and memory mapped by its host (section 9). Served over
-//! vfio-user, or used by a test.
+//! The card as a PCI function: configuration space, BARs, and memory mapped by its host (section 9). It is served over
+//! vfio-user, or used by tests.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use super::map;
 use super::receivers::Receivers;
 use super::{Card, Kind, queues};
 
-/// A card that is plugged in, or one of its virtual functions.
+/// A card plugged into a host, or one of its virtual functions.
 pub struct Function {
     card: Arc<Card>,
     /// The virtual function's number, if it is one.
     number: Option<usize>,
     dma: Arc<Dma>,
     config: Config,
-    /// MSI-X's table and pending bits. Storage only: the host's emulator keeps its own.
+    /// The MSI-X table and pending bits. They are only stored: the host's emulator has its own.
     table: Vec<u8>,
 }
 
-/// Regions by vfio's numbers.
+/// Region numbers, as in vfio.
 const REGISTERS: u32 = 0;
 const VIRTUAL_TABLE: u32 = 3;
 const TABLE: u32 = 4;
@@ -39,14 +39,14 @@ const VIRTUAL_BYTES: u64 = 16 << 10;
 const TABLE_BYTES: u64 = 16 << 10;
 const CONFIG_BYTES: usize = 4096;
 
-/// Frames each way that a doorbell moves at once; the runner moves the rest.
+/// Frames each way that a doorbell moves; the runner moves the rest.
 const BUDGET: usize = 64;
 
 impl Function {
-    /// Plugs the card in. Memory, interrupts and bus mastering are then its host's.
+    /// Plugs the card in. From then on the host controls its memory, interrupts and bus mastering.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) while a driver of this process has the card.
+    /// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) while a driver in this process uses the card.
     pub fn new(card: Arc<Card>) -> Result<Function> {
         let dma = card.board.dma.clone();
         Function::plug(card, None, dma)
@@ -106,7 +106,7 @@ impl Function {
         }
     }
 
-    /// True for the tails of rings.
+    /// Returns whether the register is a ring's tail.
     fn is_doorbell(&self, offset: u32) -> bool {
         let offset = match self.number {
             Some(number) => Functions::queue_register(number, offset),
@@ -156,7 +156,7 @@ impl vfio_user::Function for Function {
         match kind {
             InterruptKind::Vector if self.number.is_some() => spec::VECTORS,
             InterruptKind::Vector => VECTORS.into(),
-            // Virtual functions have neither.
+            // Virtual functions have neither a line nor MSI.
             InterruptKind::Line | InterruptKind::Message => self.number.is_none().into(),
         }
     }
@@ -192,7 +192,7 @@ impl vfio_user::Function for Function {
         }
     }
 
-    /// The machine that the card was plugged into is gone, and with it its power.
+    /// Powers the function off: the host is gone.
     fn disconnect(&mut self) {
         vfio_user::Function::reset(self);
         if self.number.is_none() {
@@ -203,7 +203,7 @@ impl vfio_user::Function for Function {
     }
 }
 
-/// Configuration space (section 9.3), with the bits that may be written.
+/// Configuration space (section 9.3), and its writable bits.
 struct Config {
     bytes: Vec<u8>,
     writable: Vec<u8>,
@@ -225,7 +225,7 @@ impl Config {
         config.set(0x00, &0x8086u16.to_le_bytes());
         let device = if is_virtual { kind.virtual_device() } else { kind.device() };
         config.set(0x02, &device.to_le_bytes());
-        // Bus mastering, memory, parity, system errors, no line.
+        // Writable: memory, bus mastering, parity and system errors, interrupt disable.
         config.allow(COMMAND, &0x0546u16.to_le_bytes());
         config.set(0x06, &0x0010u16.to_le_bytes()); // there are capabilities
         config.set(0x08, &[1, 0x00, 0x00, 0x02]); // revision, Ethernet
@@ -255,7 +255,7 @@ impl Config {
         config.set(MSI_X, &[0x11, EXPRESS as u8, low, high]);
         config.allow(MSI_X + 2, &[0x00, 0xC0]);
         config.set(MSI_X + 4, &[bar as u8, 0x00, 0x00, 0x00, bar as u8, 0x20, 0x00, 0x00]);
-        // PCI Express 2.0 endpoint: resets by function, 8 lanes of 5 GT/s.
+        // PCI Express 2.0 endpoint: function-level reset, 8 lanes of 5 GT/s.
         config.set(EXPRESS, &[0x10, 0x00, 0x02, 0x00]);
         config.set(EXPRESS + 4, &0x1000_8CC2u32.to_le_bytes());
         config.set(EXPRESS + 8, &0x2810u16.to_le_bytes());
@@ -268,7 +268,7 @@ impl Config {
         config.set(EXPRESS + 0x2C, &0x0000_0006u32.to_le_bytes());
         config.set(EXPRESS + 0x30, &0x0002u16.to_le_bytes());
 
-        // Advanced error reporting, without errors, and a serial number.
+        // Advanced error reporting (which reports no errors), and a serial number.
         config.set(ERRORS, &(0x0001 | 1 << 16 | (SERIAL_NUMBER as u32) << 20).to_le_bytes());
         config.allow(ERRORS + 0x08, &0x003F_F030u32.to_le_bytes());
         config.allow(ERRORS + 0x0C, &0x003F_F030u32.to_le_bytes());

@@ -1,8 +1,8 @@
 //! Virtual functions: their registers (section 8.3), the mailbox, and the answers of the physical function's driver
 //! (section 7.10).
 //!
-//! A host that cannot create virtual functions, because the layer between it and the card hides their control, gets
-//! each as a card of its own. The mailbox then has no driver of a physical function, so the model answers.
+//! A host cannot create virtual functions itself, because the layer between host and card hides their control. It gets
+//! each as a separate card instead. Then no physical function's driver answers the mailbox, so the model does.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use super::dma::Dma;
 use super::filter::multicast_hash;
 use super::interrupt::Interrupts;
 
-/// The most virtual functions of a card here; they get its last queues, so that the physical function keeps its 64.
+/// The most virtual functions of a model. They use its last queues, so that the physical function keeps 64.
 pub(super) const MOST: usize = 32;
 
 /// The state of one virtual function.
 #[derive(Default)]
 pub(super) struct VirtualFunction {
     pub dma: Arc<Dma>,
-    /// Its own bus mastering.
+    /// The function's own bus mastering.
     pub bus_master: bool,
     pub mac: MacAddress,
-    /// Further addresses, by the index that its driver gave them.
+    /// Further MAC addresses, in the order in which the driver added them.
     more_addresses: Vec<MacAddress>,
     multicast: Vec<u16>,
     promiscuous: bool,
     all_multicast: bool,
     vlans: Vec<u16>,
-    /// Set once its driver has requested a reset; only then does it work.
+    /// Set once the driver has requested a reset; until then the function does not work.
     clear_to_send: bool,
     causes: u32,
     masks: u32,
@@ -45,9 +45,9 @@ pub(super) struct VirtualFunction {
     misc_allocation: u32,
     mailbox: u32,
     message: [u32; VFMBMEM::COUNT as usize],
-    /// The mailbox holds our message, not yet acknowledged by the driver.
+    /// The mailbox holds a message to the driver that is not yet acknowledged.
     unread: bool,
-    /// Another message is to follow it.
+    /// A notification of a change is to follow.
     news: bool,
     packet_split: u32,
     received: (u64, u64, u64),
@@ -60,7 +60,7 @@ const MESSAGE_FIRST: u32 = VFMBMEM::OFFSET;
 const MESSAGE_LAST: u32 = VFMBMEM::at(VFMBMEM::COUNT - 1);
 const RECEIVE_END: u32 = RECEIVE + QUEUES_EACH as u32 * QUEUE_BYTES;
 const TRANSMIT_END: u32 = TRANSMIT + QUEUES_EACH as u32 * QUEUE_BYTES;
-/// Bits of the mailbox that a read clears (section 8.3.5.1.5).
+/// Bits of the mailbox register that a read clears (section 8.3.5.1.5).
 const READ_CLEARS: u32 = VFMAILBOX::PFSTS | VFMAILBOX::PFACK | VFMAILBOX::RSTD;
 
 impl VirtualFunction {
@@ -68,12 +68,12 @@ impl VirtualFunction {
         VirtualFunction { mac, ..VirtualFunction::default() }
     }
 
-    /// True if its driver is running.
+    /// Returns whether the function's driver is running.
     pub fn listens(&self) -> bool {
         self.clear_to_send && self.bus_master
     }
 
-    /// Returns whether it accepts frames for this address, of this VLAN.
+    /// Returns whether the function accepts frames to this address in this VLAN.
     pub fn accepts(&self, destination: [u8; 6], vlan: Option<u16>) -> bool {
         if !self.clear_to_send || vlan.is_some_and(|tag| !self.vlans.contains(&(tag & 0xFFF)) && !self.promiscuous) {
             return false;
@@ -85,7 +85,7 @@ impl VirtualFunction {
                 && (self.all_multicast || self.multicast.contains(&multicast_hash(destination, 0)))
     }
 
-    /// Returns whether this is one of its own addresses.
+    /// Returns whether this is one of the function's own addresses.
     pub fn is_own(&self, destination: [u8; 6]) -> bool {
         self.clear_to_send
             && (self.mac.0 == destination || self.more_addresses.iter().any(|more| more.0 == destination))
@@ -135,7 +135,7 @@ impl VirtualFunction {
         }
     }
 
-    /// Writes a register. Returns true if the driver requests a reset.
+    /// Writes a register. Returns whether the driver requests a reset.
     pub fn write(&mut self, offset: u32, value: u32) -> bool {
         match offset {
             VFCTRL::OFFSET => return value & VFCTRL::RST != 0,
@@ -177,7 +177,7 @@ impl VirtualFunction {
                     dma: self.dma.clone(),
                     bus_master: self.bus_master,
                     clear_to_send: true,
-                    // The driver's settings stay.
+                    // Keep the driver's settings.
                     masks: self.masks,
                     auto_clear: self.auto_clear,
                     auto_mask: self.auto_mask,
@@ -189,7 +189,7 @@ impl VirtualFunction {
                 };
                 (self.message[1], self.message[2]) = self.mac.words();
                 self.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
-                // Without "clear to send" yet.
+                // Not yet with "clear to send".
                 self.message[0] = message::RESET | message::SUCCESS;
                 self.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
                 return self.tell();
@@ -246,7 +246,7 @@ impl VirtualFunction {
         self.tell();
     }
 
-    /// Notifies the driver of a message in its mailbox.
+    /// Notifies the driver of a message in the mailbox.
     fn tell(&mut self) {
         self.unread = true;
         if self.misc_allocation & VTIVAR::VALID != 0 {
@@ -255,8 +255,8 @@ impl VirtualFunction {
         self.raise();
     }
 
-    /// Notifies the driver of a change, but never overwrites a message that is being written or is unread. The
-    /// driver would take this one for its answer, and wait for the real answer until it gives up.
+    /// Notifies the driver of a change. Defers this while a message is being written or is unread: the driver would
+    /// take the notification for the answer, and wait for the real answer until it times out.
     fn tell_change(&mut self) {
         self.news = self.unread || self.mailbox & VFMAILBOX::VFU != 0;
         if !self.news {
@@ -266,7 +266,7 @@ impl VirtualFunction {
         }
     }
 
-    /// Sets the cause of its queue number `local`.
+    /// Sets the cause of the function's queue number `local`.
     fn cause(&mut self, direction: Direction, local: u16) {
         let shift = 16 * (u32::from(local) & 1) + if direction == Direction::Transmit { 8 } else { 0 };
         let entry = self.allocation[local as usize / 2] >> shift;
@@ -311,7 +311,7 @@ impl DerefMut for Functions {
     }
 }
 
-/// Returns the initial address of a virtual function.
+/// Returns the initial MAC address of a virtual function.
 fn initial_address(board: &Board, number: usize) -> MacAddress {
     super::address_of(&format!("{} {number}", board.name))
 }
@@ -348,7 +348,7 @@ impl Functions {
     pub fn reset(&mut self, board: &Board, number: usize) {
         let old = &self[number];
         let (dma, bus_master) = (old.dma.clone(), old.bus_master);
-        // Its counters wrap, and are never cleared (section 8.3.5.8).
+        // The counters wrap, and are never cleared (section 8.3.5.8).
         let (received, sent) = (old.received, old.sent);
         let new = VirtualFunction::new(initial_address(board, number));
         self[number] = VirtualFunction { dma, bus_master, received, sent, ..new };
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(card.breaches(), []);
     }
 
-    /// Section 8.3.5.8: a driver continues from its last reading, also after a reset.
+    /// Section 8.3.5.8: a driver continues from the last value that it read, also after a reset.
     #[test]
     fn a_reset_does_not_clear_the_counters() {
         let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));

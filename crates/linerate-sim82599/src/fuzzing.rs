@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets: headers of frames, and a hostile client of a served card.
+//! Entry points of the fuzz targets: frame headers, and a hostile client of a served card.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use super::rss::Toeplitz;
 use super::wire::Frame;
 use super::{Card, Function, checksum, from_fn, offload};
 
-/// Registers that the target sets: those of the filters, with their counts.
+/// Registers that the target sets: the filters' registers, with their counts.
 const FILTERS: [(u32, u16); 19] = [
     (ETQF::OFFSET, 8),
     (SYNQF::OFFSET, 1),
@@ -48,7 +48,7 @@ thread_local! {
     static TOEPLITZ: Toeplitz = Toeplitz::new(&Rss::DEFAULT_KEY);
 }
 
-/// Sets registers of filters, a context descriptor and a frame. Parsed headers must lie in the frame, the hash must
+/// Tests filter registers, a context descriptor and a frame. Parsed headers must be inside the frame, the hash must
 /// match its definition, and segments must contain the payload exactly once.
 pub fn headers(data: &[u8]) {
     let mut input = Input::new(data);
@@ -103,18 +103,18 @@ pub fn headers(data: &[u8]) {
     offload::insert_tag(&mut finished, mrqc as u16, flags.into());
 }
 
-/// Returns the hash by its definition, bit by bit.
+/// Computes the hash bit by bit, according to its definition.
 fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     let bit = |bytes: &[u8], n: usize| bytes.get(n / 8).is_some_and(|byte| byte & 0x80 >> (n % 8) != 0);
     let window = |at: usize| (0..32).fold(0, |word, n| word << 1 | u32::from(bit(key, at + n)));
     (0..input.len() * 8).filter(|&n| bit(input, n)).fold(0, |hash, n| hash ^ window(n))
 }
 
-/// Bytes of the guest's memory, and its registers' region.
+/// The guest's memory in bytes, and vfio's region numbers.
 const GUEST: usize = 64 << 10;
 const REGISTERS: u32 = 0;
 const CONFIG: u32 = 7;
-/// The most frames that wait on the wire: what the card sends comes back to it.
+/// The most frames waiting on the wire, which returns the card's frames to it.
 const MOST_FRAMES: usize = 32;
 const BUDGET: usize = 64;
 
@@ -159,7 +159,7 @@ thread_local! {
     static SERVED: std::cell::RefCell<Served> = std::cell::RefCell::new(Served::new());
 }
 
-/// The client's end. Messages are answered without a socket, except bytes that may be malformed.
+/// The client's end. Messages are passed to the server directly; bytes that may be malformed go through a socket.
 struct Client<'a> {
     sockets: Option<(Connection, Connection)>,
     served: &'a mut Served,
@@ -173,7 +173,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends bytes that may be malformed; false once the connection is closed.
+    /// Sends bytes that may be malformed. Returns false once the connection is closed.
     fn send(&mut self, bytes: &[u8]) -> bool {
         let (own, theirs) = self.sockets.get_or_insert_with(|| {
             let (own, theirs) = UnixStream::pair().expect("sockets");
@@ -209,7 +209,7 @@ impl Client<'_> {
         self.served.guest.file().try_clone_to_owned().expect("a descriptor")
     }
 
-    /// Starts the card as a driver does: memory is mapped at 0, and the first queue each way is enabled.
+    /// Starts the card as a driver does: maps memory at 0, and enables the first queue each way.
     fn bring_up(&mut self) {
         let map = DmaMap { argsz: 32, flags: MAP_READ | MAP_WRITE, offset: 0, address: 0, size: GUEST as u64 };
         self.ask(command::DMA_MAP, &[map.as_bytes()], vec![self.guest()]);
@@ -236,7 +236,7 @@ impl Client<'_> {
                 let (offset, value) = (u64::from(input.u16()) * 4, input.u32());
                 self.write(REGISTERS, offset, &value.to_le_bytes());
             }
-            // Packets, and descriptors of the rings that lie there.
+            // Writes guest memory: packets, and descriptors of its rings.
             1 => {
                 let (at, len) = (usize::from(input.u16()) % GUEST, usize::from(input.u8()));
                 self.served.guest.write(at, input.bytes(len.min(GUEST - at)));
@@ -314,7 +314,7 @@ fn has_news(connection: &Connection) -> bool {
 }
 
 /// Runs a client's messages, its concurrent writes to its memory, and frames from the wire. Each message must be
-/// answered in bounded time, and the client's disconnection must leave the card as before.
+/// answered in bounded time, and no memory may stay mapped after the client has disconnected.
 pub fn vfio_user(data: &[u8]) {
     let mut input = Input::new(data);
     SERVED.with_borrow_mut(|served| {

@@ -1,4 +1,4 @@
-//! The headers that the card parses in a frame (section 7.1.6.2), and those that its filters and checksums need.
+//! Parses the headers that the card recognizes in a frame (section 7.1.6.2), and that its filters and checksums need.
 
 use linerate_spec::descriptor::receive::*;
 use linerate_spec::x82599::MRQC;
@@ -13,15 +13,15 @@ pub(super) struct Headers {
     pub vlan: Option<u16>,
     /// Where the network header begins.
     pub network: usize,
-    /// Where the transport header begins, if the frame has one that the card knows and is not a later fragment.
+    /// Where the transport header begins, if the frame is not a fragment and the card knows the protocol.
     pub transport: Option<usize>,
-    /// IP's protocol.
+    /// The IP protocol.
     pub protocol: u8,
-    /// Where IP's packet ends in the frame.
+    /// Where the IP packet ends in the frame.
     pub end: usize,
-    /// The frame is one of several fragments.
+    /// The frame is a fragment.
     pub fragment: bool,
-    /// The addresses in the frame: their offset, and the bytes of both together.
+    /// The IP addresses in the frame: their offset, and the length of both together.
     addresses: (usize, usize),
 }
 
@@ -32,13 +32,13 @@ pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 pub(super) const SCTP: u8 = 132;
 
-/// Reads 16 bits in network order.
+/// Reads 16 bits in network byte order.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 impl Headers {
-    /// Parses a frame, as far as it is complete.
+    /// Parses a frame, as far as it goes.
     pub fn parse(frame: &[u8]) -> Headers {
         let mut headers = Headers { ethertype: word(frame, 12).unwrap_or(0), network: 14, ..Headers::default() };
         if headers.ethertype == VLAN {
@@ -62,7 +62,7 @@ impl Headers {
         self.end = frame.len().min(self.network + usize::from(word(header, 2)?));
         let fragment = word(header, 6)? & 0x3FFF;
         self.fragment = fragment != 0;
-        // The ports of a fragment cannot be relied on.
+        // A fragment may contain no ports.
         if length >= 20 && !self.fragment {
             self.protocol(frame, header[9], self.network + length);
         }
@@ -76,7 +76,7 @@ impl Headers {
         self.addresses = (self.network + 8, 32);
         self.end = frame.len().min(self.network + 40 + usize::from(word(header, 4)?));
         let mut at = self.network + 40;
-        // Hop-by-hop, routing and destination options; a fragment ends the search.
+        // Skip hop-by-hop, routing and destination options; a fragment header ends the search.
         for _ in 0..8 {
             match next {
                 0 | 43 | 60 => {
@@ -114,7 +114,7 @@ impl Headers {
         self.packet_type & TYPE_IPV4 != 0
     }
 
-    /// Returns the bytes of the addresses, source first; none if the frame is not IP.
+    /// Returns the bytes of the IP addresses, source first; empty if the frame is not IP.
     pub fn addresses<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
         &frame[self.addresses.0..self.addresses.0 + self.addresses.1]
     }
@@ -124,8 +124,8 @@ impl Headers {
         Some((word(frame, self.transport?)?, word(frame, self.transport? + 2)?))
     }
 
-    /// Returns the input of the hash, by the fields that `MRQC` enables: its RSS type (section 7.1.2.8.1) and
-    /// bytes; `None` if no enabled field fits.
+    /// Returns the RSS type (section 7.1.2.8.1), the hash input and its length, for the fields that `MRQC` enables.
+    /// Returns `None` if no enabled field fits.
     pub fn hash_input(&self, frame: &[u8], mrqc: u32) -> Option<(u64, [u8; 36], usize)> {
         let (with_ports, kind) = match (self.packet_type & TYPE_IPV6 != 0, self.packet_type & (TYPE_TCP | TYPE_UDP)) {
             _ if self.addresses.1 == 0 => return None,

@@ -13,14 +13,14 @@ use super::registers::Registers;
 /// The causes in `EICR` that belong to queues or MSI-X vectors (section 8.2.3.5.1).
 const QUEUE_CAUSES: u32 = 0xFFFF;
 
-/// The causes and masks beyond the registers, and what was signalled.
+/// Causes and masks that do not fit into the registers, and the causes already signalled.
 #[derive(Default)]
 pub(super) struct Interrupts {
     /// Vectors 16 and up, whose causes and masks do not fit into `EICR` and `EIMS`.
     more_causes: u64,
     more_masks: u64,
-    /// A message is sent when a cause is set, not while it stays set. These are the causes already signalled:
-    /// vectors and bits of `EICR`.
+    /// The causes already signalled, by vector and by bit of `EICR`: a message is sent when a cause becomes set, not
+    /// while it stays set.
     told_vectors: u64,
     told_causes: u32,
     /// When each vector was last raised.
@@ -28,8 +28,8 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Splits a value of `EIMS_EX`, `EICS_EX` and their like: register `n` has the vectors from 32 n on. `EICR` and
-    /// `EIMS` have the first 16 of them.
+    /// Splits a value of `EIMS_EX`, `EICS_EX` or `EIMC_EX`, whose register `n` has the vectors from 32 n on. Returns
+    /// the first 16 vectors, which are in `EICR` and `EIMS`, and the others.
     fn split(n: u16, value: u32) -> (u32, u64) {
         let vectors = u64::from(value) << (32 * n);
         (vectors as u32 & QUEUE_CAUSES, vectors & !u64::from(QUEUE_CAUSES))
@@ -42,7 +42,7 @@ impl Interrupts {
         if entry & IVAR::VALID == 0 {
             return;
         }
-        // Causes of queues are 0 to 15; with MSI-X they are vectors, up to 63.
+        // Queues have causes 0 to 15; with MSI-X the causes are vectors, up to 63.
         let messages = registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX != 0;
         match entry & if messages { 0x3F } else { 0xF } {
             vector @ 0..16 => registers.change(EICR::OFFSET, 1 << vector, true),
@@ -80,7 +80,7 @@ impl Interrupts {
         match register.definition.offset {
             EICR::OFFSET => {
                 let gpie = registers.get(GPIE::OFFSET);
-                // 8.2.3.5.18: with "other clear disable" only causes 16 to 29 are cleared.
+                // 8.2.3.5.18: with OCD (other clear disable), only causes 16 to 29 are cleared.
                 let cleared = if gpie & GPIE::OCD != 0 { 0x3FFF_0000 } else { u32::MAX };
                 let value = registers.get(EICR::OFFSET);
                 registers.change(EICR::OFFSET, cleared, false);
@@ -90,7 +90,7 @@ impl Interrupts {
                 self.raise(board);
                 value
             }
-            // A read reports the causes without clearing them.
+            // Reading EICS returns the causes without clearing them.
             EICS::OFFSET => registers.get(EICR::OFFSET),
             EIMS_EX::OFFSET => {
                 let low = u64::from(registers.get(EIMS::OFFSET) & QUEUE_CAUSES);
@@ -100,7 +100,7 @@ impl Interrupts {
         }
     }
 
-    /// Raises the causes that are set and enabled, at the earliest after the interval in EITR (sections 7.3.2.1,
+    /// Raises the causes that are set and enabled, not before the interval in EITR has passed (sections 7.3.2.1,
     /// 7.3.1.3).
     pub fn raise(&mut self, board: &Board) {
         let registers = &board.registers;
@@ -143,8 +143,8 @@ impl Interrupts {
             if shared == Some(vector) {
                 self.told_causes |= others;
             }
-            // When the message is sent, causes clear themselves and their masks are disabled (7.3.4); causes of
-            // vectors beyond EICR always do.
+            // When the message is sent, causes in EIAC clear themselves, and masks in EIAM are disabled (7.3.4).
+            // Causes of vectors beyond EICR always clear themselves.
             let bit = if vector < 16 { 1 << vector } else { 0 };
             registers.change(EICR::OFFSET, registers.get(EIAC::OFFSET) & bit, false);
             self.more_causes &= !(1u64 << vector);

@@ -3,23 +3,23 @@
 use linerate_core::error::Error;
 use linerate_spec::x82599::*;
 
-/// The kind of card: its device number and how its link is made.
+/// The kind of card: its device ID and its type of link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// An 82599 on a backplane (10GBASE-KX4), with nothing between it and its link.
+    /// An 82599 on a backplane (10GBASE-KX4).
     X82599Kx4,
-    /// An 82599 with a cage for an SFP+ module, and a module in it.
+    /// An 82599 with an SFP+ module in its cage.
     #[default]
     X82599Sfp,
-    /// An X540, with its own PHY for copper (10GBASE-T).
+    /// An X540, with a PHY for copper (10GBASE-T).
     X540,
-    /// An X550, also for copper: a redirection table of 512 entries, a clock in nanoseconds, and an EEPROM that
+    /// An X550, also for copper. It has a redirection table of 512 entries, a clock in nanoseconds, and an EEPROM that
     /// only its firmware reads.
     X550,
 }
 
 impl Kind {
-    /// Memory for received packets, in KiB.
+    /// Returns the size of the receive packet buffer, in KiB.
     pub(super) fn packet_buffer_kib(self) -> u32 {
         match self {
             Kind::X82599Kx4 | Kind::X82599Sfp => PACKET_BUFFER_KIB,
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// `AUTOC` as the EEPROM has it.
+    /// Returns the value of `AUTOC` in the EEPROM.
     pub(super) fn autoc(self) -> u32 {
         match self {
             Kind::X82599Kx4 => AUTOC::LMS_KX4_KX_KR | AUTOC::KX4_SUPP | AUTOC::KX_SUPP,
@@ -35,12 +35,12 @@ impl Kind {
         }
     }
 
-    /// Returns whether the card has a PHY of its own, and firmware behind a host interface: an X540 or X550.
+    /// Returns whether the card has a PHY, and firmware with a host interface: an X540 or X550.
     pub(super) fn has_phy(self) -> bool {
         matches!(self, Kind::X540 | Kind::X550)
     }
 
-    /// PCI's device number; the vendor is Intel, 8086.
+    /// Returns the PCI device ID; the vendor ID is Intel's, 8086.
     pub fn device(self) -> u16 {
         match self {
             Kind::X82599Kx4 => 0x10F7,
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// PCI's device number of the virtual functions.
+    /// Returns the PCI device ID of the virtual functions.
     pub(super) fn virtual_device(self) -> u16 {
         match self {
             Kind::X82599Kx4 | Kind::X82599Sfp => 0x10ED,
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Every kind with its name in options.
+/// All kinds with their names in options.
 const KINDS: [(&str, Kind); 4] =
     [("82599-kx4", Kind::X82599Kx4), ("82599-sfp", Kind::X82599Sfp), ("x540", Kind::X540), ("x550", Kind::X550)];
 

@@ -1,19 +1,19 @@
 //! A model of the 82599, built from its datasheet; the driver runs on it unchanged.
 //!
-//! It is an oracle: it lists every driver access that the datasheet forbids ([`Card::breaches`]). Register writes
-//! only latch; [`Card::step`] moves frames. A test calls `step` itself and everything is deterministic, or a thread
-//! ([`Runner`]) calls it in a loop.
+//! The model is also an oracle: it reports every driver access that the datasheet forbids ([`Card::breaches`]).
+//! Register writes move no frames; [`Card::step`] does. A test calls `step` itself, so that everything is
+//! deterministic, or a thread ([`Runner`]) calls it in a loop.
 //!
 //! - this file: [`Card`], the facade; `bar`: its registers for a driver in this process; `function`: the card as a PCI
 //!   function, for a host that it is served to
-//! - `map`: the register map, which names the block that handles an access; `registers`: the register file, which latches
-//! - `blocks`: the blocks together, an access's effects on other blocks, and a step. Each block owns its state:
-//!   - `receive`, `transmit`: the two paths; `queues`, `ring`: the rings that they use, and the oracle's records of them
-//!   - `mac`, `switch`: the wire, and the way between it and the card's functions
+//! - `map`: the register map, which names the block that handles an access; `registers`: the register file
+//! - `blocks`: all blocks, the effects of an access on other blocks, and a step. Each block owns its state:
+//!   - `receive`, `transmit`: the two paths; `queues`, `ring`: their rings, and the oracle's records of the rings
+//!   - `mac`: the wire; `switch`: the path between the wire and the card's functions
 //!   - `link` (with `module`), `interrupt`, `director`, `rss`, `clock`, `eeprom`, `firmware`, `control`
 //!   - `functions`: the virtual functions
 //! - `headers`, `filter`, `coalesce`, `offload`, `checksum`: calculations on frames, without state
-//! - `board`: what all blocks share; on it `dma`, the address space; `breach`, the oracle's list; `trace`
+//! - `board`: the state shared by all blocks, with `dma`, the address space; `breach`, the oracle's list; `trace`
 //! - `wire`: the other end of the card's cable; `named`, `runner`: cards by name, and the thread that runs them
 //!
 //! This module uses memory, traffic and the registers of [`linerate_spec`], never the driver.
@@ -84,7 +84,7 @@ pub use trace::RegisterAccess;
 use wire::Broken;
 pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Unsent, Watch, Watched, Wire, from_fn};
 
-/// A queue's direction, from the program's view.
+/// A queue's direction, as seen by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the wire.
@@ -95,9 +95,9 @@ pub enum Direction {
 
 /// Neither a driver nor a host uses the card.
 const FREE: u8 = 0;
-/// A driver of this process has the card's registers.
+/// A driver in this process uses the card.
 const DRIVEN: u8 = 1;
-/// The card is served to hosts, for good. It cannot reach memory that drivers of this process map.
+/// The card is served to hosts, permanently. It cannot access memory mapped by drivers in this process.
 const SERVED: u8 = 2;
 
 /// One card.
@@ -108,14 +108,14 @@ pub struct Card {
     used: AtomicU8,
 }
 
-/// Returns a locally administered address, always the same for a name.
+/// Returns a locally administered MAC address, always the same for a name.
 fn address_of(name: &str) -> MacAddress {
     let [a, b, c, _] = crc32fast::hash(name.as_bytes()).to_le_bytes();
     MacAddress([0x02, 0x82, 0x59, a, b, c])
 }
 
 impl Card {
-    /// Makes a card with `wire` at its other end, just powered on. Its address is derived from `name`.
+    /// Creates a card connected to `wire`, in its state after power-on. Its MAC address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         Card::of_kind(Kind::default(), 0, name, wire)
     }
@@ -137,29 +137,28 @@ impl Card {
         self.board.kind
     }
 
-    /// Returns the address in the EEPROM.
+    /// Returns the MAC address in the EEPROM.
     pub fn mac(&self) -> MacAddress {
         self.blocks().eeprom.address()
     }
 
-    /// Returns the card's registers, for a bench without a driver; [`drive_model`](crate::drive_model) gives them
+    /// Returns the card's registers, for a benchmark without a driver. [`drive_model`](crate::drive_model) gives them
     /// to a driver.
     ///
     /// # Safety
-    /// Registers tell the card which mapped memory to read and write. The caller, and every clone, must name no
-    /// memory of which a slice is lent. Nothing else may drive the card, and rings must be in memory that belongs
-    /// to no region.
+    /// Registers tell the card which mapped memory to read and write. The caller, also through clones, must not let
+    /// the card access memory of which a slice is lent out. Nothing else may drive the card, and rings must be in
+    /// memory that belongs to no region.
     pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
         CardBar { card: self.clone(), claim: None }
     }
 
-    /// Returns the card's registers, for its one driver; `None` while another driver has them, or a host has the
-    /// card.
+    /// Returns the card's registers for its driver; `None` while another driver or a host uses the card.
     pub(crate) fn claim(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
         self.claim_for(runner, false)
     }
 
-    /// As [`claim`](Card::claim), for a driver whose card ends with it: `runner` forgets it then.
+    /// As [`claim`](Card::claim), for a card that ends with its driver: `runner` then drops the card.
     pub(crate) fn claim_alone(self: &Arc<Card>, runner: Arc<Runner>) -> Option<CardBar> {
         self.claim_for(Some(runner), true)
     }
@@ -170,22 +169,22 @@ impl Card {
         Some(CardBar { card: self.clone(), claim })
     }
 
-    /// Marks the card as served to hosts, for good; false while a driver of this process has it.
+    /// Marks the card as served to hosts, permanently. Returns false while a driver in this process uses it.
     fn claim_for_hosts(&self) -> bool {
         self.used.compare_exchange(FREE, SERVED, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
     }
 
-    /// True if the card is served to hosts; its doorbells are then handled when they are rung.
+    /// Returns whether the card is served to hosts. If so, its doorbells are handled when they are rung.
     fn is_served(&self) -> bool {
         self.used.load(Ordering::Relaxed) == SERVED
     }
 
-    /// Returns what a driver sees of the host: the card's address space and its interrupts.
+    /// Returns the card's bus for a driver: address space and interrupts.
     pub fn bus(&self) -> Arc<dyn Bus> {
         self.board.dma.clone()
     }
 
-    /// Returns the breaches of the datasheet by the driver: the first thousand.
+    /// Returns the driver's breaches of the datasheet, at most the first 1,000.
     pub fn breaches(&self) -> Vec<Breach> {
         self.board.oracle.list()
     }
@@ -203,7 +202,7 @@ impl Card {
     /// Moves at most `budget` frames each way, and returns the number moved.
     ///
     /// # Panics
-    /// If the code of its wire does, for example a program's own port. The card has no link from then on.
+    /// If the code of the wire panics, for example a program's own port. From then on the card has no link.
     pub fn step(&self, budget: usize) -> usize {
         if self.board.is_unplugged() {
             return 0;
@@ -211,55 +210,54 @@ impl Card {
         let mut blocks = self.blocks();
         let moved = catch_unwind(AssertUnwindSafe(|| blocks.step(&self.board, budget)));
         moved.unwrap_or_else(|panic| {
-            // The next step would call the same code: also when a queue is dropped while this panic unwinds.
+            // The next step would call the same code again, even when a queue is dropped while this panic unwinds.
             blocks.mac.rewire(|_| Box::new(Broken));
             resume_unwind(panic)
         })
     }
 
-    /// Pulls the cable out, or puts it back.
+    /// Plugs or unplugs the cable.
     pub fn set_cable(&self, plugged: bool) {
         let mut blocks = self.blocks();
         blocks.mac.cable_in = plugged;
         blocks.update_link(&self.board);
     }
 
-    /// Leaves moving packets to the caller of [`step`](Card::step): doorbells become single stores, as under a
-    /// [`Runner`].
+    /// Turns strict mode off: doorbells become single stores, as with a [`Runner`], and the caller moves frames by
+    /// [`step`](Card::step).
     pub fn stepped_by_hand(&self) {
         self.board.watchful.store(false, Ordering::Relaxed);
     }
 
-    /// Puts a 1 Gbit/s module into the cage of a card that has one, or a 10 Gbit/s module.
+    /// Puts a 1 Gbit/s or 10 Gbit/s module into the cage, if the card has one.
     pub fn set_module(&self, gigabit: bool) {
         let mut blocks = self.blocks();
         blocks.link.set_module(gigabit);
         blocks.update_link(&self.board);
     }
 
-    /// Leaves a request of the card's pending, as if it were never answered: master disable does not take effect
-    /// until the card has been reset twice (section 5.2.4.3.2).
+    /// Simulates a DMA request that never completes: master disable does not take effect until the card has been reset
+    /// twice (section 5.2.4.3.2).
     pub fn hang(&self) {
         self.board.hung.store(2, Ordering::Relaxed);
     }
 
-    /// Replaces the wire by `change` of it, which usually wraps it.
+    /// Replaces the wire by the result of `change`, which usually wraps it.
     pub fn rewire(&self, change: impl FnOnce(Box<dyn Wire>) -> Box<dyn Wire>) {
         self.blocks().mac.rewire(change);
     }
 
-    /// Stops the wire from bringing new frames.
+    /// Stops the wire from supplying new frames.
     pub fn finish_wire(&self) {
         self.blocks().mac.wire.finish();
     }
 
-    /// Returns the registers that the driver has read, and those that it has written, since power-on.
+    /// Returns the registers that the driver has used since power-on, each with whether it was read and written.
     pub fn used_registers(&self) -> Vec<(&'static Definition, bool, bool)> {
         self.board.registers.used().filter(|(_, read, written)| *read || *written).collect()
     }
 
-    /// Starts or stops the list of register accesses by drivers; returns the previous list, of at most a million
-    /// accesses.
+    /// Starts or stops recording register accesses by drivers. Returns the previous list, of at most 2^20 accesses.
     pub fn record_accesses(&self, on: bool) -> Vec<RegisterAccess> {
         self.board.trace.record(on)
     }
@@ -274,17 +272,18 @@ impl Card {
         self.blocks().mac.frames
     }
 
-    /// Returns what the wire has counted and checked; `None` if it does neither.
+    /// Returns the wire's counts and checks; `None` if it has none.
     pub fn wire_report(&self) -> Option<Report> {
         self.blocks().mac.wire.report()
     }
 
-    /// Returns the frames that left the card and went no further, as far as the wire knows.
+    /// Returns how many frames the card sent but the wire did not deliver, as far as the wire knows.
     pub fn unsent_by_wire(&self) -> Unsent {
         self.blocks().mac.wire.unsent()
     }
 
-    /// Fails if what the cable leads to is gone, or has failed: an interface was deleted, a recording cannot be written.
+    /// Fails if the other end of the cable is gone or has failed: an interface was deleted, a recording cannot be
+    /// written.
     ///
     /// # Errors
     /// As [`Wire::check`].
@@ -299,7 +298,7 @@ impl Card {
         blocks.update_link(&self.board);
     }
 
-    /// Puts the card back, in its state after power-on.
+    /// Puts the card back into its slot, in its state after power-on.
     pub fn plug_in(&self) {
         let mut blocks = self.blocks();
         self.board.unplugged.store(false, Ordering::Relaxed);
@@ -307,13 +306,13 @@ impl Card {
         blocks.power_on(&self.board);
     }
 
-    /// Sets whether the host lets the card read and write memory.
+    /// Sets whether the host allows the card to access memory.
     fn set_bus_master(&self, on: bool) {
         self.board.bus_master.store(on, Ordering::Relaxed);
     }
 
-    /// Makes the register at `offset` ignore what a driver waits for; `None` ends that, and completes a reset that
-    /// was stuck.
+    /// Makes the register at `offset` stuck: a bit that a driver waits for does not change. `None` ends that, and
+    /// completes a reset that was stuck.
     pub fn stick(&self, offset: Option<u32>) {
         self.board.stick(offset);
         if offset.is_none() && self.board.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
@@ -343,8 +342,8 @@ impl Card {
         }
     }
 
-    /// Handles a write by the physical function's driver. It knows nothing of virtual functions and cannot warn
-    /// their drivers when it stops all queues, so writes to their queues are ignored.
+    /// Handles a write by the physical function's driver. That driver does not know of virtual functions, and cannot
+    /// warn their drivers when it stops all queues. So writes to their queues are ignored.
     fn write(&self, offset: u32, value: u32) {
         let is_theirs = |Line { register, .. }: &Line| {
             registers::of_queues(register.definition) && self.board.owner(register.number).is_some()
@@ -374,7 +373,7 @@ impl Card {
             let (register, section) = (definition.name, definition.section);
             board.oracle.note(Breach::ReservedBits { register, value, reserved, section });
         }
-        // Of a register that is stuck, the reset bits stay set, and an enable bit keeps its value.
+        // In a stuck register, reset bits stay set, and enable bits keep their values.
         if board.is_stuck(offset) && (offset != CTRL::OFFSET || value & CTRL::RST != 0) {
             if offset == CTRL::OFFSET {
                 board.registers.set(offset, value);
@@ -385,7 +384,7 @@ impl Card {
         let is_doorbell = queues::is_tail(definition);
         match write {
             Block::File => board.registers.write(register, value),
-            // Without strict mode a doorbell is one store, and `step` reads it.
+            // Without strict mode, a doorbell is one store, which `step` reads.
             _ if is_doorbell && !board.is_watchful() => board.registers.set(offset, value),
             block => self.blocks().write(board, block, register, value),
         }

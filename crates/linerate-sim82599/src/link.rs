@@ -1,5 +1,4 @@
-//! The link: negotiation, loopback, and the drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and
-//! 8.2.3.22).
+//! The link: negotiation, and drivers' access to a module (I2C) or a PHY (MDIO) (sections 3.7 and 8.2.3.22).
 
 use linerate_spec::Register;
 use linerate_spec::phy::mdio::*;
@@ -12,14 +11,13 @@ use super::mac::Mac;
 use super::module::Module;
 use super::registers::Registers;
 
-/// The state between MAC and wire.
+/// The state of the link between MAC and wire.
 pub(super) struct Link {
     kind: Kind,
     module: Module,
-    /// Of an X540 or X550: the PHY's registers that were written, by device and address. Resets of the MAC leave
-    /// them.
+    /// For an X540 or X550: the PHY registers that were written, by device and address. A MAC reset keeps them.
     phy: std::collections::HashMap<(u32, u32), u16>,
-    /// Of those: the speed of the last negotiation, in Mbit/s.
+    /// For an X540 or X550: the speed of the last negotiation, in Mbit/s.
     negotiated: u32,
     /// The card's signal as last reported to the wire, in Mbit/s.
     signal: u32,
@@ -30,17 +28,17 @@ impl Link {
         Link { kind, module: Module::new(), phy: Default::default(), negotiated: 10_000, signal: 10_000 }
     }
 
-    /// Puts a module of another speed into the cage.
+    /// Puts a 1 Gbit/s or 10 Gbit/s module into the cage.
     pub fn set_module(&mut self, gigabit: bool) {
         self.module = if gigabit { Module::gigabit() } else { Module::new() };
     }
 
-    /// Returns the most Mbit/s of the signal that the registers set up between MAC and wire; 0 if there is none.
+    /// Returns the highest speed of the signal that the registers set up, in Mbit/s; 0 if there is no signal.
     fn signal(&self, registers: &Registers) -> u32 {
         let autoc = registers.get(AUTOC::OFFSET);
         let lms = autoc & AUTOC::LMS_MASK;
         match self.kind {
-            // 3.7.4: the module's laser is off while SDP3 is high, and a module has one speed.
+            // 3.7.4: the module's laser is off while SDP3 is high. A module has one speed.
             Kind::X82599Sfp if registers.get(ESDP::OFFSET) & ESDP::SDP3 != 0 => 0,
             Kind::X82599Sfp => match (self.module.is_gigabit(), lms) {
                 (false, AUTOC::LMS_10G_SERIAL) => 10_000,
@@ -63,7 +61,7 @@ impl Link {
         }
     }
 
-    /// Returns the highest speed that the PHY offers.
+    /// Returns the highest speed that the PHY advertises.
     fn advertised(&self) -> u32 {
         let offers = |register: u32, bit: u16| self.phy_register(AUTO_NEGOTIATION, register, false) & bit != 0;
         match () {
@@ -74,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Resets the PHY, when the card's slot has power again.
+    /// Resets the PHY, as at power-on.
     pub fn power_on(&mut self) {
         self.phy.clear();
         self.negotiated = 10_000;
@@ -87,12 +85,12 @@ impl Link {
     fn module_wires(&self) -> u32 {
         match self.kind {
             Kind::X82599Sfp => self.module.read(),
-            // The lines are not pulled low.
+            // The wires are not pulled low.
             _ => 0xF,
         }
     }
 
-    /// Executes one MDIO operation (MSCA), at once (section 8.2.3.22.11). Returns the register's value afterwards.
+    /// Executes one MDIO operation (MSCA) immediately (section 8.2.3.22.11). Returns the new value of MSCA.
     fn mdio(&mut self, command: u32, registers: &Registers) -> u32 {
         if command & MSCA::MDICMD == 0 {
             return command;
@@ -109,14 +107,14 @@ impl Link {
             }
             OP_WRITE if here => {
                 let value = registers.get(MSRWD::OFFSET) as u16;
-                // Resets and restarts complete at once.
+                // Resets and restarts complete immediately.
                 let kept = if address == CONTROL { value & !(RESET | RESTART) } else { value };
                 self.phy.insert((device, address), kept);
                 if (device, address) == (AUTO_NEGOTIATION, CONTROL) && value & RESTART != 0 {
                     self.negotiated = self.advertised();
                 }
             }
-            // The address cycle of clause 45; MSCA has the address in each operation.
+            // The address cycle of clause 45 has no effect: MSCA has the address in each operation.
             _ => {}
         }
         command & !MSCA::MDICMD
@@ -136,7 +134,7 @@ impl Link {
                     0x0200
                 }
             }
-            // PMA, PCS, PHY XS, negotiation; two of its vendor's; each reports its presence.
+            // PMA, PCS, PHY XS and auto-negotiation; two vendor-specific devices; each reports that it is present.
             (PMA..=AUTO_NEGOTIATION, DEVICES_LOW) => 1 << 1 | 1 << 3 | 1 << 4 | 1 << 7,
             (PMA..=AUTO_NEGOTIATION, DEVICES_HIGH) => 0xC000,
             (PMA | 3 | 4 | AUTO_NEGOTIATION, STATUS_2) => 0x8000,
@@ -158,7 +156,7 @@ impl Link {
     pub fn read(&self, Board { registers, .. }: &Board, register: Register) -> u32 {
         match register.offset {
             I2CCTL::OFFSET => self.module_wires(),
-            // The lines are not pulled low.
+            // The wires are not pulled low.
             X550_I2CCTL::OFFSET => registers.read(register) | X550_I2CCTL::DATA_IN | X550_I2CCTL::CLK_IN,
             _ => registers.read(register),
         }
@@ -180,13 +178,13 @@ impl Link {
                     check_semaphore(board, value);
                 }
                 registers.set(offset, value);
-                // Negotiation completes at once.
+                // Negotiation completes immediately.
                 registers.change(AUTOC::OFFSET, AUTOC::RESTART_AN, false);
             }
         }
     }
 
-    /// Updates the link's state. Returns true, and sets the cause of an interrupt, if it has changed.
+    /// Updates the link's state. If it has changed, sets the interrupt cause and returns true.
     pub fn update(&mut self, board: &Board, mac: &mut Mac) -> bool {
         let registers = &board.registers;
         let forced = registers.get(AUTOC::OFFSET) & AUTOC::FLU != 0 || registers.get(MACC::OFFSET) & MACC::FLU != 0;
@@ -197,13 +195,13 @@ impl Link {
             self.signal = signal;
             mac.wire.signal(signal);
         }
-        // A module has one speed; all others negotiate a speed that both ends have.
+        // A module has one speed; all others negotiate a speed that both ends support.
         let theirs = if mac.wire.link() { mac.wire.speed() } else { 0 };
         let agreed = match self.kind {
             Kind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
             _ => signal.min(theirs),
         };
-        // On a backplane both ends negotiate, which completes at once.
+        // On a backplane both ends negotiate, which completes immediately.
         let negotiated = if self.kind == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
         let links = match agreed {
             _ if forced => LINKS::UP | LINKS::SPEED_10G | negotiated,
@@ -221,8 +219,8 @@ impl Link {
     }
 }
 
-/// Checks the semaphore for AUTOC, which firmware writes as well: it must be held to change the link's mode or
-/// restart negotiation (section 10.5.4). An X540's or X550's link belongs to the PHY.
+/// Checks that the semaphore for AUTOC, which firmware also writes, is held to change the link mode or restart
+/// negotiation (section 10.5.4). On an X540 or X550 such writes are always a breach: the PHY makes the link.
 fn check_semaphore(Board { registers, kind, oracle, .. }: &Board, value: u32) {
     let changes = (value ^ registers.get(AUTOC::OFFSET)) & AUTOC::LMS_MASK != 0 || value & AUTOC::RESTART_AN != 0;
     let held = registers.get(SW_FW_SYNC::OFFSET) & SW_FW_SYNC::SW_MAC_CSR_SM != 0;
@@ -246,7 +244,7 @@ mod tests {
         (registers.get(MSRWD::OFFSET) >> MSRWD::READ_SHIFT) as u16
     }
 
-    /// The registers that identify a PHY and its abilities (IEEE 802.3, 45.2), of each of its devices.
+    /// The registers of each device that identify the PHY and its abilities (IEEE 802.3, 45.2).
     #[test]
     fn a_phy_identifies_itself() {
         for (kind, id) in [(Kind::X540, 0x0200), (Kind::X550, 0x0223)] {
@@ -298,13 +296,13 @@ mod tests {
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
         write(&mut state, 1, AUTO_NEGOTIATION, ADVERTISEMENT, 0);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF, "another PHY's");
-        // A command without its bit does nothing, and neither does an address cycle.
+        // A command without MDICMD has no effect, and neither has an address cycle.
         let none = command(OP_WRITE, 0, AUTO_NEGOTIATION, ADVERTISEMENT) & !MSCA::MDICMD;
         registers.set(MSRWD::OFFSET, 0);
         assert_eq!(state.mdio(none, &registers), none);
         state.mdio(command(0, 0, AUTO_NEGOTIATION, ADVERTISEMENT), &registers);
         assert_eq!(read(&mut state, &registers, 0, AUTO_NEGOTIATION, ADVERTISEMENT), 0xFFFF);
-        // A new offer takes effect at the next negotiation.
+        // A changed advertisement takes effect at the next negotiation.
         for (register, speed) in [(TEN_GIGABIT_CONTROL, 1_000), (VENDOR_PROVISION, 100), (ADVERTISEMENT, 0)] {
             let before = state.negotiated;
             write(&mut state, 0, AUTO_NEGOTIATION, register, 0);

@@ -1,4 +1,4 @@
-//! The MAC: the wire at its other end, pause frames (section 3.7.7), and the counters of frames (8.2.3.23).
+//! The MAC: the wire that it is connected to, pause frames (section 3.7.7), and frame counters (8.2.3.23).
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(super) struct Mac {
     pub cable_in: bool,
     /// Frames from the wire and to it, since power-on.
     pub frames: (u64, u64),
-    /// Until when the partner asked for a pause.
+    /// When the pause requested by the partner ends.
     paused_until: Option<Instant>,
     /// When the partner was last told to pause.
     paused: Option<Instant>,
@@ -45,14 +45,14 @@ pub(super) struct Sent {
     sizes: [u64; 6],
 }
 
-/// A flow control frame between two MACs (IEEE 802.3, annex 31B): destination, ethertype and opcode.
+/// Pause frames between MACs (IEEE 802.3, annex 31B): destination, ethertype and opcode.
 const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xC2, 0x00, 0x00, 0x01];
 pub(super) const MAC_CONTROL: u16 = 0x8808;
 const PAUSE: u16 = 1;
 /// Pause times are in units of 512 bit times.
 const PAUSE_UNIT: Duration = Duration::from_nanos(51);
 
-/// Returns which of the six size counters counts a frame of `len` bytes, CRC included.
+/// Returns the index of the size counter for a frame of `len` bytes, CRC included.
 fn size_class(len: usize) -> usize {
     match len {
         ..65 => 0,
@@ -77,13 +77,13 @@ impl Mac {
         }
     }
 
-    /// Replaces the wire by `change` of it.
+    /// Replaces the wire by the result of `change`.
     pub fn rewire(&mut self, change: impl FnOnce(Box<dyn Wire>) -> Box<dyn Wire>) {
         let old = std::mem::replace(&mut self.wire, Box::new(Cable::unplugged()));
         self.wire = change(old);
     }
 
-    /// Puts the wire's next frame into `frame`; false if there is none.
+    /// Reads the wire's next frame into `frame`; returns false if there is none.
     pub fn receive(&mut self, frame: &mut Frame) -> bool {
         let came = self.wire.receive(frame);
         self.frames.0 += u64::from(came);
@@ -96,7 +96,7 @@ impl Mac {
         self.wire.transmit(frame);
     }
 
-    /// Returns whether the partner has asked for a pause that is not over.
+    /// Returns whether a pause requested by the partner is in effect.
     pub fn is_paused(&mut self) -> bool {
         self.paused_until = self.paused_until.filter(|&until| Instant::now() < until);
         self.paused_until.is_some()
@@ -106,7 +106,7 @@ impl Mac {
         self.paused_until = None;
     }
 
-    /// Handles a frame for the MAC itself: a pause (section 3.7.7.3). True if the frame is not to be delivered.
+    /// Handles a MAC control frame: a pause (section 3.7.7.3). Returns true if the frame is not to be delivered.
     pub fn take_control(&mut self, Board { registers, .. }: &Board, frame: &Frame, destination: [u8; 6]) -> bool {
         let control = registers.get(MFLCN::OFFSET);
         let ours = destination == PAUSE_ADDRESS || filter::accepts(registers, destination);
@@ -118,8 +118,8 @@ impl Mac {
         control & MFLCN::PMCF == 0
     }
 
-    /// Tells the partner to pause while `waiting` bytes are too many for the packet buffer, and then to go on
-    /// (section 3.7.7.4).
+    /// Tells the partner to pause while too many bytes wait in the packet buffer, and then to continue (section
+    /// 3.7.7.4).
     pub fn control_flow(&mut self, board: &Board, waiting: u32) {
         let registers = &board.registers;
         let high = registers.get(FCRTH::at(0));
@@ -168,7 +168,7 @@ impl Mac {
         (0..6).for_each(|n| registers.count(PRC::at(n), sizes[n as usize]));
     }
 
-    /// Adds the frames sent since the last call to the counters, pauses included.
+    /// Adds the frames sent since the last call to the counters, including pause frames.
     pub fn count_sent(&mut self, Board { registers, .. }: &Board) {
         let Sent { packets, octets, multicast, broadcast, sizes } = std::mem::take(&mut self.sent);
         if packets == 0 {
@@ -192,7 +192,7 @@ impl Received {
         self.octets += len as u64;
     }
 
-    /// Counts a frame of `len` bytes that the filters accept.
+    /// Counts a frame of `len` bytes that the filters accepted.
     #[inline]
     pub fn add_good(&mut self, len: usize, frame: &[u8]) {
         self.good += 1;
@@ -212,7 +212,7 @@ impl Sent {
     }
 }
 
-/// Counts a frame that is for several receivers.
+/// Counts the frame if it is multicast or broadcast.
 #[inline]
 fn count_group(frame: &[u8], multicast: &mut u64, broadcast: &mut u64) {
     if frame.first().is_some_and(|first| first & 1 != 0) {

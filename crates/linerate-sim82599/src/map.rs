@@ -1,4 +1,4 @@
-//! The register map: which block handles an access to an offset, and accesses of other widths than a register's.
+//! The register map: which block handles an access to an offset, and accesses that are not 32 bits wide.
 
 use std::sync::OnceLock;
 
@@ -8,10 +8,10 @@ use linerate_spec::{Definition, Register};
 use super::Kind;
 use super::registers::BAR_BYTES;
 
-/// The part of the card that handles a register's reads, or its writes.
+/// The part of the card that handles reads or writes of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
-    /// The register file alone: it latches a value, as the register's [`Access`](linerate_spec::Access) says.
+    /// The register file alone, according to the register's [`Access`](linerate_spec::Access).
     File,
     Control,
     Eeprom,
@@ -30,11 +30,11 @@ pub(super) struct Line {
     pub register: Register,
     pub read: Block,
     pub write: Block,
-    /// Bits of a written value that the card keeps; it ignores the others.
+    /// Bits of a written value that the card stores; it ignores the others.
     pub keeps: u32,
 }
 
-/// The registers that a block handles; all others are in the file alone.
+/// A register handled by a block; the register file handles all others.
 struct Handled {
     definition: &'static Definition,
     read: Block,
@@ -110,7 +110,7 @@ handled! {
     RDH           File        Queues;
     RDT           File        Queues;
     SRRCTL        File        Queues;
-    // Bit 26 is reserved in the datasheet; Intel's own driver sets it, as in TXDCTL, to flush descriptors.
+    // Bit 26 is reserved in the datasheet, but Intel's driver sets it to flush descriptors, as in TXDCTL.
     RXDCTL        File        Queues      keeps !RXDCTL::SWFLSH;
     TDBAL         File        Queues      keeps TDBAL::BITS;
     TDBAH         File        Queues;
@@ -121,7 +121,7 @@ handled! {
 }
 
 impl Line {
-    /// Returns the line of the array's first register.
+    /// Returns the line of the first register of an array.
     fn of(definition: &'static Definition) -> Line {
         let register = Register { offset: definition.offset, number: 0, definition };
         let handled = HANDLED.iter().find(|handled| handled.definition.offset == definition.offset);
@@ -132,7 +132,7 @@ impl Line {
     }
 }
 
-/// Returns the register of this kind of card at `offset`, or the one that it is an alias of; `None` if there is none.
+/// Returns the register at `offset` of this kind of card. Resolves aliases. Returns `None` if there is no register.
 pub(super) fn find(kind: Kind, offset: u32) -> Option<&'static Line> {
     static INDEX: OnceLock<Vec<Option<Line>>> = OnceLock::new();
     let index = INDEX.get_or_init(|| {
@@ -154,7 +154,7 @@ pub(super) fn find(kind: Kind, offset: u32) -> Option<&'static Line> {
     (kind == Kind::X550 || !line.register.definition.section.starts_with("X550")).then_some(line)
 }
 
-/// Reads bytes of BAR 0: parts of registers, or several together. Each register is read once.
+/// Reads bytes of BAR 0: part of a register, or several registers. Each register is read once.
 pub(super) fn read_bytes(offset: u64, bytes: &mut [u8], mut read: impl FnMut(u32) -> u32) {
     let mut done = 0;
     while done < bytes.len() {
@@ -167,7 +167,7 @@ pub(super) fn read_bytes(offset: u64, bytes: &mut [u8], mut read: impl FnMut(u32
     }
 }
 
-/// Writes bytes of BAR 0. Registers are written whole (section 8.1); other writes are ignored.
+/// Writes bytes of BAR 0. Only complete registers can be written (section 8.1); other writes are ignored.
 pub(super) fn write_bytes(offset: u64, bytes: &[u8], mut write: impl FnMut(u32, u32)) {
     if offset.is_multiple_of(4) {
         for (n, word) in bytes.chunks_exact(4).enumerate() {

@@ -1,37 +1,37 @@
-//! The SFP+ module in the card's cage, and its two-wire interface: I2C, bit by bit through `I2CCTL` (section
-//! 3.7.3), and SFF-8472 for the contents.
+//! The SFP+ module in the card's cage, and its two-wire interface: bit-banged I2C through `I2CCTL` (section 3.7.3),
+//! with the contents defined by SFF-8472.
 
 use linerate_spec::phy::sff;
 use linerate_spec::x82599::I2CCTL;
 
-/// The module's memory: the device at address 0xA0 has its description, the one at 0xA2 its measurements.
+/// The module's two I2C devices: 0xA0 has its description, 0xA2 its measurements.
 pub(super) struct Module {
-    /// It is a 1 Gbit/s module.
+    /// Whether this is a 1 Gbit/s module.
     gigabit: bool,
     clock: bool,
     data: bool,
-    /// The module itself pulls the data wire low.
+    /// The module is pulling the data wire low.
     pulls: bool,
     state: State,
     address: usize,
     offset: u8,
 }
 
-/// The state of a transfer; each counts the bits that have passed.
+/// The state of a transfer, with the count of bits transferred.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Idle,
-    /// The device's address, and whether it is to be read.
+    /// The device's address and the direction.
     Device {
         bits: u8,
         byte: u8,
     },
-    /// The offset in its memory.
+    /// The offset in the device's memory.
     Offset {
         bits: u8,
         byte: u8,
     },
-    /// Bytes written to it, which are ignored.
+    /// Bytes written to the device, which are ignored.
     Write {
         bits: u8,
     },
@@ -46,7 +46,7 @@ impl Module {
         Module { gigabit: false, clock: true, data: true, pulls: false, state: State::Idle, address: 0, offset: 0 }
     }
 
-    /// Makes a 1 Gbit/s module.
+    /// Creates a 1 Gbit/s module.
     pub fn gigabit() -> Module {
         Module { gigabit: true, ..Module::new() }
     }
@@ -55,13 +55,13 @@ impl Module {
         self.gigabit
     }
 
-    /// Sets the wires as the driver drives them.
+    /// Sets the wires to the levels that the driver writes.
     pub fn write(&mut self, value: u32) {
         let (clock, data) = (value & I2CCTL::CLK_OUT != 0, value & I2CCTL::DATA_OUT != 0);
         let (old_clock, old_data) =
             (std::mem::replace(&mut self.clock, clock), std::mem::replace(&mut self.data, data));
         if clock && old_clock && data != old_data {
-            // Data that changes while the clock is high: a falling edge begins a transfer, a rising edge ends it.
+            // Data changes while the clock is high: a falling edge begins a transfer, a rising edge ends it.
             self.state = if data { State::Idle } else { State::Device { bits: 0, byte: 0 } };
             self.pulls = false;
         } else if clock && !old_clock {
@@ -86,7 +86,7 @@ impl Module {
         value
     }
 
-    /// Handles a rising clock: the wire has a bit from the driver, or its acknowledgement of a byte.
+    /// Handles a rising clock: the data wire has a bit from the driver, or its acknowledgement of a byte.
     fn take(&mut self, data: bool) {
         self.state = match self.state {
             State::Device { bits, byte } if bits < 8 => {
@@ -101,7 +101,7 @@ impl Module {
             State::Device { bits: 8, byte } => State::Device { bits: 9, byte },
             State::Offset { bits: 8, byte } => State::Offset { bits: 9, byte },
             State::Write { bits: 8 } => State::Write { bits: 9 },
-            // No acknowledgement: the driver wants no more bytes.
+            // Not acknowledged: the driver reads no more bytes.
             State::Read { bits: 8, .. } if data => State::Idle,
             State::Read { bits: 8, byte } => State::Read { bits: 9, byte },
             other => other,
@@ -170,7 +170,7 @@ fn memory(gigabit: bool, address: usize, offset: u8) -> u8 {
             bytes[sff::VENDOR_SERIAL as usize + n] = b' ';
             n += 1;
         }
-        // Intel's number, the only one that its drivers accept without a warning.
+        // Intel's OUI, the only one that its drivers accept without a warning.
         let oui = sff::VENDOR_OUI as usize;
         (bytes[oui], bytes[oui + 1], bytes[oui + 2]) = (0x00, 0x1B, 0x21);
         let (mut from, mut ends) = (0, [sff::CHECK_BASE as usize, sff::CHECK_EXTENDED as usize].as_slice());

@@ -1,4 +1,4 @@
-//! Models by name: those that `sim:NAME` opens.
+//! Models by name, opened as `sim:NAME`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,11 +10,11 @@ use linerate_traffic::{Generator, Rate};
 
 use super::{Cable, Card, Kind, Port, Record, Runner, Traffic, Wire};
 
-/// The process's models, and the one thread that runs them all.
+/// The process's models, and the thread that runs them all.
 #[derive(Default)]
 struct Models {
     cards: HashMap<String, Weak<Card>>,
-    /// Ends of cables whose other end was opened first, by the card that will have them.
+    /// Cable ends for models that are not open yet, by the names of both models.
     cables: HashMap<String, Cable>,
     runner: Weak<Runner>,
 }
@@ -29,16 +29,17 @@ pub fn named(name: &str) -> Option<Arc<Card>> {
     models().lock().unwrap_or_else(PoisonError::into_inner).cards.get(name)?.upgrade()
 }
 
-/// Opens the port that a wire's option names.
+/// Opens the port named by a wire's option.
 pub type OpenWire<'a> = &'a dyn Fn(&str) -> Result<linerate_core::port::Port>;
 
-/// Makes the model that a port's name describes, and runs it. Ports at its outside are opened by `open`.
+/// Creates the model described by a port's name, and runs it. `open` opens the port at the other end of its wire.
 ///
 /// # Errors
-/// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) for a name that is open, [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and those of its wire.
+/// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) for a name that is open,
+/// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and the errors of its wire.
 pub fn open_named(port: &PortName, open: OpenWire<'_>) -> Result<(Arc<Card>, Arc<Runner>)> {
     models().lock().unwrap_or_else(PoisonError::into_inner).check_free(port)?;
-    // The port outside may be a model, too.
+    // The lock is not held, since the wire's port may also be a model.
     let wire = make_wire(port, open)?;
     let mut models = models().lock().unwrap_or_else(PoisonError::into_inner);
     models.check_free(port)?;
@@ -60,7 +61,7 @@ impl Models {
         };
         let runner = match self.runner.upgrade().filter(|runner| runner.is_of_this_process()) {
             Some(runner) => runner,
-            // Its processor is the kernel's choice: several programs on one machine must not choose the same.
+            // Not pinned to a processor: several programs on one machine could choose the same one.
             None => Arc::new(Runner::start()?),
         };
         self.runner = Arc::downgrade(&runner);
@@ -72,7 +73,7 @@ impl Models {
     }
 }
 
-/// Makes the wire of the option `wire=`; without it, a generator at full speed with a checking sink.
+/// Creates the wire of the option `wire=`. The default is a generator at full speed with a checking sink.
 fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
     let wire = port.option("wire").unwrap_or("traffic");
     let inner: Box<dyn Wire> = match wire.split_once(':').unwrap_or((wire, "")) {
@@ -83,7 +84,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
             return Err(port.bad_option("wire", "a cable leads to another model, not to this one"));
         }
         ("sim", other) => Box::new(cable(port.rest(), other)),
-        // Within the option, the port's own options are separated by semicolons.
+        // In this option, semicolons separate the options of the wire's port.
         (_, "") if wire != "null:" && !wire.contains(['{', '}']) => {
             let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
             return Err(port.bad_option("wire", why));
@@ -96,7 +97,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
     }
 }
 
-/// Returns this end of the cable between two models: the first one that is opened makes it, the other takes its end.
+/// Returns this model's end of the cable to another. The first model opened creates the cable, the other takes its end.
 fn cable(this: &str, other: &str) -> Cable {
     let cables = &mut models().lock().unwrap_or_else(PoisonError::into_inner).cables;
     cables.remove(&format!("{other}>{this}")).unwrap_or_else(|| {
@@ -117,7 +118,7 @@ fn traffic(port: &PortName) -> Result<Traffic> {
         Some(text) => Some(text.parse::<Rate>().map_err(|error| port.bad_option("rate", error.why()))?),
         None => None,
     };
-    // A rate above that of the line is as fast as it goes: frames wait.
+    // A rate above line rate means full speed: frames wait instead of being lost.
     let line = Rate::Bits(Rate::TEN_GIGABIT).packets_per_second((size - 4) as f64);
     let rate = rate.filter(|rate| rate.packets_per_second((size - 4) as f64) <= line * 1.001);
     Ok(Traffic::new(Generator::new(size, flows), rate, count))

@@ -1,5 +1,5 @@
-//! Offloads of transmitted packets: VLAN tags, checksums and segmentation (sections 7.2.3 to 7.2.5), as a context
-//! descriptor sets them.
+//! Offloads of transmitted packets: VLAN tags, checksums and segmentation (sections 7.2.3 to 7.2.5), as requested by
+//! descriptors.
 
 use linerate_spec::descriptor::context;
 
@@ -10,7 +10,7 @@ use super::wire::Frame;
 /// A parsed context descriptor (section 7.2.3.2.3).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Context {
-    /// Bytes before the IP header, of the IP header, and of the transport's.
+    /// Bytes before the IP header, of the IP header, and of the transport header.
     pub mac: usize,
     pub ip: usize,
     pub transport: usize,
@@ -20,7 +20,7 @@ pub(super) struct Context {
     pub protocol: Protocol,
 }
 
-/// The transport's protocol: `TUCMD.L4T`.
+/// The transport protocol: `TUCMD.L4T`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Protocol {
     #[default]
@@ -36,10 +36,10 @@ pub(super) struct Wanted {
     pub context: Context,
     pub ip_checksum: bool,
     pub transport_checksum: bool,
-    /// Segment it, and how the flags of the first, the middle and the last segment are masked (8.2.3.9.3).
+    /// Segment the packet. `flags` are the masks of the TCP flags for the first, middle and last segments (8.2.3.9.3).
     pub segments: bool,
     pub flags: [u8; 3],
-    /// Of a legacy descriptor: where the summed bytes begin, and where the checksum goes.
+    /// For a legacy descriptor: where the summed bytes begin, and where to store the checksum.
     pub anywhere: Option<(usize, usize)>,
 }
 
@@ -72,7 +72,7 @@ impl Context {
     }
 }
 
-/// Inserts a VLAN tag after the addresses.
+/// Inserts a VLAN tag after the MAC addresses.
 pub(super) fn insert_tag(frame: &mut Vec<u8>, ethertype: u16, tag: u16) {
     if frame.len() >= 12 {
         let [a, b] = ethertype.to_be_bytes();
@@ -81,7 +81,7 @@ pub(super) fn insert_tag(frame: &mut Vec<u8>, ethertype: u16, tag: u16) {
     }
 }
 
-/// Inserts the requested checksums; fails with the reason if the descriptors do not fit the packet.
+/// Inserts the requested checksums. Fails with the reason if the descriptors do not match the packet.
 pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), &'static str> {
     let context = &wanted.context;
     if let Some((start, at)) = wanted.anywhere {
@@ -96,8 +96,7 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
             .get_mut(context.mac..context.mac + context.ip)
             .filter(|header| header.len() >= 20)
             .ok_or("the IP header, by MACLEN and IPLEN, is not in the packet (section 7.2.5.1)")?;
-        // The field's value is included: 0, or a value that compensates for the headers after the outer one, which
-        // IPLEN includes.
+        // The sum includes the field's value: 0, or a value that compensates for inner headers, which IPLEN includes.
         let sum = checksum::finish(checksum::sum(header, 0));
         header[10..12].copy_from_slice(&sum.to_be_bytes());
     }
@@ -120,7 +119,7 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
         packet[8..12].copy_from_slice(&sum.to_le_bytes());
         return Ok(());
     }
-    // The pseudo header's sum is in the field already (7.2.5.2).
+    // The field already contains the pseudo header's sum (7.2.5.2).
     let sum = match checksum::finish(checksum::sum(packet, 0)) {
         // 0 would mean that there is no checksum (RFC 768).
         0 if context.protocol == Protocol::Udp => 0xFFFF,
@@ -130,7 +129,7 @@ pub(super) fn insert_checksums(frame: &mut [u8], wanted: &Wanted) -> Result<(), 
     Ok(())
 }
 
-/// Cuts a large packet into frames of `MSS` bytes of payload each (section 7.2.4), and hands each to `send`.
+/// Segments a large packet into frames with up to `MSS` bytes of payload (section 7.2.4), and passes each to `send`.
 pub(super) fn cut(
     packet: &[u8],
     wanted: &Wanted,
@@ -163,7 +162,7 @@ pub(super) fn cut(
             frame[ip + 2..ip + 4].copy_from_slice(&whole.to_be_bytes());
             frame[ip + 4..ip + 6].copy_from_slice(&identification.wrapping_add(n as u16).to_be_bytes());
         } else {
-            // All extension headers count.
+            // The payload length includes extension headers.
             frame[ip + 4..ip + 6].copy_from_slice(&whole.saturating_sub(40).to_be_bytes());
         }
         if context.protocol == Protocol::Tcp {
@@ -176,7 +175,7 @@ pub(super) fn cut(
         } else {
             frame[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
         }
-        // The pseudo header's sum in the packet lacks the length, which differs from segment to segment.
+        // The pseudo header's sum in the packet excludes the length, which differs between segments.
         let at = transport + if context.protocol == Protocol::Tcp { 16 } else { 6 };
         let seed = u32::from(word(frame, at).unwrap_or(0)) + u32::from(after_ip);
         frame[at..at + 2].copy_from_slice(&(!checksum::finish(seed)).to_be_bytes());

@@ -1,4 +1,4 @@
-//! The queues' rings and the registers that set them up (sections 8.2.3.8 and 8.2.3.9), for both directions.
+//! The rings of all queues, and the registers that set them up (sections 8.2.3.8 and 8.2.3.9), in both directions.
 
 use std::ops::Range;
 
@@ -26,7 +26,8 @@ pub(super) struct Stopped {
     pub fetched: Vec<Fetched>,
 }
 
-/// Returns whether this is a doorbell. Without strict mode a write to it is one store, which `step` reads.
+/// Returns whether this is a doorbell, a ring's tail. Without strict mode a write to it is one store, which `step`
+/// reads.
 pub(super) fn is_tail(definition: &Definition) -> bool {
     matches!(definition.offset, RDT::OFFSET | TDT::OFFSET)
 }
@@ -51,7 +52,7 @@ impl Queues {
         }
     }
 
-    /// Writes one of the registers of a queue. Returns the queue if that disables it.
+    /// Writes a register of a queue. Returns the queue if that disables it.
     pub fn write(&mut self, board: &Board, functions: &Functions, register: Register, value: u32) -> Option<Stopped> {
         let registers = &board.registers;
         let Register { offset, number: queue, definition } = register;
@@ -69,13 +70,13 @@ impl Queues {
             }
             RDT::OFFSET => self.write_tail(board, functions, Direction::Receive, register, value),
             TDT::OFFSET => self.write_tail(board, functions, Direction::Transmit, register, value),
-            // Until receiving begins the head may be written, even of an enabled queue (8.2.3.8.4); DPDK's driver
+            // Until receive is enabled, the head may be written even if the queue is enabled (8.2.3.8.4). DPDK's driver
             // does so.
             RDH::OFFSET if !board.receives() => {
                 registers.set(offset, value);
                 self.rx[queue as usize].set_head(value);
             }
-            // DPDK's driver writes the 0 that enabling has set.
+            // DPDK's driver writes 0, the value that enabling has set.
             RDH::OFFSET | TDH::OFFSET if value == old => {}
             // DROP_EN may change at any time: Linux's driver changes it after flow control is negotiated.
             SRRCTL::OFFSET if (value ^ old) & !SRRCTL::DROP_EN == 0 => registers.set(offset, value),
@@ -114,7 +115,7 @@ impl Queues {
             }
             let mut fetched = Vec::new();
             if direction == Direction::Transmit && ring.enabled {
-                // A doorbell that was rung before still counts.
+                // Apply the last doorbell, which was rung before.
                 ring.move_tail(registers.get(tail), oracle);
                 fetched = transmit::fetch(&space.maps(), ring, oracle);
             }
@@ -126,7 +127,7 @@ impl Queues {
         }
         let base = registers.get(low) as u64 | (registers.get(high) as u64) << 32;
         let bytes = registers.get(len);
-        // Prerequisites bind only the physical function's driver; those of virtual functions rely on it.
+        // Only the physical function's driver must ensure prerequisites; drivers of virtual functions rely on it.
         let is_physical = board.owner(queue).is_none();
         if is_physical && direction == Direction::Transmit && registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE == 0 {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
@@ -139,15 +140,15 @@ impl Queues {
         } else {
             None
         };
-        // A receive queue is not used before receiving begins: Linux's self-test of registers enables queues
-        // without rings.
+        // A receive queue is not used before receive is enabled: Linux's register self-test enables queues without
+        // rings.
         let in_use = is_physical && (direction == Direction::Transmit || board.receives());
         match bad {
             Some(breach) if in_use => oracle.note(breach),
             Some(breach) => ring.bad = Some(breach),
             None => {
-                // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on
-                // it when it restarts a queue.
+                // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on that
+                // when it restarts a queue.
                 registers.set(head, 0);
                 registers.set(tail, 0);
                 ring.enable(base, bytes / 16);
@@ -156,7 +157,7 @@ impl Queues {
         None
     }
 
-    /// Writes RDT or TDT. In strict mode the oracle checks the new descriptors at once.
+    /// Writes RDT or TDT. In strict mode the oracle checks the new descriptors immediately.
     fn write_tail(
         &mut self,
         board: &Board,
@@ -185,7 +186,7 @@ impl Queues {
         }
     }
 
-    /// Checks what was prepared for each queue, when receiving begins.
+    /// Checks the rings and descriptors of all receive queues, when receive is enabled.
     pub fn begin_receive(&mut self, board: &Board, functions: &Functions) {
         for register in RDT::DEFINITION.registers() {
             let ring = &self.rx[register.number as usize];
@@ -201,7 +202,7 @@ impl Queues {
 
 /// Writes a register that may change only while its queue is disabled (sections 4.6.7.1, 4.6.8.1).
 fn write_of_disabled(board: &Board, control: u32, Register { offset, number, definition }: Register, value: u32) {
-    const ENABLE: u32 = RXDCTL::ENABLE; // and TXDCTL's is the same bit
+    const ENABLE: u32 = RXDCTL::ENABLE; // the same bit as in TXDCTL
     if board.registers.get(control) & ENABLE != 0 {
         let why = "it may change only while the queue is disabled";
         board.oracle.note(Breach::WrongTime { register: definition.name, queue: number, why });

@@ -29,21 +29,21 @@ use super::rss::Rss;
 use super::switch::{Place, Switch};
 use super::wire::Frame;
 
-/// State that lasts between two steps.
+/// State kept between steps.
 #[derive(Default)]
 pub(super) struct Receive {
     frame: Frame,
-    /// The packet buffer: packets for queues without a descriptor, and the sum of their bytes.
+    /// The packet buffer: packets for queues without a free descriptor, and the sum of their bytes.
     waiting: VecDeque<Arrived>,
     waiting_bytes: usize,
     /// Packets that are being coalesced.
     coalescing: Vec<Packet>,
-    /// Frames of the last step: about as many come in the next one.
+    /// The frames of the last step, as an estimate for the next one.
     expected: usize,
     pub flows: Flows,
 }
 
-/// The blocks on a frame's way in.
+/// The blocks on the receive path.
 pub(super) struct Incoming<'a> {
     pub mac: &'a mut Mac,
     pub switch: &'a mut Switch,
@@ -54,12 +54,12 @@ pub(super) struct Incoming<'a> {
     pub director: &'a Director,
 }
 
-/// A packet that found no descriptor.
+/// A packet in the packet buffer, whose queue had no free descriptor.
 struct Arrived {
     queue: u16,
     frame: Frame,
     reported: Reported,
-    /// Of a coalesced packet: where each segment begins.
+    /// For a coalesced packet: where each segment begins.
     starts: Vec<usize>,
 }
 
@@ -69,7 +69,7 @@ enum Delivery {
     NoDescriptor,
 }
 
-/// Where frames go: the card, its memory, and its rings.
+/// The destination of frames: the card, its memory, and its rings.
 struct Targets<'a> {
     board: &'a Board,
     maps: &'a Maps,
@@ -77,14 +77,14 @@ struct Targets<'a> {
 }
 
 impl Receive {
-    /// Drops what waits for queues that were reset.
+    /// Drops packets waiting for queues that were reset.
     pub fn forget(&mut self, queues: Range<u16>) {
         self.coalescing.retain(|packet| !queues.contains(&packet.queue));
         self.waiting.retain(|arrived| !queues.contains(&arrived.queue));
         self.waiting_bytes = self.waiting.iter().map(|arrived| arrived.frame.bytes.len()).sum();
     }
 
-    /// Drops what waits for a queue that was disabled.
+    /// Drops packets waiting for a queue that was disabled.
     pub fn stopped(&mut self, stopped: &Stopped) {
         if stopped.direction == Direction::Receive {
             self.forget(stopped.queue..stopped.queue + 1);
@@ -97,7 +97,7 @@ impl Receive {
         if !has_link && path.functions.is_empty() {
             return 0;
         }
-        // The physical function receives when RXCTRL enables it; virtual functions receive with each queue.
+        // RXCTRL enables receive for the physical function; each queue of a virtual function is enabled separately.
         let receives = board.receives() && board.may_work();
         if !receives && path.functions.is_empty() {
             return self.lose(path.mac, budget);
@@ -113,13 +113,13 @@ impl Receive {
                 ring.move_tail(tail, &board.oracle);
             }
         }
-        // While no function receives, a wire that waits for room brings no frames.
+        // While no function receives, no frames are taken from the wire.
         let listens = receives || path.functions.iter().any(|function| function.listens());
         let takes_from_wire = listens && has_link && !board.loops_back();
         let maps = board.dma.maps();
         if receives {
             let each = self.expected / rings.enabled().max(1);
-            // The rings of virtual functions are in other address spaces.
+            // Only the physical function's rings: those of virtual functions are in other address spaces.
             let own = rings.iter_enabled().filter(|ring| board.owner(ring.queue).is_none());
             own.for_each(|ring| ring.prefetch(&maps, each as u32));
         }
@@ -174,7 +174,7 @@ impl Receive {
         moved
     }
 
-    /// Drops the frames of a sender that sends without waiting, while no function receives.
+    /// Drops frames from a wire whose sender does not wait, while no function receives.
     fn lose(&mut self, mac: &mut Mac, budget: usize) -> usize {
         let mut lost = 0;
         while lost < budget && mac.wire.comes_unasked() && mac.receive(&mut self.frame) {
@@ -183,8 +183,8 @@ impl Receive {
         lost
     }
 
-    /// Returns how many frames may come before any queue runs out of descriptors, for a sender that honours pause
-    /// frames.
+    /// Returns how many frames can be received before any queue runs out of descriptors, for a sender that honours
+    /// pause frames.
     fn room(&self, board: &Board, rings: &Rings) -> u32 {
         if !self.waiting.is_empty() {
             return 0;
@@ -233,7 +233,7 @@ impl Receive {
         self.arrive(targets, queue, frame, reported, &[]);
     }
 
-    /// Decides about a frame by its headers; `None` if a filter drops it, or it has joined those that are coalesced.
+    /// Decides about a frame by its headers. Returns `None` if a filter drops the frame, or it is being coalesced.
     fn decide(
         &mut self,
         targets: &mut Targets,
@@ -260,7 +260,7 @@ impl Receive {
 
         let (queue, mut reported) = path.classify(board, &frame.bytes, &headers)?;
         reported.status |= check_sums(&frame.bytes, &headers);
-        // Neither the director's filters nor time stamps look at headers alone.
+        // Cache the decision only if it depends on the headers alone, which excludes filters and time stamps.
         if !path.director.active && !path.clock.stamps_received(board) {
             self.flows.keep(&frame.bytes, Decision { queue, reported });
         }
@@ -277,7 +277,7 @@ impl Receive {
         Some(Decision { queue, reported })
     }
 
-    /// Receives a frame for a virtual function that accepts it.
+    /// Receives a frame for a virtual function, which accepts it.
     fn accept_virtual(
         &mut self,
         &mut Targets { board, ref mut rings, .. }: &mut Targets,
@@ -295,7 +295,7 @@ impl Receive {
         if from != Place::Wire {
             status |= receive::LB;
         }
-        // The physical function's hash selects among the function's queues (section 7.10.2.2).
+        // The physical function's hash selects one of the function's queues (section 7.10.2.2).
         let first = Functions::first_queue(number);
         let (spread, word0) = match path.rss.hash(board, &frame.bytes, &headers) {
             Some((kind, hash)) => (hash as u16 % QUEUES_EACH, kind | u64::from(hash) << receive::RSS_HASH_SHIFT),
@@ -333,7 +333,7 @@ impl Receive {
         {
             return;
         }
-        // Without DROP_EN the frame waits in the packet buffer, if there is room (8.2.3.8.7).
+        // Without DROP_EN the frame waits in the packet buffer if there is room (8.2.3.8.7).
         if ring.control & SRRCTL::DROP_EN != 0 {
             return drop_at_queue(registers, queue);
         }
@@ -362,8 +362,8 @@ impl Receive {
         moved
     }
 
-    /// Adds a segment to its packet, or begins one. True if the frame cannot be coalesced and is to be delivered as
-    /// it is; earlier segments of its flow have then been delivered.
+    /// Adds a segment to its packet, or begins a packet. Returns true if the frame cannot be coalesced and must be
+    /// delivered as it is; earlier segments of its flow have then been delivered.
     fn joins(
         &mut self,
         targets: &mut Targets,
@@ -405,7 +405,7 @@ impl Receive {
 }
 
 impl Incoming<'_> {
-    /// Returns the frame's queue, and what is reported of how it was chosen; `None` if a filter drops the frame.
+    /// Returns the frame's queue, and the report on how it was chosen. Returns `None` if a filter drops the frame.
     fn classify(&mut self, board: &Board, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
         let registers = &board.registers;
         let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
@@ -446,12 +446,12 @@ impl Incoming<'_> {
     }
 }
 
-/// Returns the bit of frames that another function of this card sent.
+/// Returns the status bit of frames sent by another function of this card.
 fn loopback(from: Place) -> u64 {
     if matches!(from, Place::Virtual(_)) { receive::LB } else { 0 }
 }
 
-/// Strips a VLAN tag if the queue is set to, and returns the bits that report it (section 7.4.2).
+/// Strips a VLAN tag if the queue is set to do so. Returns the status bits that report the tag (section 7.4.2).
 fn strip_tag(registers: &Registers, queue: u16, frame: &mut Frame, headers: &Headers) -> u64 {
     match headers.vlan {
         None => 0,
@@ -463,12 +463,12 @@ fn strip_tag(registers: &Registers, queue: u16, frame: &mut Frame, headers: &Hea
     }
 }
 
-/// Counts a frame that its queue had no descriptor for.
+/// Counts a frame that was dropped because its queue had no free descriptor.
 fn drop_at_queue(registers: &Registers, queue: u16) {
     registers.count(QPRDC::at(statistics_place(registers, queue)), 1);
 }
 
-/// Returns the number of the counters that count for a queue.
+/// Returns the index of a queue's counters.
 fn statistics_place(registers: &Registers, queue: u16) -> u16 {
     (registers.get(RQSMR::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16
 }
@@ -489,7 +489,7 @@ fn coalesces(registers: &Registers, queue: u16) -> bool {
     registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0 && registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
 }
 
-/// Writes a packet to its queue's buffers, and writes its descriptors back.
+/// Writes a packet to its queue's buffers, and writes back its descriptors.
 #[inline]
 fn deliver(
     board: &Board,
@@ -513,7 +513,7 @@ fn deliver(
     if room == 0 {
         return Delivery::Done;
     }
-    // A division takes as long as all else that is done for a short frame.
+    // Avoid the division, which takes as long as the rest of the work for a short frame.
     let count = if bytes.len() <= room { 1 } else { bytes.len().div_ceil(room) as u32 };
     if count > ring.owned() {
         return Delivery::NoDescriptor;
@@ -528,8 +528,8 @@ fn deliver(
         }
         write_buffer(maps, ring, words[0], part, oracle);
         let last = n + 1 == count;
-        // Of a coalesced packet each descriptor reports how many segments begin in it, plus one, and the next
-        // descriptor (section 7.11.5.2).
+        // For a coalesced packet, each descriptor reports the count of segments that begin in it, plus one, and the
+        // next descriptor (section 7.11.5.2).
         let here = start..start + part.len();
         let (count_here, next) = match starts.is_empty() {
             true => (0, 0),

@@ -2,15 +2,15 @@
 
 use linerate_core::event::Interrupt;
 
-/// The receivers of interrupts; the bus has them, so that they can change while the card is at work.
+/// The receivers of the card's interrupts. The bus has them, so that they can change while the card is running.
 #[derive(Default)]
 pub(super) struct Receivers {
-    /// Of MSI-X.
+    /// The receivers of MSI-X, by vector.
     vectors: Vec<Option<Interrupt>>,
-    /// Of MSI.
+    /// The receiver of MSI.
     pub message: Option<Interrupt>,
     pub line: Option<Interrupt>,
-    /// A line that was raised is raised again only after its receiver has unmasked it.
+    /// Set when the line is raised; it is raised again only after the receiver has unmasked it.
     pub line_is_masked: bool,
 }
 

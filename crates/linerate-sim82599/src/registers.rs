@@ -1,4 +1,4 @@
-//! The register file: storage, and the effects of accesses on the register itself, by its [`Access`].
+//! The register file: stores values, and applies the effects that an access has on the register itself ([`Access`]).
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -8,10 +8,10 @@ use linerate_spec::{Access, Definition, Register};
 /// Bytes of BAR 0 (section 9.3.6.1).
 pub(super) const BAR_BYTES: u32 = 128 << 10;
 
-/// One word per offset. Writes only latch here; `Card` handles their effects.
+/// One word per register. Writes only store a value here; the blocks handle their effects.
 pub(super) struct Registers {
     words: Box<[AtomicU32]>,
-    /// By offset: accesses by drivers since power-on.
+    /// Drivers' accesses since power-on, by register.
     used: Box<[AtomicU8]>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Registers {
 const READ: u8 = 1 << 0;
 const WRITTEN: u8 = 1 << 1;
 
-/// True if each queue has one of these.
+/// Returns whether each queue has one of these registers.
 pub(super) fn of_queues(definition: &Definition) -> bool {
     definition.stride == 0x40 && definition.count == QUEUES
 }
@@ -33,7 +33,7 @@ impl Registers {
         registers
     }
 
-    /// Sets all registers to the datasheet's reset values; of registers per queue only the first `queues`.
+    /// Sets all registers to the datasheet's reset values. Of queue registers, only the first `queues` are reset.
     pub fn reset(&self, queues: u16) {
         for register in MAP.iter().flat_map(|definition| definition.registers()) {
             if register.number < queues || !of_queues(register.definition) {
@@ -49,12 +49,12 @@ impl Registers {
         }
     }
 
-    /// Records that a driver reads or writes the register.
+    /// Records that a driver has read or written the register.
     pub fn note_use(&self, offset: u32, write: bool) {
         self.used[(offset / 4) as usize].fetch_or(if write { WRITTEN } else { READ }, Ordering::Relaxed);
     }
 
-    /// Returns the definitions of registers with whether a driver has read and written them.
+    /// Returns each register's definition, and whether a driver has read and written it.
     pub fn used(&self) -> impl Iterator<Item = (&'static Definition, bool, bool)> {
         MAP.iter().map(|definition| {
             let of = |register: Register| self.used[(register.offset / 4) as usize].load(Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Registers {
         &self.words[(offset / 4) as usize]
     }
 
-    /// Returns the value without side effects. Acquire: what a driver wrote before it is visible.
+    /// Returns the value without side effects. Acquire: memory that a driver wrote before the register is visible.
     #[inline]
     pub fn get(&self, offset: u32) -> u32 {
         self.word(offset).load(Ordering::Acquire)
@@ -104,7 +104,7 @@ impl Registers {
         }
     }
 
-    /// Reads as a driver does.
+    /// Handles a driver's read.
     pub fn read(&self, Register { offset, definition, .. }: Register) -> u32 {
         match definition.access {
             Access::RW | Access::RO => self.get(offset),
@@ -115,7 +115,7 @@ impl Registers {
         }
     }
 
-    /// Writes as a driver does; registers that only the card writes are not among them.
+    /// Handles a driver's write to a register that is not read-only.
     pub fn write(&self, Register { offset, definition, .. }: Register, value: u32) {
         match definition.access {
             Access::W1C => self.change(offset, value, false),

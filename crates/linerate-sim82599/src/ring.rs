@@ -1,4 +1,4 @@
-//! A descriptor ring as the card sees it, and the oracle's records of it.
+//! The card's side of a descriptor ring, and the oracle's records of it.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -23,20 +23,21 @@ pub(super) struct CardRing {
     pub direction: Direction,
     pub queue: u16,
     pub enabled: bool,
-    /// Enabled with an invalid ring: noted when the ring is used.
+    /// The breach of an invalid ring; noted when the ring is used.
     pub bad: Option<Breach>,
     pub base: u64,
     pub len: u32,
     pub head: u32,
     pub tail: u32,
-    /// `SRRCTL` or `TXDCTL`, read once for a step: it is in the cache line of the tail, which the driver's processor has.
+    /// `SRRCTL` or `TXDCTL`. Read once per step, since it shares a cache line with the tail, which the driver's
+    /// processor writes.
     pub control: u32,
-    /// In strict mode only: the descriptors from `head` on as they were given, oldest first.
+    /// In strict mode only: the descriptors from `head` on as the driver gave them, oldest first.
     given: VecDeque<Given>,
-    /// Receive: the start addresses of their buffers.
+    /// Receive: the start addresses of the buffers in `given`.
     buffers: BTreeSet<u64>,
-    /// Transmit: indices whose report is held until a write-back threshold is reached, and the number of
-    /// descriptors finished since the last write-back.
+    /// Transmit: indices whose write-back is delayed until a threshold is reached, and the number of descriptors done
+    /// since the last write-back.
     pub reports: VecDeque<u32>,
     pub through: u32,
     /// Transmit: the contexts that data descriptors refer to.
@@ -56,7 +57,7 @@ impl Descriptor<'_> {
         [self.0[0].load(Ordering::Relaxed), self.0[1].load(Ordering::Relaxed)]
     }
 
-    /// Writes it back: the word with the done bit last, after all DMA of its packet.
+    /// Writes the descriptor back: the word with the done bit last, after all DMA of the packet.
     #[inline(always)]
     pub fn write_back(self, words: [u64; 2]) {
         self.0[0].store(words[0], Ordering::Relaxed);
@@ -96,7 +97,7 @@ impl CardRing {
         *self = CardRing { enabled: true, base, len, ..CardRing::new(self.direction, self.queue) };
     }
 
-    /// Sets the head that the driver wrote, while the ring is empty.
+    /// Sets the head as written by the driver, while the ring is empty.
     pub fn set_head(&mut self, head: u32) {
         if self.enabled {
             self.head = head % self.len;
@@ -120,15 +121,16 @@ impl CardRing {
         if index >= self.len { index - self.len } else { index }
     }
 
-    /// Prefetches the first `count` descriptors and the beginnings of their buffers, of which the driver's processor has the
-    /// lines; not those of a ring that is in several ranges of `maps`, the address space of its driver.
+    /// Prefetches the first `count` descriptors and the start of their buffers: the driver's processor has their cache
+    /// lines. Does nothing for a ring in several ranges of `maps`, its driver's address space.
     #[inline]
     pub fn prefetch(&self, maps: &Maps, count: u32) {
         let count = count.min(self.owned());
         let Some((memory, offset)) = maps.find(self.base, self.len as usize * 16) else { return };
         let receives = self.direction == Direction::Receive;
         for n in (0..count).step_by(LINE) {
-            // All of a receive ring's are written: to ask for them for reading first would take the lines twice.
+            // The card writes all descriptors of a receive ring: prefetching them for reading would transfer the
+            // lines twice.
             let descriptor = offset + self.index(n) as usize * 16;
             if receives { memory.prefetch_write(descriptor) } else { memory.prefetch(descriptor) }
         }
@@ -144,7 +146,7 @@ impl CardRing {
         }
     }
 
-    /// Sets the tail that the driver wrote; false, and the old tail stays, if it is invalid.
+    /// Sets the tail as written by the driver. Returns false, and keeps the old tail, if it is invalid.
     pub fn move_tail(&mut self, tail: u32, oracle: &Oracle) -> bool {
         let CardRing { direction, queue, len, .. } = *self;
         if tail >= len {
@@ -166,7 +168,7 @@ impl CardRing {
         self.descriptor_at(maps, self.index(n), oracle)
     }
 
-    /// As [`descriptor`](CardRing::descriptor), by its index.
+    /// As [`descriptor`](CardRing::descriptor), by index.
     #[inline(always)]
     pub fn descriptor_at<'m>(&self, maps: &'m Maps, index: u32, oracle: &Oracle) -> Option<Descriptor<'m>> {
         let address = self.base.wrapping_add(u64::from(index) * 16);
@@ -174,12 +176,12 @@ impl CardRing {
             oracle.note(Breach::UnmappedInUse { direction: self.direction, queue: self.queue });
             return None;
         };
-        // SAFETY: the driver chooses where its rings are, and it promises that no slices of them are lent
+        // SAFETY: the driver chooses where its rings are, and promises that no slices of them are lent out
         // (`Card::bar`).
         Some(Descriptor(unsafe { memory.words(offset, 2) }))
     }
 
-    /// Releases the first `count` descriptors, which the card has finished.
+    /// Advances the head past the first `count` descriptors, which the card is done with.
     #[inline]
     pub fn advance(&mut self, count: u32) {
         self.head = self.index(count);
@@ -195,8 +197,8 @@ impl CardRing {
         }
     }
 
-    /// Records the descriptors added by the last tail write, and checks them. `receive_bytes`: how much the card
-    /// may write into each buffer, for receive rings.
+    /// Records the descriptors added by the last tail write, and checks them. For receive rings, `receive_bytes` is how
+    /// much the card may write into each buffer.
     pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
         if receive_bytes == Some(0) {
             let why = "BSIZEPACKET must not be 0 (section 8.2.3.8.7)";
@@ -230,13 +232,13 @@ impl CardRing {
         }
     }
 
-    /// Returns whether descriptors are remembered, to be [compared](CardRing::compare) when the card uses them.
+    /// Returns whether descriptors are recorded, to be [compared](CardRing::compare) when the card uses them.
     #[inline]
     pub fn is_watched(&self) -> bool {
         !self.given.is_empty()
     }
 
-    /// Checks, before the card uses descriptor `n` after the head, that it and its buffer are as they were given.
+    /// Checks, before the card uses descriptor `n` after the head, that it and its buffer have not changed.
     #[cold]
     pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
         let Some(given) = self.given.get(n as usize) else { return };
@@ -258,10 +260,10 @@ impl CardRing {
 /// Descriptors in a cache line.
 const LINE: usize = 4;
 
-/// The rings of one direction, by the number of their queue.
+/// The rings of one direction, by queue number.
 pub(super) struct Rings {
     all: Vec<CardRing>,
-    /// The queues that are enabled: a step looks at no others.
+    /// The enabled queues: a step visits only these.
     enabled: Vec<u16>,
 }
 
@@ -270,7 +272,7 @@ impl Rings {
         Rings { all: (0..QUEUES).map(|queue| CardRing::new(direction, queue)).collect(), enabled: Vec::new() }
     }
 
-    /// Takes note of queues that were enabled or disabled.
+    /// Updates the list of enabled queues.
     pub fn update(&mut self) {
         self.enabled.clear();
         self.enabled.extend(self.all.iter().filter(|ring| ring.enabled).map(|ring| ring.queue));
@@ -281,7 +283,7 @@ impl Rings {
         self.enabled.len()
     }
 
-    /// Returns the ring of the enabled queue at `place`, counted from 0 and round.
+    /// Returns the ring at `place` in the list of enabled queues, modulo its length.
     pub fn enabled_at(&mut self, place: usize) -> &mut CardRing {
         let queue = self.enabled[place % self.enabled.len()];
         &mut self.all[usize::from(queue)]

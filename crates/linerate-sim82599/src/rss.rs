@@ -7,10 +7,10 @@ use super::Kind;
 use super::board::Board;
 use super::headers::Headers;
 
-/// The hash and the redirection table of a card.
+/// The RSS hash of a card.
 #[derive(Default)]
 pub(super) struct Rss {
-    /// The key in `RSSRK`, expanded when it is first needed.
+    /// The key in `RSSRK`, expanded on first use.
     key: Option<Toeplitz>,
 }
 
@@ -21,12 +21,12 @@ impl Rss {
         self.key_changed();
     }
 
-    /// Drops the expanded key: the registers have changed.
+    /// Drops the expanded key after the registers have changed.
     pub fn key_changed(&mut self) {
         self.key = None;
     }
 
-    /// Returns the kind of hash, and the hash (section 7.1.2.8); `None` if no enabled field fits.
+    /// Returns the RSS type, and the hash (section 7.1.2.8); `None` if no enabled field fits.
     pub fn hash(&mut self, Board { registers, .. }: &Board, frame: &[u8], headers: &Headers) -> Option<(u64, u32)> {
         let (kind, input, len) = headers.hash_input(frame, registers.get(MRQC::OFFSET))?;
         let toeplitz = self.key.get_or_insert_with(|| {
@@ -39,8 +39,8 @@ impl Rss {
         Some((kind, toeplitz.hash(&input[..len])))
     }
 
-    /// Returns the redirection table's queue for a hash: 128 entries of 4 bits (section 8.2.3.7.15); an X550 has
-    /// 512 entries of 6 bits.
+    /// Returns a hash's queue in the redirection table. The table has 128 entries of 4 bits (section 8.2.3.7.15), or on
+    /// an X550 512 entries of 6 bits.
     pub fn redirection(board: &Board, hash: u32) -> u16 {
         let (entries, bits) = if board.kind == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
         let entry = hash as u16 % entries;
@@ -49,7 +49,7 @@ impl Rss {
     }
 }
 
-/// A key, expanded so that hashing costs one look-up per byte of input.
+/// A key, expanded so that hashing needs one table lookup per byte of input.
 pub(super) struct Toeplitz {
     /// `table[i][b]`: the contribution of byte `b` at position `i` to the hash.
     table: Box<[[u32; 256]]>,
@@ -71,7 +71,7 @@ impl Toeplitz {
         Toeplitz { table: (0..LONGEST).map(|position| std::array::from_fn(|byte| entry(position, byte))).collect() }
     }
 
-    /// Returns the hash of `input`, of which at most 36 bytes count.
+    /// Returns the hash of the first 36 bytes of `input`.
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.table.iter().zip(input).fold(0, |hash, (entries, &byte)| hash ^ entries[byte as usize])
     }
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// Microsoft's "Verifying the RSS Hash Calculation": addresses and ports of destination and
-    /// source, hash over addresses, hash with ports.
+    /// Microsoft's "Verifying the RSS Hash Calculation": destination and source with ports, hash over addresses, hash
+    /// including ports.
     #[test]
     fn agrees_with_microsofts_published_vectors() {
         let toeplitz = Toeplitz::new(&Rss::DEFAULT_KEY);

@@ -10,12 +10,12 @@ use linerate_core::error::{Error, Result};
 
 use super::Card;
 
-/// Frames that a card moves each way before the next card's turn.
+/// Frames each way that a card moves before the next card's turn.
 const BUDGET: usize = 64;
 /// Idle turns before the thread yields the processor.
 const IDLE_TURNS: usize = 200;
-/// How long the thread then sleeps, if only wires can bring work: served cards handle their doorbells when they are
-/// rung.
+/// How long the idle thread sleeps if all cards are served. Their doorbells are handled when they are rung, so only
+/// wires can bring work.
 const NAP: Duration = Duration::from_micros(50);
 
 /// A thread that steps cards in turn until it is dropped.
@@ -23,15 +23,15 @@ pub struct Runner {
     stop: Arc<AtomicBool>,
     cards: Arc<Mutex<Vec<Weak<Card>>>>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has started the thread: a child of fork(2) has none, and the locks as they were then.
+    /// The process that started the thread. A child of fork(2) has no thread, and its locks stay as they were.
     process: u32,
 }
 
 impl Runner {
-    /// Starts the thread, with no card yet.
+    /// Starts the thread, without cards.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// The thread cannot be started.
     pub fn start() -> Result<Runner> {
         let (stop, cards) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Weak<Card>>>>::default());
         let (stopped, shared) = (stop.clone(), cards.clone());
@@ -42,27 +42,27 @@ impl Runner {
         Ok(Runner { stop, cards, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Runs `card` as well, as long as it lives. Its doorbells become single stores.
+    /// Runs `card`, too, as long as it exists. Its doorbells become single stores.
     pub fn run(&self, card: &Arc<Card>) {
         card.stepped_by_hand();
         self.cards.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(card));
     }
 
-    /// Runs `card` no longer: when this returns, the thread does not hold it.
+    /// Stops running `card`. When this returns, the thread no longer holds the card.
     pub(super) fn forget(&self, card: &Card) {
-        // The thread itself has the list locked while a card ends in its hands; that one's turn was its last.
+        // The runner's own thread already holds the lock. It removes a dropped card in its next turn.
         if !self.is_current() && self.is_of_this_process() {
             let cards = &mut self.cards.lock().unwrap_or_else(PoisonError::into_inner);
             cards.retain(|other| !std::ptr::eq(other.as_ptr(), card));
         }
     }
 
-    /// Returns whether the thread is this process's, and not that of the process that has forked it.
+    /// Returns whether the thread belongs to this process, and not to the parent that forked it.
     pub(super) fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// True in the runner's own thread.
+    /// Returns whether the caller is the runner's own thread.
     fn is_current(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
     }
@@ -71,8 +71,8 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A card held by the thread may be the one that drops the runner: a thread cannot join itself. A child of fork(2) has
-        // none to join.
+        // The thread itself may drop the runner, with a card that holds it; a thread cannot join itself. A child of
+        // fork(2) has no thread to join.
         match self.thread.take() {
             Some(thread) if !self.is_of_this_process() => std::mem::forget(thread),
             Some(thread) if thread.thread().id() != std::thread::current().id() => drop(thread.join()),
@@ -87,7 +87,7 @@ fn run(stop: &AtomicBool, cards: &Mutex<Vec<Weak<Card>>>) {
         let (mut moved, mut all_served) = (0, true);
         cards.lock().unwrap_or_else(PoisonError::into_inner).retain(|card| {
             let card = card.upgrade();
-            // A panic in one card's wire takes only that card's link.
+            // A panic in one card's wire takes down only that card's link.
             let step = |card: &Arc<Card>| catch_unwind(AssertUnwindSafe(|| card.step(BUDGET))).unwrap_or_default();
             moved += card.as_ref().map_or(0, step);
             all_served &= card.as_ref().is_none_or(|card| card.is_served());

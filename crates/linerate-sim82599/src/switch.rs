@@ -17,20 +17,20 @@ pub(super) enum Place {
     Virtual(usize),
 }
 
-/// Frames on their way to functions of this card: source, destination, frame.
+/// Frames waiting to be received by functions of this card: source, destination, frame.
 #[derive(Default)]
 pub(super) struct Switch {
     arriving: VecDeque<(Place, Place, Frame)>,
 }
 
 impl Switch {
-    /// Takes the next frame for a function.
+    /// Removes and returns the next frame for a function.
     pub fn next(&mut self) -> Option<(Place, Place, Frame)> {
         self.arriving.pop_front()
     }
 
-    /// Forwards a frame that a function sent: to the functions of this card that accept it, and to the wire unless
-    /// it was for one of them alone.
+    /// Forwards a frame sent by a function: to the functions of this card that accept it, and to the wire unless it was
+    /// for one of them alone.
     #[inline]
     pub fn leave(&mut self, board: &Board, functions: &Functions, mac: &mut Mac, from: Place, frame: &Frame) {
         if board.loops_back() && from == Place::Physical {

@@ -1,4 +1,4 @@
-//! A list of drivers' register accesses in order, for tests that compare drivers.
+//! A record of drivers' register accesses, for tests that compare drivers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,16 +10,16 @@ use linerate_spec::Register;
 pub struct RegisterAccess {
     /// The register's name.
     pub name: &'static str,
-    /// Its index within its kind.
+    /// The index in its array of registers.
     pub n: u16,
     /// The value that the driver wrote; `None` for a read.
     pub written: Option<u32>,
 }
 
-/// The most accesses that are kept.
+/// The most accesses that are recorded.
 const MOST: usize = 1 << 20;
 
-/// The list, while recording is on.
+/// The accesses recorded while recording is on.
 #[derive(Default)]
 pub(super) struct Trace {
     is_on: AtomicBool,

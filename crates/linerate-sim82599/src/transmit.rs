@@ -19,18 +19,18 @@ use super::ring::{CardRing, Descriptor, Rings};
 use super::switch::{Place, Switch};
 use super::wire::Frame;
 
-/// State that lasts between two steps.
+/// State kept between steps.
 #[derive(Default)]
 pub(super) struct Transmit {
     packet: Frame,
     segment: Frame,
-    /// The queue that comes first in the next step; queues take turns.
+    /// The queue that is served first in the next step; queues take turns.
     turn: usize,
     /// Descriptors fetched from queues that have been disabled since, oldest first.
     fetched: VecDeque<Fetched>,
 }
 
-/// The blocks on a frame's way out.
+/// The blocks on the transmit path.
 pub(super) struct Outgoing<'a> {
     pub mac: &'a mut Mac,
     pub switch: &'a mut Switch,
@@ -39,7 +39,7 @@ pub(super) struct Outgoing<'a> {
     pub clock: &'a Clock,
 }
 
-/// A data descriptor in the card's cache; the card reads its buffer when it sends it.
+/// A data descriptor in the card's cache; the card reads the buffer only when it sends the packet.
 pub(super) struct Fetched {
     queue: u16,
     index: u32,
@@ -51,7 +51,7 @@ pub(super) struct Fetched {
 /// A packet gathered from its descriptors.
 #[derive(Default)]
 struct Gathered {
-    /// Number of descriptors, those of its context included, and the last one's second word.
+    /// The number of descriptors, including context descriptors, and the last one's second word.
     descriptors: u32,
     last: u64,
     /// Checksums and segmentation, if the descriptors request any.
@@ -59,7 +59,7 @@ struct Gathered {
     vlan: Option<u16>,
     insert_crc: bool,
     stamp: bool,
-    /// It breaks the rules in a way that leaves nothing to send.
+    /// The packet is invalid and is not sent.
     broken: bool,
 }
 
@@ -67,17 +67,17 @@ struct Gathered {
 const LONGEST: usize = 15_872;
 /// Descriptors of a queue that the card fetches ahead (section 7.2.3.4).
 const FETCHED_AHEAD: u32 = 40;
-/// More than a packet to be segmented can have (section 7.2.4.1: 256 KiB).
+/// The most bytes that are gathered: the limit of a packet to be segmented (section 7.2.4.1: 256 KiB).
 const MOST_GATHERED: usize = 256 << 10;
 
 impl Transmit {
-    /// Drops what was fetched from queues that were reset.
+    /// Drops the descriptors fetched from queues that were reset.
     pub fn forget(&mut self, queues: Range<u16>) {
         self.fetched.retain(|fetched| !queues.contains(&fetched.queue));
     }
 
-    /// Keeps the descriptors fetched from a queue that was disabled: the card still sends them later (section
-    /// 4.6.8.2: for this reason a driver waits until the queue is empty).
+    /// Keeps the descriptors fetched from a queue that was disabled: the card still sends their packets later. This is
+    /// why a driver waits until the queue is empty (section 4.6.8.2).
     pub fn stopped(&mut self, fetched: Vec<Fetched>) {
         self.fetched.extend(fetched);
     }
@@ -85,14 +85,14 @@ impl Transmit {
     /// Sends at most `budget` packets, and returns their number.
     pub fn step(&mut self, board: &Board, budget: usize, rings: &mut Rings, path: &mut Outgoing) -> usize {
         let registers = &board.registers;
-        // Without a link the physical function's frames wait; a reset by its driver ends that. Drivers of virtual
-        // functions cannot reset the link, so their frames go on: to each other, or nowhere.
+        // Without a link, the physical function's frames wait; its driver can end that by a reset. Drivers of virtual
+        // functions cannot reset the link, so their frames still go to each other, or are dropped.
         let has_link = board.has_link();
         if !has_link && path.functions.is_empty() || path.mac.is_paused() {
             return 0;
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
-        // Filled in place: to move it costs more than all else that is done for most packets.
+        // Filled in place: moving it would cost more than the rest of the work for most packets.
         let mut gathered = Gathered::default();
         let mut sent = if has_link { self.send_fetched(board, budget, path) } else { 0 };
         for turn in 0..rings.enabled() {
@@ -131,7 +131,7 @@ impl Transmit {
         sent
     }
 
-    /// Sends the packets fetched from disabled queues, with the current contents of their buffers.
+    /// Sends the packets fetched from queues that are now disabled, with the current contents of their buffers.
     fn send_fetched(&mut self, board: &Board, budget: usize, path: &mut Outgoing) -> usize {
         let mut sent = 0;
         while sent < budget && path.mac.wire.ready() {
@@ -195,7 +195,7 @@ impl Outgoing<'_> {
             offload::insert_tag(&mut frame.bytes, ethertype as u16, tag);
         }
         if !gathered.insert_crc && frame.bytes.len() > 4 {
-            // The driver supplies the CRC itself, in the last four bytes.
+            // The last four bytes are the CRC, supplied by the driver.
             let crc = frame.bytes.split_off(frame.bytes.len() - 4);
             frame.bad_crc = crc != crc32fast::hash(&frame.bytes).to_le_bytes();
         } else if registers.get(HLREG0::OFFSET) & HLREG0::TXPADEN != 0 && frame.bytes.len() < 60 {
@@ -216,14 +216,14 @@ impl Outgoing<'_> {
     }
 }
 
-/// Adds the frames that a queue has sent to its counters.
+/// Adds frames to the counters of the queue that sent them.
 fn count(Board { registers, .. }: &Board, queue: u16, frames: u64, octets: u64) {
     let place = (registers.get(TQSM::at(queue / 4)) >> (queue % 4 * 8) & 0xF) as u16;
     registers.count(QPTC::at(place), frames);
     registers.count_wide(QBTC_L::at(place), QBTC_H::at(place), octets);
 }
 
-/// Returns the data descriptors that the card has fetched from a queue, which is about to be disabled.
+/// Returns the data descriptors that the card has fetched from a queue that is about to be disabled.
 pub(super) fn fetch(maps: &Maps, ring: &CardRing, oracle: &Oracle) -> Vec<Fetched> {
     let mut fetched = Vec::new();
     for n in 0..ring.owned().min(FETCHED_AHEAD) {
@@ -234,14 +234,14 @@ pub(super) fn fetch(maps: &Maps, ring: &CardRing, oracle: &Oracle) -> Vec<Fetche
             fetched.push(Fetched { queue: ring.queue, index: ring.index(n), words, hash });
         }
     }
-    // The beginning of a packet whose end was not fetched is dropped.
+    // Drop the beginning of a packet whose end was not fetched.
     let whole = fetched.iter().rposition(|last| last.words[1] & transmit::EOP != 0).map_or(0, |last| last + 1);
     fetched.truncate(whole);
     fetched
 }
 
-/// Gathers the packet at the ring's head into `packet`; false if it is not complete yet. A packet that breaks the rules is
-/// taken as far as possible.
+/// Gathers the packet at the ring's head into `packet`. Returns false if it is not complete yet. Gathers as much as
+/// possible of an invalid packet.
 fn gather(board: &Board, maps: &Maps, ring: &mut CardRing, packet: &mut Vec<u8>, gathered: &mut Gathered) -> bool {
     let CardRing { direction, queue, .. } = *ring;
     // The first data descriptor's second word, the number of data descriptors, and their bytes.
@@ -285,7 +285,7 @@ fn gather(board: &Board, maps: &Maps, ring: &mut CardRing, packet: &mut Vec<u8>,
         if len == 0 {
             bad(ring, "a data buffer of length 0 (section 7.2.3.2.4)");
         }
-        // It has the length of the packet before: mostly as long.
+        // `packet` still has the length of the previous packet, which is mostly the same.
         if packet.len() < total + len {
             packet.resize(total + len, 0);
         }
@@ -320,7 +320,7 @@ fn gather(board: &Board, maps: &Maps, ring: &mut CardRing, packet: &mut Vec<u8>,
     false
 }
 
-/// Fills in what the first and the last descriptor of a packet request.
+/// Sets the fields of `gathered` that depend on the first and the last descriptor of a packet.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn fill(
@@ -379,7 +379,7 @@ fn fill(
     }
 }
 
-/// Writes back the descriptors of a packet that requested it (section 7.2.3.5).
+/// Writes back those descriptors of a packet that have RS (section 7.2.3.5).
 fn report(board: &Board, maps: &Maps, ring: &mut CardRing, gathered: &Gathered) {
     let count = gathered.descriptors;
     let requests = |word: u64| word & transmit::RS != 0;
@@ -396,7 +396,7 @@ fn report(board: &Board, maps: &Maps, ring: &mut CardRing, gathered: &Gathered) 
     }
     ring.advance(count);
     ring.through += count;
-    // With a threshold (WTHRESH), write-backs are held until as many descriptors are finished.
+    // With a threshold (WTHRESH), write-backs are delayed until that many descriptors are done.
     let threshold = ring.control >> TXDCTL::WTHRESH_SHIFT & 0x7F;
     if ring.through >= threshold || ring.owned() == 0 {
         ring.through = 0;
@@ -406,12 +406,12 @@ fn report(board: &Board, maps: &Maps, ring: &mut CardRing, gathered: &Gathered) 
     }
 }
 
-/// Writes back the descriptors whose reports are held.
+/// Writes back the descriptors whose write-back was delayed.
 fn write_back(Board { registers, oracle, .. }: &Board, maps: &Maps, ring: &mut CardRing) {
     let head_address =
         u64::from(registers.get(TDWBAL::at(ring.queue))) | u64::from(registers.get(TDWBAH::at(ring.queue))) << 32;
     if head_address & 1 != 0 {
-        // The head is written in place of each descriptor's status (section 7.2.3.5.2).
+        // The card writes its head instead of each descriptor's status (section 7.2.3.5.2).
         ring.reports.clear();
         maps.write(head_address & !3, &ring.head.to_le_bytes());
     }

@@ -1,11 +1,11 @@
-//! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They know memory,
-//! ports and PCI. They do not know whether a card is real or the model in `linerate-sim82599`.
+//! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They depend on
+//! memory, ports and PCI, and cannot tell a real card from the model.
 //!
-//! - [`intel`]: the parts that Intel's cards share, receive and send above all; read this next
+//! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
-//! - [`virtio`]: the card of virtual machines
+//! - [`virtio`]: the network card of virtual machines
 //!
-//! `docs/driver.md` shows how a driver is written, with igb as its example.
+//! `docs/driver.md` explains how to write a driver, with igb as the example.
 #![allow(unsafe_code)]
 
 pub mod igb;
@@ -34,7 +34,7 @@ pub enum Driver {
     Virtio,
 }
 
-/// Vendor, device, description and driver.
+/// Vendor ID, device ID, description and driver.
 const CARDS: [(u16, u16, &str, Driver); 18] = [
     (0x8086, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe),
     (0x8086, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe),
@@ -62,15 +62,15 @@ pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
     known.map(|(_, _, name, driver)| (*name, *driver))
 }
 
-/// Drives a card that was opened over uio or vfio.
+/// Brings up a card that was opened over uio or vfio.
 ///
 /// # Errors
 /// Any error of the driver.
 ///
 /// # Safety
-/// Nothing else uses the card, through `device` or otherwise, until the port and all its queues are dropped.
+/// Nothing else may use the card, through `device` or otherwise, until the port and all its queues are dropped.
 pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) -> Result<Box<dyn Device>> {
-    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    // SAFETY: only one driver gets the registers; the caller promises that nothing else uses the card.
     let bar = || unsafe { device.map_bar(0) };
     match driver {
         Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
@@ -80,7 +80,7 @@ pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) 
     }
 }
 
-/// Drives a card that another process serves; messages access its registers.
+/// Brings up a card served by another process; its registers are accessed by messages.
 ///
 /// # Errors
 /// Any error of the driver; always fails for VirtIO.
@@ -88,7 +88,7 @@ pub unsafe fn drive(driver: Driver, device: Arc<dyn PciDevice>, config: Config) 
 /// # Safety
 /// As for [`drive`].
 pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config) -> Result<Box<dyn Device>> {
-    // SAFETY: the registers go to one driver, and the caller gives them to no other.
+    // SAFETY: only one driver gets the registers; the caller promises that nothing else uses the card.
     let bar = || unsafe { device.bar(0) };
     match driver {
         Driver::Ixgbe => Ok(Box::new(ixgbe::Ixgbe::open(bar()?, device.clone().bus(), config)?)),
@@ -101,8 +101,8 @@ pub unsafe fn drive_served(driver: Driver, device: Arc<VfioUser>, config: Config
     }
 }
 
-/// Fails if the system wants the card back, or the IOMMU has stopped the card. `queue_of` returns the queue whose
-/// descriptors contain an address.
+/// Fails if the card is being unplugged, or the IOMMU has blocked one of its accesses. `queue_of` returns the queue
+/// whose descriptors contain an address.
 fn check_bus(
     bus: &dyn Bus,
     port: &str,

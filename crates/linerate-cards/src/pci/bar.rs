@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use linerate_core::memory::Mapping;
 
-/// The registers behind a base address register, 32 bits each.
+/// The 32-bit registers of a BAR (base address register).
 ///
-/// A driver is generic over it: mapped memory for a real card ([`MappedBar`], one load or store per access), a
-/// function call for the model in `linerate-sim82599`.
+/// Drivers are generic over this trait. A real card's registers are mapped memory ([`MappedBar`], one load or store per
+/// access); the model's are function calls.
 pub trait Bar: Clone + Send + Sync + 'static {
     /// A register written once per batch.
     type Doorbell: Doorbell;
@@ -22,10 +22,10 @@ pub trait Bar: Clone + Send + Sync + 'static {
     /// Writes the register at byte `offset`.
     fn write(&self, offset: u32, value: u32);
 
-    /// Returns the register at byte `offset` as a doorbell, looked up once, so that ringing it is one store.
+    /// Returns the register at byte `offset` as a doorbell. It is looked up once, so that ringing it is one store.
     fn doorbell(&self, offset: u32) -> Self::Doorbell;
 
-    /// Waits: a real card in real time, a model in its own time.
+    /// Waits; a model advances its own clock instead.
     fn wait(&self, time: Duration) {
         std::thread::sleep(time);
     }
@@ -47,9 +47,9 @@ impl MappedBar {
     /// Wraps the registers that `memory` maps.
     ///
     /// # Safety
-    /// `memory` is a BAR, or memory of which nothing is lent as a slice. Registers tell a device where to read and
-    /// write: the caller, also through clones, must write no register by which the device accesses memory that is
-    /// lent as a slice, or that is not the program's. So only one driver at a time uses a card.
+    /// `memory` is a BAR, or memory of which no slice is lent out. Registers tell a device where to read and write. The
+    /// caller, also through clones, must not write registers that make the device access memory that is lent out as a
+    /// slice, or that the program does not own. So only one driver may use a card at a time.
     pub unsafe fn new(memory: Arc<Mapping>) -> MappedBar {
         MappedBar { memory }
     }
@@ -59,7 +59,7 @@ impl MappedBar {
     /// # Panics
     /// If the register is not inside the BAR, or not aligned to its size.
     pub fn load<T: Width>(&self, offset: u32) -> T {
-        // SAFETY: `register` checked that it is mapped and aligned; device memory needs volatile reads.
+        // SAFETY: `register` checked that the register is mapped and aligned; device memory needs volatile reads.
         let value = unsafe { self.register::<T>(offset).read_volatile() };
         after_device();
         value
@@ -130,7 +130,7 @@ pub struct MappedDoorbell<T = u32> {
     _memory: Arc<Mapping>,
 }
 
-// SAFETY: it points into the mapping that it keeps alive, and is only written, volatile.
+// SAFETY: the pointer is into the mapping that `_memory` keeps alive, and is only used for volatile writes.
 unsafe impl<T> Send for MappedDoorbell<T> {}
 
 impl<T: Width> MappedDoorbell<T> {
@@ -138,16 +138,16 @@ impl<T: Width> MappedDoorbell<T> {
     #[inline(always)]
     pub fn write(&self, value: T) {
         before_device();
-        // SAFETY: checked by `MappedBar::register`, mapped as long as `_memory` is held.
+        // SAFETY: `MappedBar::register` checked the pointer, and `_memory` keeps it mapped.
         unsafe { self.register.write_volatile(value) }
     }
 }
 
 /// Orders all earlier writes to memory before later writes to a device.
 ///
-/// A fence of the language orders processors, which share their caches ("inner shareable" on aarch64). A device that
-/// reads memory is an observer beyond them, so the barrier must reach the outer shareable domain (Arm Architecture
-/// Reference Manual, B2.3.12). On x86, where stores stay in order, it is nothing.
+/// Rust's fences order accesses among processors (the inner shareable domain on aarch64). A device that reads memory is
+/// outside this domain, so the barrier must cover the outer shareable domain (Arm Architecture Reference Manual,
+/// B2.3.12). On x86, which keeps stores in order, no instruction is needed.
 #[inline(always)]
 fn before_device() {
     fence(Ordering::Release);
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn registers_are_32_bits_at_their_offsets() {
         let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
-        // SAFETY: no device is behind it, and no slice is lent of it.
+        // SAFETY: this memory belongs to no device, and no slice of it is lent out.
         let bar = unsafe { MappedBar::new(memory.clone()) };
         bar.write(8, 1);
         bar.doorbell(12).ring(2);

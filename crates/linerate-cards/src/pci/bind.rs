@@ -1,8 +1,7 @@
 //! Taking a card from the kernel, and giving it back.
 //!
-//! A card is never taken silently: one whose interface is up, has an address or a route is refused unless forced.
-//! Taken cards are recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was
-//! killed.
+//! A card in use is not taken unless forced: one whose interface is up, or has an address or a route. Taken cards are
+//! recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was killed.
 
 use std::fs;
 use std::io;
@@ -21,9 +20,9 @@ pub struct Taken {
     pub address: String,
     /// The driver that the card was taken from, if any.
     pub driver: Option<String>,
-    /// Its interfaces at that time.
+    /// The card's interfaces at that time.
     pub interfaces: Vec<String>,
-    /// The process that took it for itself; none after `linerate bind`.
+    /// The process that took the card for its own use; `None` after `linerate bind`.
     pub process: Option<u32>,
 }
 
@@ -32,17 +31,17 @@ const DRIVERS: &str = "/sys/bus/pci/drivers";
 const VFIO_DRIVER: &str = "vfio-pci";
 const UIO_DRIVER: &str = "uio_pci_generic";
 
-/// Returns whether this driver leaves the card to programs.
+/// Returns whether user-space programs can use a card with this driver, or with none.
 pub(super) fn is_for_programs(driver: Option<&str>) -> bool {
     matches!(driver, None | Some(VFIO_DRIVER | UIO_DRIVER | "igb_uio"))
 }
 
-/// Returns whether this is vfio's driver.
+/// Returns whether this is vfio-pci.
 pub(super) fn is_vfio(driver: Option<&str>) -> bool {
     driver == Some(VFIO_DRIVER)
 }
 
-/// A card taken until this value is dropped.
+/// A taken card; dropping this value gives it back.
 pub(super) struct Claim {
     address: String,
 }
@@ -55,7 +54,8 @@ impl Drop for Claim {
     }
 }
 
-/// Takes the card until the claim is dropped; `None` if it is bound to a driver for programs already.
+/// Takes the card until the claim is dropped. Returns `None` if the card needs no rebinding: it is bound to vfio or
+/// uio, or has neither driver nor IOMMU.
 pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<Option<Claim>> {
     if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
         return Ok(None);
@@ -67,8 +67,8 @@ pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<O
 /// Takes a card from its driver, until [`give_back`].
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed module is not loaded,
-/// there is no IOMMU for vfio, or privileges are missing.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed module
+/// is not loaded, there is no IOMMU for vfio, or privileges are missing.
 pub fn take(card: &NetworkCard, access: Access, force: bool) -> Result<()> {
     take_for(card, access, force, None)
 }
@@ -98,7 +98,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     if card.driver.as_deref() == driver {
         return Ok(());
     }
-    // A card already taken keeps the driver that it was taken from first.
+    // For a card that is already taken, keep the record of its original driver.
     let earlier = taken().into_iter().find(|taken| taken.address == card.address);
     let note = Taken {
         address: card.address.clone(),
@@ -117,15 +117,15 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     })
 }
 
-/// Gives a card back to the driver that it came from, or to the one that Linux would choose.
+/// Gives a card back to its original driver; if that is unknown, to the driver that Linux chooses.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) without privileges, or if no driver takes the card.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if privileges are missing, or no driver binds the card.
 pub fn give_back(address: &str) -> Result<()> {
     let card = NetworkCard::find(address)?;
     let note = taken().into_iter().find(|taken| taken.address == card.address);
     if !is_for_programs(card.driver.as_deref()) {
-        // The card is back already.
+        // The card has already been given back.
         let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
         return Ok(());
     }
@@ -213,7 +213,7 @@ fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
     }
 }
 
-/// Returns Linux's uses of the card: `eth0 is up`, `eth0 has the address 10.0.0.1` ...
+/// Returns how Linux uses the card: `eth0 is up`, `eth0 has the address 10.0.0.1` ...
 pub fn in_use(card: &NetworkCard) -> Vec<String> {
     let mut reasons = Vec::new();
     for interface in &card.interfaces {
@@ -247,7 +247,7 @@ pub fn in_use(card: &NetworkCard) -> Vec<String> {
     reasons
 }
 
-/// Returns the card's interface that has a default route: without it, the machine may not be reached any more.
+/// Returns the card's interface that has a default route: without it, the machine may become unreachable.
 pub fn default_route(card: &NetworkCard) -> Option<&str> {
     let [v4, v6] =
         ["/proc/net/route", "/proc/net/ipv6_route"].map(|table| fs::read_to_string(table).unwrap_or_default());
@@ -264,7 +264,7 @@ fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
         || v6.lines().map(fields).any(|route| is(route.get(9)) && zero(route.first()) && zero(route.get(1)))
 }
 
-/// Returns what makes a card usable, or, for the card of the default route, what shares it with Linux.
+/// Returns the remedy that makes a card usable; for the card with the default route, how to share it with Linux.
 pub(super) fn advice(card: &NetworkCard) -> Remedy {
     match default_route(card) {
         Some(interface) => format!(
@@ -276,8 +276,8 @@ pub(super) fn advice(card: &NetworkCard) -> Remedy {
     }
 }
 
-/// Returns other devices in the card's IOMMU group, with their drivers. They cannot be used otherwise while a program
-/// has the card.
+/// Returns the other devices in the card's IOMMU group, with their drivers. Kernel drivers cannot use them while a
+/// program uses the card.
 pub fn companions(card: &NetworkCard) -> Vec<String> {
     let Some(group) = card.iommu_group else { return Vec::new() };
     let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);

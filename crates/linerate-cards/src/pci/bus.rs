@@ -8,15 +8,15 @@ use linerate_core::memory::DmaSpace;
 
 use super::{Fault, Interrupt, IoPorts, MappedBar};
 
-/// A card's environment, apart from its registers: its view of memory, its interrupts, and its removal.
+/// A card's bus, apart from the card's registers: DMA, interrupts, faults, and removal.
 pub trait Bus: DmaSpace {
-    /// Creates `count` interrupts, numbered from 0, which the card raises by number.
+    /// Creates `count` interrupts, which the card raises by number, from 0.
     ///
     /// # Errors
-    /// The card, or its bus, has fewer.
+    /// The card or its bus has fewer interrupts.
     fn interrupts(&self, count: u16) -> Result<Vec<Interrupt>>;
 
-    /// Enables bus mastering. A driver calls this after it has reset the card: a card left running still has the
+    /// Enables bus mastering. A driver calls this after it has reset the card, which may otherwise still use the
     /// addresses of its previous driver.
     ///
     /// # Errors
@@ -26,26 +26,26 @@ pub trait Bus: DmaSpace {
     /// The card was reset since it was opened.
     unsafe fn allow_dma(&self) -> Result<()>;
 
-    /// Returns the next access stopped by the IOMMU, if any, and if this user may read the kernel's log.
+    /// Returns the next access blocked by the IOMMU, if any. Requires permission to read the kernel's log.
     fn fault(&self) -> Option<Fault> {
         None
     }
 
-    /// Returns whether the system wants the card back because it is being unplugged: the driver should stop using it.
+    /// Returns whether the card is being unplugged, so that the driver should stop using it.
     fn is_leaving(&self) -> bool {
         false
     }
 
-    /// Returns what a user does about a card that is gone.
+    /// Returns the remedy for a card that is gone, for error messages.
     fn when_gone(&self) -> &'static str {
         "it was unplugged, lost its power, or its bus was reset; open it again when it is back"
     }
 }
 
-/// Creates `count` interrupts for a card that has `there`.
+/// Creates `count` interrupts for a card that has `there` interrupts.
 ///
 /// # Errors
-/// The card has fewer, or the process has no descriptors left.
+/// The card has fewer, or the process has no file descriptors left.
 pub fn interrupts(card: &str, count: u16, there: u32) -> Result<Vec<Interrupt>> {
     if there < count.into() {
         return Err(Error::card(
@@ -59,7 +59,7 @@ pub fn interrupts(card: &str, count: u16, there: u32) -> Result<Vec<Interrupt>> 
 
 /// A PCI device of this machine, held open through uio or vfio.
 ///
-/// Configuration space takes accesses of 1, 2 or 4 bytes; BARs have numbers 0 to 5.
+/// Configuration space allows accesses of 1, 2 or 4 bytes; BARs have numbers 0 to 5.
 pub trait PciDevice: Bus {
     /// Returns the address, `domain:bus:device.function`.
     fn address(&self) -> &str;
@@ -76,11 +76,11 @@ pub trait PciDevice: Bus {
     /// As [`read_config`](PciDevice::read_config).
     ///
     /// # Safety
-    /// As for [`map_bar`](PciDevice::map_bar): configuration space contains addresses that the card writes messages
-    /// to, and enables access to addresses set earlier.
+    /// As for [`map_bar`](PciDevice::map_bar): configuration space contains addresses that the card writes interrupt
+    /// messages to, and can enable access to addresses set earlier.
     unsafe fn write_config(&self, offset: u16, bytes: &[u8]) -> Result<()>;
 
-    /// Maps a BAR that is memory.
+    /// Maps a memory BAR.
     ///
     /// # Errors
     /// The card has no such BAR, or it is not memory.
@@ -89,7 +89,7 @@ pub trait PciDevice: Bus {
     /// As for [`MappedBar::new`]: registers determine the memory that the card reads and writes.
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar>;
 
-    /// Opens a BAR that is I/O ports.
+    /// Opens a BAR of I/O ports.
     ///
     /// # Errors
     /// The card has no such BAR, or it is memory.
@@ -98,6 +98,6 @@ pub trait PciDevice: Bus {
     /// As for [`map_bar`](PciDevice::map_bar).
     unsafe fn io_ports(&self, bar: u8) -> Result<IoPorts>;
 
-    /// Returns this device as its driver's bus.
+    /// Returns this device as the bus for its driver.
     fn bus(self: Arc<Self>) -> Arc<dyn Bus>;
 }

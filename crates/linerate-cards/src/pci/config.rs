@@ -9,7 +9,7 @@ use super::PciDevice;
 
 /// The command register.
 pub(super) const COMMAND: u16 = 0x04;
-/// Its bits; the last one disables the interrupt line.
+/// Bits of the command register; `COMMAND_NO_LINE` disables the interrupt line.
 const COMMAND_IO: u16 = 1 << 0;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
@@ -19,7 +19,7 @@ const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// The offset of the pointer to the first capability.
 const CAPABILITIES: u16 = 0x34;
 
-/// The ID of a vendor-specific capability (6.7, and appendix H).
+/// The ID of vendor-specific capabilities (6.7, and appendix H).
 pub const VENDOR: u8 = 0x09;
 /// The ID of the MSI-X capability.
 pub const MSI_X: u8 = 0x11;
@@ -44,14 +44,14 @@ pub fn read_32(device: &dyn PciDevice, offset: u16) -> Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Enables the card's BARs, and disables bus mastering: a card left running would at once access the rings of its
+/// Enables the card's BARs, and disables bus mastering. A card left running would otherwise access the rings of its
 /// previous program.
 ///
 /// # Errors
 /// As [`PciDevice::write_config`].
 pub fn enable(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? & !COMMAND_MASTER | COMMAND_IO | COMMAND_MEMORY;
-    // SAFETY: no address is written, and the card accesses no memory.
+    // SAFETY: writes no address, and disables the card's access to memory.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
@@ -61,10 +61,10 @@ pub fn enable(device: &dyn PciDevice) -> Result<()> {
 /// As [`PciDevice::write_config`].
 ///
 /// # Safety
-/// The card was reset since it was opened: addresses set earlier are of memory that no longer belongs to the program.
+/// The card was reset since it was opened: addresses set earlier refer to memory that no longer belongs to the program.
 pub unsafe fn enable_master(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? | COMMAND_MASTER;
-    // SAFETY: no address is written; the caller vouches for those that the card has.
+    // SAFETY: writes no address; the caller promises that the card has none from before its reset.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
@@ -74,7 +74,7 @@ pub unsafe fn enable_master(device: &dyn PciDevice) -> Result<()> {
 /// As [`PciDevice::write_config`].
 pub fn disable_master(device: &dyn PciDevice) -> Result<()> {
     let command = read_16(device, COMMAND)? & !COMMAND_MASTER;
-    // SAFETY: from here on the card accesses no memory.
+    // SAFETY: writes no address, and disables the card's access to memory.
     unsafe { device.write_config(COMMAND, &command.to_le_bytes()) }
 }
 
@@ -88,7 +88,7 @@ pub fn capabilities(device: &dyn PciDevice) -> Result<Vec<(u8, u16)>> {
         return Ok(list);
     }
     let mut at = read_16(device, CAPABILITIES)? & 0xFC;
-    // At most 48 fit; the limit ends a circular list.
+    // At most 48 capabilities fit; the limit ends a circular list.
     while at >= 0x40 && list.len() < 48 {
         let [id, next] = read_16(device, at)?.to_le_bytes();
         list.push((id, at));
@@ -151,13 +151,13 @@ mod tests {
         }
     }
 
-    /// A killed process leaves its card with bus mastering enabled.
+    /// A process that was killed leaves its card with bus mastering enabled.
     #[test]
     fn a_running_card_accesses_no_memory_before_its_driver_allows_it() {
         let card = Command(Mutex::new(COMMAND_MASTER | COMMAND_NO_LINE));
         enable(&card).unwrap();
         assert_eq!(*card.0.lock().unwrap(), COMMAND_IO | COMMAND_MEMORY | COMMAND_NO_LINE);
-        // SAFETY: it has no addresses.
+        // SAFETY: this card has no addresses.
         unsafe { enable_master(&card) }.unwrap();
         assert_eq!(*card.0.lock().unwrap(), COMMAND_IO | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_LINE);
     }

@@ -1,4 +1,4 @@
-//! Accesses that the IOMMU stopped, from the kernel's log (ABI/testing/dev-kmsg in the kernel's documentation): the
+//! Accesses blocked by the IOMMU, read from the kernel's log (ABI/testing/dev-kmsg in the kernel's documentation): the
 //! kernel reports them nowhere else.
 
 use std::fs::{File, OpenOptions};
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 use linerate_core::memory::DeviceAddress;
 
-/// An access of a card that the IOMMU stopped, because nothing is mapped at the address.
+/// A card's access that the IOMMU blocked, because no memory is mapped at the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The address of the page, or of the byte.
     pub address: DeviceAddress,
-    /// Whether it was a write; a read otherwise.
+    /// Whether the access was a write; otherwise it was a read.
     pub write: bool,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct FaultLog {
 }
 
 impl FaultLog {
-    /// Opens the log. Returns `None` if this user may not read it; then faults go unnoticed.
+    /// Opens the log. Returns `None` if this user may not read it; faults are not reported then.
     pub fn open(address: &str) -> Option<FaultLog> {
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let mut log = OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg").ok()?;
@@ -44,7 +44,7 @@ impl FaultLog {
                         return Some(fault);
                     }
                 }
-                // Records were overwritten before they were read.
+                // EPIPE: records were overwritten before they were read. Continue with the next.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 _ => return None,
             }
@@ -52,7 +52,7 @@ impl FaultLog {
     }
 }
 
-/// Parses a record. Intel's IOMMU writes `[01:00.0]` for a card in domain 0, AMD's its full name in front.
+/// Parses a record. For a card in domain 0, Intel's IOMMU driver logs `[01:00.0]`, and AMD's the full address first.
 fn parse(record: &str, card: &str) -> Option<Fault> {
     let short = card.strip_prefix("0000:").unwrap_or(card);
     let hex = |key: &str| {

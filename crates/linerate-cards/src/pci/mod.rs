@@ -1,15 +1,15 @@
 //! Access to a PCI device: finding it, taking it from the kernel, its configuration space, registers, memory and
 //! interrupts.
 //!
-//! - `sysfs`: the machine's cards, as Linux sees them: [`network_cards`]
+//! - `sysfs`: the machine's network cards: [`network_cards`]
 //! - `bind`: taking a card from the kernel's driver and giving it back: [`take`], [`give_back`]
 //! - `bus`: a driver's view of a device: [`Bus`], [`PciDevice`]
-//! - `bar`, `port_io`: registers in memory ([`Bar`]) or behind I/O ports ([`IoPorts`])
-//! - `config`: configuration space; `fault`: accesses that the IOMMU stopped
-//! - `uio`, `vfio`: the kernel's two interfaces to a card
+//! - `bar`, `port_io`: registers in memory ([`Bar`]) or in I/O ports ([`IoPorts`])
+//! - `config`: configuration space; `fault`: accesses blocked by the IOMMU
+//! - `uio`, `vfio`: the kernel's two interfaces for user-space drivers
 //!
-//! Drivers are generic over [`Bar`] and use [`Bus`]; this module knows no driver. Read [`PciDevice`], then
-//! [`crate::nic`].
+//! Drivers are generic over [`Bar`] and use [`Bus`]; this module does not depend on any driver. Read [`PciDevice`],
+//! then [`crate::nic`].
 
 mod bar;
 mod bind;
@@ -34,13 +34,13 @@ use linerate_core::port::Take;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
-/// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card that the kernel has is taken from
-/// it first, and given back when the last user of the device is gone.
+/// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card bound to a kernel driver is taken
+/// first, and given back when the device is dropped.
 ///
-/// Also returns the interface used, for display.
+/// Also returns the name of the interface used, for display.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the obstacle, and the command that removes it.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable), with the reason and a remedy.
 pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
         Some(Take { access, force }) => bind::claim(card, access, force)?,

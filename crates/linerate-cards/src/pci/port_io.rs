@@ -1,4 +1,4 @@
-//! A BAR of I/O ports, accessed through the kernel: sysfs's resource files, or vfio's regions.
+//! I/O port BARs, accessed through the kernel: sysfs's resource files, or vfio's regions.
 
 #![allow(unsafe_code)]
 

@@ -1,33 +1,33 @@
-//! The machine's network cards as listed in sysfs. Read only.
+//! The machine's network cards, read from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 
-/// A PCI network card of this machine, as Linux sees it.
+/// A PCI network card of this machine, as listed in sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkCard {
     /// `domain:bus:device.function`, for example `0000:03:00.0`.
     pub address: String,
-    /// Vendor id.
+    /// Vendor ID.
     pub vendor: u16,
-    /// Device id.
+    /// Device ID.
     pub device: u16,
     /// The kernel driver bound to it, if any.
     pub driver: Option<String>,
-    /// The IOMMU group, of devices that the IOMMU cannot isolate; none without an IOMMU.
+    /// The IOMMU group: devices that the IOMMU cannot isolate from each other. `None` without an IOMMU.
     pub iommu_group: Option<u32>,
     /// The nearest NUMA node, if the machine has several.
     pub numa_node: Option<u32>,
-    /// The network interfaces that this driver created.
+    /// The network interfaces created by the kernel driver.
     pub interfaces: Vec<String>,
 }
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Returns all network controllers (PCI class 02) under `/sys/bus/pci/devices`, sorted by address; none without a PCI
-/// bus.
+/// Returns all network controllers (PCI class 02) in `/sys/bus/pci/devices`, sorted by address. The list is empty
+/// without a PCI bus.
 pub fn network_cards() -> Vec<NetworkCard> {
     let mut cards: Vec<NetworkCard> =
         names(Path::new(DEVICES)).into_iter().filter_map(|address| read(&address)).collect();
@@ -39,7 +39,7 @@ impl NetworkCard {
     /// Finds the card at an address; the domain may be omitted.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if there is no device, or no network card.
+    /// [`ErrorKind::NotFound`](linerate_core::ErrorKind::NotFound) if there is no device, or it is not a network card.
     pub fn find(address: &str) -> Result<NetworkCard> {
         let address = match address.matches(':').count() {
             1 => format!("0000:{address}"),
@@ -55,7 +55,7 @@ impl NetworkCard {
         })
     }
 
-    /// Returns the card's folder in sysfs.
+    /// Returns the card's directory in sysfs.
     pub fn folder(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.address)
     }
@@ -65,7 +65,7 @@ impl NetworkCard {
         Error::card(&self.address, why.into(), mend.into())
     }
 
-    /// Returns a step, or taking the card over uio.
+    /// Returns a remedy: `step`, or taking the card over uio.
     pub(super) fn over_uio(&self, step: &'static str) -> Remedy {
         Remedy::TakeOverUio { address: self.address.clone(), step: step.into() }
     }
@@ -76,7 +76,7 @@ impl NetworkCard {
         Some(fs::read_to_string(self.folder().join("iommu_group/type")).ok()?.trim().to_string())
     }
 
-    /// Returns vfio's device file of this card, on kernels with iommufd.
+    /// Returns vfio's device file for this card, on kernels with iommufd.
     pub(super) fn vfio_device_file(&self) -> Option<PathBuf> {
         let name = names(&self.folder().join("vfio-dev")).into_iter().next()?;
         Some(Path::new("/dev/vfio/devices").join(name))
@@ -126,7 +126,7 @@ fn read(address: &str) -> Option<NetworkCard> {
         device: number("device")? as u16,
         driver: driver_of(&folder),
         iommu_group: group.and_then(|link| link.file_name()?.to_str()?.parse().ok()),
-        // -1 on machines with one node.
+        // The file contains -1 on machines with one node.
         numa_node: node.and_then(|text| text.trim().parse().ok()),
         interfaces,
         address: address.to_string(),

@@ -1,7 +1,7 @@
-//! uio: access to a card through sysfs's files, as root, without an IOMMU between the card and the machine's memory.
+//! uio: access to a card through files in sysfs, as root. No IOMMU restricts the card's access to memory.
 //!
 //! Polling needs no kernel driver; `uio_pci_generic` adds one interrupt. The card uses physical addresses, so packets
-//! are in hugepages, which the kernel does not move. Kernel documentation: driver-api/uio-howto.rst,
+//! must be in hugepages, which the kernel does not move. Kernel documentation: driver-api/uio-howto.rst,
 //! PCI/sysfs-pci.rst.
 #![allow(unsafe_code)]
 
@@ -21,13 +21,13 @@ use super::{Bus, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, config};
 /// A card without a kernel driver, or bound to `uio_pci_generic`.
 pub(super) struct Uio {
     card: NetworkCard,
-    /// Configuration space; locked, so that two processes cannot use the card.
+    /// Configuration space. The file is locked, so that two processes cannot use the card.
     config: File,
     _claim: Option<Claim>,
 }
 
 impl Uio {
-    /// Opens the card. After its reset it can access all of the machine's memory.
+    /// Opens the card. Once its driver enables DMA, the card can access all of the machine's memory.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Uio>> {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
@@ -79,7 +79,7 @@ impl Uio {
     }
 }
 
-// SAFETY: it passes the addresses on, and touches no bytes.
+// SAFETY: it only passes the addresses on, and accesses no bytes.
 unsafe impl DmaSpace for Uio {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let pages = memory.pages();
@@ -93,11 +93,11 @@ unsafe impl DmaSpace for Uio {
         Ok(Addresses::Paged(Paged::new(memory.physical_pages()?, pages.bytes())))
     }
 
-    /// Does nothing: pinned pages are freed with the mapping.
+    /// Does nothing: the pages are freed with the mapping.
     unsafe fn unmap(&self, _: DeviceAddress) {}
 }
 
-/// Enables the card's interrupt line again, which uio disables each time it is raised.
+/// Re-enables the card's interrupt line, which uio disables each time it is raised.
 fn enable_line(config: &File) {
     let mut bytes = [0; 2];
     // A card that is gone raises no interrupts.
@@ -163,7 +163,7 @@ impl PciDevice for Uio {
             return Err(self.card.error(format!("its BAR {bar} is I/O ports, not memory"), Remedy::ChooseCard));
         }
         let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
-        // SAFETY: it is a BAR; the caller promises how its registers are used.
+        // SAFETY: `memory` is a BAR; the caller promises to use its registers as required.
         Ok(unsafe { MappedBar::new(memory) })
     }
 
@@ -172,7 +172,7 @@ impl PciDevice for Uio {
         if !is_io {
             return Err(self.card.error(format!("its BAR {bar} is memory, not I/O ports"), Remedy::ChooseCard));
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises to use the ports as required.
         Ok(unsafe { IoPorts::new(file, 0) })
     }
 
@@ -182,7 +182,7 @@ impl PciDevice for Uio {
 }
 
 impl Drop for Uio {
-    /// Disables bus mastering, so that the card accesses no memory of a process that has ended.
+    /// Disables bus mastering, so that the card does not access memory of a process that has ended.
     fn drop(&mut self) {
         let _ = config::disable_master(self);
     }

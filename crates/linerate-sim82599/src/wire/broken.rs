@@ -1,10 +1,10 @@
-//! The wire of a card after the code of its own has panicked.
+//! The wire of a card after the code of its previous wire has panicked.
 
 use linerate_core::error::{Error, ErrorKind, Result};
 
 use super::{Frame, Wire};
 
-/// An end without a link, whose check says why.
+/// A wire without a link; its check reports the reason.
 pub(crate) struct Broken;
 
 impl Wire for Broken {

@@ -6,21 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Frame, Wire};
 
-/// Frames in one direction before the sender is held back; the other card receives or drops them as soon as it is
-/// stepped.
+/// Frames in one direction before the sender must wait. The other card receives or drops them when it is stepped.
 const LENGTH: usize = 1024;
 
 /// One direction of a cable.
 struct Lane {
     frames: Mutex<VecDeque<Frame>>,
-    /// The sender's signal, in Mbit/s; 0 while there is none.
+    /// The sender's signal, in Mbit/s; 0 if there is none.
     signal: AtomicU32,
 }
 
 /// One end of a cable.
 pub struct Cable {
     out: Arc<Lane>,
-    /// The other end's `out`; gone when that end is.
+    /// The other end's `out`; it is gone once that end is dropped.
     back: Weak<Lane>,
 }
 
@@ -31,14 +30,14 @@ impl Lane {
 }
 
 impl Cable {
-    /// Makes both ends of a cable.
+    /// Creates both ends of a cable.
     pub fn pair() -> (Cable, Cable) {
         let (a, b) = (Lane::new(), Lane::new());
         let (to_a, to_b) = (Arc::downgrade(&a), Arc::downgrade(&b));
         (Cable { out: a, back: to_b }, Cable { out: b, back: to_a })
     }
 
-    /// Makes an end whose other end is not plugged in: no link.
+    /// Creates a cable whose other end is not plugged in: it has no link.
     pub fn unplugged() -> Cable {
         Cable { out: Lane::new(), back: Weak::new() }
     }
@@ -75,7 +74,7 @@ impl Wire for Cable {
         true
     }
 
-    /// A card at the other end waits only for pause frames, which come as frames (section 3.7.7).
+    /// The card at the other end only waits if it receives pause frames (section 3.7.7).
     fn holds_back(&self) -> bool {
         false
     }

@@ -1,8 +1,12 @@
 //! The other end of the card's cable.
 //!
-//! A [`Wire`] takes the frames that the card sends and supplies those that it receives, without CRC. [`Cable`]
-//! leads to another model, [`Traffic`] to a generator and a checking sink, [`Port`] to any port of this library: a
-//! TAP interface, a capture file, another card; [`from_fn`] to a test. [`Record`] and [`Timed`] wrap any of them.
+//! A [`Wire`] takes the frames that the card sends, and supplies the frames that it receives, without CRC:
+//!
+//! - [`Cable`] connects another model
+//! - [`Traffic`] is a generator and a checking sink
+//! - [`Port`] connects any port of this library: a TAP interface, a capture file, another card
+//! - [`from_fn`] calls two functions, for tests
+//! - [`Record`] and [`Timed`] wrap another wire
 
 mod broken;
 mod cable;
@@ -25,7 +29,7 @@ pub use watched::{Watch, Watched};
 /// A frame on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// From the destination address to the last byte before the CRC.
+    /// The bytes from the destination address up to the CRC, which is not included.
     pub bytes: Vec<u8>,
     /// The CRC is wrong.
     pub bad_crc: bool,
@@ -38,23 +42,23 @@ impl Frame {
     }
 }
 
-/// Frames that left the card and went no further, by cause.
+/// Frames that the card sent but the wire did not deliver, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsent {
-    /// Longer than the port at the cable's other end takes.
+    /// Too long for the port at the cable's other end.
     pub too_long: u64,
-    /// Refused by that port for another reason, as when its interface is down or its file cannot be written.
+    /// Refused by that port for another reason: for example its interface is down, or its file cannot be written.
     pub refused: u64,
     /// Dropped by `faulty:`.
     pub injected: u64,
-    /// Without a free buffer in that port's memory.
+    /// No buffer was free in that port's memory.
     pub no_buffer: u64,
-    /// Taken by that port and not sent: it has no link, or no room.
+    /// Accepted by that port but not sent: it has no link, or no room.
     pub waiting: u64,
 }
 
 impl Unsent {
-    /// Returns the count of all of them.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
         self.by_cause().iter().map(|(_, count)| count).sum()
     }
@@ -74,67 +78,67 @@ impl Unsent {
 
 /// The other end of a card's cable.
 pub trait Wire: Send {
-    /// True if there is a signal.
+    /// Returns whether the other end sends a signal.
     fn link(&self) -> bool {
         true
     }
 
-    /// Takes note of the signal that the card's laser or PHY sends, in Mbit/s, or that there is none (0): then the
-    /// other end has no link.
+    /// Reports the signal of the card's laser or PHY, in Mbit/s. With 0 there is no signal, and the other end has no
+    /// link.
     fn signal(&mut self, _mbits: u32) {}
 
-    /// Returns the most Mbit/s that the other end supports; `u32::MAX` if it does not matter.
+    /// Returns the highest speed that the other end supports, in Mbit/s; `u32::MAX` if it supports any.
     fn speed(&self) -> u32 {
         u32::MAX
     }
 
-    /// True if the wire can take a frame now; otherwise the card keeps its frames, as it does after a pause frame.
+    /// Returns whether the wire can take a frame now. Otherwise the card keeps its frames, as after a pause frame.
     fn ready(&mut self) -> bool {
         true
     }
 
-    /// Takes a frame that leaves the card.
+    /// Takes a frame sent by the card.
     fn transmit(&mut self, frame: &Frame);
 
-    /// Puts the next frame for the card into `frame`; false if there is none now.
+    /// Writes the next frame for the card to `frame`; returns false if there is none now.
     fn receive(&mut self, frame: &mut Frame) -> bool;
 
-    /// True if it holds frames back while the card has no room, as a sender that honours pause frames does.
-    /// Otherwise they are lost.
+    /// Returns whether the wire holds frames back while the card has no room, like a sender that honours pause frames.
+    /// Otherwise the frames are lost.
     fn holds_back(&self) -> bool {
         true
     }
 
-    /// True if frames come also while the card does not receive, and are then lost. Otherwise they begin when it
+    /// Returns whether frames also arrive while the card does not receive, and are lost. Otherwise they wait until it
     /// receives.
     fn comes_unasked(&self) -> bool {
         false
     }
 
-    /// Fails if what the cable leads to is gone, or has failed.
+    /// Fails if the other end of the cable is gone or has failed.
     ///
     /// # Errors
-    /// Those of [`Port::link`](linerate_core::port::Port::link), and [`ErrorKind::File`](linerate_core::ErrorKind::File).
+    /// The errors of [`Port::link`](linerate_core::port::Port::link), and [`ErrorKind::File`](linerate_core::ErrorKind::File).
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Stops bringing new frames.
+    /// Stops supplying new frames.
     fn finish(&mut self) {}
 
-    /// Returns what the wire has counted and checked; `None` if it does neither.
+    /// Returns the wire's counts and checks; `None` if it has none.
     fn report(&self) -> Option<Report> {
         None
     }
 
-    /// Returns the frames that left the card and went no further, as far as the wire knows.
+    /// Returns how many frames the card sent but the wire did not deliver, as far as the wire knows.
     fn unsent(&mut self) -> Unsent {
         Unsent::default()
     }
 }
 
-/// Makes a wire of two functions: `transmit` is called with each frame that leaves the card; `receive` fills in the
-/// next one for it and returns whether there is one.
+/// Creates a wire from two functions. `transmit` is called with each frame that the card sends. `receive` writes the
+/// next frame for the card, and returns whether there is one.
 pub fn from_fn(
     transmit: impl FnMut(&Frame) + Send + 'static,
     receive: impl FnMut(&mut Frame) -> bool + Send + 'static,

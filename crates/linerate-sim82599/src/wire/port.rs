@@ -1,5 +1,5 @@
-//! Any port of this library as the other end: frames that the card sends leave there, and packets received there go
-//! to the card.
+//! Any port of this library as the other end of the cable: it sends the card's frames, and the card receives its
+//! packets.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use linerate_core::slot::Slot;
 
 use super::{Frame, Report, Unsent, Wire};
 
-/// A port's first queue each way.
+/// A wire to a port's first receive and transmit queues.
 pub struct Port {
     device: linerate_core::port::Port,
     queues: Queues,
     pool: Arc<Pool>,
     received: Batch,
-    /// Packets that the port had no room for yet.
+    /// Packets waiting for room in the port.
     sending: Batch,
-    /// The port's link, and when it was read: the model asks at each step, and an answer may cost a system call.
+    /// The port's link, and when it was read. The model reads it in each step, which could cost a system call.
     link: Cell<(bool, Instant)>,
     is_finished: bool,
-    /// Frames from the port, and to it.
+    /// Counts of frames from the port, and to it.
     frames: [u64; 2],
-    /// The most bytes of the port's payload, and the frames to it that have more.
+    /// The port's longest payload in bytes, and the count of frames to it with a longer one.
     mtu: usize,
     long: u64,
-    /// Frames for which there was no free buffer.
+    /// Frames for which no buffer was free.
     no_buffer: u64,
-    /// Frames that Linux sends to itself are as short as it likes; a card pads them.
+    /// Pad frames from the port: Linux does not pad frames that it sends internally, as a card would.
     pads: bool,
 }
 
-/// The shortest frame of a wire, without CRC.
+/// The shortest frame on a wire, without CRC.
 const SHORTEST: usize = 60;
 
-/// How long a state of the link is used.
+/// How long the link's state is cached.
 const LINK: Duration = Duration::from_millis(10);
 
 impl Port {
-    /// Connects a card with `device`, whose first queues must be free.
+    /// Creates a wire to `device`, whose first queues must be free.
     pub fn new(device: linerate_core::port::Port) -> Port {
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
@@ -57,8 +57,8 @@ impl Port {
     }
 }
 
-/// The queues, which are claimed when the card first receives or sends: a recording empties its file then, and not for a run that is
-/// refused because another port cannot be opened.
+/// The queues. They are claimed when the card first receives or sends, since that truncates a recording's file. So a
+/// run that fails because another port cannot be opened leaves the file unchanged.
 enum Queues {
     Unclaimed,
     Claimed(Box<(RxQueue, TxQueue)>),
@@ -66,7 +66,7 @@ enum Queues {
 }
 
 impl Queues {
-    /// Returns them; `None` if they are in use, or cannot be started.
+    /// Returns the queues, claiming them first; `None` if they are in use or cannot be started.
     fn of(&mut self, device: &mut linerate_core::port::Port) -> Option<(&mut RxQueue, &mut TxQueue)> {
         if let Queues::Unclaimed = self {
             *self = match device.rx(0).and_then(|rx| Ok((rx, device.tx(0)?))) {
@@ -89,12 +89,12 @@ impl Queues {
 }
 
 fn is_up(device: &linerate_core::port::Port) -> bool {
-    // A capture file that has failed does not take the cable away.
+    // A failed capture file does not take the link down.
     device.link().map_or_else(|error| error.kind() == ErrorKind::File, |link| link != Link::Down)
 }
 
 impl Port {
-    /// Sends what waits, as far as there is room.
+    /// Sends waiting packets, as far as there is room.
     fn send(&mut self) {
         if let Some((_, tx)) = self.queues.of(&mut self.device) {
             tx.send(&mut self.sending);
@@ -123,7 +123,7 @@ impl Wire for Port {
     fn transmit(&mut self, frame: &Frame) {
         self.frames[1] += 1;
         self.long += u64::from(payload(&frame.bytes) > self.mtu);
-        // Without a free buffer the frame is lost, as on a wire.
+        // Without a free buffer, the frame is lost, as on a real wire.
         match self.sending.push(&self.pool, &frame.bytes) {
             true => self.send(),
             false => self.no_buffer += 1,
@@ -138,7 +138,7 @@ impl Wire for Port {
             let Some((rx, _)) = self.queues.of(&mut self.device) else { return false };
             rx.recv(&mut self.received);
         }
-        // A wire has no offloads. A packet that cannot be finished comes with a wrong CRC, which the card counts.
+        // A wire carries no offloads. A packet that cannot be finished gets a wrong CRC, which the card counts.
         let is_unfinished = self.received.first().is_some_and(Slot::is_unfinished);
         let is_finished = !is_unfinished || self.received.finish_packet(0);
         let Some(mut packet) = self.received.take() else { return false };
@@ -158,12 +158,12 @@ impl Wire for Port {
     }
 
     fn finish(&mut self) {
-        // A recording without frames is one, too.
+        // Claim the queues, so that a recording without frames is also written.
         self.queues.of(&mut self.device);
         self.is_finished = true;
     }
 
-    /// Returns counts of a capture file; other ports check nothing.
+    /// Returns the counts of a capture file; other ports have no report.
     fn report(&self) -> Option<Report> {
         if self.device.info().behind != Behind::Capture {
             return None;
@@ -175,12 +175,12 @@ impl Wire for Port {
     }
 
     fn unsent(&mut self) -> Unsent {
-        // Frames that wait for room are still to go, while there is a link.
+        // While there is a link, frames waiting for room can still be sent.
         let to_go = if self.link() { self.sending.packets().count() as u64 } else { 0 };
-        // A port that is gone does not tell how many it has sent.
+        // It is unknown how many frames a port that is gone has sent.
         let Ok(statistics) = self.device.statistics() else { return Unsent::default() };
         let mut left = self.frames[1].saturating_sub(statistics.tx_packets.saturating_add(to_go));
-        // Each cause has no more frames than are left: the port's faults are those of both directions.
+        // Limit each cause to the frames that are left: the port's counts of faults include both directions.
         let mut take = |count: u64| {
             let taken = count.min(left);
             left -= taken;
@@ -194,7 +194,7 @@ impl Wire for Port {
     }
 }
 
-/// Returns the bytes of a frame behind Ethernet's header and a VLAN tag.
+/// Returns the number of bytes after the Ethernet header and a VLAN tag.
 fn payload(frame: &[u8]) -> usize {
     let is_tagged = matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xA8]));
     frame.len().saturating_sub(if is_tagged { FRAME_HEADERS } else { FRAME_HEADERS - 4 })

@@ -8,9 +8,10 @@ use linerate_core::packet::now;
 
 use super::{Frame, Report, Watch, Watched, Wire};
 
-/// Records the frames that leave the card, in front of another wire. The file is complete when the wire is
-/// finished, or this value is dropped. Recording ends at the first frame that cannot be written, as
-/// [`Wire::check`] tells; the frames go on.
+/// Records the frames that leave the card, and passes them to another wire.
+///
+/// The file is complete when the wire is finished, or this value is dropped. Recording ends at the first frame that
+/// cannot be written, which [`Wire::check`] reports; frames are still passed on.
 pub type Record = Watched<Recording>;
 
 /// The file of a [`Record`].
@@ -21,11 +22,11 @@ pub struct Recording {
 }
 
 impl Record {
-    /// Creates the file, or opens an existing one, which is emptied for the first frame, or when the wire is finished: a run that is
-    /// refused keeps it.
+    /// Creates the file, or opens an existing one. An existing file is truncated at the first frame, or when the wire
+    /// is finished, so that a run that fails before leaves it unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if the file cannot be written.
     pub fn create(path: &Path, inner: Box<dyn Wire>) -> Result<Record> {
         Ok(Record { inner, watch: Recording { file: TryWriter::create(path)?, sent: 0, is_finished: false } })
     }

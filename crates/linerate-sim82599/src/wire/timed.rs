@@ -1,4 +1,4 @@
-//! Times at which frames enter and leave, as a card with hardware timestamps records them.
+//! Records when frames enter and leave the card, like hardware timestamps.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Frame, Watch, Watched, Wire};
 pub type Timed = Watched<Arc<Latency>>;
 
 impl Timed {
-    /// Wraps `inner`. The wire at which frames leave may be another card's, with the same `latency`.
+    /// Wraps `inner`. If frames leave through another card, its wire is wrapped with the same `latency`.
     pub fn new(inner: Box<dyn Wire>, latency: Arc<Latency>) -> Timed {
         Timed { inner, watch: latency }
     }

@@ -1,10 +1,10 @@
-//! A generator and a checking sink, as a tester at the other end of the cable.
+//! A generator and a checking sink, like a traffic tester at the other end of the cable.
 
 use linerate_traffic::{Checker, Generator, Pacer, Rate};
 
 use super::{Frame, Report, Wire};
 
-/// A wire that sends recognisable frames to the card, and checks all that come back.
+/// A wire that sends recognizable frames to the card, and checks all frames that the card sends.
 pub struct Traffic {
     generator: Generator,
     pacer: Option<Pacer>,
@@ -13,13 +13,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Sends frames of `generator`, at `rate` or as fast as the card takes them, at most `count`.
+    /// Creates a wire that sends at most `count` frames of `generator`, at `rate` or as fast as the card takes them.
     pub fn new(generator: Generator, rate: Option<Rate>, count: Option<u64>) -> Traffic {
         let pacer = rate.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
         Traffic { generator, pacer, count: count.unwrap_or(u64::MAX), checker: Checker::default() }
     }
 
-    /// Sends nothing, and checks all frames that leave the card.
+    /// Creates a wire that sends no frames, and checks all frames that the card sends.
     pub fn sink() -> Traffic {
         Traffic::new(Generator::default(), None, Some(0))
     }
@@ -41,7 +41,7 @@ impl Wire for Traffic {
         true
     }
 
-    /// A paced sender does not wait: frames that come too fast are lost, as on a real wire.
+    /// A paced sender does not wait: frames that arrive too fast are lost, as on a real wire.
     fn holds_back(&self) -> bool {
         self.pacer.is_none()
     }

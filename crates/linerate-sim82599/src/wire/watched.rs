@@ -1,21 +1,21 @@
-//! Wires around other wires: [`Record`](super::Record) and [`Timed`](super::Timed).
+//! Wires that wrap another wire: [`Record`](super::Record) and [`Timed`](super::Timed).
 
 use linerate_core::error::Result;
 
 use super::{Frame, Report, Unsent, Wire};
 
-/// The work of a wire around another with the frames.
+/// Observes the frames of a wrapped wire.
 pub trait Watch: Send {
-    /// A frame leaves the card.
+    /// Called when a frame leaves the card.
     fn leaves(&mut self, frame: &Frame);
 
-    /// A frame reaches the card.
+    /// Called when a frame reaches the card.
     fn reaches(&mut self, _frame: &Frame) {}
 
     /// As [`Wire::check`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Wire::check`].
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -29,7 +29,7 @@ pub trait Watch: Send {
     }
 }
 
-/// A wire around another, whose frames it watches.
+/// A wire that wraps another and observes its frames.
 pub struct Watched<W> {
     pub(super) inner: Box<dyn Wire>,
     pub(super) watch: W,

@@ -1,11 +1,11 @@
 //! Intel 82576: 1 Gbit/s, 16 queues each way.
 //!
-//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63); section numbers are its own.
-//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel). `docs/driver.md`
-//! explains this file step by step.
+//! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63), which section numbers refer
+//! to. All Intel cards with advanced descriptors share receive and send: see [`intel`](super::intel).
+//! `docs/driver.md` explains this file step by step.
 //!
 //! - [`spec::x82576`](linerate_spec::x82576): the card's registers
-//! - here: bring-up, queues, link, filters, interrupts and statistics, in this order
+//! - this file: bring-up, queues, link, filters, interrupts and statistics, in this order
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::intel::{Controller, Hardware, Intel, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
-/// An open card; its queues are those of every [`Intel`] card.
+/// An open card; its queues work like those of every [`Intel`] card.
 pub type Igb<B> = Intel<B, X82576>;
 
-/// The 82576.
+/// The 82576's [`Controller`].
 pub struct X82576;
 
 impl Controller for X82576 {
@@ -30,7 +30,7 @@ impl Controller for X82576 {
     const MAX_QUEUES: u16 = 16;
     /// Entries of the redirection table have 4 bits (section 8.10.23).
     const MAX_RSS_QUEUES: u16 = 16;
-    /// Causes 0 to 24 of `EICR` are vectors; one is left for the link (section 8.8.1).
+    /// Causes 0 to 24 of `EICR` are vectors: enough for 16 queues and the link (section 8.8.1).
     const MAX_INTERRUPTS: u16 = 16;
     /// 9.5 KiB with CRC (section 1.3).
     const MAX_FRAME: usize = 9724;
@@ -54,7 +54,7 @@ impl Controller for X82576 {
         hardware.forget_queues();
         hardware.allow_dma()?;
 
-        // 4.3.1: the EEPROM is reloaded once the card's MAC address is valid.
+        // 4.3.1: a valid MAC address means that the EEPROM has been reloaded.
         hardware.wait_set(RAH(0), RAH::AV)?;
         // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows it.
         hardware.change(CTRL, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
@@ -63,12 +63,12 @@ impl Controller for X82576 {
             CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
             _ => {}
         }
-        // 4.5.8: discard what was counted before the reset.
+        // 4.5.8: clear the counters; reading does it.
         for register in statistics() {
             hardware.read(register);
         }
 
-        // 4.5.9: filters closed, frame length as configured, CRCs stripped.
+        // 4.5.9: clear the filter tables, set the frame length, strip CRCs.
         (0..128).for_each(|n| hardware.write(MTA(n), 0));
         (0..128).for_each(|n| hardware.write(UTA(n), 0));
         (0..128).for_each(|n| hardware.write(VFTA(n), 0));
@@ -108,10 +108,10 @@ impl Controller for X82576 {
         // must not hold up the others (8.10.2).
         let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
-        // Each descriptor is written back at once (WTHRESH 1 would be the same; 8.10.10).
+        // The card writes back each descriptor immediately (WTHRESH 1 would do the same; 8.10.10).
         hardware.write(RXDCTL(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
         hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
-        // The head is 0 after a reset, and after enabling the queue. The tail is one less than the ring holds: RDT =
+        // The head is 0 after a reset, and after enabling the queue. The tail is the ring's length minus one: RDT =
         // RDH would mean an empty ring (7.1.8).
         hardware.write(RDH(queue), 0);
         hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
@@ -134,12 +134,12 @@ impl Controller for X82576 {
         hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
         hardware.write(TDH(queue), 0);
         hardware.write(TDT(queue), 0);
-        // 7.2.2.3: few descriptors have RS, and those are written back at once.
+        // 7.2.2.3: the card writes back descriptors with RS immediately; there are few.
         hardware.write(TXDCTL(queue), 8 << TXDCTL::PTHRESH_SHIFT | 1 << TXDCTL::HTHRESH_SHIFT | TXDCTL::ENABLE);
         hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
     }
 
-    /// Disables the queue once it is empty, since the card has prefetched descriptors (section 4.5.10.2).
+    /// Disables the queue once it is empty, since the card prefetches descriptors (section 4.5.10.2).
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82576>, queue: u16) -> Result<()> {
         let tail = hardware.read(TDT(queue));
         let empty = hardware.wait_equal(TDH(queue), tail);
@@ -174,7 +174,7 @@ impl Controller for X82576 {
         }
         X82576::set_table(hardware, rss);
         if hardware.config.options.rx_queues > 1 {
-            // Without PCSD the descriptor contains a checksum in place of the hash.
+            // Without PCSD the descriptor contains a checksum instead of the hash.
             hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             hardware.write(MRQC, MRQC::RSS | fields);
@@ -185,8 +185,8 @@ impl Controller for X82576 {
         (0..32).for_each(|register| hardware.write(RETA(register), rss.register(register)));
     }
 
-    /// Lets receive queue n raise vector n, which masks itself when raised (section 7.3). Over uio, one interrupt
-    /// line serves one queue, with the older causes of `ICR`.
+    /// Maps receive queue n to vector n, which masks itself when raised (section 7.3). Over uio there is one interrupt
+    /// line for one queue, which uses the legacy causes of `ICR`.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82576>, queues: u16, throttle: Duration) {
         // 8.8.14: the interval in µs has 13 bits.
         let interval = (throttle.as_micros() as u32).min(EITR::INTERVAL_MASK);
@@ -242,28 +242,28 @@ impl Controller for X82576 {
 
 /// Stops all DMA (section 5.2.3.3) and resets (4.3.1).
 fn stop_and_reset<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
-    // Frames received now would cause new requests.
+    // Frames received from now on would cause new requests.
     hardware.clear(RCTL, RCTL::RXEN);
     hardware.set(CTRL, CTRL::GIO_MASTER_DISABLE);
     match hardware.wait_clear(STATUS, STATUS::GIO_MASTER_ENABLE) {
-        // A request that is never completed ends with the reset, too.
+        // The reset also ends a request that never completes.
         Err(gone) if gone.kind() != ErrorKind::Timeout => return Err(gone),
         _ => {}
     }
     hardware.set(CTRL, CTRL::RST);
     // 4.3.1: the EEPROM is reloaded; no access for 3 ms.
     hardware.bar.wait(Duration::from_millis(3));
-    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would do as well, but QEMU's card lacks it.)
+    // 8.2.1: the bit clears itself. (STATUS.PF_RST_DONE would also work, but QEMU's card lacks it.)
     hardware.wait_clear(CTRL, CTRL::RST)
 }
 
-/// Starts the PHY's negotiation of a speed (8.2.4; its register 0 is that of IEEE 802.3, 22.2.4.1). Takes a
-/// semaphore, since firmware uses the PHY, too.
+/// Restarts the PHY's auto-negotiation (8.2.4; IEEE 802.3, 22.2.4.1 defines PHY register 0). Holds a semaphore, since
+/// firmware also uses the PHY.
 fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     const CONTROL: u32 = 0;
     const NEGOTIATE: u32 = 1 << 12 | 1 << 9; // enable and restart auto-negotiation
     let semaphores = Semaphores { swsm: SWSM.into(), sync: SW_FW_SYNC.into(), has_regsmp: false };
-    // The four ports have the bits 1, 2, 10 and 11 of 8.6.16.
+    // 8.6.16: ports 0 to 3 have bits 1, 2, 10 and 11.
     let port = hardware.read(STATUS) >> STATUS::LAN_ID_SHIFT & 0x3;
     let phy = SW_FW_SYNC::SW_PHY_SM0 << [0, 1, 9, 10][port as usize];
     hardware.with_semaphore(&semaphores, phy, || {
@@ -273,8 +273,8 @@ fn negotiate<B: Bar>(hardware: &Hardware<B, X82576>) -> Result<()> {
     })
 }
 
-/// Starts negotiation of cards for fiber and backplanes (4.5.7.2): powers the part behind the SDP pin, and lets the
-/// MAC negotiate (IEEE 802.3, clause 37).
+/// Starts auto-negotiation on fiber and backplane cards (4.5.7.2): powers the part controlled by the SDP7 pin, and
+/// restarts the MAC's negotiation (IEEE 802.3, clause 37).
 fn negotiate_serdes<B: Bar>(hardware: &Hardware<B, X82576>) {
     hardware.clear(CTRL_EXT, CTRL_EXT::SDP7_DATA);
     hardware.set(PCS_CFG, PCS_CFG::PCS_EN);

@@ -1,4 +1,4 @@
-//! The card as the driver sees it: registers, the state that its queues share, and bounded waits.
+//! A card's registers, the state that its queues share, and bounded waits.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -19,8 +19,8 @@ use crate::pci::{Bar, Bus, Interrupt};
 /// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
 
-/// One card, shared by its [`Intel`](super::Intel) and its queues. The last owner stops the card before the memory
-/// that it can reach is freed.
+/// One card, shared by its [`Intel`](super::Intel) and its queues. Dropping the last reference stops the card before
+/// its memory is freed.
 pub struct Hardware<B: Bar, C: Controller> {
     pub(in crate::nic) bar: B,
     pub(in crate::nic) config: Config,
@@ -40,8 +40,8 @@ pub struct Hardware<B: Bar, C: Controller> {
     _controller: PhantomData<C>,
 }
 
-/// When the card may receive: once every queue in the RSS table has started, so that no packet is lost in a queue
-/// without an owner. From then on, no packets are directed to a stopped queue.
+/// Decides when the card may receive: once every queue in the RSS table has started, so that no packet is lost in a
+/// queue without an owner. From then on, no packets are directed to a stopped queue.
 #[derive(Default)]
 struct Receiving {
     /// The RSS settings.
@@ -83,7 +83,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let pages = region.pages();
         let bytes = (config.options.rx_queues + config.options.tx_queues) as usize * config.ring() * DESCRIPTOR;
         let rings = DmaMap::of_rings(dma, bytes, pages)?;
-        // SAFETY: it is for the card, and only its addresses are used here.
+        // SAFETY: the mapping is for the card; only its addresses are used here.
         let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
         let interrupts = match config.options.interrupts {
             Some(_) => bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect(),
@@ -107,7 +107,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the memory of ring number `ring` (transmit queues follow receive queues), its byte offset, and its
     /// device address.
     ///
-    /// A ring's length is a power of two, so it lies in one page of any size.
+    /// A ring's length is a power of two, so it crosses no page boundary, whatever the page size.
     pub(in crate::nic) fn ring(&self, ring: u16) -> (&Arc<Mapping>, usize, DeviceAddress) {
         let offset = ring as usize * self.config.ring() * DESCRIPTOR;
         (self.rings.memory(), offset, self.rings.addresses().at(offset))
@@ -130,16 +130,17 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the buffer size to write to `SRRCTL.BSIZEPACKET`, in KiB (section 8.2.3.8.7).
     ///
-    /// If the longest frame fits behind the headroom, the size is rounded up: the card drops frames longer than
-    /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise it is rounded down, and long frames become chains.
+    /// If the longest frame fits after the headroom, the size is rounded up: the card drops frames longer than
+    /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise the size is rounded down, and long frames become
+    /// chains.
     pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
         let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
         kib.min(16) as u32
     }
 
-    /// Returns the most bytes that the card writes for a frame: the MAC accepts a VLAN tag beyond `MAXFRS` (section
-    /// 8.2.3.22).
+    /// Returns the most bytes that the card writes for a frame. The MAC accepts a VLAN tag in addition to `MAXFRS`
+    /// (section 8.2.3.22).
     pub(in crate::nic) fn longest_written(&self) -> usize {
         self.config.options.max_frame + 4
     }
@@ -149,7 +150,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Placement::new(self.config.pool.region(), self.longest_written())
     }
 
-    /// Returns the most bytes that a receive descriptor may report.
+    /// Returns the largest valid length in a receive descriptor.
     pub(in crate::nic) fn longest_slot(&self) -> usize {
         (self.buffer_kib() as usize * 1024).min(self.placement().room())
     }
@@ -181,19 +182,19 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.change(register, bits, 0);
     }
 
-    /// Replaces the bits of `mask` by those of `value`.
+    /// Replaces the bits in `mask` with the bits of `value`.
     pub(in crate::nic) fn change(&self, register: impl Into<Register>, mask: u32, value: u32) {
         let register = register.into();
         self.write(register, self.read(register) & !mask | value);
     }
 
-    /// Reads a register that reads all ones only if the card is gone.
+    /// Reads a register; fails if it reads all ones, which it does only if the card is gone.
     pub(in crate::nic) fn read_live(&self, register: impl Into<Register>) -> Result<u32> {
         let register = register.into();
         match self.read(register) {
             u32::MAX => {
                 let (port, register) = (self.config.name.clone(), register.definition.name);
-                // The card may be leaving.
+                // If the card is being unplugged, report that instead.
                 self.check_bus().and(Err(Error::card_gone(port, register, self.bus.when_gone())))
             }
             value => Ok(value),
@@ -202,7 +203,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Allows DMA; the card must have been reset.
     pub(in crate::nic) fn allow_dma(&self) -> Result<()> {
-        // SAFETY: drivers call this after their reset, as documented.
+        // SAFETY: drivers call this only after resetting the card, as documented.
         unsafe { self.bus.allow_dma() }
     }
 
@@ -213,7 +214,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Fails if the card is gone.
     pub(in crate::nic) fn check_alive(&self) -> Result<()> {
         self.check_bus()?;
-        // All these cards have it at the same offset, and it never reads all ones.
+        // All these cards have STATUS at the same offset, and it never reads all ones.
         self.read_live(STATUS).map(drop)
     }
 
@@ -224,7 +225,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             (self.config.options.rx_queues, self.config.options.rx_queues + self.config.options.tx_queues);
         let is_of = |ring: u16| {
             let (memory, offset, base) = self.ring(ring);
-            // SAFETY: no slices of the rings' memory are lent.
+            // SAFETY: no slices of the rings' memory are lent out.
             let words = unsafe { memory.words(offset, self.config.ring() * 2) };
             let ring = base..base + (self.config.ring() * DESCRIPTOR) as u64;
             ring.contains(&address)
@@ -244,13 +245,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.wait(register.into(), bits, 0, |register| format!("{}=0", register.with_bits(bits)))
     }
 
-    /// Waits until a register has this value.
+    /// Waits until a register equals `value`.
     pub(in crate::nic) fn wait_equal(&self, register: impl Into<Register>, value: u32) -> Result<()> {
         self.wait(register.into(), u32::MAX, value, |register| format!("{register}={value}"))
     }
 
-    /// Waits until the bits of `mask` equal `want`, at most 200 ms. A working card needs microseconds, 10 ms after a
-    /// reset. `describe` returns what was waited for.
+    /// Waits until the bits in `mask` equal `want`, at most 200 ms. A working card needs microseconds, or 10 ms after a
+    /// reset. `describe` returns the condition for the error message.
     fn wait(&self, register: Register, mask: u32, want: u32, describe: impl Fn(&Register) -> String) -> Result<()> {
         const STEP: Duration = Duration::from_micros(100);
         const BOUND: Duration = Duration::from_millis(200);
@@ -266,12 +267,12 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// Resets the state of queues; the card has been reset and does not receive.
+    /// Resets the state of queues; the card must have been reset, and must not receive.
     pub(in crate::nic) fn forget_queues(&self) {
         *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
     }
 
-    /// Spreads packets over queues.
+    /// Applies RSS settings.
     pub(super) fn spread(&self, rss: &Rss) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.rss = Some(rss.clone());
@@ -281,7 +282,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.receive_if_ready(&mut receiving)
     }
 
-    /// Records a started receive queue, and enables receive if it was the last one needed.
+    /// Records a started receive queue. Enables receive once all queues in the RSS table have started.
     pub(super) fn queue_started(&self, queue: u16) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started |= 1 << queue;
@@ -291,7 +292,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.receive_if_ready(&mut receiving)
     }
 
-    /// Directs packets away from a receive queue about to stop; disables receive if no other queue is left.
+    /// Directs packets away from a receive queue that is about to stop. Disables receive if it was the last one.
     pub(super) fn queue_stops(&self, queue: u16) {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started &= !(1 << queue);
@@ -320,15 +321,15 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// Quarantines buffers that the card may still write to: they do not return to the pool.
+    /// Keeps buffers that the card may still write to from returning to the pool.
     pub(in crate::nic) fn quarantine(&self, bufs: &[u32]) {
         self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bufs);
     }
 
-    /// Returns quarantined buffers to the pool; the card has been reset and holds no addresses.
+    /// Returns quarantined buffers to the pool; the card must have been reset, so that it holds no addresses.
     pub(in crate::nic) fn free_quarantined(&self) {
         let bufs = std::mem::take(&mut *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: the queues that had them have ended, and the card uses them no more.
+        // SAFETY: the queues that held them are gone, and the card was reset, so nothing uses them.
         unsafe { self.config.pool.give(&bufs) };
     }
 }
@@ -336,7 +337,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 /// Checks the configuration for a card of this kind.
 ///
 /// # Errors
-/// The setting that is not possible, and what is.
+/// A setting is not possible; the message gives the valid range.
 pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     config.check_ring()?;

@@ -1,15 +1,15 @@
 //! The common part of Intel's cards since the 82575: advanced descriptors, and their rings.
 //!
-//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) contributes its registers as a [`Controller`];
+//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) implements [`Controller`] with its registers;
 //! everything that moves packets is here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
-//! - `vector`: several descriptors at a time, for `queue`
-//! - `start`: starting and stopping a queue; the source and destination of its buffers
-//! - `semaphore`: resources that a driver shares with firmware
-//! - `hardware`: the card as its driver sees it, bounded waits, the state that queues share
-//! - here: the control side, [`Intel`]
+//! - `vector`: the loops of `queue` with vector instructions
+//! - `start`: starting and stopping a queue; where its buffers come from and go to
+//! - `semaphore`: resources shared with firmware
+//! - `hardware`: registers, bounded waits, the state that queues share
+//! - this file: the control side, [`Intel`]
 
 mod hardware;
 mod queue;
@@ -57,7 +57,7 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Returns the tail register of a transmit queue.
     fn transmit_tail(queue: u16) -> Register;
 
-    /// Brings the card from any state to one in which queues can be started, with receive disabled.
+    /// Brings the card up from any state, until queues can be started. Receive stays disabled.
     fn bring_up<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
     /// Stops all DMA and resets the card, so that it holds no addresses.
     fn halt<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
@@ -68,32 +68,32 @@ pub trait Controller: Sized + Send + Sync + 'static {
 
     /// Starts a receive queue whose descriptors are filled; the card gets all but the last.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
-    /// Stops a receive queue: the card accesses its memory no more.
+    /// Stops a receive queue; the card no longer accesses its memory.
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
     /// Starts an empty transmit queue.
     fn start_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
-    /// Stops a transmit queue: the card accesses its memory no more.
+    /// Stops a transmit queue; the card no longer accesses its memory.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
 
     /// Returns the current state of the link.
     fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
     /// Returns the registers of the card's own MAC address, low and high.
     fn address_registers() -> (Register, Register);
-    /// Receives all frames, or only unicast to the card, the multicast set, and broadcast.
+    /// Sets promiscuous mode. If off, the card accepts only its unicast address, configured multicast, and broadcast.
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
-    /// Writes RSS key and table, whose queues are valid.
+    /// Writes the RSS key and table; the caller has validated the queues.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
     /// Writes the RSS table alone.
     fn set_table<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
 
     /// Gives each receive queue its own interrupt, throttled; all are masked.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
-    /// Unmasks a queue's interrupt for one packet; one that has arrived interrupts at once.
+    /// Unmasks a queue's interrupt once. If a packet has already arrived, the card raises the interrupt immediately.
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
     /// Masks a queue's interrupt.
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
 
-    /// Adds the counters since the last call; bytes sent include CRCs.
+    /// Adds the card's counters since the last call to `sum`; bytes sent include CRCs.
     fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
 }
 
@@ -105,7 +105,7 @@ pub struct Intel<B: Bar, C: Controller> {
 }
 
 impl<B: Bar, C: Controller> Intel<B, C> {
-    /// Resets the card behind `bar` and brings it up; the card is plugged into `bus`.
+    /// Resets the card with the registers `bar` and brings it up. `bus` is the bus that it is on.
     ///
     /// # Errors
     /// An invalid [`Config`], memory that cannot be mapped, or a card that does not answer.
@@ -120,7 +120,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     /// Checks the configuration for a card of this kind.
     ///
     /// # Errors
-    /// The setting that is not possible, and what is.
+    /// A setting is not possible; the message gives the valid range.
     pub fn check(config: &Config) -> Result<()> {
         hardware::check::<C>(config)
     }
@@ -239,8 +239,8 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the card's and the queues' counters.
     ///
-    /// The card's counters have 32 bits and are cleared by reading; each call adds them up. They stop at 2^32, which
-    /// takes at least 288 s at 10 Gbit/s.
+    /// The card's counters have 32 bits and are cleared by reading; each call adds them to the totals. They stop at
+    /// their maximum, which takes at least 288 s at 10 Gbit/s.
     fn statistics(&self) -> Result<Statistics> {
         self.check_alive()?;
         const CRC: u64 = 4;

@@ -1,17 +1,17 @@
-//! Receive and send, top-down: a packet's way between the card's ring and a batch.
+//! Receive and send, top-down: how packets move between the card's rings and a batch.
 //!
 //! A ring is an array of descriptors in memory shared with the card (7.1.9, 7.2.3.3):
 //!
 //! ```text
 //!                next                                  tail (RDT, TDT)
-//!   receive   [ ours | done | done | card's | card's | ours ]    done descriptors are taken from
+//!   receive   [ ours | done | done | card's | card's | ours ]    done descriptors are read from
 //!               clean                next                        `next` on, and refilled in place
 //!   transmit  [ done | done | card's | free | free | free ]      packets are added at `next`, and
-//!                                                                taken back from `clean` on
+//!                                                                reclaimed from `clean` on
 //! ```
 //!
-//! Beside each ring, an array of `u32` holds the buffer of each descriptor. Receiving replaces a full buffer by an
-//! empty one of the batch; sending returns the buffers that the card is done with. So a program that forwards touches
+//! Each ring has an array of `u32` with the buffer number of each descriptor. Receive replaces a full buffer by an
+//! empty one from the batch. Send gives the batch the buffers of packets that the card has sent. So forwarding touches
 //! only descriptors, slots and these arrays.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,16 +31,15 @@ use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
 use crate::pci::{Bar, Doorbell, Interrupt};
 
-/// The distance between descriptors with RS: one in 32, which is one write of the card and one read of the driver per
-/// batch.
+/// One descriptor in 32 has RS: one write by the card and one read by the driver per batch.
 pub(super) const REPORT_EVERY: usize = 32;
-/// The count of received descriptors returned to the card at a time, at the latest at twice as many; a quarter of the shortest ring.
+/// Received descriptors per doorbell: a quarter of the shortest ring. Up to twice as many may accumulate.
 const GIVE_AT_ONCE: usize = 16;
 
 /// A receive queue.
 pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) ring: DescriptorRing,
-    /// The tail as last written to RDT, plus one.
+    /// The last value written to RDT, plus one.
     pub(super) tail: usize,
     pub(super) doorbell: B::Doorbell,
     /// Loops over groups of packets, if the processor has them.
@@ -55,7 +54,7 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) partial: Vec<Slot>,
     /// The next descriptors belong to a packet that is being dropped.
     pub(super) dropping: bool,
-    /// The next descriptor is in a packet: one of the two above.
+    /// The next descriptor continues a packet: a `partial` one, or one that is being dropped.
     pub(super) is_inside: bool,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) queue: u16,
@@ -106,7 +105,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
-    /// Receives a packet that is alone: it costs less than a loop, and what that prepares.
+    /// Receives a single packet, without the setup of a batch loop.
     #[inline(never)]
     fn recv_one(&mut self, batch: &mut Batch) -> usize {
         if self.take_one(batch) {
@@ -123,8 +122,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         0
     }
 
-    /// Receives fewer packets than a group has. Their loop keeps everything in the queue and the batch, since what a
-    /// loop over many prepares costs more than they do.
+    /// Receives fewer packets than a group, one at a time. The setup of the batch loop would cost more than it saves.
     #[inline(never)]
     fn recv_few(&mut self, batch: &mut Batch) -> usize {
         let mut received = 0;
@@ -139,13 +137,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         received
     }
 
-    /// As [`take_run`](Self::take_run), for one packet. Returns false, without a change, for anything but a packet in one
-    /// buffer, and for a batch that has no room, or no buffer.
+    /// As [`take_run`](Self::take_run), for one packet. Returns false, and changes nothing, if the next descriptor is
+    /// not a packet in one buffer, or the batch has no room or no free buffer.
     #[inline(always)]
     fn take_one(&mut self, batch: &mut Batch) -> bool {
         let Some(length) = Self::whole_packet(self.status(), self.longest) else { return false };
         let buf = self.ring.buf();
-        // SAFETY: the card is done with the ring's buffer, which gets `new` instead; `longest` is at most the room.
+        // SAFETY: the card is done with the ring's buffer, which `new` replaces; `longest` is at most the room.
         let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length, false)) };
         let Some(new) = exchanged else { return false };
         *buf = new;
@@ -160,7 +158,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         if self.is_inside {
             self.resume(batch);
         }
-        // SAFETY: it writes the places that it counts, with buffers of the ring, which has the fresh ones instead.
+        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh one there.
         let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
@@ -174,8 +172,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         received
     }
 
-    /// Returns descriptors to the card. Small batches share a doorbell, which is rung at the latest when nothing more
-    /// arrives.
+    /// Returns descriptors to the card. Small batches share a doorbell, which is rung at the latest by a call that
+    /// receives no packet.
     #[inline(always)]
     fn return_descriptors(&mut self, received: usize) {
         let owed = self.ring.since(self.tail);
@@ -184,7 +182,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Returns all descriptors to the card that it does not have.
+    /// Returns all descriptors to the card that the driver still owns.
     #[inline(always)]
     fn return_all(&mut self) {
         self.tail = self.ring.next();
@@ -192,12 +190,12 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         self.doorbell.ring(self.ring.wrap(self.tail.wrapping_sub(1)) as u32);
     }
 
-    /// Continues behind the first `received` packets, which did not fill the batch.
+    /// Continues after the first `received` packets, which did not fill the batch.
     #[inline(never)]
     fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
-        // At most once round the ring, so that a malicious card cannot keep the thread here.
+        // Bounded by the ring's length, so that a malicious card cannot keep the thread here.
         for _ in 0..self.ring.len() {
-            // At the ring's end, more whole packets may follow at its beginning.
+            // After the ring's end, more whole packets may follow at its start.
             if (received == 0 || self.ring.next() != 0) && !self.take_careful(batch) {
                 break;
             }
@@ -210,8 +208,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Replaces the buffers of packets in one buffer each by fresh ones, until a descriptor has anything else, or the
-    /// ring or a slice ends. Returns the count.
+    /// Takes packets in one buffer each, replacing their buffers by fresh ones. Ends at any other descriptor, or at the
+    /// end of the ring or a slice. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let done = self.take_groups(slots, fresh);
@@ -240,7 +238,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         for (((descriptor, buf), slot), &new) in descriptors.iter().zip(bufs).zip(slots).zip(fresh) {
             // Acquire: the packet's bytes are read after the DD bit.
             let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
-            // SAFETY: the card is done with the ring's buffer, which is replaced; `longest` is at most the room.
+            // SAFETY: the card is done with the ring's buffer, which `new` replaces; `longest` is at most the room.
             *slot = unsafe { placement.slot(*buf, length, false) };
             *buf = new;
             descriptor[0].store(locate(placement.data(new)), Relaxed);
@@ -251,7 +249,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         done
     }
 
-    /// Returns the length of a packet in one buffer without errors, by word 1 of its descriptor.
+    /// Returns the length from word 1 of a descriptor, if it is a packet in one buffer without errors.
     #[inline(always)]
     fn whole_packet(word: u64, longest: usize) -> Option<u16> {
         const WHOLE: u64 = receive::DD | receive::EOP;
@@ -260,7 +258,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         is_whole.then_some(length)
     }
 
-    /// Returns whether the card is done with the descriptor that is this many behind the next one.
+    /// Returns whether the card is done with the descriptor `behind` places after the next one.
     #[inline(always)]
     fn is_done(&self, behind: usize) -> bool {
         self.ring.at(self.ring.next() + behind)[1].load(Relaxed) & receive::DD != 0
@@ -272,8 +270,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         self.ring.descriptor()[1].load(Acquire)
     }
 
-    /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if
-    /// nothing more can be taken now.
+    /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if no more
+    /// packets can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
         (self.status() & receive::DD != 0 || batch.ends_in_chain()) && self.take_chain(batch)
@@ -281,7 +279,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     #[cold]
     fn take_chain(&mut self, batch: &mut Batch) -> bool {
-        // A full batch still takes the rest of a packet whose beginning it has.
+        // A full batch still takes the rest of a packet that it has begun.
         if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
             return false;
         }
@@ -299,8 +297,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             };
             let more = word & receive::EOP == 0;
-            // SAFETY: the card is done with the ring's buffer, of the batch's pool, which is replaced below. Without a place, the
-            // fresh one goes back.
+            // SAFETY: the card is done with the ring's buffer, which is of the batch's pool and replaced below. If the
+            // slot is not pushed, the fresh buffer goes back.
             let is_pushed = unsafe {
                 batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) || {
                     batch.put(&[new]); // longer than a card may make it
@@ -324,8 +322,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         false
     }
 
-    /// Drops the packet that contains the next descriptor, including its beginning. Returns true if that was all of
-    /// it.
+    /// Drops the packet that contains the next descriptor, including its beginning. Returns true if all of the packet
+    /// is dropped.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
         batch.drop_beginning();
         self.counters.dropped();
@@ -360,7 +358,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[cold]
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
-        // SAFETY: they are of the queue's pool, which is the batch's.
+        // SAFETY: the slots are of the queue's pool, which is also the batch's.
         unsafe { batch.resume(&self.pool, &mut self.partial) };
     }
 }
@@ -370,7 +368,7 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) ring: DescriptorRing,
     /// The oldest descriptor not known to be done.
     pub(super) clean: usize,
-    /// Descriptors with RS, the oldest first. At least [`REPORT_EVERY`] apart, a ring of 4,096 has at most 128.
+    /// Descriptors with RS, the oldest first. They are at least [`REPORT_EVERY`] apart: at most 128 in a ring of 4,096.
     pub(super) reports: [u16; 128],
     pub(super) oldest_report: u8,
     pub(super) next_report: u8,
@@ -399,7 +397,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         match batch.len() {
-            // A report is for many packets: it is not looked for at each of them.
+            // One report covers many packets: a single packet checks for one only right after an RS bit was set.
             1 if self.unreported > 0 => self.send_one(batch),
             SMALLEST.. => self.send_burst(batch),
             _ => self.send_few(batch),
@@ -427,7 +425,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
-    /// Sends a packet that is alone, as it is received.
+    /// Sends a single packet, without the setup of a batch loop.
     #[inline(never)]
     fn send_one(&mut self, batch: &mut Batch) -> usize {
         if !batch.first().is_some_and(|slot| self.fill_one(slot)) {
@@ -439,7 +437,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         1
     }
 
-    /// Sends fewer packets than a group has, as they are received.
+    /// Sends fewer packets than a group, one at a time.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {
         if self.is_reclaiming(batch) {
@@ -454,7 +452,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.counters.moved(taken);
             self.doorbell.ring(self.ring.next() as u32);
         }
-        // Anything but a packet in one buffer, or the ring is full.
+        // What is left does not start with a packet in one buffer, or the ring is full.
         if batch.is_empty() { taken } else { taken + self.send_burst(batch) }
     }
 
@@ -499,7 +497,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             }
             if now == 0 {
                 now = self.send_careful(batch, taken);
-                total = batch.len(); // a packet that is segmented becomes several
+                total = batch.len(); // segmenting a packet adds slots
             }
             if now == 0 {
                 break; // the ring is full
@@ -517,8 +515,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         taken
     }
 
-    /// Writes descriptors for packets in one buffer each, until one has several, the ring is full or ends, or an RS
-    /// bit is due. Returns the count.
+    /// Writes descriptors for packets in one buffer each. Ends at any other packet, at the end of the ring, when it is
+    /// full, or when an RS bit is due. Returns the count.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let count = REPORT_EVERY.min(self.free()).min(slots.len());
@@ -585,21 +583,23 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.reports[self.oldest_report as usize & 127].into()
     }
 
-    /// Returns whether buffers are to be taken back: the oldest report has come, and they are needed. What a batch does not need for
-    /// its next receive stays, up to half a ring, if all rings may be full of such buffers: this costs less than an exchange
-    /// with the pool, and each thread keeps the buffers that it has in its caches.
+    /// Returns whether to reclaim buffers: the card has written back the oldest report, and the buffers are needed.
+    ///
+    /// Buffers that the batch does not need for its next receive stay in the ring, up to half of it, if the pool has
+    /// enough for all queues. That is cheaper than an exchange with the pool, and the thread keeps buffers that are in
+    /// its processor's caches.
     #[inline(always)]
     fn is_reclaiming(&self, batch: &Batch) -> bool {
         self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.ring.len() / 2))
     }
 
-    /// Takes back the buffers of packets whose descriptors are written back, the oldest first, as long as
+    /// Gives the batch the buffers of packets that the card has reported, the oldest first, as long as
     /// [they are needed](Self::is_reclaiming).
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
-            // SAFETY: the card is done with these buffers, of the batch's pool, and `clean` moves behind them.
+            // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
             unsafe {
                 if self.clean < end {
                     batch.put(self.ring.bufs(self.clean..end));
@@ -619,8 +619,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.ring.len() - 1 - self.ring.since(self.clean)
     }
 
-    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, too long, needs its checksum, or is to
-    /// be segmented. Returns the count of slots taken, 0 if the ring has no room.
+    /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, or needs a checksum or
+    /// segmentation. Drops it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let finished = batch.finish_packet(at);
@@ -632,7 +632,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-            // SAFETY: the caller counts their slots as sent, and the card does not get them.
+            // SAFETY: the caller counts these slots as sent, and the card does not get their buffers.
             unsafe { batch.put(&bufs) };
             return count;
         }
@@ -640,12 +640,12 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return 0;
         }
         if length < transmit::SHORTEST {
-            // Too short for the card to pad (7.2.1.1); pad with zeros, not with the buffer's old contents.
+            // Too short for the card to pad (7.2.1.1): pad with zeros, so that no old contents of the buffer are sent.
             let last = &mut slots[count - 1];
             let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
             let offset = last.offset().min(self.pool.region().buffer_size() - new);
             let shift = last.offset() - offset;
-            // SAFETY: `offset + new` is at most the size of a buffer, and the slot is of the queue's pool.
+            // SAFETY: `offset + new` is at most the buffer size, and the slot is of the queue's pool.
             let bytes = unsafe {
                 last.set_data(offset, new);
                 self.pool.region().view().bytes_mut(last)

@@ -1,4 +1,4 @@
-//! A ring: descriptors that are shared with the card, the buffer of each, and where the driver is in it.
+//! A descriptor ring shared with the card, the buffer of each descriptor, and the driver's position.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicU64;
 
 use linerate_core::memory::Descriptors;
 
-/// Descriptors, and the number of each one's buffer. Positions are modulo the ring's length, so they need no check.
+/// Descriptors, and the buffer number of each. Positions are taken modulo the ring's length, so they need no bounds
+/// check.
 pub(super) struct DescriptorRing {
     descriptors: Descriptors,
     bufs: Box<[u32]>,
-    /// The length less one. The length is a power of two, and that of both arrays.
+    /// The length of both arrays minus one; the length is a power of two.
     mask: usize,
-    /// The descriptor that the driver takes or writes next; at most `mask`.
+    /// The descriptor that the driver reads or writes next; at most `mask`.
     next: usize,
 }
 
@@ -20,7 +21,7 @@ impl DescriptorRing {
     /// Creates a ring of these descriptors, with these buffers.
     ///
     /// # Panics
-    /// If there is not a buffer for each descriptor, or their count is no power of two.
+    /// If there is not a buffer for each descriptor, or their count is not a power of two.
     pub fn new(descriptors: Descriptors, bufs: Vec<u32>) -> DescriptorRing {
         assert!(bufs.len() == descriptors.len() && bufs.len().is_power_of_two());
         DescriptorRing { mask: bufs.len() - 1, descriptors, bufs: bufs.into(), next: 0 }
@@ -38,7 +39,7 @@ impl DescriptorRing {
         self.next
     }
 
-    /// Returns the count of descriptors from a position to the next one.
+    /// Returns the number of descriptors from a position up to the next descriptor.
     #[inline(always)]
     pub fn since(&self, position: usize) -> usize {
         self.next.wrapping_sub(position) & self.mask
@@ -53,7 +54,7 @@ impl DescriptorRing {
     /// Returns the descriptor at a position.
     #[inline(always)]
     pub fn at(&self, position: usize) -> &[AtomicU64; 2] {
-        // SAFETY: at most `mask`, below the count of descriptors.
+        // SAFETY: the index is at most `mask`, below the count of descriptors.
         unsafe { self.descriptors.get_unchecked(position & self.mask) }
     }
 
@@ -77,13 +78,13 @@ impl DescriptorRing {
         (&self.descriptors[self.next..], &mut self.bufs[self.next..])
     }
 
-    /// Goes on by `count` descriptors.
+    /// Advances by `count` descriptors.
     #[inline(always)]
     pub fn advance(&mut self, count: usize) {
         self.next = (self.next + count) & self.mask;
     }
 
-    /// Returns buffers.
+    /// Returns the buffers at these positions.
     #[inline(always)]
     pub fn bufs(&self, positions: Range<usize>) -> &[u32] {
         &self.bufs[positions]

@@ -1,5 +1,4 @@
-//! Semaphores that a driver shares with the card's firmware and the card's other ports: one bit of `SW_FW_SYNC` for
-//! each shared resource.
+//! Semaphores shared with the card's firmware and its other ports: one bit of `SW_FW_SYNC` for each resource.
 
 use std::time::Duration;
 
@@ -13,21 +12,23 @@ use crate::pci::Bar;
 
 /// The registers of a card's semaphores.
 pub(in crate::nic) struct Semaphores {
-    /// `SWSM`. With SMBI this driver, of several, may write `SW_FW_SYNC`; reading takes it if it is free. With SWESMBI
-    /// the driver may, and firmware may not.
+    /// `SWSM`. SMBI locks `SW_FW_SYNC` against other drivers; reading the register takes SMBI if it is free. SWESMBI
+    /// locks `SW_FW_SYNC` against firmware.
     pub swsm: Register,
     /// `SW_FW_SYNC`.
     pub sync: Register,
-    /// `SW_FW_SYNC.REGSMP`, which reading takes, replaces `SWESMBI`.
+    /// `SW_FW_SYNC.REGSMP` replaces `SWESMBI`; reading the register takes it.
     pub has_regsmp: bool,
 }
 
-/// Attempts and pause before a semaphore's owner counts as dead: firmware may take one from a driver after a second.
+/// Attempts, and the pause between them, before a semaphore's owner is considered dead. Firmware may take a semaphore
+/// from a driver after 1 s.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Runs `work` with the semaphores `bits`. An owner that keeps them too long was killed, and loses them.
+    /// Runs `work` while holding the semaphores `bits`. Takes them over from an owner that holds them too long: it was
+    /// killed.
     pub(in crate::nic) fn with_semaphore<T>(
         &self,
         semaphores: &Semaphores,
@@ -53,18 +54,18 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         outcome
     }
 
-    /// Takes the locks on `SW_FW_SYNC`: against other drivers, then against firmware.
+    /// Locks `SW_FW_SYNC`: against other drivers, then against firmware.
     fn lock(&self, &Semaphores { swsm, sync, has_regsmp }: &Semaphores) -> Result<()> {
         match self.wait_clear(swsm, SWSM::SMBI) {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                // Its owner is dead: release for it, then take.
+                // The owner is dead: release its lock, then take it.
                 self.write(swsm, 0);
                 self.read(swsm);
             }
             other => other?,
         }
         if has_regsmp {
-            // A dead owner's lock is taken over, too.
+            // A dead owner's lock is taken over.
             return match self.wait_clear(sync, SW_FW_SYNC::REGSMP) {
                 Err(error) if error.kind() == ErrorKind::Timeout => Ok(()),
                 other => other,

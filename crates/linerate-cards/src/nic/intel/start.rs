@@ -1,4 +1,4 @@
-//! Starting and stopping a queue: its owner, and the source and destination of its buffers.
+//! Starting and stopping a queue: its owner, and where its buffers come from and go to.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         counters: Arc<QueueCounters>,
     ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // The ring's buffers, and those of a packet received in part.
+        // The ring's buffers, and those of a partially received packet.
         let reservation =
             pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
         let Some(bufs) = pool.take(descriptors.len()) else {
@@ -83,7 +83,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         self.hardware.queue_stops(self.queue);
         let stopped = C::stop_receive_queue(&self.hardware, self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        // SAFETY: their slots, of the queue's pool, are gone.
+        // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
         unsafe { self.pool.give(&partial) };
         self.hardware.release(stopped, self.ring.bufs(0..self.ring.len()))
     }
@@ -111,7 +111,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         counters: Arc<QueueCounters>,
     ) -> Result<IntelTx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // Descriptors without RS must not hold all buffers of the pool.
+        // Descriptors without RS, which are not reported yet, must not hold all buffers of the pool.
         let reservation = pool.reserve_of(REPORT_EVERY, descriptors.len() - 1)?;
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
@@ -160,7 +160,7 @@ impl<B: Bar, C: Controller, L: Locate> Drop for IntelTx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Takes a queue, which is its owner's while that has its counters, and starts it with its descriptors.
+    /// Claims a queue and starts it with its descriptors. The queue is owned as long as its counters are held.
     fn claim<Q>(
         &self,
         direction: &'static str,
@@ -173,14 +173,14 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         };
         self.check_alive()?;
         let (memory, offset, _) = self.ring(first + queue);
-        // SAFETY: no slices of the rings' memory are lent.
+        // SAFETY: no slices of the rings' memory are lent out.
         start(unsafe { Descriptors::new(memory, offset, self.config.ring()) }, counters)
     }
 
-    /// Frees a queue's buffers, or quarantines them if it did not stop.
+    /// Frees a stopped queue's buffers, or quarantines them if it did not stop.
     fn release(&self, stopped: Result<()>, held: &[u32]) -> Result<()> {
         match stopped {
-            // SAFETY: the queue that had them has stopped.
+            // SAFETY: the queue that held them has stopped.
             Ok(()) => unsafe { self.config.pool.give(held) },
             Err(_) => {
                 let (port, buffers) = (&self.config.name, held.len());

@@ -10,9 +10,9 @@ use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
 impl<B: Bar> Hardware<B, X82599> {
-    /// Brings the card from any state to one in which queues can be started, with receive disabled.
+    /// Brings the card up from any state, until queues can be started. Receive stays disabled.
     pub(super) fn reset_and_init(&self) -> Result<()> {
-        // 4.6.3.1: interrupts are masked before and after the reset.
+        // 4.6.3.1: mask interrupts before and after the reset.
         self.check_alive()?;
         self.write(EIMC, EIMC::ALL_CAUSES);
         self.stop_and_reset()?;
@@ -21,7 +21,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.forget_queues();
         self.allow_dma()?;
 
-        // 4.6.3: the registers are loaded from EEPROM, and the DMA engine is ready.
+        // 4.6.3: wait until the EEPROM is loaded and the DMA engine is ready.
         self.wait_set(EEC, EEC::ARD)?;
         self.wait_set(RDRXCTL, RDRXCTL::DMAIDONE)?;
 
@@ -36,12 +36,12 @@ impl<B: Bar> Hardware<B, X82599> {
 
     /// Stops all DMA, then resets.
     pub(super) fn stop_and_reset(&self) -> Result<()> {
-        // 5.2.4.3.2: pending requests complete before the reset. Without RXEN, frames cause no new ones.
+        // 5.2.4.3.2: let pending requests complete before the reset. Without RXEN, frames cause no new requests.
         self.clear(RXCTRL, RXCTRL::RXEN);
         self.set(CTRL, CTRL::MASTER_DISABLE);
         match self.wait_clear(STATUS, STATUS::MASTER_ENABLE_STATUS) {
             Err(error) if error.kind() == ErrorKind::Timeout => {
-                // A request is never completed. The datasheet's remedy: clear the card's buffers while loopback keeps
+                // A request did not complete. The datasheet's remedy: clear the card's buffers while loopback keeps
                 // frames from leaving, then reset twice.
                 self.set(HLREG0, HLREG0::LPBK);
                 self.set(GCR_EXT, GCR_EXT::BUFFERS_CLEAR_FUNC);
@@ -59,7 +59,7 @@ impl<B: Bar> Hardware<B, X82599> {
     fn reset_once(&self) -> Result<()> {
         self.write(CTRL, CTRL::RST | CTRL::LRST);
         self.wait_clear(CTRL, CTRL::RST | CTRL::LRST)?;
-        // The EEPROM is reloaded; the datasheet demands a pause of 10 ms.
+        // The EEPROM is reloaded; the datasheet requires a pause of 10 ms.
         self.bar.wait(Duration::from_millis(10));
         Ok(())
     }
@@ -72,7 +72,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.write(RXPBSIZE(0), kib << RXPBSIZE::KIB_SHIFT);
         (1..8).for_each(|class| self.write(RXPBSIZE(class), 0));
 
-        // Both registers must agree (8.2.3.8.8). Bits 25 and 26 must be 1, RSCFRSTSIZE must be 0.
+        // HLREG0 and RDRXCTL must agree on CRC stripping (8.2.3.8.8). Bits 25 and 26 must be 1, RSCFRSTSIZE must be 0.
         let strip = HLREG0::RXCRCSTRP | HLREG0::TXCRCEN | HLREG0::TXPADEN;
         self.set(HLREG0, strip);
         let mask = RDRXCTL::CRC_STRIP | RDRXCTL::RSCFRSTSIZE_MASK | RDRXCTL::BIT_25 | RDRXCTL::BIT_26;
@@ -89,7 +89,7 @@ impl<B: Bar> Hardware<B, X82599> {
         self.write(FCTRL, FCTRL::BAM);
         self.write(MRQC, 0);
 
-        // 4.6.7, the last sentences.
+        // Required by the last sentences of 4.6.7.
         self.set(CTRL_EXT, CTRL_EXT::NS_DIS);
         (0..self.config.options.rx_queues).for_each(|n| self.clear(DCA_RXCTRL(n), DCA_RXCTRL::BIT_12));
     }
@@ -105,13 +105,13 @@ impl<B: Bar> Hardware<B, X82599> {
         self.set(RTTDCS, RTTDCS::ARBDIS);
         self.write(MTQC, 0);
         self.clear(RTTDCS, RTTDCS::ARBDIS);
-        // No queue has a rate limit. The limits lie in memory behind two registers, which a reset does not clear
-        // (8.2.3.10.12, 8.2.3.10.16).
+        // Clear all rate limits: a reset does not clear their memory, which two registers access (8.2.3.10.12,
+        // 8.2.3.10.16).
         for queue in 0..128 {
             self.write(RTTDQSEL, queue);
             self.write(RTTBCNRC, 0);
         }
-        // A descriptor is not written back before its data was read (8.2.3.11.2).
+        // Without relaxed ordering, the card writes back a descriptor only after reading its data (8.2.3.11.2).
         (0..self.config.options.tx_queues).for_each(|n| self.clear(DCA_TXCTRL(n), DCA_TXCTRL::DESC_WRO_EN));
         self.set(DMATXCTL, DMATXCTL::TE);
     }
@@ -130,16 +130,16 @@ impl<B: Bar> Hardware<B, X82599> {
         self.clear(RXCTRL, RXCTRL::RXEN);
     }
 
-    /// Discards what was counted before the reset (4.6.5).
+    /// Clears the counters by reading them (4.6.5).
     fn clear_statistics(&self) {
         for register in statistics() {
             self.read(register);
         }
     }
 
-    /// Lets receive queue n raise vector n, which masks itself when raised (4.6.3.1.2, 7.3.4).
+    /// Maps receive queue n to vector n, which masks itself when raised (4.6.3.1.2, 7.3.4).
     pub(super) fn init_interrupts(&self, queues: u16, throttle: Duration) {
-        // Over uio, one interrupt line serves one queue; the same causes raise it.
+        // Over uio there is one interrupt line for one queue, raised by the same causes.
         if !self.has_line() {
             self.write(GPIE, GPIE::MULTIPLE_MSIX | GPIE::EIAME | GPIE::PBA_SUPPORT);
             // Causes clear and mask themselves when the message is sent.
@@ -158,5 +158,5 @@ impl<B: Bar> Hardware<B, X82599> {
     }
 }
 
-/// In the unit of `TXPBTHRESH`.
+/// The longest frame in KiB, the unit of `TXPBTHRESH`.
 const MAXIMUM_FRAME_KIB: u32 = 10;

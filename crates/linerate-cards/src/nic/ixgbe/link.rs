@@ -1,6 +1,6 @@
-//! The link between MAC and cable, and the driver's part in setting it up (sections 3.7 and 4.6.4).
+//! Setup of the link between MAC and cable (sections 3.7 and 4.6.4).
 //!
-//! No MAC reset affects it: a laser or a PHY that the previous driver switched off stays off.
+//! A MAC reset does not affect the link: if the previous driver switched a laser or PHY off, it stays off.
 
 use linerate_core::error::Result;
 use linerate_spec::phy::mdio;
@@ -14,11 +14,11 @@ use crate::pci::Bar;
 /// The medium between MAC and cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Media {
-    /// A backplane, over which the MACs negotiate; the EEPROM has the mode.
+    /// A backplane: the MACs negotiate, and the EEPROM defines the mode.
     Backplane,
     /// A cage for a module.
     Cage,
-    /// A copper PHY in the card, which negotiates by itself.
+    /// A copper PHY on the card, which negotiates by itself.
     Copper,
 }
 
@@ -36,7 +36,7 @@ impl<B: Bar> Hardware<B, X82599> {
         }
     }
 
-    /// Runs `work` with semaphores that firmware and the other port share (10.5.4).
+    /// Runs `work` while holding semaphores shared with firmware and the other port (10.5.4).
     pub(super) fn with_shared<T>(&self, bits: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let semaphores = Semaphores { swsm: SWSM.into(), sync: SW_FW_SYNC.into(), has_regsmp: self.is_copper() };
         self.with_semaphore(&semaphores, bits, work)
@@ -60,7 +60,7 @@ impl<B: Bar> Hardware<B, X82599> {
             Media::Cage => {
                 let module = self.identify_module()?;
                 self.prepare_for(module)?;
-                // 3.7.4: a high pin switches the module's laser off.
+                // 3.7.4: SDP3 high switches the module's laser off.
                 self.clear(ESDP, ESDP::SDP3);
                 self.restart_link(Some(match module {
                     Module::Gigabit => AUTOC::LMS_1G_AN,

@@ -1,12 +1,12 @@
 //! Intel 82599, X540 and X550: 10 Gbit/s, up to 64 queues each way.
 //!
-//! Written from Intel's "82599 10 GbE Controller Datasheet" (331520); section numbers are its own.
-//! Receive and send are those of all Intel cards with advanced descriptors: [`intel`](super::intel).
+//! Written from Intel's "82599 10 GbE Controller Datasheet" (331520), which section numbers refer to.
+//! All Intel cards with advanced descriptors share receive and send: see [`intel`](super::intel).
 //!
 //! - [`spec::x82599`](linerate_spec::x82599): the card's registers
 //! - `init`: reset and bring-up in the datasheet's order
 //! - `link`: the link between MAC and cable; `module`: the module in a cage
-//! - here: the queues' registers, link, filters, interrupts and statistics
+//! - this file: the queues' registers, link, filters, interrupts and statistics
 
 mod init;
 mod link;
@@ -23,10 +23,10 @@ use super::intel::{Controller, Hardware, Intel};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
-/// The most queues each way that this driver uses; the card has 128.
+/// The most queues each way that this driver supports; the card has 128.
 pub const MAX_QUEUES: u16 = X82599::MAX_QUEUES;
 
-/// The most queues that RSS can reach: entries of the redirection table have 4 bits (section 8.2.3.7.15).
+/// The most queues that RSS can use: entries of the redirection table have 4 bits (section 8.2.3.7.15).
 pub const MAX_RSS_QUEUES: u16 = X82599::MAX_RSS_QUEUES;
 
 /// The longest frame that the card can be set to, in bytes without CRC. With CRC it fits `MAXFRS.MFS` (section
@@ -42,7 +42,7 @@ pub const MAX_FRAME: usize = X82599::MAX_FRAME;
 /// use linerate::nic::ixgbe::Config;
 /// use linerate::port::Device;
 ///
-/// // A model here; a real card gets its registers and bus from uio or vfio, and nothing else changes.
+/// // This card is a model. For a real card, uio or vfio provides registers and bus; the rest is the same.
 /// let card = Card::new("example", Box::new(Cable::unplugged()));
 /// let pool = Pool::new(Region::new(&RegionOptions::default())?);
 /// let device = linerate::drive_model(&card, None, Config::new("example", pool))?;
@@ -54,7 +54,7 @@ pub type Ixgbe<B> = Intel<B, X82599>;
 /// Device IDs of the X550.
 const X550: [u16; 2] = [0x1563, 0x15D1];
 
-/// The 82599 and its successors.
+/// The [`Controller`] of the 82599 and its successors.
 pub struct X82599;
 
 impl Controller for X82599 {
@@ -108,12 +108,12 @@ impl Controller for X82599 {
         hardware.write(RDT(queue), 0);
         hardware.set(RXDCTL(queue), RXDCTL::ENABLE);
         hardware.wait_set(RXDCTL(queue), RXDCTL::ENABLE)?;
-        // One less than the ring holds: RDT = RDH would mean an empty ring (7.1.9).
+        // The ring's length minus one: RDT = RDH would mean an empty ring (7.1.9).
         hardware.write(RDT(queue), hardware.config.ring() as u32 - 1);
         Ok(())
     }
 
-    /// Stops a receive queue: the card accesses its memory no more (4.6.7.1.2).
+    /// Stops a receive queue; the card no longer accesses its memory (4.6.7.1.2).
     fn stop_receive_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         hardware.clear(RXDCTL(queue), RXDCTL::ENABLE);
         hardware.wait_clear(RXDCTL(queue), RXDCTL::ENABLE)?;
@@ -129,15 +129,15 @@ impl Controller for X82599 {
         hardware.write(TDLEN(queue), hardware.config.ring() as u32 * 16);
         hardware.write(TDH(queue), 0);
         hardware.write(TDT(queue), 0);
-        // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS at once (WTHRESH 0), since there are
-        // few.
+        // 7.2.3.4.1: fetch whole cache lines; write back each descriptor with RS immediately (WTHRESH 0), since there
+        // are few.
         let thresholds = 36 << TXDCTL::PTHRESH_SHIFT | 8 << TXDCTL::HTHRESH_SHIFT;
         hardware.write(TXDCTL(queue), thresholds | TXDCTL::ENABLE);
         hardware.wait_set(TXDCTL(queue), TXDCTL::ENABLE)
     }
 
-    /// Stops a transmit queue: the card accesses its memory no more (4.6.8.2). The card has prefetched descriptors,
-    /// so the queue is disabled once empty; one that does not get empty, for want of a link, is an error.
+    /// Stops a transmit queue; the card no longer accesses its memory (4.6.8.2). The card prefetches descriptors, so
+    /// this waits for the queue to become empty. Fails if it does not, for example without a link.
     fn stop_transmit_queue<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) -> Result<()> {
         let tail = hardware.read(TDT(queue));
         let empty = hardware.wait_equal(TDH(queue), tail);
@@ -171,14 +171,14 @@ impl Controller for X82599 {
         }
         X82599::set_table(hardware, rss);
         if hardware.config.options.rx_queues > 1 {
-            // Without PCSD the descriptor contains a checksum in place of the hash.
+            // Without PCSD the descriptor contains a checksum instead of the hash.
             hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;
             hardware.write(MRQC, MRQC::MRQE_RSS | fields);
         }
     }
 
-    /// Writes the table: 128 entries, four to a register; an X550 has more.
+    /// Writes the table: 128 entries, four to a register; 512 on an X550.
     fn set_table<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         for register in 0..32 {
             hardware.write(RETA(register), rss.register(register));
@@ -207,12 +207,12 @@ impl Controller for X82599 {
 
     /// Adds up the card's counters (section 8.2.3.23).
     fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
-        // RQSMR stays 0, so the first counters of each kind hold all queues' packets, bytes and drops. QPRC counts
-        // packets written to memory; GPRC would also count those without a descriptor. QBRC excludes stripped CRCs.
+        // RQSMR stays 0, so the first counter of each kind covers all queues. QPRC counts packets written to memory;
+        // GPRC would also count packets without a descriptor. QBRC excludes stripped CRCs.
         sum.rx_packets += hardware.counter(QPRC(0));
         sum.rx_bytes += hardware.wide_counter(QBRC_L(0), QBRC_H(0));
-        // GOTC counts CRCs. Frames sent between the two reads lose theirs only next time, so the sum stays as the
-        // card counts.
+        // GOTC includes CRCs. A frame sent between the two reads is in GOTC now and in GPTC next time. So `sum` keeps
+        // the card's counts, and CRCs are subtracted from the totals only.
         sum.tx_packets += hardware.counter(GPTC);
         sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
 

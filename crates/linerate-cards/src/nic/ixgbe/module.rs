@@ -19,7 +19,7 @@ pub(super) enum Module {
     None,
     /// An optical module for 10 Gbit/s.
     Optical,
-    /// A direct-attach cable for 10 Gbit/s, without or with electronics.
+    /// A direct-attach cable for 10 Gbit/s, without (passive) or with (active) electronics.
     Passive,
     Active,
     /// A module for 1 Gbit/s.
@@ -59,7 +59,7 @@ impl<B: Bar> Hardware<B, X82599> {
         if matches!(list, 0 | eeprom::END) {
             return Ok(());
         }
-        // The list's length, then pairs of kind and pointer. The bounds end the loops on a malformed EEPROM.
+        // The list has a length, then pairs of kind and pointer. `MOST` bounds the loops on a malformed EEPROM.
         const MOST: u16 = 256;
         for n in 0..MOST {
             let at = list.wrapping_add(1 + 2 * n);
@@ -87,7 +87,7 @@ impl<B: Bar> Hardware<B, X82599> {
         Ok((self.read(EERD) >> EERD::DATA_SHIFT) as u16)
     }
 
-    /// Reads the module's memory from `first` on; returns false if the module does not answer.
+    /// Reads the module's memory starting at `first`; returns false if the module does not answer.
     fn read_module(&self, first: u8, bytes: &mut [u8]) -> bool {
         self.begin();
         let mut answers = self.send_byte(sff::DESCRIPTION) && self.send_byte(first);
@@ -139,7 +139,7 @@ impl<B: Bar> Hardware<B, X82599> {
         wires & I2CCTL::DATA_IN != 0
     }
 
-    /// Drives both wires, where high means released, and returns their state half a clock later.
+    /// Drives both wires (high means released), and returns their state half a clock later.
     fn drive(&self, clock: bool, data: bool) -> u32 {
         let bit = |bit: u32, on: bool| if on { bit } else { 0 };
         self.write(I2CCTL, bit(I2CCTL::CLK_OUT, clock) | bit(I2CCTL::DATA_OUT, data));

@@ -9,7 +9,7 @@ use linerate_spec::virtio::control;
 use super::ring::{DriverRing, Part};
 use super::transport::{Notify, wait_until};
 
-/// Bytes of a command beside the ring: class and command, data, acknowledgement.
+/// Bytes reserved for a command: class and command, data, acknowledgement.
 pub(super) const ROOM: usize = 64;
 const DATA: usize = 2;
 const ANSWER: usize = ROOM - 1;
@@ -27,10 +27,11 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Sends a command, and waits for the acknowledgement. `what` is for error messages.
+    /// Sends a command, and waits for the acknowledgement. `what` names the command in error messages.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`](linerate_core::ErrorKind::Timeout), or [`ErrorKind::Unsupported`](linerate_core::ErrorKind::Unsupported) if the device rejects the command.
+    /// [`ErrorKind::Timeout`](linerate_core::ErrorKind::Timeout), or
+    /// [`ErrorKind::Unsupported`](linerate_core::ErrorKind::Unsupported) if the device rejects the command.
     pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         self.memory.write(self.offset, &command);
         self.memory.write(self.offset + DATA, data);

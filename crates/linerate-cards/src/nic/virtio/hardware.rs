@@ -1,4 +1,4 @@
-//! The device as its driver sees it: negotiated features, the queues' memory, and starting and stopping queues.
+//! A device's negotiated features, the queues' memory, bringing the device up, and releasing queues.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +18,8 @@ use super::transport::{QueueAddresses, Transport, wait_until};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bus, Interrupt};
 
-/// One device, shared by its [`Virtio`](super::Virtio) and its queues. The last owner resets the device before the
-/// memory that it can reach is freed.
+/// One device, shared by its [`Virtio`](super::Virtio) and its queues. Dropping the last reference resets the device
+/// before its memory is freed.
 pub(super) struct Hardware {
     pub transport: Arc<dyn Transport>,
     pub config: Config,
@@ -32,7 +32,7 @@ pub(super) struct Hardware {
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
     control: Mutex<Option<Control>>,
     control_queue: Option<QueueMemory>,
-    /// All virtqueues, then headers and commands.
+    /// A header of zeros and the command, then all virtqueues.
     pub(super) rings: DmaMap,
     packets: DmaMap,
     state: Mutex<State>,
@@ -40,7 +40,7 @@ pub(super) struct Hardware {
     bus: Arc<dyn Bus>,
 }
 
-/// The place of a virtqueue in the rings' memory.
+/// The location of a virtqueue in the rings' memory.
 #[derive(Clone, Copy)]
 pub(super) struct QueueMemory {
     /// The queue's number in the device.
@@ -49,15 +49,15 @@ pub(super) struct QueueMemory {
     pub size: u16,
 }
 
-/// The queues in use. A VirtIO device cannot stop one queue, only all of them: dropped queues stay with the device
-/// until none is in use.
+/// The queues in use. A VirtIO device cannot stop one queue, only all of them: it keeps dropped queues until no queue
+/// is in use.
 #[derive(Default)]
 pub(super) struct State {
     /// Queues in use, or used since the last reset; receive queues have even numbers.
     pub(super) taken: Vec<u16>,
     /// The count of queues in use.
     pub(super) held: usize,
-    /// Buffers of dropped queues, free again after the reset.
+    /// Buffers of dropped queues; they return to the pool after the reset.
     quarantined: Vec<u32>,
     pub(super) receiving: u16,
     promiscuous: bool,
@@ -72,17 +72,18 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_ECN
     | feature::HOST_USO;
 
-/// Features with which a device leaves packets to be segmented to the driver.
+/// Features with which the device may pass unsegmented packets to the driver.
 const GUEST_SEGMENTATION: u64 =
     feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
 
-/// The offset of zeros for headers.
+/// The offset of a header of zeros.
 pub(super) const ZEROS: usize = 0;
 const COMMAND: usize = ZEROS + 64;
 const FIRST_RING: usize = (COMMAND + ROOM).next_multiple_of(4096);
 
 impl Hardware {
-    /// Reads the device's features and sizes, and maps the memory. `interrupts`: one for each receive queue, or none.
+    /// Resets the device, negotiates features and ring sizes, and maps the memory. `interrupts` has one for each
+    /// receive queue, or none.
     pub fn new(
         transport: Arc<dyn Transport>,
         bus: Arc<dyn Bus>,
@@ -92,14 +93,14 @@ impl Hardware {
         reset(&*transport, &*bus, &config.name)?;
         let offered = transport.features();
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
-        // Features that depend on the control queue are void without it (5.1.3.1), even if offered.
+        // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
         let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
         let features = match offered & (wanted(&*transport) | offloads) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
-        // A legacy device's buffers may have two descriptors each, and need no order.
+        // No IN_ORDER for legacy devices, whose buffers may have two descriptors each.
         let features = if features & feature::VERSION_1 == 0 { features & !feature::IN_ORDER } else { features };
         // Segmentation depends on the checksum and on mergeable buffers (5.1.3.1, 5.1.6.3.1).
         let features = match features & (feature::GUEST_CSUM | feature::MRG_RXBUF) {
@@ -111,7 +112,7 @@ impl Hardware {
         }
         let pairs = config.options.rx_queues.max(config.options.tx_queues);
         let most = transport.most_pairs(features);
-        // 5.1.4.1; and the control queue behind them has a 16-bit number.
+        // 5.1.4.1. The control queue follows the pairs, and its number must also fit 16 bits.
         if !(1..0x8000).contains(&most) {
             return Err(Error::bad_device("its count of queue pairs is not between 1 and 32767"));
         }
@@ -146,7 +147,7 @@ impl Hardware {
                 return Err(Error::bad_device("the size of a queue is not a power of two from 4 to 32768"));
             }
             let len = ring_layout(features, size).len;
-            // Aligned to its size, so that it lies in one page of any size, and on a legacy device's page.
+            // Aligned to its size, so that it crosses no page boundary, and to a legacy device's page.
             let step = len.next_power_of_two().max(4096);
             let offset = end.next_multiple_of(step);
             end = offset + step;
@@ -162,7 +163,7 @@ impl Hardware {
         };
 
         let dma: &Arc<dyn DmaSpace> = &(bus.clone() as _);
-        // SAFETY: it is for the device, and only its addresses are used here.
+        // SAFETY: the mapping is for the device; only its addresses are used here.
         let packets = DmaMap::new(dma, unsafe { region.mapping() })?;
         if matches!(packets.addresses(), Addresses::Contiguous(_)) && transport.bypasses_bus(features) {
             return Err(Error::card(
@@ -196,7 +197,7 @@ impl Hardware {
         })
     }
 
-    /// Brings the device from any state to a working one, with empty queues (3.1.1).
+    /// Brings the device up from any state, with empty queues (3.1.1).
     pub fn bring_up(&self) -> Result<()> {
         self.bring_up_alone(&mut self.state())
     }
@@ -207,7 +208,7 @@ impl Hardware {
         reset(transport, &*self.bus, &self.config.name)?;
         // SAFETY: the device is reset.
         unsafe { self.bus.allow_dma()? };
-        // SAFETY: the queues that had them have ended, and the device uses them no more.
+        // SAFETY: the queues that held them are gone, and the device was reset, so nothing uses them.
         unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
         state.taken.clear();
         state.receiving = 0;
@@ -215,7 +216,7 @@ impl Hardware {
         let reached = negotiate(transport, self.features)?;
 
         let memory = self.rings.memory();
-        // SAFETY: no slices of the rings' memory are lent.
+        // SAFETY: no slices of the rings' memory are lent out.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
         let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
         for (index, queue) in self.rx.iter().enumerate() {
@@ -285,7 +286,7 @@ impl Hardware {
     /// Sends a command on the control queue.
     pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         match &mut *self.control() {
-            // A device stopped by the IOMMU does not answer either: that error comes first.
+            // A device blocked by the IOMMU does not answer either: report that error instead.
             Some(control) => {
                 let outcome = control.command(number, data, what);
                 outcome.map_err(|error| self.check_alive().err().unwrap_or(error))
@@ -322,7 +323,7 @@ impl Hardware {
         self.check_bus()?;
         let port = || self.config.name.clone();
         match self.transport.status() {
-            // The unplugging may have begun since the first check.
+            // The device may be being unplugged since the first check: report that instead.
             u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status", self.bus.when_gone()))),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::needs_reset(port())),
             _ => Ok(()),
@@ -336,7 +337,7 @@ impl Hardware {
             let layout = ring_layout(self.features, size);
             let base = self.rings.addresses().at(offset);
             // Both formats begin with descriptors, whose first word is the address.
-            // SAFETY: no slices of the rings' memory are lent.
+            // SAFETY: no slices of the rings' memory are lent out.
             let words = unsafe { self.rings.memory().words(offset, 2 * usize::from(size)) };
             (base..base + layout.len as u64).contains(&address)
                 || words.iter().step_by(2).any(|word| word.load(Relaxed) & PAGE == address & PAGE)
@@ -345,17 +346,17 @@ impl Hardware {
         found("receive", &self.rx).or_else(|| found("transmit", &self.tx))
     }
 
-    /// Returns where the device writes a packet in a buffer, behind its header.
+    /// Returns where the device writes a packet in a buffer, after its header.
     pub fn placement(&self) -> Placement {
         Placement::new(self.config.pool.region(), self.config.options.max_frame)
     }
 
-    /// Releases a queue. Its buffers stay with the device until the last queue is dropped, and the device can be
-    /// reset; a device that has ended has none.
+    /// Releases a queue. Its buffers are quarantined until the last queue is released and the device is reset. If the
+    /// device has ended, they return to the pool immediately.
     pub fn release(&self, held: &[u32]) -> Result<()> {
         let mut state = self.state();
         match self.transport.has_ended() {
-            // SAFETY: the queue that had them has ended, and the device uses them no more.
+            // SAFETY: the queue that held them gives them up, and a device that has ended uses no buffers.
             true => unsafe { self.config.pool.give(held) },
             false => state.quarantined.extend_from_slice(held),
         }
@@ -366,7 +367,7 @@ impl Hardware {
         self.bring_up_alone(&mut state)
     }
 
-    /// Reports that the device has used a buffer that it does not have.
+    /// Logs that the device returned a buffer that it was not given.
     #[cold]
     pub fn report_lie(&self, direction: &str) {
         let _of_port = span_of(&self.config.name).entered();
@@ -380,7 +381,7 @@ impl Drop for Hardware {
     fn drop(&mut self) {
         if reset(&*self.transport, &*self.bus, &self.config.name).is_ok() {
             let quarantined = std::mem::take(&mut self.state().quarantined);
-            // SAFETY: as in `release`.
+            // SAFETY: the queues that held them are gone, and the device was reset, so nothing uses them.
             unsafe { self.config.pool.give(&quarantined) };
         } else {
             // A device that does not answer may still write: leak the memory rather than free it.
@@ -428,7 +429,7 @@ fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
     Ok(reached)
 }
 
-/// Resets the device, and waits until the reset is complete (2.4.1): it holds no addresses then.
+/// Resets the device, and waits until the reset is complete (2.4.1). Then the device holds no addresses.
 fn reset(transport: &dyn Transport, bus: &dyn Bus, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {

@@ -1,15 +1,17 @@
-//! VirtIO network devices: the cards of virtual machines, over PCI; other rooms have other transports.
+//! VirtIO network devices, the network cards of virtual machines. The PCI transport is here; other modules implement
+//! other transports.
 //!
-//! Written from "Virtual I/O Device (VIRTIO) Version 1.2" (OASIS, 2022); section numbers are its own.
-//! Modern devices, and legacy ones behind I/O ports; split and packed virtqueues.
+//! Written from "Virtual I/O Device (VIRTIO) Version 1.2" (OASIS, 2022), which section numbers refer to.
+//! Supports modern devices, legacy devices with I/O ports, and split and packed virtqueues.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `sent`: the packets in a transmit queue; `vector`: several packets at a time
+//! - `sent`: the packets in a transmit queue; `vector`: loops with vector instructions
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
-//! - `hardware`: negotiation, starting and stopping queues, the state that queues share
+//! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
+//!   queues
 //! - `transport`: the device's registers, modern or legacy; [`spec::virtio`](linerate_spec::virtio): their names
-//! - here: the control side, [`Virtio`]
+//! - this file: the control side, [`Virtio`]
 #![allow(unsafe_code)]
 
 mod control;
@@ -50,7 +52,7 @@ pub struct Virtio {
 impl Virtio {
     /// Resets the device and brings it up.
     ///
-    /// The rings are at most as long as `config` asks for and the device allows; see [`Info::ring`].
+    /// The device may limit the length of the rings, and a legacy device determines it; see [`Info::ring`].
     ///
     /// # Errors
     /// An invalid [`Config`], memory that cannot be mapped, or a device that does not answer.
@@ -67,7 +69,7 @@ impl Virtio {
         Ok(Virtio { hardware: Arc::new(hardware) })
     }
 
-    /// Resets the device behind another transport; [`reset`](Device::reset) brings it up, and gives it memory.
+    /// Opens and resets a device with another transport. [`reset`](Device::reset) brings it up and sets up its queues.
     ///
     /// # Errors
     /// As [`open`](Virtio::open).
@@ -80,7 +82,7 @@ impl Virtio {
         Ok(Virtio { hardware: Arc::new(Hardware::new(transport, bus, interrupts, config)?) })
     }
 
-    /// Starts a receive queue with counters of the caller's.
+    /// Starts a receive queue with the caller's counters.
     ///
     /// # Errors
     /// As [`rx`](Device::rx).
@@ -91,7 +93,7 @@ impl Virtio {
         }
     }
 
-    /// Starts a transmit queue with counters of the caller's.
+    /// Starts a transmit queue with the caller's counters.
     ///
     /// # Errors
     /// As [`tx`](Device::tx).
@@ -122,7 +124,7 @@ impl Virtio {
     }
 }
 
-/// Returns an interrupt for each receive queue, if the port is to have any.
+/// Returns an interrupt for each receive queue, if the configuration has interrupts.
 fn interrupts(bus: &dyn Bus, config: &Config) -> Result<Box<[Arc<Interrupt>]>> {
     match config.options.interrupts {
         Some(_) => Ok(bus.interrupts(config.options.rx_queues)?.into_iter().map(Arc::new).collect()),

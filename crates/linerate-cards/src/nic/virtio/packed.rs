@@ -14,17 +14,17 @@ use super::ring::{Asked, AvailableRun, DONE, DriverRing, ID, Layout, Part, UsedR
 
 /// One packed virtqueue.
 ///
-/// Event indexes are not negotiated for it: QEMU (10.0) leaves a stale index behind when its backend was busy for a
-/// while, and then waits forever.
+/// Event indexes are not negotiated: QEMU (10.0) leaves a stale index if its backend was busy for a while, and then
+/// waits forever.
 pub(super) struct Packed {
-    /// Address; then length, id and flags, from low to high.
+    /// Word 0: address. Word 1: length, id and flags, from low to high.
     ring: Descriptors,
     /// When the driver wants interrupts.
     driver: DmaArray<AtomicU32>,
     /// When the device wants notifications.
     device: DmaArray<AtomicU32>,
-    // Counts of descriptors made available, asked about, and popped. They never wrap to the ring's size: `place` and
-    // `is_odd` derive the ring index and the wrap counter.
+    // Counts of descriptors made available, settled for notification, and popped. They do not wrap at the ring's size:
+    // `place` and `is_odd` derive the ring index and the wrap counter.
     added: usize,
     asked: Asked,
     popped: usize,
@@ -42,7 +42,7 @@ impl Packed {
         at & self.ring.len() == 0
     }
 
-    /// Returns the flags of a used descriptor.
+    /// Returns the flags that the descriptor has once it is used.
     #[inline(always)]
     fn is_done(&self, at: usize) -> u64 {
         if self.is_odd(at) { DONE } else { 0 }
@@ -62,7 +62,7 @@ impl DriverRing for Packed {
 
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, _: bool) -> Packed {
         let Layout { driver, device, .. } = Packed::layout(size);
-        // SAFETY: no slices of the rings' memory are lent.
+        // SAFETY: no slices of the rings' memory are lent out.
         let (ring, driver, device) = unsafe {
             (
                 DmaArray::new(memory, offset, size.into()),
@@ -93,13 +93,13 @@ impl DriverRing for Packed {
             }
             self.added = self.added.wrapping_add(1);
         }
-        // The first descriptor last: its flags make the whole chain available (2.8.21.1).
+        // Write the first descriptor last: its flags make the chain available (2.8.21.1).
         self.ring[first][1].store(first_word, Release);
     }
 
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
-        // The device sees the descriptors already.
+        // The descriptors' flags have already exposed them.
         self.asked.ask(self.added, self.ring.len(), again, || (), |_| self.device[0].load(Relaxed) & MODE != DISABLE)
     }
 
@@ -110,7 +110,7 @@ impl DriverRing for Packed {
         (word & DONE == self.is_done(self.popped)).then_some(((word >> 32) as u16, word as u32))
     }
 
-    /// A descriptor's flags are the only report, and the others of its report have none.
+    /// The ring has no used index. If the device reports several chains by the last one, only that one has flags.
     fn most_used(&self) -> usize {
         self.ring.len()
     }
@@ -213,7 +213,7 @@ mod tests {
         ring.add(&[part(1)]);
         assert!(ring.publish(false));
         assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
-        // A check in passing is repeated until the device was asked with a fence.
+        // A check without a fence is repeated until one with a fence was made.
         ring.device[0].store(DISABLE, Relaxed);
         ring.add(&[part(2)]);
         assert!(!ring.publish(true) && !ring.publish(true));

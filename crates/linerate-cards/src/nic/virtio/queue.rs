@@ -1,19 +1,19 @@
-//! Receive and send, top-down: a packet's way between a virtqueue and a batch.
+//! Receive and send, top-down: how packets move between a virtqueue and a batch.
 //!
-//! Every packet begins with a header (5.1.6). It lies directly in front of the data and outside the slot, so programs
-//! never see it:
+//! Every packet begins with a header (5.1.6). It is directly before the data and outside the slot, so programs never
+//! see it:
 //!
 //! ```text
 //!   buffer   [ headroom ...... header | data ............................ ]
 //!                              ^ the device's buffer begins here: one descriptor, or two if the
-//!                                device needs the header in a descriptor of its own
+//!                                device needs the header in a separate descriptor
 //! ```
 //!
-//! The header takes the end of the headroom, so the data begins a cache line: a frame of 64 bytes is in one, and a packet that
-//! is passed on unread stays in the cache of the other side, but for its header.
+//! The header is at the end of the headroom, so the data begins at a cache line: a frame of 64 bytes occupies one line.
+//! A packet that is forwarded unread, except for its header, stays in the other side's cache.
 //!
-//! Receiving replaces a full buffer by an empty one of the batch, which is made available in its place. Sending takes
-//! the batch's buffers, and returns those that the device has used.
+//! Receive replaces a full buffer by an empty one from the batch, and makes that available. Send takes the batch's
+//! buffers, and returns the buffers that the device has used.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -36,10 +36,10 @@ use super::vector::{Groups, SMALLEST};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
-/// Fewer packets than these cost less than the preparations of a loop over many.
+/// Fewer packets than this are handled one at a time: the setup of the batch loop would cost more than it saves.
 const FEW: usize = 4;
 
-/// Packets that a device takes unfinished.
+/// Features with which a device accepts packets whose offloads are still to be done.
 const BY_DEVICE: Taken = Taken {
     checksum: feature::CSUM,
     tcp_ipv4: feature::HOST_TSO4,
@@ -51,7 +51,7 @@ const BY_DEVICE: Taken = Taken {
 /// A receive queue.
 pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
     pub(super) ring: R,
-    /// Buffers by id; by half the id if headers have descriptors of their own.
+    /// Buffers by id; by half the id if headers have separate descriptors.
     pub(super) bufs: Box<[u32]>,
     pub(super) layout: HeaderLayout,
     pub(super) doorbell: Notify,
@@ -59,16 +59,16 @@ pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
     pub(super) addresses: L,
     /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// Where the data begins in a buffer, behind the header.
+    /// Where the data begins in a buffer, after the header.
     pub(super) placement: Placement,
-    /// Bytes that the device may write to a buffer, header and data.
+    /// Bytes that the device may write to a buffer: header and data.
     pub(super) room: u32,
     pub(super) longest: usize,
     /// The longest packet in one buffer.
     pub(super) longest_single: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// Buffers of the current packet still to come.
+    /// Buffers of the current packet that are still missing.
     pub(super) missing: u16,
     /// Slots and bytes of the current packet received so far.
     pub(super) slots: usize,
@@ -77,11 +77,11 @@ pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
     pub(super) partial: Vec<Slot>,
     /// The current packet is being dropped.
     pub(super) dropping: bool,
-    /// Since it is too long.
+    /// The current packet is being dropped because it is too long.
     pub(super) too_long: bool,
-    /// The device has returned an id that it never had: nothing more is taken from it.
+    /// The device returned an invalid id; the queue receives no more packets.
     pub(super) broken: bool,
-    /// Buffers that the device has used and reported by the last one alone.
+    /// Used buffers of which the device has reported only the last one.
     pub(super) reported: Reported,
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) hardware: Arc<Hardware>,
@@ -129,7 +129,7 @@ impl<R: DriverRing, L: Locate> RegionRx for VirtioRx<R, L> {
 }
 
 impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
-    /// Receives few packets, each alone: what a loop over many prepares costs more than they do.
+    /// Receives few packets, one at a time.
     #[inline(never)]
     fn recv_few(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
@@ -139,13 +139,12 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         self.recv_following(batch, before)
     }
 
-    /// Receives the packets behind the first, if that was taken, and anything but packets in one buffer. Returns the count
-    /// since the batch had `before`.
+    /// Receives further packets, including packets of several buffers. Returns the count of slots beyond `before`.
     #[inline(never)]
     fn recv_following(&mut self, batch: &mut Batch, before: usize) -> usize {
         while self.take_one(batch) {}
         if !batch.is_full() && self.ring.peek_used().is_some() {
-            // Anything but a packet in one buffer, or no buffer is free.
+            // The next is not a packet in one buffer, or no buffer is free.
             self.recv_rest(batch, 0);
         }
         self.publish(batch.len() - before)
@@ -161,14 +160,15 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         let Some(written) = written else { return false };
         let (buf, header) = (&mut self.bufs[at], self.layout.len as usize);
         let length = (written as usize).wrapping_sub(header);
-        // SAFETY: it reads the header in front of a packet that the device has given back.
+        // SAFETY: only used to read the header of a packet in a buffer that the device has returned.
         let memory = unsafe { self.pool.region().mapping() };
         if length.wrapping_sub(1) >= self.longest_single
             || (self.layout.mergeable && buffers(memory, self.placement.data(*buf) - header) > 1)
         {
             return false;
         }
-        // SAFETY: the device is done with the ring's buffer, which gets `new` instead; `longest_single` is at most the room.
+        // SAFETY: the device is done with the ring's buffer, which `new` replaces; `longest_single` is at most the
+        // room.
         let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length as u16, false)) };
         let Some(new) = exchanged else { return false };
         *buf = new;
@@ -180,13 +180,13 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         true
     }
 
-    /// Returns whether packets in one buffer may be taken from the ring as they are.
+    /// Returns whether packets in one buffer can be taken from the ring without special cases.
     #[inline(always)]
     fn is_plain(&self) -> bool {
         !(self.layout.separate || self.layout.offloads) && self.missing == 0 && self.reported.count == 0 && !self.broken
     }
 
-    /// Shows the device the buffers that replace `received` packets.
+    /// Publishes the buffers that replace `received` packets.
     #[inline(always)]
     fn publish(&mut self, received: usize) -> usize {
         if self.ring.publish(received > 0) {
@@ -200,10 +200,10 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     fn recv_burst(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            // SAFETY: they are of the queue's pool, which is the batch's.
+            // SAFETY: the slots are of the queue's pool, which is also the batch's.
             unsafe { batch.resume(&self.pool, &mut self.partial) };
         }
-        // SAFETY: it writes the places that it counts, with buffers of the ring, which has the fresh ones instead.
+        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh one there.
         let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
@@ -211,12 +211,12 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         self.publish(batch.len() - before)
     }
 
-    /// Continues behind the first `received` packets, which did not fill the batch.
+    /// Continues after the first `received` packets, which did not fill the batch.
     #[inline(never)]
     fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
-        // At most once round the ring, so that a malicious device cannot keep the thread here.
+        // Bounded by the ring's length, so that a malicious device cannot keep the thread here.
         for _ in 0..self.bufs.len() {
-            // At the ring's end, more may follow at its beginning.
+            // After the ring's end, more packets may follow at its start.
             if received == 0 && !self.take_careful(batch) {
                 break;
             }
@@ -229,8 +229,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Replaces the buffers of packets in one buffer each by fresh ones, until the device has no more, a packet is of
-    /// another kind, or the ring ends. Returns the count.
+    /// Takes packets in one buffer each, replacing their buffers by fresh ones. Ends at any other packet, at the end of
+    /// the ring or a slice, or when there are no more. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         if self.missing > 0 || self.broken || self.reported.count > 0 {
@@ -258,7 +258,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let first = self.ring.used_index();
         let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
-        // SAFETY: it is used with slots of the ring's buffers, which are of this pool.
+        // SAFETY: the view is used only with the ring's buffers, which are of this pool.
         let view = unsafe { self.pool.region().view() };
         let (done, bytes) = groups.take::<R>(used, available, &mut self.bufs[first..], slots, fresh, view);
         self.taken(done, bytes)
@@ -268,7 +268,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     #[inline(never)]
     fn take_singly<const HEADER: usize, const MERGEABLE: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let (addresses, placement, longest) = (&self.addresses, self.placement, self.longest_single);
-        // SAFETY: it reads headers in front of packets that the device has given back.
+        // SAFETY: only used to read headers of packets in buffers that the device has returned.
         let memory = unsafe { self.pool.region().mapping() };
         let first = self.ring.used_index();
         let (used, available) = (self.ring.used_run(first), self.ring.available_run(first, self.room));
@@ -284,7 +284,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             if MERGEABLE && buffers(memory, placement.data(*buf) - HEADER) > 1 {
                 break;
             }
-            // SAFETY: the device is done with the ring's buffer, which is replaced; `longest` is at most the room.
+            // SAFETY: the device is done with the ring's buffer, which `new` replaces; `longest` is at most the room.
             *slot = unsafe { placement.slot(*buf, length as u16, false) };
             *buf = new;
             available.put::<R>(at, addresses.locate(placement.data(new) - HEADER), 0);
@@ -294,7 +294,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         self.taken(done, bytes)
     }
 
-    /// Counts `count` packets as taken and their places as made available again.
+    /// Records that `count` packets were taken, and that as many buffers were made available.
     #[inline(always)]
     fn taken(&mut self, count: usize, bytes: usize) -> usize {
         self.ring.advance_used(count);
@@ -311,7 +311,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         (id.is_multiple_of(each) && index < self.bufs.len()).then_some(index)
     }
 
-    /// Returns where the header begins in the buffer at this index, from the region's start.
+    /// Returns the offset of the header in the buffer at this index, from the region's start.
     #[inline(always)]
     fn header_place(&self, index: usize) -> usize {
         self.placement.data(self.bufs[index]) - self.layout.len as usize
@@ -322,7 +322,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     fn header(&self, index: usize) -> [u8; header::LEN] {
         let mut bytes = [0; header::LEN];
         let at = self.header_place(index);
-        // SAFETY: the device has given the buffer back.
+        // SAFETY: the device has returned the buffer.
         unsafe { self.pool.region().mapping() }.read(at, &mut bytes);
         bytes
     }
@@ -344,7 +344,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Takes a packet of several buffers, or drops an invalid one. Returns false if nothing more can be taken now.
+    /// Takes a packet of several buffers, or drops an invalid one. Returns false if no more packets can be taken now.
     #[inline(always)]
     fn take_careful(&mut self, batch: &mut Batch) -> bool {
         (self.reported.count > 0 || self.ring.peek_used().is_some() || batch.ends_in_chain())
@@ -353,7 +353,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     }
 
     /// Returns the index of the next used buffer, and the bytes written to it. A device that uses buffers in order may
-    /// report several by the last one's id and length; the others are full (2.7.9, 2.8.9).
+    /// report several buffers by the id and length of the last one; the others are full (2.7.9, 2.8.9).
     fn next_used(&mut self) -> Next {
         let expected = self.ring.used_index();
         if self.reported.count == 0 {
@@ -380,7 +380,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
 
     #[cold]
     fn take_chain(&mut self, batch: &mut Batch) -> bool {
-        // A full batch still takes the rest of a packet whose beginning it has.
+        // A full batch still takes the rest of a packet that it has begun.
         if batch.len() >= batch.capacity() && !batch.ends_in_chain() {
             return false;
         }
@@ -396,7 +396,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
                 }
             };
             let is_first = self.missing == 0;
-            // Only a packet's first buffer has a header (5.1.6.4): in the others the data begins in its place.
+            // Only a packet's first buffer has a header (5.1.6.4); in the others, data begins where it would be.
             let header = self.header(index);
             let (buffers, skipped) = match is_first {
                 true if self.layout.mergeable => {
@@ -423,8 +423,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             };
             let buf = self.bufs[index];
             let offset = self.placement.offset(buf) - (self.layout.len - skipped) as usize;
-            // SAFETY: the device is done with the ring's buffer, of the batch's pool, which is replaced below; `possible` says
-            // that `len` bytes fit. Without a place, the fresh buffer goes back.
+            // SAFETY: the device is done with the ring's buffer, which is of the batch's pool and replaced below;
+            // `possible` means that `len` bytes fit. If the slot is not pushed, the fresh buffer goes back.
             let is_pushed = unsafe {
                 let mut slot = Slot::new(buf, offset, len as u16, buffers > 1);
                 if is_first && self.layout.offloads {
@@ -434,7 +434,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
                     }
                 }
                 batch.push_slot(&self.pool, &mut slot) || {
-                    batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits behind the capacity
+                    batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
                     false
                 }
             };
@@ -483,23 +483,25 @@ fn buffers(memory: &Mapping, header: usize) -> u32 {
     memory.word(header + LAST).load(Relaxed) >> 16
 }
 
-/// Buffers that were reported by the last one alone: those still to be taken, and the bytes written to the last one.
+/// Used buffers of which only the last one was reported.
 #[derive(Default)]
 pub(super) struct Reported {
+    /// The count still to be taken.
     count: usize,
+    /// Bytes written to the last one.
     written: u32,
 }
 
-/// The result of looking for a used buffer.
+/// The result of [`next_used`](VirtioRx::next_used).
 enum Next {
-    /// Its index, and the bytes written.
+    /// The buffer's index, and the bytes written.
     Buffer(usize, u32),
     Nothing,
-    /// The device has no such buffer.
+    /// The device returned an id that it was not given.
     Invalid,
 }
 
-/// Returns the part of a header that is kept with the packet.
+/// Returns the part of a header that describes offloads.
 fn offload(header: [u8; header::LEN]) -> Offload {
     Offload(std::array::from_fn(|index| header[index]))
 }
@@ -514,7 +516,7 @@ pub(super) struct VirtioTx<R: DriverRing, L: Locate> {
     pub(super) addresses: L,
     /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
-    /// A header of zeros, for packets without headroom for one.
+    /// The address of a header of zeros, for packets without headroom for a header.
     pub(super) zeros: DeviceAddress,
     pub(super) longest: usize,
     /// The negotiated features ([`feature`]).
@@ -555,7 +557,7 @@ impl<R: DriverRing, L: Locate> RegionTx for VirtioTx<R, L> {
 }
 
 impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
-    /// Sends few packets, each alone, as they are received.
+    /// Sends few packets, one at a time.
     #[inline(never)]
     fn send_few(&mut self, batch: &mut Batch) -> usize {
         if self.ring.peek_used().is_some() {
@@ -586,7 +588,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             return false;
         }
         let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - header;
-        // SAFETY: the header is in front of a packet of this queue's.
+        // SAFETY: only used to write the header before a packet of this queue.
         let memory = unsafe { region.mapping() };
         match self.layout.len {
             SHORT => memory.write(place, &[0; header::SHORT_LEN]),
@@ -609,7 +611,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         self.finish(batch, taken)
     }
 
-    /// Sends what is left behind the first `taken` slots, and shows the device all.
+    /// Sends the slots after the first `taken`, and publishes all of them.
     #[inline(always)]
     fn finish(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
         if taken < batch.len() {
@@ -620,7 +622,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         taken
     }
 
-    /// Shows the device what was added.
+    /// Publishes the added packets.
     #[inline(always)]
     fn publish(&mut self) {
         if self.ring.publish(false) {
@@ -628,7 +630,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         }
     }
 
-    /// Continues behind the first `taken` slots. Returns the count taken in all.
+    /// Continues after the first `taken` slots. Returns the total count taken.
     #[inline(never)]
     fn send_rest(&mut self, batch: &mut Batch, mut taken: usize) -> usize {
         while taken < batch.len() && !self.broken {
@@ -644,7 +646,8 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         taken
     }
 
-    /// Adds packets in one buffer each, until one has several, or the ring is full or ends. Returns the count.
+    /// Adds packets in one buffer each. Ends at any other packet, at the end of the ring, or when it is full. Returns
+    /// the count.
     #[inline(always)]
     fn fill_run(&mut self, slots: &[Slot]) -> usize {
         let filled = self.fill_groups(slots);
@@ -667,7 +670,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
         let (first, bufs, packets) = self.sent.places(slots.len());
         let available = self.ring.available_run(first, 0);
-        // SAFETY: it is used with these slots, of a batch of this pool.
+        // SAFETY: the view is used only with these slots, which are of a batch of this pool.
         let view = unsafe { self.pool.region().view() };
         let filled = groups.fill::<R>(available, bufs, packets, slots, view);
         self.ring.advance_available(filled);
@@ -675,12 +678,12 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         filled
     }
 
-    /// As [`fill_run`](Self::fill_run), one packet at a time, behind headers of `HEADER` bytes.
+    /// As [`fill_run`](Self::fill_run), one packet at a time, with headers of `HEADER` bytes.
     #[inline(never)]
     fn fill_singly<const HEADER: usize>(&mut self, slots: &[Slot]) -> usize {
         let region = self.pool.region();
         let (addresses, longest) = (&self.addresses, self.longest);
-        // SAFETY: it writes headers in front of packets of this queue's.
+        // SAFETY: only used to write headers before packets of this queue.
         let memory = unsafe { region.mapping() };
         let (first, bufs, packets) = self.sent.places(slots.len());
         let available = self.ring.available_run(first, 0);
@@ -703,7 +706,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         filled
     }
 
-    /// Takes back the buffers of all packets that the device has used; they count as sent now.
+    /// Gives the batch the buffers of all packets that the device has used, and counts them as sent.
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
         let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch, self.groups.as_ref());
@@ -717,8 +720,8 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         }
     }
 
-    /// Sends the packet at slot `at` if it is a chain, needs a descriptor for its header, or is too long. Returns the
-    /// count of slots taken, 0 if the ring has no room.
+    /// Sends the packet at slot `at` if it is a chain, has offloads to do, or needs a descriptor for its header. Drops
+    /// it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
         let todo = batch.slots().get(at).and_then(|first| self.left_to_device(first));
@@ -730,15 +733,15 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let header = self.layout.len;
         let in_front = slots[0].offset() >= header as usize;
         let own_header = self.layout.separate || !in_front;
-        // The header of zeros is shared: nothing may be written to it.
+        // The header of zeros is shared and must not be written, so it cannot describe offloads.
         let possible = possible && (in_front || todo.is_none());
         let needed = count + usize::from(own_header);
-        // Without mergeable buffers none of these is received.
+        // Unsegmented packets may be longer than the port's frames.
         let longest = if todo.is_some() { LONGEST } else { self.longest };
         if !possible || length == 0 || length > longest || needed > self.sent.len().min(sent::MOST) {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-            // SAFETY: the caller counts their slots as sent, and the device does not get them.
+            // SAFETY: the caller counts these slots as sent, and the device does not get their buffers.
             unsafe { batch.put(&bufs) };
             return count;
         }
@@ -756,7 +759,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             if let Some(Offload(todo)) = todo {
                 bytes[..Offload::LEN].copy_from_slice(&todo);
             }
-            // SAFETY: the header is in front of a packet of this queue's.
+            // SAFETY: only used to write the header before a packet of this queue.
             let memory = unsafe { self.pool.region().mapping() };
             memory.write(place(&slots[0]) - header as usize, &bytes[..header as usize]);
         }
@@ -777,9 +780,9 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         count
     }
 
-    /// Returns the offloads left to the device, if it can do them.
+    /// Returns the packet's offloads if the device can do them.
     fn left_to_device(&self, first: &Slot) -> Option<Offload> {
-        // SAFETY: it is used with a slot of a batch of this pool.
+        // SAFETY: the view is used only with a slot of a batch of this pool.
         let todo = Offload::of(first, unsafe { self.pool.region().view() })?;
         todo.is_taken(&BY_DEVICE, self.features).then_some(todo)
     }

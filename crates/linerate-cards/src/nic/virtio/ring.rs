@@ -10,8 +10,8 @@ use linerate_spec::virtio::packed::{AVAILABLE, USED};
 
 /// The driver's side of a virtqueue, of either format.
 ///
-/// The device can write any value into its parts of the ring, so ids and lengths are not validated here: the caller
-/// compares them with those that it has added.
+/// The device can write any value into its parts of the ring. Ids and lengths are not validated here: the caller
+/// compares them with the chains that it has added.
 pub(super) trait DriverRing: Send + 'static {
     /// Returns whether the format is packed.
     fn is_packed() -> bool
@@ -28,39 +28,40 @@ pub(super) trait DriverRing: Send + 'static {
     where
         Self: Sized;
 
-    /// Adds a chain; [`publish`](DriverRing::publish) exposes it to the device. The id is the first part's descriptor. At
-    /// least `parts.len()` descriptors must be free.
+    /// Adds a chain; [`publish`](DriverRing::publish) exposes it to the device. The chain's id is the first part's
+    /// descriptor. At least `parts.len()` descriptors must be free.
     fn add(&mut self, parts: &[Part]);
 
     /// Exposes the added chains to the device. Returns whether to notify the device.
     ///
-    /// The device may suppress notifications concurrently, so its flag is read behind a full fence (2.7.13.4.1). With
-    /// `again` the caller promises to call again before it idles: the fence is deferred to that call, at most for one
-    /// ring of chains.
+    /// The device may suppress notifications concurrently, so its flag is read after a full fence (2.7.13.4.1). With
+    /// `again` the caller promises to call again before it idles. The fence is then deferred to a later call, at most
+    /// until a full ring of chains was added.
     fn publish(&mut self, again: bool) -> bool;
 
-    /// Returns the id of the oldest used chain that was not [popped](DriverRing::pop_used), and the bytes that the device has
-    /// written.
+    /// Returns the id of the oldest used chain that was not [popped](DriverRing::pop_used), and the bytes that the
+    /// device has written.
     fn peek_used(&mut self) -> Option<(u16, u32)>;
 
-    /// Returns an upper bound for the count of used chains, after [`peek_used`](DriverRing::peek_used) found one.
+    /// Returns an upper bound of the count of used chains, after [`peek_used`](DriverRing::peek_used) found one.
     fn most_used(&self) -> usize;
 
     /// Advances past the oldest used chain, which has `descriptors` descriptors.
     fn pop_used(&mut self, descriptors: u16);
 
-    /// Reads how far the device has used chains, once all those of the last reading are taken.
+    /// Reads how far the device has used chains, if all chains of the last read are popped.
     fn poll_used(&mut self);
 
-    /// Returns whether `count` chains or more are used, of one descriptor each; there may be more of a device that reports
-    /// several by the last one.
+    /// Returns whether at least `count` chains of one descriptor are reported as used. A device that reports several
+    /// chains by the last one may have used more.
     fn has_used(&mut self, count: usize) -> bool;
 
     /// Returns the index of the next used entry in the ring.
     fn used_index(&self) -> usize;
 
-    /// Returns the used entries found by [`poll_used`](DriverRing::poll_used), up to the ring's end, for chains of one
-    /// descriptor whose ids count up from `first`. Report the count taken to [`advance_used`](DriverRing::advance_used).
+    /// Returns the used entries found by [`poll_used`](DriverRing::poll_used), up to the ring's end. They are compared
+    /// with chains of one descriptor whose ids count up from `first`. Report the count taken to
+    /// [`advance_used`](DriverRing::advance_used).
     fn used_run(&self, first: usize) -> UsedRun<'_>;
 
     /// Advances past `count` used chains of one descriptor.
@@ -81,14 +82,14 @@ pub(super) trait DriverRing: Send + 'static {
     fn forbid_interrupts(&mut self);
 }
 
-/// The count of chains for which the device's notification flag was read behind a fence. Implements [`DriverRing::publish`]
-/// for both formats.
+/// The count of added chains for which notification is settled: the device is notified, or its flag was read after a
+/// full fence. Implements [`DriverRing::publish`] for both formats.
 #[derive(Default)]
 pub(super) struct Asked(usize);
 
 impl Asked {
-    /// Publishes with `show` and reads the device's flag with `look`, which gets the count of chains that it was read
-    /// for before. `added` counts all chains; the ring holds `size`.
+    /// Publishes chains with `show`, then reads the device's flag with `look`, which gets the count settled before.
+    /// `added` counts all chains added so far; the ring holds `size`. Returns whether to notify the device.
     #[inline(always)]
     pub fn ask(
         &mut self,
@@ -103,7 +104,7 @@ impl Asked {
             return false;
         }
         show();
-        // Read the flag after the index is visible: the device may have suppressed notifications just before
+        // The flag must be read after the index is visible, since the device may just be enabling notifications
         // (2.7.13.4.1).
         let for_certain = !again || unasked >= size;
         if for_certain {
@@ -122,16 +123,16 @@ impl Asked {
 pub(super) struct HeaderLayout {
     /// Length of the header in bytes.
     pub len: u32,
-    /// The header has a descriptor of its own (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
+    /// The header has a separate descriptor (legacy devices without `ANY_LAYOUT`, 5.1.6.6).
     pub separate: bool,
     /// The header contains the packet's count of buffers.
     pub mergeable: bool,
-    /// The header may contain offloads left to be done.
+    /// The header may contain offloads that the device leaves to the driver.
     pub offloads: bool,
 }
 
 impl HeaderLayout {
-    /// Returns the descriptors of a packet in one buffer.
+    /// Returns the number of descriptors of a packet in one buffer.
     pub fn descriptors(self) -> u16 {
         if self.separate { 2 } else { 1 }
     }
@@ -148,7 +149,7 @@ pub(super) struct Part {
     pub writable: bool,
 }
 
-/// Both flags in a packed descriptor's second word; they are equal when it is used.
+/// Both flags in a packed descriptor's second word; they are equal once the descriptor is used.
 pub(super) const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
 /// The flags and the id in the second word.
 pub(super) const KEY: u64 = DONE | 0xFFFF << ID;
@@ -162,13 +163,14 @@ pub(super) struct UsedRun<'a> {
     pub descriptors: &'a [[AtomicU64; 2]],
     /// The used elements of a split queue: id and length.
     pub entries: &'a [[AtomicU32; 2]],
-    /// The key of the first entry if it is used; each next key is larger by [`key_step`].
-    // One word, since the loops over groups load it as one: two fields stored just before would have to reach the
-    // cache first.
+    /// The first entry's key once it is used; each next key is larger by [`key_step`].
+    // One word, since the vector loops load it as one. Two fields that were just stored would stall that load until
+    // they reach the cache.
     pub key: u64,
 }
 
-/// Joins a length and a key into a word of the format: a packed queue has the length first, a split queue the id.
+/// Joins a length and a key into a word of the ring: the low half is the length in a packed queue, the id in a split
+/// queue.
 #[inline(always)]
 pub(super) fn halves<R: DriverRing>(length: u64, key: u64) -> u64 {
     if R::is_packed() { length | key << ID } else { key | length << 32 }
@@ -205,13 +207,13 @@ impl<'a> UsedRun<'a> {
         }
     }
 
-    /// Returns whether `count` entries may be used. Reads only the last one, since the device uses them in order.
+    /// Returns whether `count` entries seem to be used, in order. Checks only the last one.
     #[inline(always)]
     pub fn has_at_least<R: DriverRing>(&self, count: usize) -> bool {
         self.len::<R>() >= count && self.written::<R>(count - 1).is_some()
     }
 
-    /// Returns the bytes that the device has written at entry `at`, if it has used the chain expected there.
+    /// Returns the bytes that the device has written, if entry `at` is the chain expected there.
     #[inline(always)]
     pub fn written<R: DriverRing>(&self, at: usize) -> Option<u32> {
         let (key, written) = if R::is_packed() {
@@ -234,12 +236,12 @@ pub(super) struct AvailableRun<'a> {
     pub available: &'a [AtomicU16],
     /// The id of the first entry.
     pub first: usize,
-    /// The first descriptor's second word, without the length of a device-readable buffer; each next word is larger
-    /// by [`second_step`].
+    /// The first descriptor's second word, without the length of a device-readable buffer. Each next word is larger by
+    /// [`second_step`].
     pub second: u64,
 }
 
-/// Returns the step from one second word to the next: a packed queue's contains the id.
+/// Returns the step from one second word to the next: in a packed queue, the word contains the id.
 #[inline(always)]
 pub(super) fn second_step<R: DriverRing>() -> u64 {
     if R::is_packed() { 1 << ID } else { 0 }
@@ -287,7 +289,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Creates a ring in memory of its own.
+    /// Creates a ring and its memory.
     pub fn ring<R: DriverRing>(size: u16, event_idx: bool) -> (R, Arc<Mapping>) {
         let memory = Arc::new(Mapping::new(R::layout(size).len, PageSize::Ordinary, None).unwrap());
         (R::new(&memory, 0, size, event_idx), memory)

@@ -1,4 +1,4 @@
-//! The packets in a transmit queue, in the order in which they were sent.
+//! The packets in a transmit queue, in the order in which they were added.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use linerate_core::memory::Locate;
 use super::ring::DriverRing;
 use super::vector::Groups;
 
-/// In place of a buffer: a descriptor for a header alone.
+/// Marks a descriptor that has only a header, and no buffer.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
 
-/// A packet's word: its bytes, its count of descriptors, and the [`EARLY`] flag. The count is in the highest byte, so
-/// the fast path compares it without a shift.
+/// The fields of a packet's word: its bytes, its count of descriptors, and the [`EARLY`] flag. The count is in the
+/// highest byte, so that the fast path compares it without a shift.
 const BYTES: u32 = (1 << COUNT) - 1;
 pub(super) const COUNT: u32 = 24;
 /// The most descriptors of a packet that fit the word: twice the slots of a batch's longest chain.
@@ -21,14 +21,15 @@ const EARLY: u32 = 1 << 31;
 /// The word's count for one descriptor.
 pub(super) const SINGLE: u32 = 1 << COUNT;
 
-/// Descriptors are used in ring order, and a packet's first one is its id:
+/// Packets get descriptors in ring order; a packet's id is its first descriptor:
 ///
 /// ```text
 ///            clean                         next
 ///   [ free | sent | sent | early | sent | free | free ]
 /// ```
 ///
-/// A device may use packets out of order: one that returns early waits until all before it have returned.
+/// A device may return packets out of order. A packet that returns early waits until all packets before it have
+/// returned.
 pub(super) struct Sent {
     /// The buffer of each descriptor, or [`NO_BUFFER`].
     bufs: Box<[u32]>,
@@ -37,7 +38,7 @@ pub(super) struct Sent {
     /// The oldest descriptor in use, and the next free one; they never wrap.
     clean: usize,
     next: usize,
-    /// Whether any header had a descriptor of its own.
+    /// Whether any header had a separate descriptor.
     has_headers: bool,
     /// The device uses packets in order, and may report several by the last one (2.7.9, 2.8.9).
     is_in_order: bool,
@@ -49,7 +50,7 @@ pub(super) struct Returned {
     pub packets: usize,
     pub slots: usize,
     pub bytes: usize,
-    /// The device also returned an id that it never had.
+    /// The device also returned an invalid id.
     pub lie: bool,
 }
 
@@ -59,7 +60,7 @@ impl Sent {
         Sent { bufs, packets, clean: 0, next: 0, has_headers: false, is_in_order }
     }
 
-    /// Returns the count of all descriptors: a power of two.
+    /// Returns the number of descriptors, a power of two.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.bufs.len()
@@ -91,7 +92,7 @@ impl Sent {
         self.next = self.next.wrapping_add(count);
     }
 
-    /// Takes the next free descriptor, which must exist, for a packet of `bytes` bytes in this buffer.
+    /// Adds a packet of `bytes` bytes in this buffer; a descriptor must be free. Returns the descriptor.
     #[inline(always)]
     pub fn push(&mut self, buf: u32, bytes: u32) -> usize {
         let place = self.place(self.next);
@@ -100,7 +101,8 @@ impl Sent {
         place
     }
 
-    /// Takes the next free descriptor, which must exist, for this buffer.
+    /// Allocates the next descriptor for this buffer; a descriptor must be free. Finish the packet with
+    /// [`note`](Sent::note).
     #[inline(always)]
     pub fn add(&mut self, buf: u32) -> u16 {
         let place = self.place(self.next);
@@ -117,7 +119,7 @@ impl Sent {
         self.packets[first] = (count as u32) << COUNT | bytes as u32;
     }
 
-    /// Takes all used packets, and gives their buffers to the batch.
+    /// Pops all used packets, and gives their buffers to the batch.
     #[inline(always)]
     pub fn reclaim<R: DriverRing>(
         &mut self,
@@ -164,7 +166,7 @@ impl Sent {
         returned
     }
 
-    /// Takes early packets whose predecessors have all returned.
+    /// Takes early packets, once all packets before them have returned.
     #[inline(always)]
     fn take_early(&mut self, returned: &mut Returned) {
         while self.packets[self.place(self.clean)] & EARLY != 0 {
@@ -176,7 +178,8 @@ impl Sent {
         }
     }
 
-    /// Flags a packet as early: it has several descriptors, or is not the oldest. Returns false if the id is invalid.
+    /// Flags a returned packet as early: it has several descriptors, or is not the oldest. Returns false if the id is
+    /// invalid.
     #[cold]
     fn note_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
@@ -187,7 +190,7 @@ impl Sent {
         true
     }
 
-    /// Flags the packets up to this one as early. Returns false, without a change, if the id is invalid.
+    /// Flags all packets up to the one with id `last` as early. Returns false, without a change, if the id is invalid.
     #[cold]
     fn note_all(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
         let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);
@@ -214,7 +217,7 @@ impl Sent {
     #[inline(always)]
     fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
         let bufs = &self.bufs[places];
-        // SAFETY: the device has used these descriptors, whose buffers are of the batch's pool, and they are free now.
+        // SAFETY: the device has used these descriptors, and `clean` is past them; the buffers are of the batch's pool.
         let put = |batch: &mut Batch, bufs: &[u32]| unsafe { batch.put(bufs) };
         if !self.has_headers {
             put(batch, bufs);
@@ -244,8 +247,7 @@ mod tests {
     use super::super::split::Split;
     use super::*;
 
-    /// A device that reports several packets by the last one: packets of one and of more descriptors, and ids that it cannot
-    /// report.
+    /// A device reports several packets by the last one: packets of one or more descriptors, and invalid ids.
     #[test]
     fn packets_reported_by_the_last_one_all_return() {
         split_or_packed::<Split>(|memory, first, id, end| {
@@ -259,7 +261,7 @@ mod tests {
         });
     }
 
-    /// A place by packets, and by descriptors.
+    /// A position, counted in packets and in descriptors.
     type Place = (usize, usize);
 
     fn split_or_packed<R: DriverRing>(report: impl Fn(&Mapping, Place, u16, Place)) {
@@ -271,7 +273,7 @@ mod tests {
         let none = None::<&Groups<Contiguous>>;
         let mut at = (0, 0);
         for round in 0..20 {
-            // Three packets of 1, 2 and 1 descriptors; a cache of the pool has their buffers.
+            // Three packets of 1, 2 and 1 descriptors, with buffers from the pool.
             batch.alloc(&pool, 4, 60);
             let bufs: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
             batch.sent(4);
@@ -295,7 +297,7 @@ mod tests {
             assert!(sent.held().is_empty() && sent.free() == 8);
             at = end;
         }
-        // The second descriptor of a packet, one that is free, and none.
+        // The second descriptors of the first and the last packet, and an id beyond the ring.
         for id in [1, 5, u16::MAX] {
             let (mut ring, memory) = tests::ring::<R>(8, false);
             let mut sent = Sent::new(8, true);
@@ -311,7 +313,7 @@ mod tests {
         batch.clear();
     }
 
-    /// The longest packet, in as many descriptors as its word can hold.
+    /// The longest packet in the most descriptors that its word can hold.
     #[test]
     fn the_most_descriptors_do_not_set_the_early_flag() {
         for count in [1, 64, MOST] {

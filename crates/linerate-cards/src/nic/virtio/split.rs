@@ -18,7 +18,7 @@ const RING: usize = 2;
 
 /// One split virtqueue.
 pub(super) struct Split {
-    /// Address; then length, flags and next, from low to high.
+    /// Word 0: address. Word 1: length, flags and next, from low to high.
     table: Descriptors,
     /// Flags, index, ids, and the used index at which the driver wants an interrupt.
     available: DmaArray<AtomicU16>,
@@ -30,8 +30,9 @@ pub(super) struct Split {
     notify_at: DmaArray<AtomicU16>,
     size: usize,
     event_idx: bool,
-    // Counts of chains added, asked about, seen used, and popped. They never wrap to the ring's size; the rings have
-    // their lower 16 bits. (Adjacent 16-bit fields would be loaded as one word, right behind a store to one of them.)
+    // Counts of chains added, settled for notification, seen used, and popped. They do not wrap at the ring's size; the
+    // ring's indexes are their lower 16 bits. (The compiler would load adjacent 16-bit fields as one word, right after
+    // a store to one of them.)
     added: usize,
     asked: Asked,
     seen: usize,
@@ -55,7 +56,7 @@ impl DriverRing for Split {
     fn new(memory: &Arc<Mapping>, offset: usize, size: u16, event_idx: bool) -> Split {
         let Layout { driver, device, .. } = Split::layout(size);
         let count = size as usize;
-        // SAFETY: no slices of the rings' memory are lent.
+        // SAFETY: no slices of the rings' memory are lent out.
         let (table, available, used, used_ring, notify_at) = unsafe {
             (
                 DmaArray::new(memory, offset, count),
@@ -131,7 +132,7 @@ impl DriverRing for Split {
     #[inline(always)]
     fn poll_used(&mut self) {
         if self.seen == self.popped {
-            // Acquire: entry and packet are read after the index.
+            // Acquire: the entries and packets are read after the index.
             let more = self.used[INDEX].load(Acquire).wrapping_sub(self.popped as u16);
             self.seen = self.popped.wrapping_add(more.into());
         }
@@ -181,7 +182,7 @@ impl DriverRing for Split {
     }
 
     fn forbid_interrupts(&mut self) {
-        // With event indexes the flags are ignored; an index just passed is passed again only after 2^16 entries.
+        // With event indexes the flags are ignored; an index just passed is reached again only after 2^16 entries.
         self.available[FLAGS].store(QUIET, Relaxed);
         self.available[RING + self.size].store(self.popped.wrapping_sub(1) as u16, Relaxed);
     }
@@ -226,7 +227,7 @@ mod tests {
         assert!(!ring.publish(false));
         ring.add(&[part(1)]);
         assert!(ring.publish(false));
-        // A check in passing counts only once the device was asked with a fence.
+        // A check without a fence does not settle the notification.
         for _ in 0..3 {
             ring.add(&[part(2)]);
             assert!(!ring.publish(true));

@@ -15,7 +15,7 @@ use super::sent::Sent;
 use super::vector::{Groups, Rule};
 
 impl Hardware {
-    /// Returns loops over groups of packets, if wanted and possible.
+    /// Returns the vector loops over groups of packets, if wanted and possible.
     fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
         let HeaderLayout { len, mergeable, separate, .. } = self.layout;
         let (addresses, header) = (addresses.clone(), len as usize);
@@ -23,7 +23,7 @@ impl Hardware {
         Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
     }
 
-    /// Starts a receive queue: from here on the device owns all its buffers.
+    /// Starts a receive queue and makes all its buffers available to the device.
     pub fn start_rx<R: DriverRing, L: Locate>(
         self: &Arc<Self>,
         queue: u16,
@@ -97,7 +97,7 @@ impl Hardware {
         state.receiving += 1;
         let all = state.receiving == self.config.options.rx_queues;
         drop(state);
-        // Without this feature, the transport has enabled them.
+        // Without MQ, the transport has enabled the queue pairs.
         if all && self.config.options.rx_queues > 1 && self.features & feature::MQ != 0 {
             let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
             self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
@@ -133,7 +133,7 @@ impl Hardware {
         })
     }
 
-    /// Takes a queue, which is its owner's while that has its counters, and the device's until all are free.
+    /// Claims a queue. Its owner holds the queue's counters; the device keeps the queue until all queues are released.
     fn claim(&self, memory: QueueMemory, direction: &'static str, queue: u16) -> Result<QueueMemory> {
         self.check_alive()?;
         let mut state = self.state();
@@ -161,7 +161,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
         self.ring.forbid_interrupts();
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        // SAFETY: their slots, of the queue's pool, are gone.
+        // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
         unsafe { self.pool.give(&partial) };
         let held = std::mem::take(&mut self.bufs);
         self.hardware.release(&held)
@@ -182,7 +182,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         }
         self.stopped = true;
         let held = self.sent.held();
-        // Given to this queue, and not sent.
+        // Count the slots that this queue accepted and did not send.
         self.counters.moved_packets(0, held.len(), 0);
         self.hardware.release(&held)
     }

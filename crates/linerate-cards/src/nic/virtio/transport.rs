@@ -1,5 +1,5 @@
-//! Access to a VirtIO device, and its two kinds over PCI: registers in memory, found by capabilities (modern, 4.1.4), or
-//! I/O ports (legacy, 4.1.4.8).
+//! Access to a VirtIO device, and the two PCI transports: registers in memory, found by capabilities (modern, 4.1.4),
+//! and I/O ports (legacy, 4.1.4.8).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use linerate_spec::virtio::{NO_VECTOR, common, config, feature, legacy};
 use crate::pci::config::{VENDOR, capabilities, read_32};
 use crate::pci::{Interrupt, IoPorts, MappedBar, MappedDoorbell, PciDevice};
 
-/// A device's registers, or messages in their place.
+/// Access to a device: by registers, or by messages.
 pub trait Transport: Send + Sync {
     /// Returns the kind, for display.
     fn kind(&self) -> &'static str;
@@ -20,12 +20,12 @@ pub trait Transport: Send + Sync {
     /// Returns the features to negotiate that depend on the transport.
     fn wanted(&self) -> u64;
 
-    /// Returns whether the device ignores the addresses that the bus maps, and uses physical ones (6.1).
+    /// Returns whether the device bypasses the bus's address translation and uses physical addresses (6.1).
     fn bypasses_bus(&self, features: u64) -> bool {
         features & feature::ACCESS_PLATFORM == 0
     }
 
-    /// Returns whether the device has ended, and holds no buffers any more.
+    /// Returns whether the device is gone for good, and no longer holds buffers.
     fn has_ended(&self) -> bool {
         false
     }
@@ -42,7 +42,7 @@ pub trait Transport: Send + Sync {
     /// Accepts these features.
     fn accept(&self, features: u64);
 
-    /// Returns the most queue pairs that a device with these features has.
+    /// Returns the number of queue pairs that the device supports with these features.
     fn most_pairs(&self, features: u64) -> u16 {
         match features & feature::MQ {
             0 => 1,
@@ -50,7 +50,7 @@ pub trait Transport: Send + Sync {
         }
     }
 
-    /// Returns the size of a queue: at most `wanted`, unless the device has only one size; 0 if there is no such queue.
+    /// Returns the size of a queue: at most `wanted`, unless the device fixes it. Returns 0 if there is no such queue.
     fn queue_size(&self, queue: u16, wanted: u16) -> u16;
 
     /// Sets up a queue (4.1.5.1.3), with interrupt `vector` if any. Returns false if the device rejects the vector.
@@ -59,7 +59,7 @@ pub trait Transport: Send + Sync {
     /// Returns a queue's notification register.
     ///
     /// # Errors
-    /// A device whose notification register lies outside its BAR.
+    /// The notification register is outside its BAR.
     fn notify(&self, queue: u16) -> Result<Notify>;
 
     /// Reads and clears the interrupt status, which releases the interrupt line (4.1.4.5).
@@ -74,17 +74,17 @@ pub trait Transport: Send + Sync {
     /// Reads 32 bits of the device configuration.
     fn config_32(&self, offset: u32) -> u32;
 
-    /// Sets the MAC address without a command, as legacy devices allow (5.1.4.3). Returns false for any other device.
+    /// Writes the MAC address to the configuration, as legacy devices allow (5.1.4.3). Returns false for other devices.
     fn write_mac(&self, _mac: [u8; 6]) -> bool {
         false
     }
 }
 
-/// Finds the registers of a PCI device; `vectors`: MSI-X is enabled. Transitional devices have both kinds, and are driven
-/// as modern ones.
+/// Finds the registers of a PCI device; `vectors` tells whether MSI-X is enabled. Transitional devices have both kinds
+/// of registers, and are driven as modern devices.
 ///
 /// # Errors
-/// A device with neither, or with capabilities that point outside its BARs.
+/// The device has neither, or its capabilities point outside its BARs.
 pub(super) fn find(device: &dyn PciDevice, vectors: bool) -> Result<Arc<dyn Transport>> {
     if let Some(modern) = Modern::find(device)? {
         return Ok(Arc::new(modern));
@@ -127,7 +127,7 @@ pub struct QueueAddresses {
     pub device: DeviceAddress,
 }
 
-/// A queue's notification register (4.1.5.2), or an event in its place.
+/// A queue's notification register (4.1.5.2), or an event that replaces it.
 pub enum Notify {
     /// A mapped register, and the queue's number to store.
     Modern(MappedDoorbell<u16>, u16),
@@ -326,8 +326,8 @@ impl Modern {
         const DEVICE: u32 = 4;
         let vendors = capabilities(device)?.into_iter().filter(|(id, _)| *id == VENDOR);
         let capabilities = vendors.map(|(_, at)| Ok((read_32(device, at)? >> 24, at))).collect::<Result<Vec<_>>>()?;
-        // The device prefers the first usable one of each type (4.1.4.1): some devices also have doorbells behind I/O
-        // ports.
+        // Take the first usable capability of each type, as the device prefers (4.1.4.1). Some devices also offer
+        // doorbells in I/O ports.
         let window = |kind: u32, shortest: u32| -> Result<Option<(Window, u16)>> {
             let mut unusable = None;
             for (_, at) in capabilities.iter().filter(|(found, _)| *found == kind) {
@@ -350,7 +350,7 @@ impl Modern {
         };
         let Some((common, _)) = window(COMMON, 56)? else { return Ok(None) };
         let (notify, isr) = (window(NOTIFY, 2)?, window(ISR, 1)?);
-        // Without the speed, which is optional; the BAR is longer anyway.
+        // 10 bytes: MTU and speed, which follow, are optional. Below, only the BAR must have room for them.
         let device_config = window(DEVICE, 10)?;
         let (Some((notify, notify_at)), Some((isr, _)), Some((config, _))) = (notify, isr, device_config) else {
             return Err(lies("it lacks some of a VirtIO device's capabilities"));
@@ -367,7 +367,7 @@ fn lies(why: &'static str) -> Error {
     Error::bad_device(why)
 }
 
-/// Waits for the device, at most 500 ms. `register` and `section` are for the error message.
+/// Waits until `done` returns true, at most 500 ms. `register` and `section` are for the error message.
 pub(super) fn wait_until(
     port: &str,
     register: &str,

@@ -1,7 +1,7 @@
 //! The kernel's ioctls for vfio and iommufd, each with its argument type.
 //!
-//! linux/vfio.h and linux/iommufd.h; structures and constants come from rust-vmm's crates. (Their `vfio-ioctls` ends
-//! the process when a device goes away by itself, and hides the kernel's error codes.)
+//! They are defined in linux/vfio.h and linux/iommufd.h; structures and constants come from rust-vmm's crates. (Their
+//! `vfio-ioctls` is not used: it ends the process when a device disappears, and hides the kernel's error codes.)
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -18,7 +18,7 @@ pub struct Request<T> {
     _argument: PhantomData<fn(T)>,
 }
 
-/// `_IO(VFIO_TYPE, number)`: vfio and iommufd share the type and encode no sizes.
+/// `_IO(VFIO_TYPE, number)`: vfio and iommufd share the type and do not encode sizes.
 const fn request<T>(number: u32) -> Request<T> {
     Request { number: ((VFIO_TYPE as u32) << 8 | number) as libc::c_ulong, _argument: PhantomData }
 }
@@ -44,12 +44,12 @@ const DEVICE_SET_IRQS: Request<()> = request(VFIO_BASE + 10);
 /// # Errors
 /// The kernel's error.
 pub fn call<T>(fd: impl AsFd, request: Request<T>, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the kernel reads and writes the request's type, as declared above. The caller owns the `Mapping` that a
-    // mapping's request refers to, and keeps it alive.
+    // SAFETY: the kernel reads and writes a `T`, as declared above for each request. If a request maps memory, the
+    // caller keeps its `Mapping` alive.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.number, argument as *mut T) }).map(drop)
 }
 
-/// Sets the container's IOMMU type; the argument is a number.
+/// Sets the container's IOMMU type.
 pub fn set_iommu(container: impl AsFd, kind: u32) -> io::Result<()> {
     // SAFETY: the argument is a number, not an address.
     check(unsafe { libc::ioctl(container.as_fd().as_raw_fd(), SET_IOMMU.number, libc::c_ulong::from(kind)) }).map(drop)
@@ -57,21 +57,21 @@ pub fn set_iommu(container: impl AsFd, kind: u32) -> io::Result<()> {
 
 /// Opens a device of a group by its address.
 pub fn device_of_group(group: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads a string that ends with 0.
+    // SAFETY: the kernel reads a string that is terminated by 0.
     let fd = check(unsafe { libc::ioctl(group.as_fd().as_raw_fd(), GROUP_GET_DEVICE_FD.number, name.as_ptr()) })?;
-    // SAFETY: a new descriptor that nothing else owns.
+    // SAFETY: the descriptor is new, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Connects the interrupts of one index to these eventfds; an empty slice disables them.
+/// Connects the interrupts of one index to eventfds; an empty slice disables them.
 pub fn set_interrupts(device: impl AsFd, index: u32, events: &[impl AsFd]) -> io::Result<()> {
     let data = if events.is_empty() { VFIO_IRQ_SET_DATA_NONE } else { VFIO_IRQ_SET_DATA_EVENTFD };
     let flags = data | VFIO_IRQ_SET_ACTION_TRIGGER;
-    // argsz, flags, index, start, count, and the descriptors: struct vfio_irq_set, all 32 bits.
+    // struct vfio_irq_set: argsz, flags, index, start, count, and the descriptors, with 32 bits each.
     let mut set = vec![0, flags, index, 0, events.len() as u32];
     set.extend(events.iter().map(|event| event.as_fd().as_raw_fd() as u32));
     set[0] = size_of_val(&set[..]) as u32;
-    // SAFETY: read only, and as long as its first field.
+    // SAFETY: the kernel only reads the argument, whose first field is its length.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), DEVICE_SET_IRQS.number, set.as_ptr()) }).map(drop)
 }
 

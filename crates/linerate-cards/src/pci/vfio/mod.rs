@@ -1,8 +1,8 @@
-//! vfio: a card behind an IOMMU, which lets it access the process's packets only. With permissions on vfio's files,
-//! no privileges are needed.
+//! vfio: access to a card behind an IOMMU, which restricts the card to memory mapped for it. Needs only permissions on
+//! vfio's device files, not root.
 //!
-//! - `ioctl`: the kernel's calls
-//! - `space`: the address space that the process's cards share; opening a device in it
+//! - `ioctl`: the kernel's ioctls
+//! - `space`: the address space shared by the process's cards; opening a device in it
 //!
 //! Kernel documentation: driver-api/vfio.rst, userspace-api/iommufd.rst.
 #![allow(unsafe_code)]
@@ -30,7 +30,7 @@ use super::{Bus, Fault, Interrupt, IoPorts, MappedBar, NetworkCard, PciDevice, c
 pub(super) struct Vfio {
     card: NetworkCard,
     device: File,
-    /// Raised by the kernel when it wants the device back.
+    /// Raised by the kernel when it asks for the device to be released.
     wanted: Interrupt,
     faults: Option<FaultLog>,
     _group: Option<Arc<File>>,
@@ -59,12 +59,12 @@ impl Vfio {
         Ok(Arc::new(vfio))
     }
 
-    /// Returns the interface used, for display.
+    /// Returns the name of the interface used, for display.
     pub fn kind(&self) -> &'static str {
         self.space.kind()
     }
 
-    /// Returns a region's offset in the device file, and its properties.
+    /// Returns a region's offset in the device file, its size and flags.
     fn region(&self, index: u32) -> Result<vfio_region_info> {
         let argsz = size_of::<vfio_region_info>() as u32;
         let mut info = vfio_region_info { argsz, index, ..Default::default() };
@@ -78,7 +78,7 @@ impl Vfio {
     }
 }
 
-// SAFETY: it passes the addresses on, and touches no bytes.
+// SAFETY: it only passes the addresses on, and accesses no bytes.
 unsafe impl DmaSpace for Vfio {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         self.space.map(memory)
@@ -141,7 +141,7 @@ impl PciDevice for Vfio {
             return Err(self.card.error(format!("its BAR {bar} is not memory that can be mapped"), Remedy::ChooseCard));
         }
         let memory = Mapping::of_device(self.duplicate()?, region.offset, region.size as usize)?;
-        // SAFETY: it is a BAR; the caller promises how its registers are used.
+        // SAFETY: `memory` is a BAR; the caller promises to use its registers as required.
         Ok(unsafe { MappedBar::new(Arc::new(memory)) })
     }
 
@@ -150,7 +150,7 @@ impl PciDevice for Vfio {
         if bar > 5 || region.size == 0 {
             return Err(self.card.error(format!("it has no BAR {bar}"), Remedy::ChooseCard));
         }
-        // SAFETY: as above.
+        // SAFETY: the caller promises to use the ports as required.
         Ok(unsafe { IoPorts::new(self.duplicate()?.into(), region.offset) })
     }
 

@@ -1,5 +1,5 @@
-//! The address space shared by all vfio devices of the process: a region is mapped once, and packets pass between
-//! cards without a copy.
+//! The address space shared by all vfio devices of the process. A region is mapped once, and packets move between cards
+//! without a copy.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use super::ioctl::{self, *};
 use crate::pci::NetworkCard;
 use crate::pci::sysfs::group_members;
 
-/// A container with an IOMMU of type 1, or an I/O address space of an iommufd.
+/// A container with a type 1 IOMMU, or an I/O address space of an iommufd.
 pub(super) struct Space {
     kind: Kind,
     maps: Mutex<Vec<Map>>,
@@ -40,11 +40,11 @@ struct Map {
     users: usize,
 }
 
-/// Device addresses begin at 4 GiB: beyond those that interrupts and firmware reserve, and low enough for IOMMUs with
-/// 39 bits.
+/// The first device address: above the ranges reserved by interrupts and firmware, and low enough for IOMMUs with 39
+/// bits.
 const FIRST: DeviceAddress = 1 << 32;
-/// Mappings begin at multiples of 1 GiB, so that the IOMMU can use its largest pages. A gap behind each lets the
-/// IOMMU stop accesses beyond its end.
+/// Mappings begin at multiples of 1 GiB, so that the IOMMU can use its largest pages. A gap after each mapping lets the
+/// IOMMU block accesses beyond its end.
 const ALIGNMENT: DeviceAddress = 1 << 30;
 
 /// An opened device, and the files that must stay open with it.
@@ -54,7 +54,7 @@ pub(super) struct Opened {
     pub space: Arc<Space>,
 }
 
-/// Opens a card bound to vfio-pci: by its own device file if kernel and permissions allow, by its group otherwise.
+/// Opens a card bound to vfio-pci: by its device file if kernel and permissions allow, otherwise by its group.
 pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     static IOMMUFD: Mutex<Weak<Space>> = Mutex::new(Weak::new());
     static CONTAINER: Mutex<Weak<Space>> = Mutex::new(Weak::new());
@@ -71,7 +71,7 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
             ..Default::default()
         };
         ioctl::call(&device, DEVICE_BIND_IOMMUFD, &mut bind).map_err(|error| match error.kind() {
-            // Linux returns EINVAL if another process has the device file, EBUSY if it has the group.
+            // Linux returns EINVAL if another process uses the device file, EBUSY if it uses the group.
             ErrorKind::ResourceBusy | ErrorKind::InvalidInput => in_use(card),
             _ => refused("binding it to the iommufd")(error),
         })?;
@@ -92,7 +92,7 @@ pub(super) fn open(card: &NetworkCard) -> Result<Opened> {
     Ok(Opened { device, group: Some(group), space })
 }
 
-/// Returns the process's space of one kind, which lives as long as it has users.
+/// Returns the process's space of one kind, which exists as long as it has users.
 fn shared(place: &Mutex<Weak<Space>>, make: impl FnOnce() -> Result<Space>) -> Result<Arc<Space>> {
     let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(space) = place.upgrade() {
@@ -162,7 +162,7 @@ impl Space {
         }
         ioctl::call(&group, GROUP_SET_CONTAINER, &mut container.as_raw_fd())
             .map_err(|error| Error::system("VFIO_GROUP_SET_CONTAINER", error))?;
-        // The type is set once, after the first group was added.
+        // Set the IOMMU type once, after the first group was added.
         if groups.is_empty() {
             ioctl::set_iommu(container, VFIO_TYPE1v2_IOMMU).map_err(|error| match error.kind() {
                 ErrorKind::PermissionDenied => card.error(
@@ -180,7 +180,7 @@ impl Space {
         Ok(group)
     }
 
-    /// Maps memory, or counts one more user of memory already mapped.
+    /// Maps memory, or adds a user if it is already mapped.
     pub fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(map) = maps.iter_mut().find(|map| Arc::ptr_eq(&map.memory, memory)) {
@@ -238,7 +238,7 @@ impl Space {
         }
     }
 
-    /// Unmaps memory once its last user is gone.
+    /// Removes a user of the mapping at `start`; unmaps it after the last one.
     pub fn unmap(&self, start: DeviceAddress) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = maps.iter().position(|map| map.start == start) else { return };
@@ -265,7 +265,7 @@ impl Space {
             }
         };
         if outcome.is_err() {
-            // The card may still access it: leak it.
+            // The card may still access the memory: leak it.
             std::mem::forget(map.memory);
         }
     }

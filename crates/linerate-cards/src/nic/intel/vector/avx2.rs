@@ -1,7 +1,7 @@
 //! Groups of four, with AVX2: two descriptors fit a vector of 32 bytes.
 //!
-//! Words that the card may write concurrently are read by `asm`, so that the compiler assumes nothing about them.
-//! Each 64-bit word of such a read is whole; DPDK's vector paths rely on that, too. One word contains all the state
+//! Words that the card may write concurrently are read by `asm`, so that the compiler makes no assumptions about them.
+//! Each 64-bit word of such a read is not torn; DPDK's vector paths also rely on that. One word contains all the state
 //! of its descriptor, so the order of reads does not matter.
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use linerate_spec::descriptor::{receive, transmit};
 use super::Rule;
 
 const GROUP: usize = 4;
-/// The order of four words in which one instruction weaves them into vectors of two descriptors each.
+/// The order of four words in which one unpack instruction interleaves them into vectors of two descriptors each.
 const WOVEN: i32 = 0b11_01_10_00;
 
 /// As [`Groups::take`](super::Groups::take).
@@ -42,7 +42,7 @@ pub fn take<L: Locate>(
     let (shift, lines, none) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()), _mm256_setzero_si256());
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. The card writes the ring
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. The card writes the ring
         // concurrently, so `asm` reads it; descriptors stored there belong to the card only after the next doorbell.
         // `fresh` are buffers of the region, which is mapped for the card.
         unsafe {
@@ -56,7 +56,7 @@ pub fn take<L: Locate>(
                 second = out(ymm_reg) second,
                 options(nostack, preserves_flags, readonly)
             );
-            // Of a whole packet's word, only the length is left.
+            // For a whole packet without errors, only the length is left.
             let status = _mm256_unpackhi_epi64(first, second);
             let length = _mm256_and_si256(_mm256_xor_si256(status, whole), looked_at);
             let wrong = _mm256_xor_si256(length, _mm256_min_epu32(length, most));
@@ -106,13 +106,13 @@ pub fn fill<L: Locate>(
     let buffers_first = _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6);
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. These descriptors belong to the
-        // driver until the next doorbell. A slot's data lies in its buffer, which is mapped for the card.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. These descriptors belong
+        // to the driver until the next doorbell. A slot's data is in its buffer, which is mapped for the card.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
             let slot = _mm256_permute4x64_epi64::<WOVEN>(slot);
             let length = _mm256_and_si256(_mm256_srli_epi64::<32>(slot), length_mask);
-            // A negative value: a packet too short, or too long.
+            // A negative value means that a packet is too short or too long.
             let wrong = _mm256_or_si256(_mm256_sub_epi64(length, shortest), _mm256_sub_epi64(longest, length));
             let wrong = _mm256_castsi256_pd(wrong);
             if _mm256_testz_pd(wrong, wrong) == 0 {

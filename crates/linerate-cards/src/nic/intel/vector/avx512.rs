@@ -1,5 +1,5 @@
 //! Groups of eight, with AVX-512: four descriptors fit a vector of 64 bytes, which is a cache line. Masks for the
-//! last few packets of a batch were tried: they slowed down everything, since a masked store is not forwarded to a
+//! last few packets of a batch were tried. They slowed everything down, since a masked store is not forwarded to a
 //! later load.
 //!
 //! Words that the card may write concurrently are read by `asm`, as in [`avx2`](super::avx2).
@@ -45,7 +45,7 @@ pub fn take<L: Locate>(
     let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. The card writes the ring
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. The card writes the ring
         // concurrently, so `asm` reads it; descriptors stored there belong to the card only after the next doorbell.
         // `fresh` are buffers of the region, which is mapped for the card.
         unsafe {
@@ -60,7 +60,7 @@ pub fn take<L: Locate>(
                 options(nostack, preserves_flags, readonly)
             );
             let status = _mm512_permutex2var_epi64(first, second_words, second);
-            // Of a whole packet's word, only the length is left.
+            // For a whole packet without errors, only the length is left.
             let length = _mm512_and_si512(_mm512_xor_si512(status, whole), looked_at);
             if _mm512_cmpneq_epi32_mask(length, _mm512_min_epu32(length, most)) != 0 {
                 break;
@@ -108,8 +108,8 @@ pub fn fill<L: Locate>(
     let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. These descriptors belong to the
-        // driver until the next doorbell. A slot's data lies in its buffer, which is mapped for the card.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. These descriptors belong
+        // to the driver until the next doorbell. A slot's data is in its buffer, which is mapped for the card.
         unsafe {
             let slot = _mm512_loadu_si512(slots.as_ptr().add(done).cast());
             let length = _mm512_and_si512(_mm512_srli_epi64::<32>(slot), length_mask);

@@ -1,6 +1,5 @@
-//! Several descriptors at a time, with the processor's vector instructions: the loops of `queue` over packets in one
-//! buffer each, in groups. The loops there handle everything else. They are the reference; a queue behaves the same
-//! with either.
+//! The loops of `queue` over packets in one buffer each, with vector instructions: a group of descriptors at a time.
+//! The loops in `queue` handle everything else. They are the reference: a queue behaves the same with either.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -36,7 +35,7 @@ pub struct Groups<L> {
 }
 
 impl<L: Locate> Groups<L> {
-    /// Returns the widest loops of those wanted; `None` if the processor has none.
+    /// Returns the widest loops among those wanted; `None` if the processor has none.
     pub fn choose(wanted: Vectors, addresses: &L, placement: Placement, longest: usize) -> Option<Groups<L>> {
         let rule = Rule { addresses: addresses.clone(), placement, longest };
         Some(Groups { rule, width: wanted.widest()? })
@@ -46,7 +45,7 @@ impl<L: Locate> Groups<L> {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 impl<L: Locate> Groups<L> {
-    /// Replaces the buffers of groups of received packets by fresh ones. Ends at a group with anything but whole
+    /// Takes groups of received packets, replacing their buffers by fresh ones. Ends at a group with anything but whole
     /// packets without `errors`, or at the end of a slice. Returns the count of packets.
     #[inline(always)]
     pub fn take(
@@ -82,7 +81,7 @@ impl<L: Locate> Groups<L> {
     }
 }
 
-/// Stands in on other processors, where a queue never has groups.
+/// A stub for other processors, where a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
 impl<L> Groups<L> {
     pub fn take(&self, _: &[[AtomicU64; 2]], _: &mut [u32], _: &mut [Slot], _: &[u32], _: u64) -> usize {

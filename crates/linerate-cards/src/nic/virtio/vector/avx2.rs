@@ -14,7 +14,8 @@ use super::super::sent;
 use super::{Rule, are_single};
 
 const GROUP: usize = 4;
-/// The order of four words in which one instruction weaves them into vectors of two descriptors each.
+/// The order of four words in which one unpack instruction interleaves them into vectors of two descriptors each. Words
+/// in this order are "woven".
 const WOVEN: i32 = 0b11_01_10_00;
 const LINE: i32 = Placement::LINE_SHIFT as i32;
 const OFFSET: i32 = Slot::OFFSET as i32;
@@ -42,10 +43,10 @@ pub fn take<R: DriverRing, L: Locate>(
     let header = word((HEADROOM - rule.header) as u64);
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
-        // view's region.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
+        // buffers of the view's region.
         unsafe {
-            // Subtracting leaves 0 of an expected key, and the packet's length less one.
+            // The difference is 0 for an expected key, and the packet's length minus one.
             let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), looked_at);
             let wrong = _mm256_xor_si256(left, _mm256_min_epu32(left, most));
             if _mm256_testz_si256(wrong, wrong) == 0 {
@@ -102,17 +103,17 @@ pub fn fill<R: DriverRing, L: Locate>(
     let (single, in_halves) = (_mm_set1_epi32(sent::SINGLE as i32), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
     let (second, next) = (available.second_4::<R>(), word(GROUP as u64 * second_step::<R>()));
     let mut second = _mm256_add_epi64(second, header);
-    // SAFETY: a header has more than four bytes, and a buffer more than that.
+    // SAFETY: a header has more than four bytes, and the region is longer than a header.
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. A slot's data lies in its buffer;
-        // the room for the header in front of it is checked here.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. A slot's data is in its
+        // buffer; the room for the header before it is checked here.
         unsafe {
             let slot = _mm256_loadu_si256(slots.as_ptr().add(done).cast());
             let length = _mm256_and_si256(_mm256_srli_epi64::<32>(slot), length_mask);
             let offset = _mm256_sub_epi64(_mm256_srli_epi64::<OFFSET>(slot), header);
-            // A negative value: no room for the header, an empty packet, or one too long.
+            // A negative value means no room for the header, an empty packet, or a packet that is too long.
             let (short, long) = (_mm256_sub_epi64(length, one), _mm256_sub_epi64(longest, length));
             let wrong = _mm256_castsi256_pd(_mm256_or_si256(offset, _mm256_or_si256(short, long)));
             if _mm256_testz_pd(wrong, wrong) == 0 {
@@ -149,11 +150,11 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let (key, single) = (_mm256_set1_epi64x(halves::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
-        // SAFETY: a group lies inside both, by the condition above.
+        // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
             let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), key);
-            // For a packet in one descriptor, no bits are left above its bytes.
+            // For a packet in one descriptor, the bits above its byte count become 0.
             let length = _mm256_cvtepu32_epi64(_mm_xor_si128(_mm_loadu_si128(own), single));
             let others = _mm256_srli_epi64::<{ sent::COUNT as i32 }>(length);
             let wrong = _mm256_or_si256(left, others);
@@ -175,7 +176,7 @@ fn sum(words: __m256i) -> usize {
     (_mm_cvtsi128_si64(halves) + _mm_extract_epi64::<1>(halves)) as usize
 }
 
-/// Returns four words from the first one on, in order, or woven.
+/// Returns four words that count up from `first` by `step`, in order or woven.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn count(first: u64, step: u64, woven: bool) -> __m256i {
@@ -185,21 +186,22 @@ fn count(first: u64, step: u64, woven: bool) -> __m256i {
 }
 
 impl UsedRun<'_> {
-    /// Returns the first four words as expected, with `length` in their length halves; woven for descriptors.
+    /// Returns the expected first four words, with `length` in their length halves; woven for a packed queue.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn expected_4<R: DriverRing>(&self, length: usize) -> __m256i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
     }
 
-    /// Loads four words from `at` on, of lengths and keys; woven for descriptors.
+    /// Loads four words of lengths and keys, from entry `at` on; woven for a packed queue.
     ///
     /// # Safety
     /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn load_4<R: DriverRing>(&self, at: usize) -> __m256i {
-        // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
+        // SAFETY: the entries are in the ring, as the caller promises. The device writes them concurrently, so `asm`
+        // reads them.
         unsafe {
             if R::is_packed() {
                 let (first, second): (__m256i, __m256i);
@@ -234,15 +236,15 @@ impl AvailableRun<'_> {
         count(self.second, second_step::<R>(), true)
     }
 
-    /// Writes four descriptors from `at` on, of woven words; for a split queue, also their ids to the available ring.
+    /// Writes four descriptors of woven words from `at` on; for a split queue, also their ids to the available ring.
     ///
     /// # Safety
     /// There are four entries from `at` on.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn store_4<R: DriverRing>(&self, at: usize, address: __m256i, second: __m256i) {
-        // SAFETY: inside the ring, as the caller promises. The device sees both words of a descriptor at once, as in
-        // `avx512`.
+        // SAFETY: the entries are in the ring, as the caller promises. The device sees both words of a descriptor
+        // together, as in `avx512`.
         unsafe {
             let target = self.descriptors.as_ptr().add(at).cast::<__m256i>().cast_mut();
             _mm256_storeu_si256(target, _mm256_unpacklo_epi64(address, second));

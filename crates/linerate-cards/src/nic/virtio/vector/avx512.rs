@@ -1,5 +1,5 @@
 //! Groups of eight, with AVX-512. Words that the device may write concurrently are read by `asm`, so that the
-//! compiler assumes nothing about them. One word contains all the state of its descriptor.
+//! compiler makes no assumptions about them. One word contains all the state of its descriptor.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -40,10 +40,10 @@ pub fn take<R: DriverRing, L: Locate>(
     let header = word((HEADROOM - rule.header) as u64);
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. `bufs` and `fresh` are buffers of the
-        // view's region.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
+        // buffers of the view's region.
         unsafe {
-            // Subtracting leaves 0 of an expected key, and the packet's length less one.
+            // The difference is 0 for an expected key, and the packet's length minus one.
             let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), looked_at);
             if _mm512_cmpneq_epi32_mask(left, _mm512_min_epu32(left, most)) != 0 {
                 break;
@@ -96,17 +96,17 @@ pub fn fill<R: DriverRing, L: Locate>(
     let single = word(sent::SINGLE.into());
     let (mut id, mut second) = (available.ids(), _mm512_add_epi64(available.second::<R>(), header));
     let next = word(GROUP as u64 * second_step::<R>());
-    // SAFETY: a header has more than four bytes, and a buffer more than that.
+    // SAFETY: a header has more than four bytes, and the region is longer than a header.
     let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
     let mut done = 0;
     while done < all {
-        // SAFETY: a group lies inside each of the slices, by the condition above. A slot's data lies in its buffer;
-        // the room for the header in front of it is checked here.
+        // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. A slot's data is in its
+        // buffer; the room for the header before it is checked here.
         unsafe {
             let slot = _mm512_loadu_si512(slots.as_ptr().add(done).cast());
             let length = _mm512_and_si512(_mm512_srli_epi64::<32>(slot), length_mask);
             let offset = _mm512_sub_epi64(_mm512_srli_epi64::<{ Slot::OFFSET }>(slot), header);
-            // A negative value: no room for the header, an empty packet, or one too long.
+            // A negative value means no room for the header, an empty packet, or a packet that is too long.
             let (short, long) = (_mm512_sub_epi64(length, one), _mm512_sub_epi64(longest, length));
             let wrong = _mm512_or_si512(offset, _mm512_or_si512(short, long));
             if _mm512_cmplt_epi64_mask(wrong, _mm512_setzero_si512()) != 0 {
@@ -140,11 +140,11 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let (key, single) = (_mm512_set1_epi64(halves::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
-        // SAFETY: a group lies inside both, by the condition above.
+        // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
         unsafe {
             let own = packets.as_mut_ptr().add(done).cast();
             let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), key);
-            // For a packet in one descriptor, no bits are left above its bytes.
+            // For a packet in one descriptor, the bits above its byte count become 0.
             let length = _mm512_cvtepu32_epi64(_mm256_xor_si256(_mm256_loadu_si256(own), single));
             let wrong = _mm512_or_si512(left, _mm512_srli_epi64::<{ sent::COUNT }>(length));
             if _mm512_test_epi64_mask(wrong, wrong) != 0 {
@@ -159,7 +159,7 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     (done, _mm512_reduce_add_epi64(bytes) as usize)
 }
 
-/// Returns eight words from the first one on.
+/// Returns eight words that count up from `first` by `step`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn count(first: u64, step: u64) -> __m512i {
@@ -169,20 +169,21 @@ fn count(first: u64, step: u64) -> __m512i {
 }
 
 impl UsedRun<'_> {
-    /// Returns the first eight words as expected, with `length` in their length halves.
+    /// Returns the expected first eight words, with `length` in their length halves.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn expected<R: DriverRing>(&self, length: usize) -> __m512i {
         count(self.key + halves::<R>(length as u64, 0), key_step::<R>())
     }
 
-    /// Loads eight words from `at` on, of lengths and keys.
+    /// Loads eight words of lengths and keys, from entry `at` on.
     ///
     /// # Safety
     /// There are eight entries from `at` on.
     #[target_feature(enable = "avx512f")]
     unsafe fn load<R: DriverRing>(&self, at: usize) -> __m512i {
-        // SAFETY: inside the ring, as the caller promises. The device writes there concurrently, so `asm` reads it.
+        // SAFETY: the entries are in the ring, as the caller promises. The device writes them concurrently, so `asm`
+        // reads them.
         unsafe {
             if R::is_packed() {
                 let (first, second): (__m512i, __m512i);
@@ -230,9 +231,9 @@ impl AvailableRun<'_> {
     unsafe fn store<R: DriverRing>(&self, at: usize, address: __m512i, second: __m512i, ids: __m512i) {
         let low = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), second);
         let high = _mm512_permutex2var_epi64(address, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), second);
-        // SAFETY: inside the ring, as the caller promises. A packed queue's second word makes the descriptor
-        // available, so the device must see both words at once. It does: no processor tears the 16 aligned bytes of
-        // one out of a vector that it stores. DPDK's vector paths rely on that, too.
+        // SAFETY: the entries are in the ring, as the caller promises. A packed queue's second word makes the
+        // descriptor available, so the device must see both words together. It does: processors do not tear the 16
+        // aligned bytes of a descriptor in a vector store. DPDK's vector paths also rely on that.
         unsafe {
             let target = self.descriptors.as_ptr().add(at).cast::<__m512i>().cast_mut();
             _mm512_storeu_si512(target, low);

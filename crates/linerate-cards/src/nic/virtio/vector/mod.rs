@@ -1,6 +1,6 @@
-//! Several packets at a time, with the processor's vector instructions: groups of packets that have one descriptor
-//! each and return in order. The loops over single packets handle everything else. They are the reference; a queue
-//! behaves the same with either.
+//! The loops of a queue with vector instructions: over groups of packets that have one descriptor each and return in
+//! order. The loops over single packets handle everything else. They are the reference: a queue behaves the same with
+//! either.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ pub const SMALLEST: usize = 8;
 pub struct Rule<L> {
     /// The region's device addresses.
     pub addresses: L,
-    /// Where the data begins in a buffer, behind the header.
+    /// Where the data begins in a buffer, after the header.
     pub placement: Placement,
     /// Length of a header in bytes.
     pub header: usize,
@@ -45,7 +45,7 @@ pub struct Groups<L> {
 }
 
 impl<L> Groups<L> {
-    /// Returns the loops that are wanted, if the processor has any.
+    /// Returns the widest loops among those wanted; `None` if the processor has none.
     pub fn choose(wanted: Vectors, rule: Rule<L>) -> Option<Groups<L>> {
         Some(Groups { rule, width: wanted.widest()? })
     }
@@ -53,9 +53,9 @@ impl<L> Groups<L> {
 
 #[cfg(target_arch = "x86_64")]
 impl<L: Locate> Groups<L> {
-    /// Replaces the buffers of groups of received packets by fresh ones, which are made available in their places.
-    /// Ends at a group with anything but whole packets in order, or at the end of a slice. Returns the count of
-    /// packets and their bytes. `view` is the region's.
+    /// Takes groups of received packets, replacing their buffers by fresh ones, which are made available. Ends at a
+    /// group with anything but whole packets in order, or at the end of a slice. Returns the count of packets and their
+    /// bytes. `view` is the region's.
     #[inline(always)]
     pub fn take<R: DriverRing>(
         &self,
@@ -69,7 +69,7 @@ impl<L: Locate> Groups<L> {
         if !used.has_at_least::<R>(SMALLEST) {
             return (0, 0);
         }
-        // SAFETY: `choose` checked for these instructions.
+        // SAFETY: `choose` checked that the processor has these instructions.
         unsafe {
             match self.width {
                 Vectors::Avx512 => avx512::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
@@ -98,8 +98,8 @@ impl<L: Locate> Groups<L> {
         }
     }
 
-    /// Takes groups of used packets in order. Ends at a group with anything else, or at the end of a slice. Returns
-    /// the count of packets and their bytes.
+    /// Takes groups of transmitted packets that were used in order. Ends at a group with anything else, or at the end
+    /// of a slice. Returns the count of packets and their bytes.
     #[inline(always)]
     pub fn reclaim<R: DriverRing>(&self, used: UsedRun<'_>, packets: &mut [u32]) -> (usize, usize) {
         if !used.has_at_least::<R>(SMALLEST) {
@@ -115,15 +115,16 @@ impl<L: Locate> Groups<L> {
     }
 }
 
-/// Returns whether the headers at these places of the region have a buffer count of 1, or 0, which means the same.
+/// Returns whether the headers at these offsets of the region have a buffer count of 1, or 0, which means the same.
 ///
 /// # Safety
-/// Whole headers lie at these places.
+/// There is a complete header at each of these offsets.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
     let all = places.iter().fold(0, |all, &at| {
-        // SAFETY: the caller promises it; a volatile read, since the device may write the header again.
+        // SAFETY: the header is inside the region, as the caller promises. The read is volatile, since the device may
+        // write the header again.
         all | unsafe {
             let buffers = view.base().as_ptr().add(at as usize + header::NUM_BUFFERS);
             buffers.cast::<u16>().read_volatile()
@@ -132,7 +133,7 @@ unsafe fn are_single<const N: usize>(places: [u64; N], view: View<'_>) -> bool {
     all <= 1
 }
 
-/// Stands in on other processors, where a queue never has groups.
+/// A stub for other processors, where a queue never has groups.
 #[cfg(not(target_arch = "x86_64"))]
 impl<L> Groups<L> {
     pub fn take<R: DriverRing>(
