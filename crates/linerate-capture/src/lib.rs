@@ -12,6 +12,8 @@
 //! power of two, and reads `if_tsoffset` in the wrong byte order.
 //!
 //! Formats: the IETF drafts draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng; comments cite their sections.
+#![forbid(unsafe_code)]
+#![warn(rustdoc::broken_intra_doc_links)]
 
 mod format;
 mod frames;

@@ -13,6 +13,8 @@
 //! A register is a type. `RXDCTL::ENABLE` is one of its bits, `RXDCTL(3)` the register of queue 3 as a [`Register`],
 //! and `RXDCTL::at(3)` its offset alone.
 #![forbid(unsafe_code)]
+#![warn(rustdoc::broken_intra_doc_links)]
+#![forbid(unsafe_code)]
 #![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheets document registers
 
 pub mod descriptor;

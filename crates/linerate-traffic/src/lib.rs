@@ -11,6 +11,8 @@
 //!
 //! `check` is a hash of all bytes except itself and byte 48, which a forwarder changes. A frame of the smallest size,
 //! 64 bytes with CRC, has just enough room.
+#![forbid(unsafe_code)]
+#![warn(rustdoc::broken_intra_doc_links)]
 
 mod checker;
 mod checksum;

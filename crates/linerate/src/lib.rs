@@ -39,32 +39,27 @@
 //!
 //! # Read it
 //!
-//! `linerate-core` has the building blocks of ports: slots, regions, batches, queues, errors, events. `linerate-spec`
-//! has the registers of cards. The modules here use both. Each module uses only modules on lines above its own, which
-//! `tests/rooms.rs` checks:
+//! This crate only opens ports and passes on what programs need. The code is in crates below it; each uses only crates on
+//! lines above its own:
 //!
 //! ```text
-//! options
-//! port
-//! traffic  capture
-//! pci
-//! vfio_user  vhost  memif  kernel  netmap
-//! nic  share
-//! sim82599  virtio_user
-//! open
+//! linerate-core   linerate-spec
+//! linerate-cards  linerate-kernel  linerate-capture  linerate-traffic
+//! linerate-machines  linerate-vale  linerate-sim82599
+//! linerate
 //! ```
 //!
-//! - [`nic`]: drivers; `nic/intel/queue.rs` receives and sends on Intel's cards, `nic/virtio/queue.rs` on VirtIO
-//! - [`spec`]: registers and descriptors of cards, named as in their datasheets, a crate without code; [`pci`]: access
-//!   to a card over vfio or uio
-//! - [`sim82599`]: a model of the 82599; [`vfio_user`]: serves it to virtual machines, and connects to a card that is
-//!   served
-//! - [`vhost`]: network cards of virtual machines; `vhost/queue.rs` receives and sends; [`virtio_user`]: the front end,
-//!   which uses the driver of `nic/virtio`
-//! - [`memif`]: FD.io's shared memory interface; `memif/queue.rs` receives and sends
-//! - [`kernel`]: ports on the kernel's interfaces; `kernel/xdp/queue.rs` receives and sends over AF_XDP
-//! - [`netmap`]: `netmap/vale/port.rs` has the switch's queues; [`share`]: `share/server/pump.rs` moves packets between
-//!   processes
+//! - `linerate-core`: the building blocks of ports: slots, regions, batches, queues, errors, events
+//! - `linerate-spec`, here [`spec`]: registers and descriptors of cards, named as in their datasheets, without code
+//! - `linerate-cards`: [`nic`], drivers; `nic/intel/queue.rs` receives and sends on Intel's cards, `nic/virtio/queue.rs`
+//!   on VirtIO; [`pci`], access to a card over vfio or uio; `vfio_user`, cards that another process serves
+//! - `linerate-kernel`, here [`kernel`]: ports on the kernel's interfaces; `xdp/queue.rs` receives and sends over AF_XDP
+//! - `linerate-capture` and `linerate-traffic`, here [`capture`] and [`traffic`]
+//! - `linerate-machines`: [`vhost`], network cards of virtual machines, `vhost/queue.rs` receives and sends;
+//!   [`virtio_user`], the front end, which uses the driver of `nic/virtio`; [`memif`], FD.io's shared memory interface
+//! - `linerate-vale`: [`netmap`], `netmap/vale/port.rs` has the switch's queues; [`share`], `share/server/pump.rs` moves
+//!   packets between processes
+//! - `linerate-sim82599`, here [`sim82599`]: a model of the 82599
 //!
 //! `docs/path.md` explains the code of one packet's path in order; `docs/datapaths.md` lists the calls for each kind of
 //! port.
@@ -78,6 +73,7 @@
 //! - A driver: `docs/driver.md`; the other end of a model's cable: [`Wire`](sim82599::Wire)
 //! - Forwarding of a switch: [`Forward`](netmap::Forward)
 
+#![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 mod open;
 mod options;

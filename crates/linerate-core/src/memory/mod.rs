@@ -9,11 +9,8 @@
 //!
 //! This module knows no ports or cards. Read [`Pool`] next.
 //!
-//! `unsafe` is denied in all files but those that begin with `#![allow(unsafe_code)]`: mappings, regions, pools and DMA here;
-//! slots, and what hands them on (`slot/`, `packet.rs`, `batch/`, `netmap/`, `share/server/recipient.rs`); registers, vfio and uio (`pci/`, `vfio_user/`); starting
-//! queues, and descriptors several at a time (`nic/`); system calls and the kernel's rings (`kernel/`, `event/`);
-//! memory shared with other processes (`share/protocol/ring/`, `vhost/`, `virtio_user/`, `memif/`); the model's view of memory
-//! (`sim82599/`); handing a device to its one driver (`open/`). `tests/rooms.rs` checks that there are no others.
+//! Every crate denies `unsafe`, except in files that begin with `#![allow(unsafe_code)]`. The crates `linerate`, `-capture`,
+//! `-spec` and `-traffic` forbid it.
 
 mod addresses;
 mod depot;

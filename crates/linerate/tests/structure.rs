@@ -1,19 +1,24 @@
-//! The map of rooms in `lib.rs` is true: a room uses only rooms of lines above its own. Files do not use each other.
+//! Rules of the source that the compiler does not check: files do not use each other in a circle, no code compares the names
+//! of kinds of ports, and the documentation names files and functions that exist.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The crates of the library, and all that this looks at.
-const LIBRARY: [&str; 3] = ["linerate-core", "linerate-spec", "linerate"];
-const CRATES: [&str; 7] = [
-    "linerate-core",
-    "linerate-spec",
+/// The library's crates.
+const LIBRARY: [&str; 10] = [
     "linerate",
-    "linerate-preload",
-    "linerate-netmap",
-    "linerate-pcap",
-    "linerate-cli",
+    "linerate-capture",
+    "linerate-cards",
+    "linerate-core",
+    "linerate-kernel",
+    "linerate-machines",
+    "linerate-sim82599",
+    "linerate-spec",
+    "linerate-traffic",
+    "linerate-vale",
 ];
+/// The crates above it.
+const PROGRAMS: [&str; 4] = ["linerate-cli", "linerate-netmap", "linerate-pcap", "linerate-preload"];
 
 /// Returns the folder of all crates.
 fn crates() -> PathBuf {
@@ -55,76 +60,6 @@ fn code(text: &str) -> String {
         }
     }
     code
-}
-
-#[test]
-fn rooms_use_rooms_above_them() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let lib = std::fs::read_to_string(source.join("lib.rs")).unwrap();
-    let map = lib.split("//! ```text\n").nth(1).and_then(|rest| rest.split("//! ```").next()).expect("a map in lib.rs");
-    let mut level = HashMap::new();
-    for (number, line) in map.lines().enumerate() {
-        let line = line.trim_start_matches("//!");
-        for room in line.split("  ").map(str::trim).filter(|room| !room.is_empty()) {
-            assert!(level.insert(room.to_string(), number).is_none(), "{room} is in the map twice");
-        }
-    }
-    let room_of = |path: &Path| {
-        let first = path.strip_prefix(&source).unwrap().components().next().unwrap().as_os_str().to_string_lossy();
-        first.trim_end_matches(".rs").to_string()
-    };
-    let mut wrong = Vec::new();
-    for path in files(&source) {
-        let room = room_of(&path);
-        let is_left_out =
-            ["lib", "fuzzing"].contains(&&*room) || path.ends_with("fuzzing.rs") || path.ends_with("tests.rs");
-        if is_left_out {
-            continue;
-        }
-        let own = *level.get(&room).unwrap_or_else(|| panic!("the map of lib.rs has no room '{room}'"));
-        let text = std::fs::read_to_string(&path).unwrap();
-        for used in code(&text).split("crate::").skip(1) {
-            let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            // Types at the root, and modules of other crates.
-            let Some(&there) = level.get(&used) else { continue };
-            if used != room && there >= own {
-                wrong.push(format!("{}: {room} uses {used}", path.strip_prefix(&source).unwrap().display()));
-            }
-        }
-    }
-    assert!(level.len() > 10 && wrong.is_empty(), "{wrong:#?}");
-}
-
-/// The folders and files that `memory/mod.rs` names.
-const UNSAFE: [&str; 17] = [
-    "batch",
-    "event/",
-    "kernel/",
-    "memif/",
-    "memory/",
-    "netmap/",
-    "nic/",
-    "open/",
-    "packet.rs",
-    "pci/",
-    "share/protocol/ring/",
-    "share/server/recipient.rs",
-    "sim82599/",
-    "slot",
-    "vfio_user/",
-    "vhost/",
-    "virtio_user/",
-];
-
-#[test]
-fn unsafe_code_is_where_the_documentation_says() {
-    for source in LIBRARY.map(|name| crates().join(name).join("src")) {
-        for path in files(&source) {
-            let name = path.strip_prefix(&source).unwrap().to_string_lossy().into_owned();
-            let is_allowed = std::fs::read_to_string(&path).unwrap().contains("#![allow(unsafe_code)]");
-            assert!(!is_allowed || UNSAFE.iter().any(|place| name.starts_with(place)), "{name} allows unsafe code");
-        }
-    }
 }
 
 /// A module's path below its crate, empty for the crate itself.
@@ -264,10 +199,13 @@ fn expanded(tree: &str) -> Vec<String> {
 
 #[test]
 fn no_file_uses_one_that_uses_it() {
-    for name in CRATES {
+    for name in LIBRARY.into_iter().chain(PROGRAMS) {
         let modules = Modules::of(&crates().join(name).join("src"));
         let arrows: usize = modules.0.keys().map(|module| modules.uses(module).len()).sum();
-        assert!(2 * arrows > modules.0.len() || name == "linerate-spec", "{arrows} arrows between the files of {name}");
+        assert!(
+            2 * arrows > modules.0.len() || ["linerate", "linerate-spec"].contains(&name),
+            "{arrows} arrows between the files of {name}"
+        );
         assert_eq!(modules.circles(), [""; 0], "{name}: these files use each other, directly or through others");
     }
 }
@@ -313,9 +251,9 @@ fn no_code_compares_kinds_by_name() {
         "ixgbe",
     ];
     // The grammar of names; netmap's names for requests to a server; hints of errors, which know no kinds.
-    const ALLOWED: [&str; 3] = ["port/grammar.rs", "port/kind.rs", "open/memory.rs"];
+    const ALLOWED: [&str; 3] = ["port/grammar.rs", "port/kind.rs", "linerate-vale/src/port_kinds.rs"];
     let mut wrong = Vec::new();
-    for name in CRATES {
+    for name in LIBRARY.into_iter().chain(PROGRAMS) {
         for path in files(&crates().join(name).join("src")) {
             if path.ends_with("tests.rs") || ALLOWED.iter().any(|allowed| path.ends_with(allowed)) {
                 continue;
@@ -347,4 +285,48 @@ fn no_text_names_a_flag_of_the_command() {
             assert!(!text.split_whitespace().any(is_flag), "{}: {text}", path.display());
         }
     }
+}
+
+/// Returns the file that the documentation means by a path: `core/batch.rs` is `crates/linerate-core/src/batch.rs`.
+fn documented_file(path: &str) -> Option<PathBuf> {
+    let (first, rest) = path.split_once('/')?;
+    let crates = crates();
+    let of_crate = crates.join(format!("linerate-{first}"));
+    [
+        of_crate.join("src").join(rest),
+        of_crate.join(rest),
+        crates.join("linerate").join(path),
+        crates.join("..").join(path),
+    ]
+    .into_iter()
+    .find(|file| file.exists())
+}
+
+#[test]
+fn the_documentation_names_functions_that_exist() {
+    let text = std::fs::read_to_string(crates().join("../docs/datapaths.md")).unwrap();
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let function = pair[0].rsplit("::").next().unwrap();
+            let is_name = function.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if !pair[1].ends_with(".rs") || !is_name || line.starts_with('|') {
+                continue;
+            }
+            checked += 1;
+            let source = documented_file(pair[1]).map(|file| std::fs::read_to_string(file).unwrap());
+            let has = |text: &String| {
+                ["fn ", "struct ", "enum ", "trait "].iter().any(|item| {
+                    text.match_indices(&format!("{item}{function}")).any(|(at, found)| {
+                        !text[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
+                    })
+                })
+            };
+            if !source.as_ref().is_some_and(has) {
+                wrong.push(format!("{} in {}", pair[0], pair[1]));
+            }
+        }
+    }
+    assert!(checked > 100 && wrong.is_empty(), "of {checked}: {wrong:#?}");
 }
