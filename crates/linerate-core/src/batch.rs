@@ -1,4 +1,4 @@
-//! A batch: the packets of one thread, and the free buffers that travel with them.
+//! A batch: packets between two queues of a thread, and a cache of free buffers.
 #![allow(unsafe_code)]
 
 mod copies;
@@ -17,21 +17,21 @@ use crate::memory::{Cache, Pool, View};
 use crate::packet::{Packet, Packets, SlotsMut};
 use crate::slot::{HEADROOM, Slot};
 
-/// Slots of a batch beyond its capacity, so that the last packet can be a whole chain.
+/// Slots of a batch beyond its capacity, so that a chain that starts in the last slot still fits.
 pub const MAX_CHAIN: usize = 64;
 
-/// Packets on their way from one queue to another; it owns their slots.
+/// Packets that move from one queue to another. The batch owns their slots.
 ///
 /// ```text
-///     slots   [ sent | sent | packet | packet | packet | free place ... | room for a chain ]
-///                           ^ start                    ^ end            ^ capacity
-///     cache   [ free buffers of the same pool, the warmest last ]
+///     slots   [ sent | sent | packet | packet | packet | free entries ... | room for a chain ]
+///                           ^ start                    ^ end              ^ capacity
+///     cache   [ free buffers of the same pool, the most recently used last ]
 /// ```
 ///
 /// [`RxQueue::recv`](crate::port::RxQueue::recv) appends packets, and gives the card buffers from the cache in
-/// exchange. [`TxQueue::send`](crate::port::TxQueue::send) takes packets from the front, and puts buffers that the
-/// card is done with into the cache. The rest returns to the pool when the batch is [cleared](Batch::clear) or
-/// dropped, so nothing leaks and nothing is freed twice, without a pool pointer per packet.
+/// exchange. [`TxQueue::send`](crate::port::TxQueue::send) removes packets from the front, and puts buffers that the
+/// card has finished with into the cache. Other buffers return to the pool when the batch is [cleared](Batch::clear) or
+/// dropped. So no buffer leaks or is freed twice, and packets need no pool pointer.
 ///
 /// A batch belongs to the pool of the first queue that it is used with. A queue of another region copies its packets.
 pub struct Batch {
@@ -42,7 +42,7 @@ pub struct Batch {
     /// False if every packet is in one slot, which shortens loops over the packets.
     has_chains: bool,
     cache: Cache,
-    /// In a box: it is rare, and the fields above stay at their places.
+    /// Boxed, because it is rarely set, and to keep the layout of the fields above.
     segmented: Option<Box<Segmented>>,
 }
 
@@ -61,20 +61,20 @@ impl Batch {
     /// Creates a batch for `capacity` slots, at least one.
     ///
     /// # Panics
-    /// If memory cannot hold as many slots, as [`Vec::with_capacity`].
+    /// If memory cannot hold that many slots, as [`Vec::with_capacity`].
     pub fn with_capacity(capacity: usize) -> Batch {
         let capacity = capacity.max(1);
         let slots = (0..capacity.saturating_add(MAX_CHAIN)).map(|_| Slot::EMPTY).collect();
         Batch { slots, capacity, start: 0, end: 0, has_chains: false, cache: Cache::default(), segmented: None }
     }
 
-    /// Returns the most slots to receive before some are sent or cleared.
+    /// Returns the number of slots that the batch can hold.
     #[inline(always)]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the count of slots: that of packets, unless frames are longer than a buffer.
+    /// Returns the count of slots. It is the number of packets, unless a frame is longer than a buffer.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.end - self.start
@@ -97,13 +97,13 @@ impl Batch {
 
     /// Appends a packet with these bytes, as a chain if they do not fit one buffer.
     ///
-    /// The buffers are from `pool`, or from the pool whose packets the batch already has. Returns false, without a
-    /// change, if the batch is full or the pool exhausted.
+    /// The buffers come from the pool of the batch's packets; from `pool` if the batch is empty. Returns false and
+    /// changes nothing if the batch is full or the pool is exhausted.
     pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
         self.push_parts(pool, bytes.len(), std::iter::once(bytes), None)
     }
 
-    /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns the count. Appends
+    /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns their number. Appends
     /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
     pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
         self.belongs_to(pool);
@@ -112,16 +112,16 @@ impl Batch {
         }
         let all = |slots: &mut [Slot], bufs: &[u32]| {
             for (slot, &buf) in slots.iter_mut().zip(bufs) {
-                // SAFETY: the buffer is exchanged for this slot, and has room for `len` bytes behind the headroom.
+                // SAFETY: the buffer is exchanged for this slot, and has room for `len` bytes after the headroom.
                 *slot = unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
             }
             bufs.len()
         };
-        // SAFETY: all places are written, with slots of the buffers offered.
+        // SAFETY: all entries are written, with slots of the buffers offered.
         unsafe { self.exchange(count, all).1 }
     }
 
-    /// Iterates over the packets, each with all its slots.
+    /// Iterates over the packets. Each contains all its slots.
     #[inline(always)]
     pub fn packets(&mut self) -> Packets<'_> {
         let has_chains = self.has_chains;
@@ -130,14 +130,14 @@ impl Batch {
         Packets::new(slots, view, has_chains)
     }
 
-    /// Iterates over the bytes of each slot; a packet longer than a buffer has several.
+    /// Iterates over the bytes of each slot. A packet longer than a buffer has several slots.
     #[inline(always)]
     pub fn slots_mut(&mut self) -> SlotsMut<'_> {
         let (slots, view) = self.parts();
         SlotsMut::new(slots, view)
     }
 
-    /// Returns the slots, and a view of their bytes; a batch without a cache has no slots.
+    /// Returns the slots, and a view of their bytes. A batch without a cache has no slots.
     #[inline(always)]
     fn parts(&mut self) -> (&mut [Slot], View<'_>) {
         // SAFETY: it is used with the batch's slots, which are of the cache's pool.
@@ -145,12 +145,12 @@ impl Batch {
         (&mut self.slots[self.start..self.end], view)
     }
 
-    /// Returns the count of free buffers that travel with the batch.
+    /// Returns the count of free buffers in the cache.
     pub fn cached(&self) -> usize {
         self.cache.len()
     }
 
-    /// Returns free buffers that travel with the batch to their pool, unless there are `most` or fewer.
+    /// Returns cached free buffers to their pool if there are more than `most`.
     #[inline(always)]
     pub fn keep_cached(&mut self, most: usize) {
         if self.cache.len() > most {
@@ -159,40 +159,40 @@ impl Batch {
     }
 
     /// Returns false if a packet of `len` bytes can never be appended, even to an empty batch with a full pool: it
-    /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; others
-    /// without room may wait.
+    /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; other
+    /// packets can wait for room.
     pub fn can_hold(&self, pool: &Arc<Pool>, len: usize) -> bool {
         let pool = if self.is_empty() { pool } else { self.pool().unwrap_or(pool) };
         let region = pool.region();
         len.div_ceil(region.room()) <= MAX_CHAIN.min(region.buffers())
     }
 
-    /// Returns the bytes of a buffer of the batch's pool behind the headroom.
+    /// Returns the number of bytes after the headroom in a buffer of the batch's pool.
     fn room(&self) -> usize {
         self.pool().map_or(0, |pool| pool.region().room())
     }
 
-    // The rest is for the queues of this crate.
+    // The methods below are for implementations of queues.
 
-    /// Returns whether the batch's packets and buffers are of `pool`.
+    /// Returns whether the batch's packets and buffers belong to `pool`.
     #[inline(always)]
     pub fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
         self.is_at(pool.address())
     }
 
-    /// Returns whether the batch's packets and buffers are of the pool at this [address](Pool::address).
+    /// Returns whether the batch's packets and buffers belong to the pool at this [address](Pool::address).
     #[inline(always)]
     pub fn is_at(&self, address: usize) -> bool {
         self.cache.is_at(address)
     }
 
-    /// As [`is_already_of`](Batch::is_already_of), but an empty batch switches to `pool`.
+    /// As [`is_already_of`](Batch::is_already_of), but first binds an empty batch to `pool`.
     #[inline(always)]
     pub fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
         self.is_already_of(pool) || self.adopt(pool)
     }
 
-    /// As [`is_already_of`](Batch::is_already_of), but a batch without a pool gets `pool`.
+    /// As [`is_already_of`](Batch::is_already_of), but first binds a batch without a pool to `pool`.
     #[inline(always)]
     pub fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
         match self.pool() {
@@ -211,13 +211,14 @@ impl Batch {
         own
     }
 
-    /// Offers room for up to `count` slots, and as many free buffers, to `take`, which exchanges them one for one,
-    /// from the front, and returns the count. Returns the counts offered and exchanged; both are 0 for a batch
-    /// without a pool. A caller that writes packets of several slots calls [`note_chains`](Batch::note_chains).
+    /// Offers up to `count` free entries, and as many free buffers, to `take`. The closure writes a slot for each
+    /// buffer that it takes, from the front, and returns their count. Returns the counts offered and exchanged; both
+    /// are 0 for a batch without a pool. A caller that writes packets of several slots calls
+    /// [`note_chains`](Batch::note_chains).
     ///
     /// # Safety
-    /// `take` writes a slot of the batch's pool, of its own, to each place that it counts, reads none that was there, and has the
-    /// buffers alone that it counts.
+    /// `take` writes a slot of the batch's pool that it owns to each entry that it counts, and reads no old entry. It
+    /// keeps only the buffers that it counts.
     #[inline(always)]
     pub unsafe fn exchange(&mut self, count: usize, take: impl FnOnce(&mut [Slot], &[u32]) -> usize) -> (usize, usize) {
         let room = count.min(self.capacity().saturating_sub(self.len()));
@@ -232,11 +233,11 @@ impl Batch {
         (offered, taken)
     }
 
-    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer; `None`, without a change, if
-    /// there is no [place](Batch::place), or the cache is empty.
+    /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer. Returns `None` and
+    /// changes nothing if there is no [free entry](Batch::place), or the cache is empty.
     ///
     /// # Safety
-    /// The slot is of the batch's pool.
+    /// The slot belongs to the batch's pool.
     #[inline(always)]
     pub unsafe fn exchange_one(&mut self, slot: Slot) -> Option<u32> {
         let place = entry(&mut self.slots, self.capacity, self.end)?;
@@ -246,7 +247,8 @@ impl Batch {
         Some(buf)
     }
 
-    /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or slots must be moved to its front first.
+    /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or its slots must be moved to the front
+    /// first.
     ///
     /// # Safety
     /// As [`space`](Batch::space).
@@ -255,23 +257,23 @@ impl Batch {
         entry(&mut self.slots, self.capacity, self.end)
     }
 
-    /// Returns whether the batch has as many slots as its capacity, or more.
+    /// Returns whether the batch has at least as many slots as its capacity.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.len() >= self.capacity()
     }
 
-    /// Returns whether the batch has room for one slot, and no more.
+    /// Returns whether the batch has room for exactly one slot.
     #[inline(always)]
     pub fn has_room_for_one(&self) -> bool {
         self.len() + 1 == self.capacity()
     }
 
-    /// Returns room for slots with buffers of their own: at most up to the capacity, or one more to complete a
+    /// Returns free entries for slots that bring their own buffers: up to the capacity, or one more to complete a
     /// packet. Report the count written to [`appended`](Batch::appended).
     ///
     /// # Safety
-    /// Slots that are there are not read: they have other owners.
+    /// The caller does not read the old entries: their slots have other owners.
     #[inline(always)]
     pub unsafe fn space(&mut self) -> &mut [Slot] {
         let room = self.capacity().saturating_sub(self.len());
@@ -283,17 +285,18 @@ impl Batch {
         &mut self.slots[self.end..self.end + room]
     }
 
-    /// Commits `count` slots written into [`space`](Batch::space), and whether they include packets of several slots.
+    /// Commits `count` slots written into [`space`](Batch::space). `has_chains` tells whether they include packets of
+    /// several slots.
     ///
     /// # Safety
-    /// As many slots of the batch's pool were written there.
+    /// The first `count` entries of `space` contain slots of the batch's pool.
     #[inline(always)]
     pub unsafe fn appended(&mut self, count: usize, has_chains: bool) {
         self.has_chains |= has_chains;
         self.end += count;
     }
 
-    /// Records whether the slots [exchanged](Batch::exchange) include packets of several slots.
+    /// Records whether the [exchanged](Batch::exchange) slots include packets of several slots.
     #[inline(always)]
     pub fn note_chains(&mut self, has_chains: bool) {
         self.has_chains |= has_chains;
@@ -304,11 +307,11 @@ impl Batch {
         self.cache.take_one()
     }
 
-    /// Appends a slot of `pool`, the batch's own, also beyond the capacity for the rest of a chain; returns false if that is
-    /// full, too.
+    /// Appends a slot of `pool`, the batch's pool. The rest of a chain may exceed the capacity. Returns false if the
+    /// batch is full beyond its capacity, too.
     ///
     /// # Safety
-    /// The slot is of this pool, and so is the batch.
+    /// The slot and the batch belong to `pool`.
     pub unsafe fn push_slot(&mut self, pool: &Arc<Pool>, slot: &mut Slot) -> bool {
         debug_assert!(self.is_already_of(pool), "a slot of another pool enters a batch");
         if self.end == self.slots.len() {
@@ -338,7 +341,8 @@ impl Batch {
         self.end > self.start && self.slots[self.end - 1].has_more()
     }
 
-    /// Moves the beginning of an incomplete packet into `partial`, which must be empty: packets are delivered whole.
+    /// Moves the beginning of an incomplete packet into `partial`, which must be empty. A batch only delivers complete
+    /// packets.
     pub fn keep_beginning(&mut self, partial: &mut Vec<Slot>) {
         while self.ends_in_chain() {
             partial.extend(self.pop_slot());
@@ -346,17 +350,17 @@ impl Batch {
         partial.reverse();
     }
 
-    /// Restores slots that [`keep_beginning`](Batch::keep_beginning) moved out.
+    /// Restores the slots that [`keep_beginning`](Batch::keep_beginning) moved out.
     ///
     /// # Safety
-    /// They are of this pool, and so is the batch.
+    /// The slots and the batch belong to `pool`.
     #[inline(always)]
     pub unsafe fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
         for mut slot in partial.drain(..) {
             // SAFETY: as the caller promises. A slot that was not pushed is not used again.
             unsafe {
                 if !self.push_slot(pool, &mut slot) {
-                    self.put(&[slot.buf()]); // unreachable: a partial packet fits the room kept for it
+                    self.put(&[slot.buf()]); // unreachable: there is always room for a partial packet
                 }
             }
         }
@@ -366,7 +370,7 @@ impl Batch {
     pub fn drop_beginning(&mut self) {
         while self.ends_in_chain() {
             let slot = self.pop_slot().map(|slot| slot.buf());
-            // SAFETY: the slot was the batch's, and is gone.
+            // SAFETY: the slot was the batch's, and was removed.
             unsafe { self.put(slot.as_slice()) };
         }
     }
@@ -377,7 +381,7 @@ impl Batch {
         self.cache.pool()
     }
 
-    /// Returns the slots and their pool; `None` for a batch that never had any.
+    /// Returns the slots and their pool; `None` for a batch without a pool.
     #[inline(always)]
     pub fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
         self.pool().map(|pool| (&self.slots[self.start..self.end], pool))
@@ -389,16 +393,16 @@ impl Batch {
         &self.slots[self.start..self.end]
     }
 
-    /// Returns the slots, to change them.
+    /// Returns the slots for writing.
     ///
     /// # Safety
-    /// Each place keeps a slot of the batch's pool, until it is [sent](Batch::sent).
+    /// Each entry holds a slot of the batch's pool until it is [sent](Batch::sent).
     #[inline(always)]
     pub unsafe fn raw_slots(&mut self) -> &mut [Slot] {
         &mut self.slots[self.start..self.end]
     }
 
-    /// Leaves these offloads to do to the packet that begins at slot `at`.
+    /// Sets the pending offloads of the packet that begins at slot `at`.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -413,7 +417,7 @@ impl Batch {
         if self.is_empty() { None } else { self.slots.get(self.start) }
     }
 
-    /// Removes the first `count` slots, which a queue owns now.
+    /// Removes the first `count` slots, which now belong to a queue.
     #[inline(always)]
     pub fn sent(&mut self, count: usize) {
         self.start += count;
@@ -422,30 +426,30 @@ impl Batch {
         }
     }
 
-    /// Removes all slots, which a queue owns now.
+    /// Removes all slots, which now belong to a queue.
     #[inline(always)]
     pub fn sent_all(&mut self) {
         (self.start, self.end, self.has_chains) = (0, 0, false);
     }
 
-    /// Takes buffers of the batch's own pool that a queue no longer needs.
+    /// Puts buffers that a queue no longer needs into the cache.
     ///
     /// # Safety
-    /// They are of the batch's pool, the caller's alone, and put back once.
+    /// The buffers belong to the batch's pool, only the caller owns them, and each is put back once.
     #[inline(always)]
     pub unsafe fn put(&mut self, bufs: &[u32]) {
         // SAFETY: as the caller promises.
         unsafe { self.cache.put(bufs) };
     }
 
-    /// Returns whether the cache would return buffers to the pool if it got `more`, and the pool does not need them.
+    /// Returns whether the cache would pass buffers on to the pool if it got `more`, and the pool does not need them.
     #[inline(always)]
     pub fn is_stocked(&self, more: usize) -> bool {
         self.cache.is_stocked(more)
     }
 
-    /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots should
-    /// contain whole packets.
+    /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots must be
+    /// complete packets.
     #[inline]
     pub fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len());
@@ -453,22 +457,22 @@ impl Batch {
         self.sent(count);
     }
 
-    /// Drops the last `count` slots: whole packets.
+    /// Drops the last `count` slots, which must be complete packets.
     pub fn drop_back(&mut self, count: usize) {
         let count = count.min(self.len());
         self.free(self.end - count..self.end);
         self.end -= count;
     }
 
-    /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, nothing is
-    /// freed: no buffer of another slot may become free.
+    /// Puts the buffers of these slots into the cache. If any entry is empty, which must not happen, no buffer is
+    /// freed, because a buffer of another slot could become free.
     fn free(&mut self, places: Range<usize>) {
         let slots = &self.slots[places];
-        // A loop over many prepares more than one packet costs.
+        // For one packet, the setup of the loop below would cost more than it saves.
         if let [slot] = slots
             && !slot.is_empty_place()
         {
-            // SAFETY: the slot was the batch's, whose caller forgets it.
+            // SAFETY: the slot was the batch's, and the caller removes it.
             return unsafe { self.cache.put(&[slot.buf()]) };
         }
         let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
@@ -491,7 +495,7 @@ impl Batch {
     }
 }
 
-/// Returns the entry at `end`, unless it is behind the capacity.
+/// Returns the entry at `end`; `None` if it is beyond the capacity.
 #[inline(always)]
 fn entry(slots: &mut [Slot], capacity: usize, end: usize) -> Option<&mut Slot> {
     if end < capacity { slots.get_mut(end) } else { None }
@@ -544,7 +548,7 @@ mod tests {
         }
         assert_eq!(batch.len(), 1 + 1 + 2 + 24);
         assert_eq!(frames(&mut batch), sent);
-        // By internal iteration, from the second packet on; then without chains.
+        // Uses internal iteration from the second packet on; then again without chains.
         let lens = |batch: &mut Batch| {
             let (mut lens, mut packets) = (Vec::new(), batch.packets());
             lens.extend(packets.next().map(|packet| packet.len()));

@@ -1,7 +1,7 @@
-//! The input of fuzz targets (`docs/testing.md`). It is there with `--cfg fuzzing` only, which `cargo fuzz` sets.
+//! The input of fuzz targets (`docs/testing.md`). Built only with `--cfg fuzzing`, which `cargo fuzz` sets.
 #![allow(missing_docs)]
 
-/// Reads a target's bytes from front to back. Behind the end there are zeros.
+/// Reads a target's bytes from front to back. After the end it returns zeros.
 pub struct Input<'a> {
     bytes: &'a [u8],
 }
@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         front
     }
 
-    /// Returns all bytes that are left.
+    /// Returns all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.bytes)
     }
@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Returns one of these.
+    /// Returns one of the values in `all`.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::from(self.u8()) % all.len()]
     }

@@ -1,16 +1,16 @@
-//! What linerate's ports are made of, for those who write one: slots, regions, batches, queues, events.
+//! The building blocks of linerate's ports: slots, regions, batches, queues and events.
 //!
-//! Programs use the crate `linerate`, which has the ports themselves and passes on from here what they need. A kind of port needs
-//! this crate:
+//! Programs use the crate `linerate`, which contains the ports and re-exports the parts of this crate that programs
+//! need. Implementing a new kind of port requires this crate:
 //!
-//! - [`port`]: the traits [`Device`](port::Device), [`Receive`](port::Receive) and [`Transmit`](port::Transmit), and how a kind is
-//!   declared, [`PortKind`](port::PortKind)
-//! - [`slot`], [`batch`], [`packet`]: the 8 bytes that carry a packet, and packets on their way between queues
-//! - [`memory`]: regions, pools, and memory that a device or another process writes
-//! - [`offload`]: checksums and segmentation that are left to do
-//! - [`event`], [`ring`]: events, time limits, hand-overs between threads; indices of a ring between two sides
-//! - [`unix_socket`]: sockets of protocols whose messages carry descriptors
-//! - [`filter`]: packets by what is in them; [`error`]: errors, with their remedies
+//! - [`port`]: the traits [`Device`](port::Device), [`Receive`](port::Receive) and [`Transmit`](port::Transmit), and
+//!   [`PortKind`](port::PortKind), which declares a kind of port
+//! - [`slot`], [`batch`], [`packet`]: 8-byte handles of packet buffers, and batches of packets between queues
+//! - [`memory`]: regions, pools, and memory shared with a device or another process
+//! - [`offload`]: pending checksums and segmentation
+//! - [`event`], [`ring`]: events, timeouts and handover between threads; ring indices shared by two sides
+//! - [`unix_socket`]: Unix sockets for protocols that pass file descriptors
+//! - [`filter`]: packet filters; [`error`]: errors with remedies
 //!
 //! Functions that can corrupt memory when misused are `unsafe`; their `# Safety` states the caller's obligations.
 

@@ -1,44 +1,44 @@
-//! Offloads: a packet's checksum or segmentation, left to the hardware by the sender.
+//! Offloads: a packet's checksum or segmentation that the sender leaves to the hardware.
 //!
-//! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and its buffer begins with the offloads,
-//! in the format of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux uses on TAP interfaces, too. A queue that
-//! supports them passes them on. Any other computes the checksum itself, and segments
+//! The first slot of such a packet is [`unfinished`](Slot::is_unfinished), and its buffer begins with the offloads.
+//! Their format is that of VirtIO's header (VIRTIO 1.2, 5.1.6), which Linux also uses on TAP interfaces. A queue that
+//! supports offloads passes them on. Other queues compute checksums and segment packets in software
 //! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
 
 use crate::memory::View;
 use crate::slot::Slot;
 
 /// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
-/// checksum, and the offset from there at which it is stored.
+/// checksummed bytes, and the offset of the checksum field from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload(pub [u8; Offload::LEN]);
 
-/// The segmentation left to do.
+/// The pending segmentation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
-    /// Nothing.
+    /// No segmentation.
     None,
     /// TCP over IP version 4.
     TcpIpv4,
     /// TCP over IP version 6.
     TcpIpv6,
-    /// UDP's payload into datagrams (Linux's `UDP_SEGMENT`, VIRTIO 1.3), over either version of IP.
+    /// UDP payload into datagrams (Linux's `UDP_SEGMENT`, VIRTIO 1.3), over either version of IP.
     Udp,
-    /// UDP by fragments of IP, or unknown.
+    /// UDP into IP fragments, or unknown.
     Other,
 }
 
-/// VirtIO's features by which one side takes what the other leaves undone (VIRTIO 1.2, 5.1.3.1).
+/// The VirtIO feature bits for offloads that a side accepts (VIRTIO 1.2, 5.1.3.1).
 pub struct Taken {
-    /// A checksum.
+    /// Checksums.
     pub checksum: u64,
-    /// Segments of TCP over IP version 4.
+    /// TCP segmentation over IP version 4.
     pub tcp_ipv4: u64,
-    /// The same, over version 6.
+    /// TCP segmentation over IP version 6.
     pub tcp_ipv6: u64,
-    /// Datagrams of UDP.
+    /// UDP segmentation.
     pub udp: u64,
-    /// Segments of TCP with explicit congestion notification (RFC 3168).
+    /// TCP segmentation with explicit congestion notification (RFC 3168).
     pub ecn: u64,
 }
 
@@ -46,27 +46,27 @@ impl Offload {
     /// Bytes of the header.
     pub const LEN: usize = 10;
     const NEEDS_CHECKSUM: u8 = 1;
-    /// A flag of the segmentation type: TCP's CWR is set, which only the first segment keeps (RFC 3168).
+    /// A flag of the segmentation type: TCP's CWR is set. Only the first segment keeps it (RFC 3168).
     const ECN: u8 = 0x80;
 
-    /// Returns the offloads left to do for the packet that begins in this slot.
+    /// Returns the pending offloads of the packet that begins in this slot.
     pub fn of(slot: &Slot, view: View<'_>) -> Option<Offload> {
         let notes = slot.is_unfinished().then(|| view.notes(slot))?;
         notes.first_chunk().copied().map(Offload)
     }
 
-    /// Writes the offloads to the buffer of a packet's first slot.
+    /// Writes the offloads to the buffer of a packet's first slot, and sets its `unfinished` flag.
     pub fn note(self, slot: &mut Slot, view: View<'_>) {
         slot.set_unfinished(true);
         view.note(slot, 0, &self.0);
     }
 
-    /// Returns whether anything is left to do.
+    /// Returns whether any offload is pending.
     pub fn is_needed(self) -> bool {
         self.needs_checksum() || self.segmentation() != Segmentation::None
     }
 
-    /// Adjusts the offsets after `by` bytes were inserted in front of the network header.
+    /// Adjusts the offsets after `by` bytes were inserted before the network header.
     pub fn moved(&mut self, by: u16) {
         for at in [2, 6] {
             let old = u16::from_le_bytes([self.0[at], self.0[at + 1]]);
@@ -79,12 +79,12 @@ impl Offload {
         self.0[2..4].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// Returns whether a checksum is left to do.
+    /// Returns whether a checksum is pending.
     pub fn needs_checksum(self) -> bool {
         self.0[0] & Offload::NEEDS_CHECKSUM != 0
     }
 
-    /// Returns the segmentation that is left to do.
+    /// Returns the pending segmentation.
     pub fn segmentation(self) -> Segmentation {
         match self.0[1] & !Offload::ECN {
             0 => Segmentation::None,
@@ -95,7 +95,7 @@ impl Offload {
         }
     }
 
-    /// Returns whether the other side takes all that is left to do, by the features that were negotiated.
+    /// Returns whether the other side accepts all pending offloads, according to the negotiated features.
     pub fn is_taken(self, by: &Taken, features: u64) -> bool {
         let segmentation = match self.segmentation() {
             Segmentation::None => 0,
@@ -109,16 +109,17 @@ impl Offload {
         features & needed == needed
     }
 
-    /// Returns the checksum's start, and its own offset; `None` if it is not inside the first `len` bytes.
+    /// Returns the start of the checksummed bytes, and the offset of the checksum field; `None` if the field is not
+    /// inside the first `len` bytes.
     pub fn places(self, len: usize) -> Option<(usize, usize)> {
         let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
         let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
         (place + 2 <= len).then_some((start, place))
     }
 
-    /// Computes the packet's checksum, if left to do: the sum from its start on, with the pseudo header's sum in the
-    /// checksum field. Returns false, without a change, for a packet that must be [`cut`], or if the offsets are not
-    /// inside its first slot.
+    /// Computes the packet's checksum, if it is pending: the sum of all bytes from the start, with the pseudo header's
+    /// sum in the checksum field. Returns false and changes nothing if the packet must be [`cut`], or if the offsets
+    /// are not inside its first slot.
     pub fn finish(self, slots: &mut [Slot], view: View<'_>) -> bool {
         let Some(first) = slots.first().filter(|_| self.segmentation() == Segmentation::None) else { return false };
         if self.needs_checksum() {
@@ -134,9 +135,9 @@ impl Offload {
         true
     }
 
-    /// Returns the checksum that a sender has left to a card, of a packet whose description is lost: the field of TCP or
-    /// UDP then has the sum of the pseudo header and nothing else. A valid checksum that happens to equal it is computed
-    /// again, to the same value. `packet` begins with the Ethernet header.
+    /// Detects a checksum that a sender has left to a card, in a packet whose offloads are unknown. The checksum field
+    /// of TCP or UDP then contains only the sum of the pseudo header. If a valid checksum happens to equal that sum, it
+    /// is computed again, with the same result. `packet` begins with the Ethernet header.
     pub fn left_undone(packet: &[u8]) -> Option<Offload> {
         let word = |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
         let (kind, network) = match word(12)? {
@@ -146,7 +147,7 @@ impl Offload {
         let (addresses, protocol, start, len) = match kind {
             0x0800 => {
                 let header = usize::from(packet.get(network)? & 0xF) * 4;
-                // More fragments, or not the first one: the checksum is over all of them.
+                // A fragment (more fragments, or an offset): the checksum covers all fragments.
                 if word(network + 6)? & 0x3FFF != 0 {
                     return None;
                 }
@@ -172,7 +173,7 @@ impl Offload {
         Some(offload)
     }
 
-    /// As [`finish`](Offload::finish), for a packet in one piece that needs no segmentation.
+    /// As [`finish`](Offload::finish), for a contiguous packet that needs no segmentation.
     pub fn finish_bytes(self, packet: &mut [u8]) -> bool {
         if !self.needs_checksum() {
             return true;
@@ -184,29 +185,29 @@ impl Offload {
     }
 }
 
-/// The longest packet to be segmented: an IP packet of 65,535 bytes, behind an Ethernet header with a VLAN tag.
+/// The longest packet to be segmented: an Ethernet header with a VLAN tag, and an IP packet of 65,535 bytes.
 pub const LONGEST: usize = 65_535 + 18;
-/// The most segments of a packet. With Linux's least TCP segment (`tcp_min_snd_mss`, 48 bytes with TCP's options, of which a
-/// timestamp takes 12) a packet of 64 KiB has 1,820. A peer that asks for more would only occupy this thread.
+/// The most segments of a packet. With Linux's minimum MSS (`tcp_min_snd_mss`, 48 bytes including TCP options, of which
+/// a timestamp takes 12), a packet of 64 KiB has 1,820. A peer that asks for more would only occupy this thread.
 const MOST_SEGMENTS: usize = 2048;
 
-/// The headers of a packet to be segmented, which each of its segments gets.
+/// The headers of a packet to be segmented. Each segment gets a copy.
 pub struct Headers {
-    /// The offset of IP's header.
+    /// The offset of the IP header.
     network: usize,
-    /// The offset of TCP's or UDP's header.
+    /// The offset of the TCP or UDP header.
     transport: usize,
     /// The length of all headers.
     pub len: usize,
-    /// The payload of each segment; the last may have less.
+    /// The payload bytes per segment; the last may have fewer.
     pub size: usize,
     is_v4: bool,
     is_tcp: bool,
 }
 
 impl Headers {
-    /// Reads the headers of a packet of `packet_len` bytes with a payload; all are in `first`, its first part. `None` if it
-    /// cannot be segmented here, or would become too many segments.
+    /// Parses the headers of a packet of `packet_len` bytes. All headers must be in `first`, the packet's first part.
+    /// Returns `None` if the packet cannot be segmented here, or would have too many segments.
     pub fn of(first: &[u8], packet_len: usize, offload: Offload) -> Option<Headers> {
         let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
         let mut network = 14;
@@ -229,7 +230,7 @@ impl Headers {
         let words = first.get(transport + 12).map(|byte| usize::from(byte >> 4));
         let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
         let len = transport + header;
-        // Of IPv4, the header's own length says where the next begins; of IPv6, others may be between.
+        // The IPv4 header contains its length; after the IPv6 header there may be extension headers.
         let is_there = match is_v4 {
             true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
             false => transport >= network + 40,
@@ -240,7 +241,7 @@ impl Headers {
         is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
     }
 
-    /// Makes a segment one that is not the last: only that has TCP's FIN and PSH.
+    /// Clears TCP's FIN and PSH in a segment that is not the last. Only the last segment keeps them.
     pub fn continues(&self, segment: &mut [u8]) {
         const FIN_PUSH: u8 = 0x09;
         if self.is_tcp {
@@ -248,8 +249,8 @@ impl Headers {
         }
     }
 
-    /// Advances the packet's headers by a segment: TCP's sequence number, and IP's identification. Only the first segment has
-    /// TCP's CWR.
+    /// Advances the headers by one segment: the TCP sequence number and the IP identification. Clears TCP's CWR, which
+    /// only the first segment has.
     pub fn advance(&self, headers: &mut [u8]) {
         const CWR: u8 = 0x80;
         if self.is_v4 {
@@ -265,7 +266,8 @@ impl Headers {
         }
     }
 
-    /// Writes the lengths and checksums of a segment: its first part, with all headers, and the rest.
+    /// Writes the lengths and checksums of a segment. `first` is its first part, with all headers; `rest` are the other
+    /// parts.
     pub fn finish(&self, first: &mut [u8], rest: &[&[u8]]) {
         let Headers { network, transport, is_v4, is_tcp, .. } = *self;
         let len = first.len() + rest.iter().map(|part| part.len()).sum::<usize>();
@@ -293,8 +295,8 @@ impl Headers {
     }
 }
 
-/// Segments a TCP packet, or the payload of one UDP datagram into several, and passes each finished segment to `each`.
-/// Returns false if the packet cannot be segmented here.
+/// Cuts a TCP packet or a UDP datagram into segments, and passes each finished segment to `each`. Returns false if the
+/// packet cannot be segmented here.
 pub fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool {
     let headers = Headers::of(packet, packet.len(), offload);
     let Some(headers) = headers.filter(|headers| packet.len() > headers.len) else { return false };
@@ -328,14 +330,14 @@ fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     for part in parts {
         let words = part.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
         let of_part = fold(words.sum());
-        // Behind an odd byte, bytes swap places in their words, and so in the sum (section 2 (B)).
+        // After an odd number of bytes, the bytes of each word are swapped, and so is their sum (section 2 (B)).
         sum += u64::from(if odd { of_part.swap_bytes() } else { of_part });
         odd ^= part.len() % 2 != 0;
     }
     !fold(sum)
 }
 
-/// Returns a checksum as stored: 0 would mean "none" in UDP.
+/// Returns a checksum in wire format. 0 is replaced, because it means "no checksum" in UDP.
 fn not_none(sum: u16) -> [u8; 2] {
     if sum == 0 { [0xFF; 2] } else { sum.to_be_bytes() }
 }
@@ -346,8 +348,8 @@ pub mod fuzzing {
     use super::{Offload, Segmentation, cut};
     use crate::fuzzing::Input;
 
-    /// Input: offloads, and a packet. Segments contain all of the payload once, and a computed checksum changes
-    /// nothing else.
+    /// Input: offloads, and a packet. Checks that the segments contain the payload exactly once, and that computing a
+    /// checksum changes no other bytes.
     pub fn offload(data: &[u8]) {
         let mut input = Input::new(data);
         let mut todo = [0; Offload::LEN];
@@ -398,7 +400,7 @@ mod tests {
         IpHeaders::Ipv6(header, Default::default())
     }
 
-    /// Compares each segment with the packet that another library builds from its part.
+    /// Compares each segment with a packet that another library builds from the same part of the payload.
     #[test]
     fn a_large_packet_is_cut_into_valid_segments() {
         use etherparse::PacketBuilder;
@@ -432,7 +434,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(segments, expected);
-            // Offsets outside the packet are refused.
+            // Offsets outside the packet are rejected.
             for len in 0..60 {
                 cut(&large[..len], offload, |_| {});
             }
@@ -441,7 +443,7 @@ mod tests {
         }
     }
 
-    /// The same for datagrams, also with a VLAN tag, and a datagram whose checksum is 0, which is stored as 0xFFFF.
+    /// As above for datagrams, also with a VLAN tag, and for a datagram whose checksum is 0, which is stored as 0xFFFF.
     #[test]
     fn a_large_datagram_is_cut_into_valid_ones() {
         use etherparse::PacketBuilder;
@@ -458,7 +460,7 @@ mod tests {
         for (is_v4, is_tagged) in [(true, false), (true, true), (false, false), (false, true)] {
             let transport: u16 = if is_v4 { 34 } else { 54 } + if is_tagged { 4 } else { 0 };
             let mut payload: Vec<u8> = (0..5000).map(|n| n as u8).collect();
-            // The first datagram's checksum is 0: its last word is what is missing.
+            // Choose the last word of the first datagram so that its checksum is 0.
             payload[1398..1400].fill(0);
             let first = frame(is_v4, is_tagged, 0xFFFF, &payload[..1400]);
             payload[1398..1400].copy_from_slice(&first[usize::from(transport) + 6..][..2]);
@@ -471,7 +473,7 @@ mod tests {
             let expected: Vec<_> = parts.map(|(part, id)| frame(is_v4, is_tagged, id, part)).collect();
             assert_eq!(datagrams, expected);
             assert_eq!(datagrams[0][usize::from(transport) + 6..][..2], [0xFF; 2]);
-            // Cut at any place, it is not read beyond its end, and needs a payload.
+            // Truncated at any offset, the packet is not read beyond its end, and needs a payload.
             for len in 0..=usize::from(transport) + 9 {
                 let is_cut = cut(&large[..len], offload, |_| {});
                 assert_eq!(is_cut, len == usize::from(transport) + 9, "{len} bytes");
@@ -484,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_cut_only_if_it_has_headers_and_a_payload() {
-        // IPv4 (or IPv6) behind Ethernet, then TCP with a header of `words` words, and 10 bytes.
+        // Ethernet, IPv4 (or IPv6), TCP with a header of `words` words, and 10 bytes.
         let cut_of = |kind: u8, size: u8, transport: u8, words: u8, len: usize| {
             let mut packet = vec![0; len];
             packet[12..15].copy_from_slice(if kind == 1 { &[8, 0, 0x45] } else { &[0x86, 0xDD, 0x60] });
@@ -519,7 +521,7 @@ mod tests {
     fn a_checksum_is_finished_over_all_slots() {
         let options = RegionOptions { buffers: 8, buffer_size: 512, pages: Pages::default(), numa_node: None };
         let pool = Pool::new(Region::new(&options).unwrap());
-        // RFC 1071's example, with an odd count of zeros in front, and enough zeros behind to reach a second slot.
+        // RFC 1071's example after an odd number of zeros, followed by enough zeros to reach a second slot.
         let mut bytes = vec![0; 501];
         bytes[375..383].copy_from_slice(&[0x00, 0x01, 0xF2, 0x03, 0xF4, 0xF5, 0xF6, 0xF7]);
         let mut batch = Batch::new();
@@ -541,8 +543,8 @@ mod tests {
         assert!(!batch.finish_packet(0), "outside the first slot");
     }
 
-    /// Packets of which only the pseudo header was summed, as Linux leaves them to a card, are found and finished; all
-    /// others stay as they are.
+    /// Packets whose checksum field has only the sum of the pseudo header, as Linux leaves them to a card, are detected
+    /// and finished. Other packets stay unchanged.
     #[test]
     fn a_checksum_that_was_left_undone_is_found() {
         use etherparse::PacketBuilder;
@@ -566,7 +568,7 @@ mod tests {
             let left = Offload::left_undone(&packet).expect("it is found");
             assert!(left.finish_bytes(&mut packet));
             assert_eq!(packet, whole);
-            // Cut at any place, it is not read beyond its end.
+            // Truncated at any offset, the packet is not read beyond its end.
             (0..packet.len()).for_each(|len| _ = Offload::left_undone(&packet[..len]));
             if transport == 34 {
                 let mut fragment = packet.clone();
@@ -646,7 +648,7 @@ mod tests {
         assert_eq!(checksum([]), 0xFFFF);
     }
 
-    /// TCP behind a VLAN tag or not, with headers of `transport + 20` bytes; one byte less is refused.
+    /// TCP with and without VLAN tags, with headers of `transport + 20` bytes. One byte less is rejected.
     #[test]
     fn headers_that_are_too_short_are_not_cut() {
         for (is_v4, tag, transport) in [(true, 0, 34), (true, 4, 38), (false, 0, 54), (false, 4, 58), (true, 8, 42)] {

@@ -1,4 +1,4 @@
-//! The packets of a batch, for programs to read and change.
+//! The packets of a batch, for reading and writing.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ pub struct SlotsMut<'a> {
 }
 
 impl<'a> SlotsMut<'a> {
-    /// Iterates over these slots, which are of the view's region.
+    /// Iterates over these slots, which belong to the view's region.
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>) -> SlotsMut<'a> {
         SlotsMut { slots: slots.iter_mut(), view }
@@ -41,7 +41,8 @@ pub struct Packets<'a> {
 }
 
 impl<'a> Packets<'a> {
-    /// Iterates over the packets in these slots, which are of the view's region. Without `has_chains` each packet is one slot.
+    /// Iterates over the packets in these slots, which belong to the view's region. Without `has_chains` each packet is
+    /// one slot.
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>, has_chains: bool) -> Packets<'a> {
         Packets { slots: slots.iter_mut(), view, has_chains }
@@ -64,8 +65,8 @@ impl<'a> Iterator for Packets<'a> {
         if slots.is_empty() { None } else { Some(Packet { slots, view: self.view }) }
     }
 
-    /// Decides once whether packets have several slots. `for_each` uses it; a `for` loop decides for each packet, unless the
-    /// compiler moves that out of the loop.
+    /// Checks `has_chains` once for the loop. `for_each` uses this; a `for` loop checks per packet, unless the compiler
+    /// hoists the check out of the loop.
     #[inline(always)]
     fn fold<B, F: FnMut(B, Packet<'a>) -> B>(self, init: B, mut f: F) -> B {
         let view = self.view;
@@ -80,24 +81,24 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// Splits the slots behind the first packet.
+/// Splits the slots after the first packet.
 #[inline(always)]
 fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
     slots.split_at_mut(Slot::first_packet(slots))
 }
 
-/// The offset of a packet's timestamp in its buffer; offloads are in front ([`Offload`]).
+/// The offset of a packet's timestamp in its buffer; the [`Offload`] is before it.
 const STAMP: usize = 16;
 
-/// The times of a receiver's packets, which always increase, in nanoseconds since 1970 (system time).
+/// Strictly increasing arrival times for a receiver's packets, in nanoseconds since 1970 (system time).
 #[derive(Default)]
 pub struct Times {
     next: u64,
 }
 
 impl Times {
-    /// Takes the time of a packet that comes now. `count` packets that come together are a nanosecond apart, so that programs
-    /// can tell them apart.
+    /// Returns the time of the first of `count` packets that arrive now. The packets' times are a nanosecond apart, so
+    /// that programs can tell the packets apart.
     pub fn take(&mut self, count: usize) -> u64 {
         let first = now().max(self.next);
         self.next = first.saturating_add(count as u64);
@@ -116,7 +117,7 @@ pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64) {
     view.note(first, STAMP, &nanoseconds.to_ne_bytes());
 }
 
-/// Returns when the packet with this first slot arrived, if that was recorded.
+/// Returns when the packet with this first slot arrived, if it was recorded.
 #[inline(always)]
 pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
     if !first.is_stamped() {
@@ -125,13 +126,13 @@ pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
     view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in several (a chain).
+/// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in a chain of slots.
 ///
-/// A packet dereferences to the bytes of its first slot, which has the headers. [`len`](Packet::len),
-/// [`segments`](Packet::segments) and [`append_to`](Packet::append_to) cover all of its slots.
+/// A packet dereferences to the bytes of its first slot, which contains the headers. [`len`](Packet::len),
+/// [`segments`](Packet::segments) and [`append_to`](Packet::append_to) cover all slots.
 ///
-/// Headers are added and removed in front without a copy: a received packet has a [headroom](Packet::headroom) of at
-/// least 104 bytes.
+/// Headers can be added and removed at the front without copying: a received packet has a [headroom](Packet::headroom)
+/// of at least 104 bytes.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -141,9 +142,9 @@ pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
 /// rx.recv(&mut batch);
 /// for mut packet in &mut batch {
 ///     let len = packet.len();
-///     packet.push(4)?.copy_from_slice(&[1, 2, 3, 4]); // in front of the Ethernet header
+///     packet.push(4)?.copy_from_slice(&[1, 2, 3, 4]); // before the Ethernet header
 ///     assert_eq!(packet.len(), len + 4);
-///     packet.pull(4 + 14)?; // without the Ethernet header
+///     packet.pull(4 + 14)?; // removes the Ethernet header, too
 ///     packet[0] = 0x45;
 /// }
 /// # Ok(()) }
@@ -170,7 +171,7 @@ impl DerefMut for Packet<'_> {
 }
 
 impl<'a> Packet<'a> {
-    /// Creates a packet from its slots, at least one.
+    /// Creates a packet from its slots. There must be at least one.
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>) -> Packet<'a> {
         Packet { slots, view }
@@ -196,7 +197,7 @@ impl Packet<'_> {
         self.slots.iter().map(|slot| self.view.bytes(slot))
     }
 
-    /// Iterates over the bytes of each slot, to be changed.
+    /// Iterates over the bytes of each slot, for writing.
     pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let view = self.view;
         self.slots.iter_mut().map(move |slot| view.bytes_mut(slot))
@@ -207,25 +208,25 @@ impl Packet<'_> {
         self.segments().for_each(|segment| bytes.extend_from_slice(segment));
     }
 
-    /// Returns how many bytes [`push`](Packet::push) can add.
+    /// Returns the number of bytes that [`push`](Packet::push) can add.
     #[inline(always)]
     pub fn headroom(&self) -> usize {
         let first = &self.slots[0];
         first.offset().saturating_sub(View::NOTES).min(usize::from(u16::MAX) - first.len())
     }
 
-    /// Returns how many bytes [`extend`](Packet::extend) can add.
+    /// Returns the number of bytes that [`extend`](Packet::extend) can add.
     #[inline(always)]
     pub fn tailroom(&self) -> usize {
         let last = &self.slots[self.slots.len() - 1];
         (self.view.buffer_size() - last.offset() - last.len()).min(usize::from(u16::MAX) - last.len())
     }
 
-    /// Adds `count` bytes in front, and returns them. Their contents are unspecified.
+    /// Adds `count` bytes at the front, and returns them. Their contents are unspecified.
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if `count` exceeds the [`headroom`](Packet::headroom), [`ErrorKind::Unfinished`] if the
-    /// packet must be segmented first. The packet is unchanged then.
+    /// packet must be segmented first. The packet is then unchanged.
     #[inline]
     pub fn push(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.headroom() {
@@ -233,16 +234,16 @@ impl Packet<'_> {
         }
         self.finish()?;
         let first = &mut self.slots[0];
-        // SAFETY: the bytes in front are the headroom, which is in the buffer.
+        // SAFETY: the bytes before the data are the headroom, which is in the buffer.
         unsafe { first.set_data(first.offset() - count, first.len() + count) };
         Ok(&mut self[..count])
     }
 
-    /// Removes `count` bytes in front.
+    /// Removes `count` bytes from the front.
     ///
     /// # Errors
-    /// [`ErrorKind::NoRoom`] if the first slot would be empty, or its data would begin behind the first 4,095 bytes of
-    /// the buffer; [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is unchanged then.
+    /// [`ErrorKind::NoRoom`] if the first slot would become empty, or the offset of its data would exceed 4,095;
+    /// [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is then unchanged.
     #[inline]
     pub fn pull(&mut self, count: usize) -> Result<()> {
         let first = &self.slots[0];
@@ -261,7 +262,7 @@ impl Packet<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`ErrorKind::Unfinished`] as for
-    /// [`push`](Packet::push). The packet is unchanged then.
+    /// [`push`](Packet::push). The packet is then unchanged.
     #[inline]
     pub fn extend(&mut self, count: usize) -> Result<&mut [u8]> {
         if count > self.tailroom() {
@@ -271,7 +272,7 @@ impl Packet<'_> {
         let last = self.slots.len() - 1;
         let slot = &mut self.slots[last];
         let len = slot.len();
-        // SAFETY: the bytes behind are the tailroom, which is in the buffer.
+        // SAFETY: the bytes after the data are the tailroom, which is in the buffer.
         unsafe { slot.set_data(slot.offset(), len + count) };
         Ok(&mut self.view.bytes_mut(slot)[len..])
     }
@@ -279,8 +280,8 @@ impl Packet<'_> {
     /// Shortens the packet to `len` bytes; a shorter packet stays unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::NoRoom`] if the last slot would be empty, [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The
-    /// packet is unchanged then.
+    /// [`ErrorKind::NoRoom`] if the last slot would become empty, [`ErrorKind::Unfinished`] as for
+    /// [`push`](Packet::push). The packet is then unchanged.
     #[inline]
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         let Some(count) = self.len().checked_sub(len).filter(|count| *count > 0) else { return Ok(()) };
@@ -296,7 +297,7 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Computes a checksum left to the hardware, since its offset counts from the packet's first byte.
+    /// Computes a pending checksum before the packet changes, since its offset counts from the packet's first byte.
     #[inline(always)]
     pub fn finish(&mut self) -> Result<()> {
         if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
@@ -313,14 +314,14 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns the time of arrival in nanoseconds since 1970 (system time), if the port was opened with
-    /// timestamps (`?timestamps=on`).
+    /// Returns the arrival time in nanoseconds since 1970 (system time), if the port was opened with timestamps
+    /// (`?timestamps=on`).
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         timestamp(self.slots.first()?, self.view)
     }
 
-    /// Returns the offloads left to do.
+    /// Returns the pending offloads.
     pub fn offload(&self) -> Option<Offload> {
         Offload::of(&self.slots[0], self.view)
     }
@@ -408,7 +409,7 @@ mod tests {
         assert_eq!((whole(&packet)[0], &whole(&packet)[1..]), (0xDD, &bytes[..]));
     }
 
-    /// Refuses every change beyond a buffer, or to an empty slot, without a change to the packet.
+    /// Changes that exceed a buffer or empty a slot fail, and leave the packet unchanged.
     #[test]
     fn no_packet_leaves_its_buffers() {
         let mut batch = batch(FULL + 5);
@@ -461,13 +462,13 @@ mod tests {
             let mut batch = Batch::new();
             let pool = pool(SIZE);
             assert!(batch.push(&pool, &[1; 60]));
-            // A checksum from byte 34 on, stored 16 bytes behind that.
+            // A checksum of the bytes from 34 on, stored at byte 34 + 16.
             batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let mut packet = batch.packets().next().unwrap();
             change(&mut packet).unwrap();
             assert!(packet.offload().is_none());
             assert!(whole(&packet).iter().any(|byte| *byte != 1), "the checksum is there");
-            // TCP to be segmented into 100 bytes: a change cannot apply to the headers of each.
+            // TCP to be cut into segments of 100 bytes. A change cannot apply to the headers of each segment.
             batch.leave(0, Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]));
             let mut packet = batch.packets().next().unwrap();
             let before = whole(&packet);

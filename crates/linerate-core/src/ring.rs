@@ -1,23 +1,23 @@
-//! What the rings between two sides have in common: where a side is, and what the other one may not do.
+//! Common parts of rings between two sides: positions, and violations of a ring's rules.
 
 use std::fmt;
 
-/// One side's place in a ring: its own index, and the other side's as it was read last. Indices count for ever, modulo 2^16 or
-/// 2^32; an entry is found by the index modulo the ring's length.
+/// One side's position in a ring: its own index, and the other side's index as last read. Indices increase without
+/// bound, modulo 2^16 or 2^32. The entry of an index is the index modulo the ring's length.
 ///
-/// The other side's index is read again only where the known one does not suffice, so that its cache line normally moves once a
-/// batch.
+/// The other side's index is read again only when the cached value does not suffice. So its cache line usually moves
+/// once per batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<I> {
     own: I,
     other: I,
 }
 
-/// An index that counts for ever.
+/// A free-running index.
 pub trait Index: Copy + Ord {
-    /// Returns the index `count` behind it.
+    /// Returns the index plus `count`.
     fn plus(self, count: Self) -> Self;
-    /// Returns how far it is behind an earlier one.
+    /// Returns the distance from an earlier index.
     fn minus(self, earlier: Self) -> Self;
 }
 
@@ -38,38 +38,38 @@ macro_rules! index {
 index!(u16, u32);
 
 impl<I: Index> Cursor<I> {
-    /// Begins at the side's own index, and the other side's.
+    /// Creates a cursor with this side's index and the other side's index.
     pub fn new(own: I, other: I) -> Cursor<I> {
         Cursor { own, other }
     }
 
-    /// Returns the side's own index.
+    /// Returns this side's index.
     #[inline(always)]
     pub fn own(&self) -> I {
         self.own
     }
 
-    /// Returns the other side's index, as it was read last.
+    /// Returns the other side's index, as last read.
     #[inline(always)]
     pub fn other(&self) -> I {
         self.other
     }
 
-    /// Moves the side's own index; returns it.
+    /// Advances this side's index by `count`, and returns it.
     #[inline(always)]
     pub fn advance(&mut self, count: I) -> I {
         self.own = self.own.plus(count);
         self.own
     }
 
-    /// As the side that takes entries out: returns how many there are. Reads the other side's index.
+    /// For the consumer: reads the other side's index, and returns the count of available entries.
     #[inline(always)]
     pub fn look(&mut self, read: impl FnOnce() -> I) -> I {
         self.other = read();
         self.other.minus(self.own)
     }
 
-    /// The same. Reads the other side's index only if none is known.
+    /// As [`look`](Cursor::look), but reads the other side's index only if no entry is known to be available.
     #[inline(always)]
     pub fn available(&mut self, read: impl FnOnce() -> I) -> I {
         if self.other == self.own {
@@ -78,8 +78,8 @@ impl<I: Index> Cursor<I> {
         self.other.minus(self.own)
     }
 
-    /// As the side that puts entries into a ring of `len`: returns how many are free, more than `len` if the other side lies.
-    /// Reads its index only if fewer than `wanted` are known to be.
+    /// For the producer of a ring of `len` entries: returns the count of free entries, which exceeds `len` if the other
+    /// side's index is invalid. Reads that index only if fewer than `wanted` entries are known to be free.
     #[inline(always)]
     pub fn free(&mut self, len: I, wanted: I, read: impl FnOnce() -> I) -> I {
         let free = |cursor: &Cursor<I>| len.minus(cursor.own.minus(cursor.other));
@@ -90,21 +90,21 @@ impl<I: Index> Cursor<I> {
     }
 }
 
-/// A rule of a ring that the other side has broken, with what it has written.
+/// A violation of a ring's rules by the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breach {
-    /// A number is beyond its limit.
+    /// A number exceeds its limit.
     Beyond {
-        /// What it is the number of.
+        /// A description of the number.
         what: &'static str,
-        /// What the other side has written.
+        /// The value that the other side has written.
         is: u64,
         /// The limit.
         most: u64,
     },
-    /// Bytes are outside the memory that it has shared.
+    /// Bytes are outside the memory that the other side has shared.
     Outside {
-        /// What is there.
+        /// A description of the bytes.
         what: &'static str,
         /// The address, or the offset in a region.
         at: u64,
@@ -116,7 +116,7 @@ pub enum Breach {
 }
 
 impl Breach {
-    /// The other side has made a file of its memory shorter.
+    /// The other side has truncated a file of its memory.
     pub const TAKEN_AWAY: Breach = Breach::Other("its memory was taken away");
 }
 

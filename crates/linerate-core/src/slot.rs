@@ -1,16 +1,16 @@
-//! The slot: the 8 bytes that carry a packet everywhere in this library.
+//! The slot: the 8-byte handle of a packet buffer that is used throughout this library.
 #![allow(unsafe_code)]
 
 mod debug;
 mod words;
 
-/// Bytes left free in front of a packet's data when it is received or allocated.
+/// Bytes reserved before a packet's data when it is received or allocated.
 ///
-/// Two cache lines: room for headers that a program pushes, and 24 bytes for the results of offloads. So
-/// [`Packet::push`](crate::Packet::push) has 104 bytes at first.
+/// Two cache lines: 24 bytes of metadata (offloads and timestamp), and 104 bytes for headers that a program adds with
+/// [`Packet::push`](crate::Packet::push).
 pub const HEADROOM: usize = 128;
 
-/// One buffer of a [`Region`](crate::memory::Region), and the place of its data.
+/// One buffer of a [`Region`](crate::memory::Region), and the position of its data.
 ///
 /// ```text
 ///    63            52 51       48 47            32 31                             0
@@ -22,18 +22,18 @@ pub const HEADROOM: usize = 128;
 /// - `buf`: the number of the buffer in its region
 /// - `len`: bytes of data in this buffer
 /// - flags: bit 51, [`more`](Slot::has_more): the packet continues in the next slot; bit 50,
-///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is still to be done; bit 49,
+///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is pending; bit 49,
 ///   [`stamped`](Slot::is_stamped): the headroom contains a timestamp; bit 48, [`unlearned`](Slot::is_unlearned): a
 ///   switch does not learn from it
-/// - `offset`: bytes from the buffer's start to the data, at most 4,095; at the top, so that one shift extracts it
+/// - `offset`: bytes from the buffer's start to the data, at most 4,095; in the top bits, so that one shift extracts it
 ///
-/// Invariants: a slot has one owner, and while it does, `buf` is below the region's count of buffers, and `offset +
-/// len` is at most its buffer size. That is why a slot cannot be copied, and is created by an unsafe function: only the
-/// holder of `&mut Slot` can access the bytes.
+/// Invariants: a slot has one owner, `buf` is below the region's count of buffers, and `offset + len` is at most its
+/// buffer size. Therefore a slot cannot be copied, and the function that creates it is unsafe. Only the holder of `&mut
+/// Slot` can write the bytes.
 #[repr(C, align(8))]
 pub struct Slot {
     buf: u32,
-    /// Everything above the buffer's number: a separate load, from which the length takes one instruction.
+    /// The upper half: length, flags and offset. A separate field, so that one instruction extracts the length.
     data: u32,
 }
 
@@ -44,21 +44,21 @@ const UNLEARNED: u32 = 1 << 16;
 const OFFSET: u32 = 20;
 
 impl Slot {
-    /// An entry without a buffer: no region has this number.
+    /// An entry without a buffer. No region has a buffer with this number.
     pub const EMPTY: Slot = Slot { buf: u32::MAX, data: 0 };
 
-    /// For vectors: the shift of the offset in the 64 bits.
+    /// The shift of the offset in the 64 bits, for vector code.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub const OFFSET: u32 = u32::BITS + OFFSET;
 
     /// The largest offset of a slot.
     pub const MAX_OFFSET: usize = 0xFFF;
 
-    /// Creates a slot of `len` bytes at this offset of buffer `buf`.
+    /// Creates a slot of `len` bytes at `offset` of buffer `buf`.
     ///
     /// # Safety
-    /// The buffer is the caller's alone, and the slot is used with its region only; `offset + len` is at most the size of a
-    /// buffer, and `offset` at most [`MAX_OFFSET`](Slot::MAX_OFFSET).
+    /// Only the caller owns the buffer, and the slot is used only with its region. `offset + len` is at most the size
+    /// of a buffer, and `offset` at most [`MAX_OFFSET`](Slot::MAX_OFFSET).
     #[inline(always)]
     pub const unsafe fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
         Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
@@ -70,33 +70,33 @@ impl Slot {
         self.buf
     }
 
-    /// Returns the bytes of data in this buffer.
+    /// Returns the number of bytes of data in this buffer.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty)] // a slot is a part of a packet, not a collection
     pub const fn len(&self) -> usize {
         self.data as u16 as usize
     }
 
-    /// Returns the bytes from the buffer's start to the data.
+    /// Returns the offset of the data from the buffer's start.
     #[inline(always)]
     pub const fn offset(&self) -> usize {
         (self.data >> OFFSET) as usize
     }
 
-    /// Returns whether the packet continues in the next slot: a frame longer than a buffer is a chain.
+    /// Returns whether the packet continues in the next slot. A frame longer than a buffer is a chain of slots.
     #[inline(always)]
     pub const fn has_more(&self) -> bool {
         self.data & MORE != 0
     }
 
-    /// Returns the count of slots of the first packet; all, if none of them ends it.
+    /// Returns the count of slots of the first packet; the count of all slots if it is incomplete.
     #[inline(always)]
     pub fn first_packet(slots: &[Slot]) -> usize {
         slots.iter().position(|slot| !slot.has_more()).map_or(slots.len(), |last| last + 1)
     }
 
-    /// Returns whether the packet's checksum or segmentation is left to the hardware; only on first slots, and only
-    /// on ports opened with offloads.
+    /// Returns whether the packet's checksum or segmentation is pending. Set only on first slots, and only with ports
+    /// opened with offloads.
     #[inline(always)]
     pub const fn is_unfinished(&self) -> bool {
         self.data & UNFINISHED != 0
@@ -107,7 +107,7 @@ impl Slot {
         self.data = self.data & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
     }
 
-    /// Returns whether the packet has a [timestamp](crate::Packet::timestamp); only on first slots.
+    /// Returns whether the packet has a [timestamp](crate::Packet::timestamp). Set only on first slots.
     #[inline(always)]
     pub const fn is_stamped(&self) -> bool {
         self.data & STAMPED != 0
@@ -118,7 +118,7 @@ impl Slot {
         self.data |= STAMPED;
     }
 
-    /// Returns whether a switch must not learn the packet's source address (netmap's `NS_NO_LEARN`); only on first
+    /// Returns whether a switch must not learn the packet's source address (netmap's `NS_NO_LEARN`). Set only on first
     /// slots.
     #[inline(always)]
     pub const fn is_unlearned(&self) -> bool {
@@ -130,16 +130,17 @@ impl Slot {
         self.data |= UNLEARNED;
     }
 
-    /// The bits that [`whole_len`](Slot::whole_len) reads of the upper half of a slot.
+    /// The bits of a slot's upper half that [`whole_len`](Slot::whole_len) reads.
     pub const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) as u64;
 
-    /// Returns the length of a finished packet that ends here; for any other, more than any length.
+    /// Returns the length of a finished packet that ends in this slot; for any other slot, a value greater than any
+    /// length.
     #[inline(always)]
     pub const fn whole_len(&self) -> usize {
         (self.data & Self::WHOLE_LEN as u32) as usize
     }
 
-    /// Sets the place of the data.
+    /// Sets the position of the data.
     ///
     /// # Safety
     /// `offset + len` is at most the size of a buffer.
@@ -149,7 +150,7 @@ impl Slot {
         self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
     }
 
-    /// Returns whether this is an entry without a buffer.
+    /// Returns whether this entry has no buffer.
     #[inline(always)]
     pub const fn is_empty_place(&self) -> bool {
         self.buf == Slot::EMPTY.buf

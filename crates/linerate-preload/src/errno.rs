@@ -17,14 +17,14 @@ pub fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Sets errno(3); returns -1, the answer of a call that has failed.
+/// Sets errno(3), and returns -1, the result of a failed call.
 #[inline]
 pub fn fail<T: From<i8>>(errno: impl Into<c_int>) -> T {
     set_errno(errno.into());
     T::from(-1)
 }
 
-/// Runs `work`, after which errno(3) is as before.
+/// Runs `work`, and restores errno(3) afterwards.
 #[inline]
 pub fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     let before = errno();

@@ -1,11 +1,11 @@
 //! Locks across fork(2).
 
-/// Holds locks while the process forks, so that a child finds them free, and what they guard whole: `hold_at_fork!(Locks,
-/// lock, in_child)`.
+/// Holds locks while the process forks, so that the child finds them free and their data consistent:
+/// `hold_at_fork!(Locks, lock, in_child)`.
 ///
-/// A child has the one thread that has forked. A lock that another thread had at that moment would stay locked in the
-/// child. `lock()` returns the guards, `Locks`, which it locks in the order in which they are locked elsewhere;
-/// `in_child(&mut Locks)` is called in the child while they are held. An object uses it once, after [`start`](crate::start).
+/// The child has only the thread that forked. A lock that another thread held at that moment would stay locked in the
+/// child. `lock()` returns the guards, `Locks`; it must lock in the same order as other code. `in_child(&mut Locks)` is
+/// called in the child while the locks are held. An object uses the macro once, after [`start`](crate::start).
 #[macro_export]
 macro_rules! hold_at_fork {
     ($locks:ty, $lock:expr, $in_child:expr) => {{
@@ -33,7 +33,7 @@ macro_rules! hold_at_fork {
                 });
             });
         }
-        // SAFETY: the functions have no arguments and stay loaded: an object is never unloaded while they are needed.
+        // SAFETY: the functions have no arguments, and stay loaded: the object is never unloaded while they are needed.
         unsafe { $crate::libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     }};
 }

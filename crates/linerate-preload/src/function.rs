@@ -1,11 +1,11 @@
-//! The functions behind the replaced ones.
+//! Access to the original functions that the object replaces.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of a function of another object, which is looked up once.
+/// The address of a function of another object. It is looked up once.
 pub struct Function {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -13,10 +13,10 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function that `find` finds by its name. The name ends with a zero.
+    /// Declares a function that `find` looks up by its name. The name ends with a zero byte.
     ///
     /// # Panics
-    /// If the name has no zero at its end, or another one.
+    /// If the name does not end with a zero byte, or contains another.
     pub const fn new(name: &'static str, find: fn(&CStr) -> *mut c_void) -> Function {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => Function { name, address: AtomicPtr::new(null_mut()), find },
@@ -24,13 +24,13 @@ impl Function {
         }
     }
 
-    /// The function of this name in the objects that were loaded after this one: the C library's.
+    /// Declares the function of this name in the objects that were loaded after this one, such as the C library.
     ///
     /// # Panics
     /// As [`new`](Function::new).
     pub const fn next(name: &'static str) -> Function {
         Function::new(name, |name| {
-            // SAFETY: the name ends with a zero.
+            // SAFETY: the name ends with a zero byte.
             unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
         })
     }
@@ -52,18 +52,20 @@ impl Function {
 
 /// Declares functions of the C library that the object replaces: `name: fn(types) -> result;`.
 ///
-/// Each becomes a function that returns its address with this signature, or `None` if no other object has it. A call
-/// by this address is unsafe: the caller vouches for the signature and the arguments. The function may be a cancellation
-/// point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which must have nothing to drop.
+/// Each becomes a function that returns the original function's address with this signature, or `None` if no other
+/// object has it. Calling the address is unsafe: the caller vouches for the signature and the arguments. The original
+/// may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
+/// must have nothing to drop.
 ///
-/// `find_all` looks all of them up. An object calls it when it is loaded, so that dlsym(3), which has locks, is not
-/// called in a child or a signal handler. A function that an earlier object calls before that is looked up then.
+/// `find_all` looks up all of them. An object calls it when it is loaded, so that dlsym(3), which uses locks, is not
+/// called in a child or a signal handler. If an object calls a function before that, the function is looked up in that
+/// call.
 #[macro_export]
 macro_rules! functions {
     ($($name:ident: fn($($type:tt)*) $(-> $result:ty)?;)*) => {
         $(
             pub fn $name() -> Option<unsafe extern "C-unwind" fn($($type)*) $(-> $result)?> {
-                // SAFETY: null, or a function's address. The caller of the function vouches for the signature.
+                // SAFETY: null, or a function's address. Callers of the function vouch for the signature.
                 unsafe {
                     std::mem::transmute::<
                         *mut std::ffi::c_void,
@@ -79,7 +81,7 @@ macro_rules! functions {
             $(pub static $name: $crate::Function = $crate::Function::next(concat!(stringify!($name), "\0"));)*
         }
 
-        /// Finds all functions.
+        /// Looks up all functions.
         pub fn find_all() {
             $($name();)*
         }

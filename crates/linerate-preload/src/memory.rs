@@ -1,9 +1,9 @@
-//! The program's memory, read and written as the kernel does: an address that is not the program's is a [`Fault`].
+//! Reads and writes the program's memory as the kernel does: an invalid address returns a [`Fault`].
 //!
-//! A pointer is not used here before the kernel has checked it, so that any pointer may be read from. process_vm_readv(2)
-//! costs as much as a netmap sync, and sandboxes forbid it. So the kernel is only asked whether the pages exist, by a system
-//! call that fails for another reason if they do, and the copy is made here. A program that unmaps its memory at this moment
-//! is killed, as it would be in the C library.
+//! A pointer is only used after the kernel has checked it, so any pointer may be passed. process_vm_readv(2) costs as
+//! much as a netmap sync, and sandboxes forbid it. So small copies only probe with a cheap system call whether the
+//! pages exist, and then copy directly. A program that unmaps its memory between the two is killed, as it would be in
+//! the C library.
 //!
 //! All functions keep errno(3).
 #![allow(unsafe_code)]
@@ -16,7 +16,7 @@ use libc::iovec;
 
 use crate::{call, errno, keeping_errno};
 
-/// An address is not in the program's memory: `EFAULT`.
+/// An address that is not in the program's memory: `EFAULT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
@@ -26,10 +26,10 @@ impl From<Fault> for c_int {
     }
 }
 
-/// A type of C for which any bytes are a value, as programs hand it over.
+/// A C type that programs pass, for which any bytes are a valid value.
 ///
 /// # Safety
-/// Every pattern of bytes is a value of the type.
+/// Every bit pattern is a valid value of the type.
 pub unsafe trait Plain: Copy {}
 
 macro_rules! plain {
@@ -47,7 +47,7 @@ plain! {
     libc::iovec, libc::msghdr, libc::sockaddr_ll, libc::packet_mreq, libc::sock_fprog,
 }
 
-/// The most bytes that are copied without the kernel.
+/// The most bytes that are copied directly, after probing.
 const FEW: usize = 16 << 10;
 const PAGE: usize = 4096;
 
@@ -61,7 +61,7 @@ enum Copies {
 /// Copies from or to the program's memory.
 ///
 /// # Safety
-/// `ours` has `len` bytes, which may be written if the direction is [`Copies::From`].
+/// `ours` has `len` bytes, which are writable if the direction is [`Copies::From`].
 unsafe fn copy(direction: Copies, theirs: *mut c_void, ours: *mut c_void, len: usize) -> Result<(), Fault> {
     if len == 0 {
         return Ok(());
@@ -75,18 +75,20 @@ unsafe fn copy(direction: Copies, theirs: *mut c_void, ours: *mut c_void, len: u
         let mut is_copied_here = is_there == Some(true);
         if is_there.is_none() {
             let (ours, theirs) = (iovec { iov_base: ours, iov_len: len }, iovec { iov_base: theirs, iov_len: len });
-            // SAFETY: as the caller says; the kernel checks the other address.
+            // SAFETY: by the caller's promise; the kernel checks the other address.
             let copied = unsafe { call!(number, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0) };
             if copied >= 0 {
                 return if copied as usize == len { Ok(()) } else { Err(Fault) };
             }
-            // The address cannot be checked then, and is used unchecked, as in the C library.
+            // If the kernel forbids the call, the address cannot be checked, and is used unchecked, as in the C
+            // library.
             is_copied_here = is_forbidden() && address > usize::from(u16::MAX);
         }
         if !is_copied_here {
             return Err(Fault);
         }
-        // SAFETY: as the caller says; the program's memory exists, as the kernel has just found, or as the C library assumes.
+        // SAFETY: by the caller's promise; the program's memory exists, as the kernel has just confirmed, or as the C
+        // library also assumes.
         unsafe {
             match direction {
                 Copies::From => std::ptr::copy(theirs.cast::<u8>(), ours.cast(), len),
@@ -97,7 +99,7 @@ unsafe fn copy(direction: Copies, theirs: *mut c_void, ours: *mut c_void, len: u
     })
 }
 
-/// Asks the kernel for 8 bytes in each page of this memory; returns whether they are all there.
+/// Probes each page of this memory with `is_there`; returns whether all exist.
 fn look(address: usize, len: usize, mut is_there: impl FnMut(usize) -> bool) -> Option<bool> {
     let Some(end) = address.checked_add(len).filter(|_| address >= PAGE) else { return Some(len == 0) };
     let mut at = address;
@@ -110,15 +112,15 @@ fn look(address: usize, len: usize, mut is_there: impl FnMut(usize) -> bool) -> 
     Some(true)
 }
 
-/// Returns whether memory can be read; `None` if that is unknown.
+/// Returns whether memory can be read; `None` if this is unknown.
 fn is_there(address: usize, len: usize) -> Option<bool> {
     if len > FEW {
         return None;
     }
-    // sigprocmask(2) with a set, and an invalid operation. A signal's handler may change errno, so the call is
-    // repeated.
+    // Calls sigprocmask(2) with a set and an invalid operation: it fails with EINVAL if the set can be read. A signal
+    // handler may change errno, so the call is repeated.
     let ask = |at: usize| {
-        // SAFETY: the kernel only reads there.
+        // SAFETY: the kernel only reads from the address.
         let answer = unsafe { call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) };
         if answer < 0 { errno() } else { 0 }
     };
@@ -127,24 +129,25 @@ fn is_there(address: usize, len: usize) -> Option<bool> {
     })
 }
 
-/// Returns whether memory can be written; `None` if that is unknown. The caller writes to all of it.
+/// Returns whether memory can be written; `None` if this is unknown. Overwrites parts of it, so the caller must write
+/// to all of it.
 fn is_writable(address: usize, len: usize) -> Option<bool> {
-    // The 8 bytes that are written in each page must be inside the memory.
+    // The 8 bytes that the probe writes in each page must be inside the memory.
     let in_first = PAGE - address % PAGE;
     let in_last = address.wrapping_add(len).wrapping_sub(1) % PAGE + 1;
     if !(8..=FEW).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
         return None;
     }
-    // SAFETY: sigprocmask(2), which writes the current set there: to memory that the program has given for an answer.
+    // SAFETY: sigprocmask(2) writes the current set to memory that the program has passed for a result.
     look(address, len, |at| unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0 })
 }
 
-/// Returns whether the kernel refuses to copy: in a sandbox, or where it is built without these calls.
+/// Returns whether the kernel has refused to copy: in a sandbox, or if it is built without these calls.
 fn is_forbidden() -> bool {
     matches!(errno(), libc::EPERM | libc::ENOSYS)
 }
 
-/// Reads bytes of the program.
+/// Reads bytes from the program's memory.
 ///
 /// # Errors
 /// [`Fault`] if not all of them can be read.
@@ -153,13 +156,13 @@ pub fn read_bytes(from: *const c_void, to: &mut [u8]) -> Result<(), Fault> {
     unsafe { copy(Copies::From, from.cast_mut(), to.as_mut_ptr().cast(), to.len()) }
 }
 
-/// Reads a value of the program, at any alignment.
+/// Reads a value from the program's memory, at any alignment.
 ///
 /// # Errors
 /// [`Fault`] if it cannot be read.
 pub fn read<T: Plain>(from: *const T) -> Result<T, Fault> {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: there is room for the value; any bytes are one.
+    // SAFETY: there is room for the value, and any bytes are a valid value.
     unsafe {
         copy(Copies::From, from.cast_mut().cast(), value.as_mut_ptr().cast(), size_of::<T>())?;
         Ok(value.assume_init())
@@ -174,14 +177,14 @@ pub fn read_optional<T: Plain>(from: *const T) -> Result<Option<T>, Fault> {
     if from.is_null() { Ok(None) } else { read(from).map(Some) }
 }
 
-/// Reads `count` values of the program.
+/// Reads `count` values from the program's memory.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_all<T: Plain>(from: *const T, count: usize) -> Result<Vec<T>, Fault> {
     let len = count.checked_mul(size_of::<T>()).ok_or(Fault)?;
     let mut values: Vec<T> = Vec::with_capacity(count);
-    // SAFETY: there is room for `count` values; any bytes are values.
+    // SAFETY: there is room for `count` values, and any bytes are valid values.
     unsafe {
         copy(Copies::From, from.cast_mut().cast(), values.as_mut_ptr().cast(), len)?;
         values.set_len(count);
@@ -189,10 +192,10 @@ pub fn read_all<T: Plain>(from: *const T, count: usize) -> Result<Vec<T>, Fault>
     Ok(values)
 }
 
-/// Reads a duration of the program; `None` for a null pointer.
+/// Reads a duration from the program's memory; `None` for a null pointer.
 ///
 /// # Errors
-/// `EFAULT`, and `EINVAL` if it is none.
+/// `EFAULT` if it cannot be read, `EINVAL` if it is not a valid duration.
 pub fn read_duration(from: *const libc::timespec) -> Result<Option<Duration>, c_int> {
     let Some(time) = read_optional(from)? else { return Ok(None) };
     match (u64::try_from(time.tv_sec), time.tv_nsec) {
@@ -201,26 +204,26 @@ pub fn read_duration(from: *const libc::timespec) -> Result<Option<Duration>, c_
     }
 }
 
-/// Writes bytes for the program.
+/// Writes bytes to the program's memory.
 ///
 /// # Errors
 /// [`Fault`] if not all of them can be written.
 ///
 /// # Safety
-/// The program has given the address for an answer, or it is not the process's. No reference of this object's is to the
-/// memory there.
+/// The program has passed the address for a result, or it is not mapped in this process. This object has no reference
+/// to the memory there.
 pub unsafe fn write_bytes(to: *mut c_void, from: &[u8]) -> Result<(), Fault> {
     // SAFETY: the slice has this length, and is only read.
     unsafe { copy(Copies::To, to, from.as_ptr().cast_mut().cast(), from.len()) }
 }
 
-/// Writes a value for the program, at any alignment.
+/// Writes a value to the program's memory, at any alignment.
 ///
 /// # Errors
 /// [`Fault`] if it cannot be written.
 ///
 /// # Safety
-/// As of [`write_bytes`].
+/// As for [`write_bytes`].
 pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> Result<(), Fault> {
     // SAFETY: the value has this size, and is only read.
     unsafe { copy(Copies::To, to.cast(), (&raw const value).cast_mut().cast(), size_of::<T>()) }
@@ -232,9 +235,9 @@ pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> Result<(), Fault> {
 /// [`Fault`] if one of them cannot be written.
 ///
 /// # Safety
-/// As of [`write_bytes`], of each address.
+/// As for [`write_bytes`], for each address.
 pub unsafe fn write_each<T: Copy>(values: &[(*mut T, T)]) -> Result<(), Fault> {
-    // The limit of one call (UIO_MAXIOV).
+    // The limit of one call is 1,024 addresses (UIO_MAXIOV).
     values.chunks(1024).try_for_each(|values| {
         let ours: Vec<T> = values.iter().map(|(_, value)| *value).collect();
         let len = size_of_val(&ours[..]);
@@ -250,7 +253,7 @@ pub unsafe fn write_each<T: Copy>(values: &[(*mut T, T)]) -> Result<(), Fault> {
         };
         match keeping_errno(write) {
             (_, true) => {
-                // SAFETY: as the caller says.
+                // SAFETY: by the caller's promise.
                 values.iter().try_for_each(|(address, value)| unsafe { self::write(*address, *value) })
             }
             (copied, _) => {
@@ -264,9 +267,9 @@ pub unsafe fn write_each<T: Copy>(values: &[(*mut T, T)]) -> Result<(), Fault> {
     })
 }
 
-/// Returns whether the program's string equals `text`, which includes the zero.
+/// Returns whether the program's string equals `text`, which includes the terminating zero.
 pub fn is_text(address: *const c_char, text: &[u8]) -> bool {
-    // The page behind the string may not exist: it is read only if the beginning is equal.
+    // The page after the string may not exist, so each part is read only if the previous parts are equal.
     const PART: usize = 8;
     let mut bytes = [0u8; PART];
     text.chunks(PART).enumerate().all(|(n, part)| {

@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call;
 
-/// Device and inode of stderr when the program began; zeros if it was closed.
+/// Device and inode of stderr when the program started; zeros if it was closed.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn file_of(fd: c_int) -> Option<(u64, u64)> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for the answer.
+    // SAFETY: `status` has room for the result.
     if unsafe { libc::fstat(fd, status.as_mut_ptr()) } < 0 {
         return None;
     }
-    // SAFETY: fstat(2) has filled it in.
+    // SAFETY: fstat(2) has succeeded, and so filled `status`.
     let status = unsafe { status.assume_init() };
     Some((status.st_dev, status.st_ino))
 }
 
-/// Remembers stderr.
+/// Records which file is stderr.
 pub(crate) fn start() {
     let (device, inode) = file_of(libc::STDERR_FILENO).unwrap_or_default();
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Writes a line to stderr, if stderr is the same file as when the program began: another file may contain the
+/// Writes a line to stderr, if stderr is still the same file as when the program started. Another file may contain the
 /// program's data. A line that cannot be written is lost.
 pub fn report(line: &str) {
     let was = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));

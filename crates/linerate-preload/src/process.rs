@@ -1,7 +1,7 @@
 //! The process that owns the object's memory.
 //!
-//! A child of fork(2) has a copy of the memory, and owns that. A child of vfork(2) or posix_spawn(3) borrows the memory of
-//! its parent, and must not change it: its numbers are its own, but the object's records are its parent's.
+//! A child of fork(2) owns its copy of the memory. A child of vfork(2) or posix_spawn(3) borrows the memory of its
+//! parent and must not change it: the child has its own descriptors, but the object's records are those of the parent.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::call;
 
-/// The owner's number, in a page that is zero in a child with memory of its own (`MADV_WIPEONFORK`); [`FALLBACK`] without
-/// such a page. Null before [`start`].
+/// The owner's process ID, in a page that is zeroed in a child with its own memory (`MADV_WIPEONFORK`); [`FALLBACK`] if
+/// the kernel does not support this. Null before [`start`].
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// A child with memory of its own is known by `begin_child` alone, which is not called after a clone(2) of the program's own.
+/// Only `begin_child` updates this in a child with its own memory. It is not called if the program calls clone(2)
+/// itself.
 static FALLBACK: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether this process owns the memory that it sees. False before [`start`](crate::start).
+/// Returns whether this process owns the memory that it uses. False before [`start`](crate::start).
 pub fn owns_memory() -> bool {
-    // SAFETY: null, or a word of a page that is never unmapped, or a static.
+    // SAFETY: null, or a word in a page that is never unmapped, or a static.
     let Some(owner) = (unsafe { OWNER.load(Acquire).as_ref() }) else { return false };
     let own = std::process::id();
     match owner.compare_exchange(0, own, Relaxed, Relaxed) {
@@ -28,11 +29,11 @@ pub fn owns_memory() -> bool {
     }
 }
 
-/// Returns the process that owns the memory, mostly without a system call; 0 before [`start`](crate::start).
+/// Returns the ID of the process that owns the memory, usually without a system call; 0 before [`start`](crate::start).
 pub fn owner() -> u32 {
     // SAFETY: as above.
     match unsafe { OWNER.load(Acquire).as_ref() }.map_or(0, |owner| owner.load(Relaxed)) {
-        // This process has not asked since its fork(2).
+        // The first call in this process after fork(2).
         0 if owns_memory() => std::process::id(),
         owner => owner,
     }
@@ -41,7 +42,7 @@ pub fn owner() -> u32 {
 /// Makes this process the owner, before it has children.
 pub(crate) fn start() {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new page, which nothing else has.
+    // SAFETY: a new page at an address that the kernel chooses.
     let page = unsafe { call!(libc::SYS_mmap, 0, 4096, protection, flags, -1, 0) };
     // SAFETY: as above.
     let is_wiped = page > 0 && unsafe { call!(libc::SYS_madvise, page, 4096, libc::MADV_WIPEONFORK) } == 0;
@@ -51,7 +52,7 @@ pub(crate) fn start() {
     unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
 }
 
-/// Makes a child the owner after fork(2), before it can have children that borrow its memory.
+/// Makes a child of fork(2) the owner, before it can have children that borrow its memory.
 unsafe extern "C" fn begin_child() {
     // SAFETY: as in `owns_memory`.
     if let Some(owner) = unsafe { OWNER.load(Acquire).as_ref() } {

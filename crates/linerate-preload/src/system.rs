@@ -1,11 +1,12 @@
 //! System calls without the C library.
 
-/// Makes a system call; sets errno(3) if it fails. Returns a `c_long`.
+/// Makes a system call, and returns a `c_long`. Sets errno(3) if the call fails.
 ///
-/// It calls no function that the object replaces, and is no cancellation point. Arguments are integers and pointers.
+/// This calls no function that the object replaces, and is not a cancellation point. Arguments are integers and
+/// pointers.
 ///
 /// # Safety
-/// That of the call: the kernel checks the addresses that it is given, but not what else is at them.
+/// As for the system call. The kernel checks that addresses are mapped, but not which data it overwrites there.
 #[macro_export]
 macro_rules! call {
     ($number:expr, $($argument:expr),* $(,)?) => {

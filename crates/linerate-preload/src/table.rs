@@ -1,11 +1,11 @@
-//! A table of the program's numbers that an object answers for.
+//! A table of the program's descriptor numbers that an object handles.
 //!
-//! A program may close a number without the object's functions, so that the number becomes another file's. So each use
-//! compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which no other socket ever has.
+//! A program may close a number without the object's functions, and the number may then refer to another file. So each
+//! use compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which is unique.
 //!
 //! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs
-//! with threads. A place of the table is one word. The entry that it points at is reused, but never freed, so that a
-//! thread can look at it while another thread closes it. Its uses are counted.
+//! with threads. Each place of the table is one word, a pointer to an entry. Entries are reused but never freed, so
+//! that a thread can access an entry while another thread closes it. The uses of an entry are counted.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -18,25 +18,26 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::{cookie_of, owns_memory};
 
-/// An object's record of one socket, which several numbers may stand for: free, or in use.
+/// An object's record of one socket: free, or in use. Several numbers may refer to it.
 struct Entry<T> {
     /// The entry that was allocated before this one.
     next: AtomicPtr<Entry<T>>,
-    /// Number of numbers that stand for it, and of calls that use it now.
+    /// How many numbers refer to the entry, plus how many calls are using it. 0 if it is free.
     uses: AtomicU32,
     cookie: AtomicU64,
     word: AtomicU32,
-    /// Initialised while there are uses.
+    /// Initialized while there are uses.
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written and dropped by a thread that has the entry alone, and otherwise only shared.
+// SAFETY: only a thread with exclusive access to the entry writes or drops the value; otherwise the value is only
+// shared.
 unsafe impl<T: Send + Sync> Sync for Entry<T> {}
 
-/// A value of `uses`: one thread is making or ending the entry. 0: the entry is free.
+/// A value of `uses`: one thread has exclusive access, to create or end the entry.
 const ALONE: u32 = u32::MAX;
 
-/// A use of an entry, by one of its numbers. Dropping the last use drops the value.
+/// A use of an entry, through one of its numbers. Dropping the last use drops the value.
 pub struct Held<T: 'static> {
     entry: &'static Entry<T>,
     /// The number.
@@ -52,17 +53,17 @@ impl<T> Entry<T> {
 }
 
 impl<T> Held<T> {
-    /// Returns the socket's cookie; 0 if the entry is of no socket.
+    /// Returns the socket's cookie; 0 if the file is not a socket.
     pub fn cookie(&self) -> u64 {
         self.entry.cookie.load(Relaxed)
     }
 
-    /// Makes the entry that of another socket, which has this cookie: the caller replaces the socket under its numbers.
+    /// Sets the cookie of the entry's new socket. The caller replaces the socket of its numbers.
     pub fn set_cookie(&self, cookie: u64) {
         self.entry.cookie.store(cookie, Relaxed);
     }
 
-    /// Sets the entry's word, which is not 0 ([`Table::word`]).
+    /// Sets the entry's word, which must not be 0 ([`Table::word`]).
     pub fn set_word(&self, word: u32) {
         debug_assert_ne!(word, 0);
         self.entry.word.store(word, Release);
@@ -73,7 +74,7 @@ impl<T> Deref for Held<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the entry has a use, and so a value, which is only shared meanwhile.
+        // SAFETY: this use keeps the value initialized, and it is only shared while there are uses.
         unsafe { (*self.entry.value.get()).assume_init_ref() }
     }
 }
@@ -83,22 +84,22 @@ impl<T> Drop for Held<T> {
         let one_less = |uses| if uses == 1 { Some(ALONE) } else { Some(uses - 1) };
         if self.entry.uses.fetch_update(AcqRel, Acquire, one_less) == Ok(1) {
             self.entry.cookie.store(0, Relaxed);
-            // SAFETY: there is no other use, and there will be none before the next value.
+            // SAFETY: this thread has exclusive access: there is no other use, and none can be added.
             unsafe { (*self.entry.value.get()).assume_init_drop() };
             self.entry.uses.store(0, Release);
         }
     }
 }
 
-/// Numbers in a page of a table, and pages: 1,048,576 numbers, the most that Linux gives a process by default.
+/// Numbers per page of a table, and number of pages: 1,048,576 numbers, the default maximum of a process on Linux.
 const PAGE: usize = 1024;
 
 type Place<T> = AtomicPtr<Entry<T>>;
 
-/// The numbers that an object answers for. It is a static.
+/// The descriptor numbers that an object handles. Tables are statics.
 ///
-/// Values are dropped with the last number of their socket, in whatever process: the value's type knows what of its own
-/// a child must leave to its parent (fork(2)).
+/// A value is dropped with the last number of its socket, in any process. After fork(2), the value's type decides which
+/// resources a child must leave to its parent.
 pub struct Table<T: 'static> {
     pages: [AtomicPtr<[Place<T>; PAGE]>; PAGE],
     /// All entries, the newest first.
@@ -108,7 +109,7 @@ pub struct Table<T: 'static> {
 }
 
 impl<T: Send + Sync> Table<T> {
-    /// An empty table.
+    /// Creates an empty table.
     pub const fn new() -> Table<T> {
         Table {
             pages: [const { AtomicPtr::new(null_mut()) }; PAGE],
@@ -117,14 +118,14 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Returns whether the table has a number. If not, no call is for this object.
+    /// Returns whether the table has any numbers. If not, no call concerns this object.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Relaxed) > 0
     }
 
     fn page(&self, number: usize) -> Option<&'static [Place<T>; PAGE]> {
-        // SAFETY: null, or a page, which is never freed.
+        // SAFETY: null, or a pointer to a page, which is never freed.
         unsafe { self.pages.get(number)?.load(Acquire).as_ref() }
     }
 
@@ -139,14 +140,15 @@ impl<T: Send + Sync> Table<T> {
         if to_be.load(Acquire).is_null() {
             let page = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; PAGE]));
             if to_be.compare_exchange(null_mut(), page, AcqRel, Acquire).is_err() {
-                // SAFETY: it was made from a box, and another thread's page is in its place.
+                // SAFETY: the page was made from a box above, and was not stored: another thread has stored its page.
                 drop(unsafe { Box::from_raw(page) });
             }
         }
         self.place(fd)
     }
 
-    /// Returns the word of a number's entry, without asking the kernel; 0 if it has none. The entry may be out of date.
+    /// Returns the word of a number's entry without a system call; 0 if there is no entry. The entry may be out of
+    /// date.
     #[inline]
     pub fn word(&self, fd: c_int) -> u32 {
         // SAFETY: null, or an entry, which is never freed.
@@ -154,7 +156,7 @@ impl<T: Send + Sync> Table<T> {
         entry.map_or(0, |entry| entry.word.load(Acquire))
     }
 
-    /// Takes a free entry for a new value, or allocates one. The entry has one use.
+    /// Claims a free entry for a new value, or allocates one. The entry has one use.
     fn hold(&self, fd: c_int, cookie: u64, word: u32, value: T) -> Held<T> {
         // SAFETY: null, or an entry, which is never freed.
         let mut free = unsafe { self.all.load(Acquire).as_ref() };
@@ -182,7 +184,7 @@ impl<T: Send + Sync> Table<T> {
             entry
         });
         entry.cookie.store(cookie, Relaxed);
-        // SAFETY: this thread has the entry alone.
+        // SAFETY: this thread has exclusive access to the entry.
         unsafe { (*entry.value.get()).write(value) };
         let held = Held { entry, fd };
         held.set_word(word);
@@ -190,7 +192,7 @@ impl<T: Send + Sync> Table<T> {
         held
     }
 
-    /// Returns the entry that a number stands for; `None` if it stands for none. Keeps errno(3).
+    /// Returns the entry of a number; `None` if it has none. Keeps errno(3).
     pub fn get(&self, fd: c_int) -> Option<Held<T>> {
         if !self.any() {
             return None;
@@ -210,7 +212,7 @@ impl<T: Send + Sync> Table<T> {
         None
     }
 
-    /// Takes over the use that a place of the table had.
+    /// Takes over the use of an entry that a place of the table had.
     fn taken(&self, before: *mut Entry<T>, fd: c_int) -> Option<Held<T>> {
         // SAFETY: null, or an entry, which is never freed.
         let entry = unsafe { before.as_ref() }?;
@@ -218,8 +220,8 @@ impl<T: Send + Sync> Table<T> {
         Some(Held { entry, fd })
     }
 
-    /// Removes a number that is about to be closed, without asking the kernel. If that was the last use, the value is
-    /// dropped with the result.
+    /// Removes a number that is about to be closed, without a system call. If this was the last use, dropping the
+    /// result drops the value.
     pub fn forget(&self, fd: c_int) -> Option<Held<T>> {
         let place = self.place(fd)?;
         if place.load(Relaxed).is_null() || !owns_memory() {
@@ -228,18 +230,18 @@ impl<T: Send + Sync> Table<T> {
         self.taken(place.swap(null_mut(), AcqRel), fd)
     }
 
-    /// Gives a number another entry; returns the use of the one before.
+    /// Sets the entry of a number; returns the use of its previous entry.
     fn put(&self, fd: c_int, held: Held<T>) -> Option<Held<T>> {
         let place = self.place_to_be(fd)?;
         self.count.fetch_add(1, Relaxed);
         let before = place.swap(std::ptr::from_ref(held.entry).cast_mut(), AcqRel);
-        // The table has the use now.
+        // The table now owns the use.
         std::mem::forget(held);
         self.taken(before, fd)
     }
 
-    /// Adds a number that was opened now, with its socket's cookie, or 0 if it is no socket. `word` is not 0. Returns
-    /// whether the table has it: not if the number is too large, or the process borrows its memory.
+    /// Adds a number that was just opened, with its socket's cookie, or 0 if it is not a socket. `word` must not be 0.
+    /// Returns false if the number is too large, or the process borrows its memory.
     pub fn insert(&self, fd: c_int, cookie: u64, word: u32, value: T) -> bool {
         if !owns_memory() || self.place_to_be(fd).is_none() {
             return false;
@@ -248,8 +250,8 @@ impl<T: Send + Sync> Table<T> {
         true
     }
 
-    /// Adds a number that another process has opened, or this process before exec, as [`insert`](Table::insert). A number
-    /// that another thread has added meanwhile stays as it is. Returns the number's entry.
+    /// As [`insert`](Table::insert), for a number that another process has opened, or this process before exec. If
+    /// another thread has added the number meanwhile, it stays unchanged. Returns the number's entry.
     pub fn adopt(&self, fd: c_int, cookie: u64, word: u32, value: T) -> Option<Held<T>> {
         if !owns_memory() {
             return None;
@@ -259,13 +261,13 @@ impl<T: Send + Sync> Table<T> {
         let adopted = std::ptr::from_ref(held.entry).cast_mut();
         if place.compare_exchange(null_mut(), adopted, AcqRel, Relaxed).is_ok() {
             self.count.fetch_add(1, Relaxed);
-            // The table has the use now.
+            // The table now owns the use.
             std::mem::forget(held);
         }
         self.get(fd)
     }
 
-    /// Records that the kernel has made `to` the same as `from`. Returns the entry that `to` had before.
+    /// Records that `to` is now a duplicate of `from`. Returns the previous entry of `to`.
     pub fn duplicate(&self, from: c_int, to: c_int) -> Option<Held<T>> {
         if !self.any() || to < 0 || from == to || !owns_memory() {
             return None;
@@ -276,14 +278,14 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Returns the numbers in the table, and their places.
+    /// Iterates over the numbers in the table, and their places.
     fn filled(&self) -> impl Iterator<Item = (c_int, &'static Place<T>)> {
         let pages = (0..PAGE).filter_map(|number| Some((number * PAGE, self.page(number)?)));
         let places = pages.flat_map(|(at, page)| (at as c_int..).zip(page));
         places.filter(|(_, place)| !place.load(Relaxed).is_null())
     }
 
-    /// Returns the numbers that stand for an entry, which may be out of date.
+    /// Returns the numbers that refer to an entry. The list may be out of date.
     pub fn numbers(&self, held: &Held<T>) -> Vec<c_int> {
         let is_same = |place: &Place<T>| std::ptr::eq(place.load(Relaxed), held.entry);
         self.filled().filter(|(_, place)| is_same(place)).map(|(fd, _)| fd).collect()

@@ -1,4 +1,4 @@
-//! The program's memory: what is not there is a fault, whatever its length and its place in a page.
+//! Access to the program's memory: missing memory is a fault, at any length and position in a page.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -12,21 +12,21 @@ use linerate_preload::{errno, fail, keeping_errno, set_errno};
 
 const PAGE: usize = 4096;
 
-/// Pages that can be read and written, then one that can be read, then one that is not there.
+/// Readable and writable pages, followed by a read-only page, followed by an unmapped page.
 struct Pages(*mut u8);
 
-/// An address where no program has memory.
+/// An address that is never mapped.
 fn wrong<T>() -> *mut T {
     std::ptr::without_provenance_mut(16)
 }
 
-/// Bytes that can be written.
+/// The number of writable bytes.
 const WRITABLE: usize = 8 * PAGE;
 
 impl Pages {
     fn new() -> Pages {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, which only this test has.
+        // SAFETY: new memory, which only this test uses.
         unsafe {
             let at = libc::mmap(null_mut(), WRITABLE + 2 * PAGE, protection, flags, -1, 0).cast::<u8>();
             assert_ne!(at.cast(), libc::MAP_FAILED);
@@ -41,7 +41,7 @@ impl Pages {
     }
 }
 
-/// Offsets before a border, and lengths across it and not: short ones, pages, and more than is copied without the kernel.
+/// Lengths of copies that end at a border or cross it: short lengths, pages, and more than is copied directly.
 const LENGTHS: [usize; 10] = [1, 4, 7, 8, 16, 100, PAGE, PAGE + 1, 4 * PAGE, 5 * PAGE];
 
 #[test]
@@ -64,7 +64,7 @@ fn memory_is_written_up_to_the_page_that_is_read_only() {
     let (pages, end) = (Pages::new(), WRITABLE);
     for len in LENGTHS {
         let (bytes, mut seen) = (vec![0xA5; len], vec![0; len]);
-        // SAFETY: the test's own memory, to which nothing refers.
+        // SAFETY: the test's own memory, to which there are no references.
         assert_eq!(unsafe { write_bytes(pages.at(end - len), &bytes) }, Ok(()), "{len}");
         assert_eq!(read_bytes(pages.at(end - len), &mut seen), Ok(()));
         assert_eq!(seen, bytes);
@@ -89,7 +89,7 @@ fn pointers_may_be_anything() {
         assert_eq!(read(at), Err(Fault), "{address:#x}");
         assert_eq!((read_all(at, 2), read_all(at, usize::MAX)), (Err(Fault), Err(Fault)), "{address:#x}");
         assert_eq!(read_bytes(at.cast(), &mut []), Ok(()));
-        // SAFETY: no memory of the process is there.
+        // SAFETY: the address is not mapped.
         assert_eq!(unsafe { (write(at, 1), write_bytes(at.cast(), &[])) }, (Err(Fault), Ok(())), "{address:#x}");
         assert!(!is_text(at.cast(), b"text\0"));
     }
@@ -110,7 +110,7 @@ fn a_text_may_end_where_memory_does() {
     assert!(is_text(pages.at(end - text.len()).cast(), text));
     assert!(!is_text(pages.at(end - text.len() + 1).cast(), text));
     assert!(!is_text(pages.at(end - text.len() - 1).cast(), text));
-    // A shorter text than the one that is asked for ends at the last byte.
+    // A string that is shorter than `text` ends at the last mapped byte.
     assert!(!is_text(pages.at(end - 1).cast(), text));
 }
 
@@ -129,7 +129,7 @@ fn durations_are_checked() {
 fn errno_is_kept() {
     set_errno(libc::EXDEV);
     assert_eq!(read(wrong::<u64>()), Err(Fault));
-    // SAFETY: no memory of the process is there.
+    // SAFETY: the address is not mapped.
     assert_eq!(unsafe { write(wrong::<u32>(), 1) }, Err(Fault));
     assert_eq!(read_bytes(wrong(), &mut [0; 5 * PAGE]), Err(Fault));
     // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! The table of numbers: it follows what the kernel knows about them, and drops values with their last number.
+//! The table of descriptor numbers: it matches the kernel's state, and drops each value with its last number.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -29,7 +29,7 @@ fn close(fd: c_int) {
 }
 
 fn duplicate(fd: c_int) -> c_int {
-    // SAFETY: the call has no addresses.
+    // SAFETY: the call takes no addresses.
     let other = unsafe { libc::dup(fd) };
     assert!(other >= 0);
     other
@@ -70,13 +70,13 @@ fn a_number_that_was_closed_by_a_system_call_is_forgotten() {
     start();
     let fd = socket().into_raw_fd();
     add(&TABLE, fd, &DROPS);
-    // Another socket gets the number.
+    // The number now refers to another socket.
     let other = socket();
     // SAFETY: the test's own number.
     assert!(unsafe { replace(fd, other.as_raw_fd()) });
     assert!(TABLE.word(fd) == 1 && TABLE.get(fd).is_none());
     assert_eq!((TABLE.word(fd), DROPS.load(SeqCst)), (0, 1));
-    // No socket gets the number.
+    // The number is closed.
     add(&TABLE, fd, &DROPS);
     close(fd);
     TABLE.sweep();
@@ -92,7 +92,7 @@ fn an_entry_may_be_of_no_socket() {
     let fd = file.as_raw_fd();
     add(&TABLE, fd, &DROPS);
     assert_eq!(TABLE.get(fd).map(|held| held.cookie()), Some(0));
-    // SAFETY: the test's own number, which is a file's again below.
+    // SAFETY: the test's own number.
     assert!(unsafe { replace(fd, socket().as_raw_fd()) });
     assert!(TABLE.get(fd).is_none());
     for out in [-1, c_int::MAX, c_int::MIN] {
@@ -120,7 +120,7 @@ fn threads_open_duplicate_and_close_at_the_same_time() {
                     add(&TABLE, fd, &DROPS);
                     let other = duplicate(fd);
                     drop(TABLE.duplicate(fd, other));
-                    // Neighbours' numbers are looked at while they come and go.
+                    // Look up other threads' numbers while they are opened and closed.
                     (0..64).for_each(|fd| drop(TABLE.get(fd)));
                     for fd in [fd, other] {
                         assert!(TABLE.get(fd).is_some(), "in round {n}");
@@ -135,11 +135,11 @@ fn threads_open_duplicate_and_close_at_the_same_time() {
     assert!(DROPS.load(SeqCst) == THREADS * ROUNDS && !TABLE.any());
 }
 
-/// Runs `work` in a child of fork(2), or of vfork(2), which must not return; returns its exit code.
+/// Runs `work` in a child as of fork(2), or of vfork(2) if `borrows_memory`; returns its exit code.
 fn in_child(borrows_memory: bool, work: impl FnOnce() -> bool) -> i32 {
     let flags = if borrows_memory { libc::CLONE_VM | libc::CLONE_VFORK } else { 0 };
     extern "C" fn run<F: FnOnce() -> bool>(work: *mut libc::c_void) -> c_int {
-        // SAFETY: the parent waits for the child, and the value is taken once.
+        // SAFETY: the parent waits for the child, and the value is only taken once.
         c_int::from(!unsafe { (*work.cast::<Option<F>>()).take() }.is_some_and(|work| work()))
     }
     fn pointer<F: FnOnce() -> bool>(_: &Option<F>) -> extern "C" fn(*mut libc::c_void) -> c_int {
@@ -148,10 +148,10 @@ fn in_child(borrows_memory: bool, work: impl FnOnce() -> bool) -> i32 {
     let mut work = Some(work);
     let mut stack = vec![0u128; 16 << 10];
     let top = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: the child has a stack and the work, which the parent keeps until its end.
+    // SAFETY: the child uses a stack and a closure that the parent keeps until the child ends.
     let child = unsafe { libc::clone(pointer(&work), top, flags | libc::SIGCHLD, (&raw mut work).cast()) };
     let mut status = 0;
-    // SAFETY: there is room for the status.
+    // SAFETY: `status` has room for the result.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WEXITSTATUS(status)
 }
@@ -165,11 +165,11 @@ fn a_child_owns_its_memory_unless_it_borrows_it() {
     add(&TABLE, fd, &DROPS);
     let parent = std::process::id();
     assert!(owns_memory() && owner() == parent);
-    // It changes nothing in its parent's table.
+    // A child that borrows memory does not change its parent's table.
     let borrows = || !owns_memory() && owner() == parent && TABLE.forget(fd).is_none();
     assert_eq!(in_child(true, borrows), 0);
     assert!(TABLE.get(fd).is_some());
-    // Its table is a copy.
+    // A child of fork(2) has a copy of the table.
     let owns = || owner() == std::process::id() && owns_memory() && TABLE.forget(fd).is_some() && !TABLE.any();
     assert_eq!(in_child(false, owns), 0);
     assert!(TABLE.get(fd).is_some() && DROPS.load(SeqCst) == 0);

@@ -1,8 +1,8 @@
-//! The words of a descriptor, shared by the driver and the model.
+//! The words of descriptors.
 //!
 //! Section numbers are those of the 82599's datasheet; the 82576's descriptors differ in one bit.
 //!
-//! A descriptor is two 64-bit words. The driver writes them (read format), and the card overwrites them (write-back
+//! A descriptor has two 64-bit words. The driver writes them (read format), and the card overwrites them (write-back
 //! format).
 
 /// Advanced receive descriptors (datasheet section 7.1.6).
@@ -16,41 +16,41 @@
 ///  word 1  |     VLAN tag      |     length      |   errors   |         status         |
 /// ```
 pub mod receive {
-    /// Word 1: descriptor done, the card has written it back.
+    /// Word 1: descriptor done. The card has written it back.
     pub const DD: u64 = 1 << 0;
-    /// Word 1: end of packet, the packet does not continue in the next descriptor.
+    /// Word 1: end of packet. The packet does not continue in the next descriptor.
     pub const EOP: u64 = 1 << 1;
     /// Word 1: the MAC found an error; only with `FCTRL.SBP`.
     pub const RXE_82599: u64 = 1 << 29;
-    /// Word 1: the same on the 82576 (its datasheet, section 7.1.5.2), only with `RCTL.SBP`.
+    /// Word 1: as [`RXE_82599`], on the 82576 (its datasheet, section 7.1.5.2); only with `RCTL.SBP`.
     pub const RXE_82576: u64 = 1 << 31;
-    /// Word 1: bytes in this buffer, 16 bits from here on.
+    /// Word 1: shift of the length of the data in this buffer (16 bits).
     pub const LENGTH_SHIFT: u32 = 32;
     /// Word 1: the mask of the length.
     pub const LENGTH_MASK: u64 = 0xFFFF << LENGTH_SHIFT;
     /// Word 1: a flow director filter matched.
     pub const FLM: u64 = 1 << 2;
-    /// Word 1: the packet had a VLAN tag; if stripped, it is in the VLAN field.
+    /// Word 1: the packet had a VLAN tag. If the card has stripped the tag, it is in the VLAN field.
     pub const VP: u64 = 1 << 3;
-    /// Word 1: the transport's checksum was verified.
+    /// Word 1: the layer-4 checksum was verified.
     pub const L4CS: u64 = 1 << 5;
-    /// Word 1: IPv4's header checksum was verified.
+    /// Word 1: the IPv4 header checksum was verified.
     pub const IPCS: u64 = 1 << 6;
     /// Word 1: the packet was timestamped.
     pub const TS: u64 = 1 << 16;
     /// Word 1: the packet came from another function of this card.
     pub const LB: u64 = 1 << 18;
-    /// Word 1: the transport's checksum is wrong.
+    /// Word 1: the layer-4 checksum is wrong.
     pub const L4E: u64 = 1 << 30;
-    /// Word 1: IPv4's header checksum is wrong.
+    /// Word 1: the IPv4 header checksum is wrong.
     pub const IPE: u64 = 1 << 31;
-    /// Word 1: the next descriptor of a coalesced packet, 16 bits from here on; in place of errors.
+    /// Word 1: shift of the next descriptor of a coalesced packet (16 bits), instead of errors.
     pub const NEXTP_SHIFT: u32 = 4;
-    /// Word 1: the VLAN tag, 16 bits from here on.
+    /// Word 1: shift of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 48;
-    /// Word 0: the count of coalesced segments, 4 bits from here on.
+    /// Word 0: shift of the count of coalesced segments (4 bits).
     pub const RSCCNT_SHIFT: u32 = 17;
-    /// Word 0: the packet type's bits (section 7.1.6.2).
+    /// Word 0, packet type (section 7.1.6.2): IPv4.
     pub const TYPE_IPV4: u64 = 1 << 4;
     /// Word 0: IPv4 with options.
     pub const TYPE_IPV4_OPTIONS: u64 = 1 << 5;
@@ -66,9 +66,9 @@ pub mod receive {
     pub const TYPE_SCTP: u64 = 1 << 10;
     /// Word 0: an ethertype filter matched; its number is in bits 6 to 4.
     pub const TYPE_ETQF: u64 = 1 << 15;
-    /// Word 0: the fields that the hash covers (section 7.1.2.8), 4 bits.
+    /// Word 0: the mask of the RSS type, the fields that the hash covers (section 7.1.2.8).
     pub const RSS_TYPE_MASK: u64 = 0xF;
-    /// Word 0: the RSS hash, 32 bits from here on.
+    /// Word 0: shift of the RSS hash (32 bits).
     pub const RSS_HASH_SHIFT: u32 = 32;
 }
 
@@ -81,17 +81,17 @@ pub mod legacy_receive {
     pub const EOP: u64 = 1 << 33;
     /// Word 1: the packet had a VLAN tag.
     pub const VP: u64 = 1 << 35;
-    /// Word 1: the transport's checksum was verified.
+    /// Word 1: the layer-4 checksum was verified.
     pub const L4CS: u64 = 1 << 37;
-    /// Word 1: IPv4's header checksum was verified.
+    /// Word 1: the IPv4 header checksum was verified.
     pub const IPCS: u64 = 1 << 38;
-    /// Word 1: the transport's checksum is wrong.
+    /// Word 1: the layer-4 checksum is wrong.
     pub const L4E: u64 = 1 << 46;
-    /// Word 1: an error in IPv4's header checksum, or a MAC error.
+    /// Word 1: an error in the IPv4 header checksum, or a MAC error.
     pub const RXE: u64 = 1 << 47;
 }
 
-/// Advanced transmit data descriptors (section 7.2.3.2.4): the buffer's address, then
+/// Advanced transmit data descriptors (section 7.2.3.2.4). Word 0 is the buffer's address.
 ///
 /// ```text
 ///           63        46 45    40  39 38 36 35 32 31    24 23  20 19   16 15        0
@@ -104,11 +104,11 @@ pub mod transmit {
     pub const TSTAMP: u64 = 1 << 19;
     /// CC: check the context.
     pub const CC: u64 = 1 << 39;
-    /// IDX: the context, one of two, 1 bit from here on.
+    /// IDX: shift of the number of the context, one of two (1 bit).
     pub const IDX_SHIFT: u32 = 36;
-    /// POPTS: insert IPv4's header checksum.
+    /// POPTS: insert the IPv4 header checksum.
     pub const IXSM: u64 = 1 << 40;
-    /// POPTS: insert the transport's checksum.
+    /// POPTS: insert the layer-4 checksum.
     pub const TXSM: u64 = 1 << 41;
     /// DTYP: a data descriptor.
     pub const DTYP_DATA: u64 = 0b0011 << 20;
@@ -116,9 +116,9 @@ pub mod transmit {
     pub const DTYP_MASK: u64 = 0xF << 20;
     /// DCMD: end of packet.
     pub const EOP: u64 = 1 << 24;
-    /// DCMD: insert the frame check sequence; valid where EOP is.
+    /// DCMD: insert the frame check sequence; valid with EOP.
     pub const IFCS: u64 = 1 << 25;
-    /// DCMD: report status, that is, set DD when done; valid where EOP is.
+    /// DCMD: report status, that is, set DD when done; valid with EOP.
     pub const RS: u64 = 1 << 27;
     /// DCMD: an advanced descriptor.
     pub const DEXT: u64 = 1 << 29;
@@ -128,15 +128,15 @@ pub mod transmit {
     pub const TSE: u64 = 1 << 31;
     /// STA: descriptor done, written by the card.
     pub const DD: u64 = 1 << 32;
-    /// Bytes in this buffer.
+    /// The mask of the length of the data in this buffer.
     pub const DTALEN_MASK: u64 = 0xFFFF;
-    /// The length of the whole packet, 18 bits from here on; in its first descriptor.
+    /// Shift of the packet's total length (18 bits), in its first descriptor.
     pub const PAYLEN_SHIFT: u32 = 46;
     /// Bits that must be 0: 16 and 17, and in DCMD bits 26 and 28.
     pub const RESERVED: u64 = 0b11 << 16 | 1 << 26 | 1 << 28;
     /// The shortest packet that hardware can pad.
     pub const SHORTEST: usize = 17;
-    /// The most descriptors of a packet.
+    /// The most descriptors per packet.
     pub const MOST_DESCRIPTORS: usize = 40;
 }
 
@@ -148,19 +148,19 @@ pub mod transmit {
 ///  word 1  |   MSS   | L4LEN  |  | IDX | ... |  DEXT | DTYP | TUCMD  |            |
 /// ```
 pub mod context {
-    /// Word 0: bytes before the IP header, 7 bits from here on.
+    /// Word 0: shift of the number of bytes before the IP header (7 bits).
     pub const MACLEN_SHIFT: u32 = 9;
-    /// Word 0: the VLAN tag, 16 bits from here on.
+    /// Word 0: shift of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 16;
     /// Word 1, TUCMD: the packet is IPv4.
     pub const IPV4: u64 = 1 << 10;
-    /// Word 1, TUCMD: UDP, TCP or SCTP, 2 bits from here on.
+    /// Word 1, TUCMD: shift of the layer-4 type: UDP, TCP or SCTP (2 bits).
     pub const L4T_SHIFT: u32 = 11;
     /// Word 1, TUCMD: IPsec, and Fibre Channel.
     pub const OTHERS: u64 = 0b111 << 13;
-    /// Word 1: bytes of the transport's header, 8 bits from here on.
+    /// Word 1: shift of the length of the layer-4 header (8 bits).
     pub const L4LEN_SHIFT: u32 = 40;
-    /// Word 1: payload of each segment, 16 bits from here on.
+    /// Word 1: shift of the payload length of each segment (16 bits).
     pub const MSS_SHIFT: u32 = 48;
 }
 
@@ -169,10 +169,10 @@ pub mod context {
 pub mod legacy_transmit {
     /// CMD: insert a checksum.
     pub const IC: u64 = 1 << 26;
-    /// The checksum's offset, and the offset where the summed data begins, 8 bits each from here on.
+    /// Shift of the checksum's offset (8 bits).
     pub const CSO_SHIFT: u32 = 16;
-    /// See `CSO_SHIFT`.
+    /// Shift of the offset where the checksummed data begins (8 bits).
     pub const CSS_SHIFT: u32 = 40;
-    /// The VLAN tag, 16 bits from here on.
+    /// Shift of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 48;
 }

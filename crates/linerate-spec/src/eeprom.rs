@@ -1,27 +1,28 @@
-//! Words of the EEPROM, by their offsets (82599 datasheet, section 6.1), and of its sections.
+//! Words of the EEPROM and of its sections, by their offsets (82599 datasheet, section 6.1).
 
-/// Words; `EEC.EE_SIZE` reports 6 to drivers, which stands for 2 to the power of 6 and 6 (section 8.2.3.2.1).
+/// The number of words. `EEC.EE_SIZE` is 6, which means 2^(6 + 6) words (section 8.2.3.2.1).
 pub const WORDS: usize = 4096;
 
 /// The sum of the words up to the checksum, and of the sections that they point to (section 6.3.2.11).
 pub const SUM: u16 = 0xBABA;
 pub const CHECKSUM: u16 = 0x3F;
 
-// Pointers to sections, and words of their own.
+// Offsets of pointers to sections, and of single words.
 pub const CORE_0: u16 = 0x09;
 pub const FIRMWARE: u16 = 0x0F;
 pub const PBA_GUARD: u16 = 0x15;
 pub const PBA: u16 = 0x16;
 pub const ALTERNATIVE_SAN: u16 = 0x27;
 pub const SAN: u16 = 0x28;
-/// A list of module kinds, each with a pointer to values for `CORECTL`. Linux's and DPDK's drivers read it.
+/// Points to a list of module kinds, each with a pointer to values for `CORECTL`. The drivers of Linux and DPDK read
+/// it.
 pub const MODULES: u16 = 0x2B;
 pub const CAPABILITIES: u16 = 0x2C;
 
-/// The end of the list of modules, and of a list of values.
+/// The end marker of the list of modules, and of a list of values.
 pub const END: u16 = 0xFFFF;
 
-/// Kinds of modules in the list; those of the second port are 1 higher.
+/// Kinds of modules in the list. For the second port, they are 1 higher.
 pub mod module {
     pub const PASSIVE: u16 = 3;
     pub const OPTICAL: u16 = 5;

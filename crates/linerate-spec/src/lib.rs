@@ -1,17 +1,18 @@
-//! The specifications of cards: registers and descriptors, by their datasheets' names, bits and sections.
+//! Registers and descriptors of network cards, with the names, bits and section numbers of the datasheets.
 //!
-//! linerate's drivers and its model of the 82599 name registers only through this crate, which knows neither of them. It is for
-//! drivers and models of others, too.
+//! linerate's drivers and its model of the 82599 name registers only through this crate, which does not depend on them.
+//! Other drivers and models can use it, too.
 //!
-//! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: those of its virtual functions
+//! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: registers of the 82599's virtual
+//!   functions
 //! - [`x82576`]: registers of the 82576
 //! - [`descriptor`]: the words of descriptors, which all these cards share
-//! - [`phy`]: what lies between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: its words
-//! - [`virtio`]: VirtIO's network devices
-//! - here: what a register is, and the macro that defines one per line
+//! - [`phy`]: between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: words of the 82599's EEPROM
+//! - [`virtio`]: VirtIO network devices
+//! - this module: the definition of a register, and the macro that defines one register per line
 //!
-//! A register is a type. `RXDCTL::ENABLE` is one of its bits, `RXDCTL(3)` the register of queue 3 as a [`Register`],
-//! and `RXDCTL::at(3)` its offset alone.
+//! Each register is a type. `RXDCTL::ENABLE` is one of its bits. `RXDCTL(3)` is the register of queue 3, which converts
+//! to a [`Register`], and `RXDCTL::at(3)` is its offset.
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 #![forbid(unsafe_code)]
@@ -36,7 +37,7 @@ pub enum Access {
     RO,
     /// Read to clear: statistics.
     RC,
-    /// Write 1 to clear; a read clears as well.
+    /// Write 1 to clear; a read also clears.
     W1C,
     /// Write only; reads as 0.
     WO,
@@ -48,16 +49,16 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Definition {
     pub name: &'static str,
-    /// The offset of number 0 in BAR 0.
+    /// The offset of register 0 in BAR 0.
     pub offset: u32,
-    /// The offset of number n, for n below `count`.
+    /// Returns the offset of register n, for n below `count`.
     pub at: fn(u16) -> u32,
     pub count: u16,
-    /// Bytes from one number to the next.
+    /// The number of bytes from one register to the next.
     pub stride: u32,
     pub access: Access,
     pub reset: u32,
-    /// Bits that a driver may change; all others must be written as they were read.
+    /// Bits that a driver may change. All other bits must be written as they were read.
     pub writable: u32,
     /// The datasheet's section.
     pub section: &'static str,
@@ -75,15 +76,15 @@ impl Definition {
 /// One register of a card.
 #[derive(Clone, Copy)]
 pub struct Register {
-    /// Its offset in BAR 0.
+    /// The register's offset in BAR 0.
     pub offset: u32,
-    /// Its index in its array; 0 if there is one only.
+    /// The register's index in its array; 0 for a single register.
     pub number: u16,
     pub definition: &'static Definition,
 }
 
 impl Register {
-    /// Returns a readable name of the bits `mask` of this register, for example `RXDCTL[3].ENABLE`.
+    /// Returns a readable name for the bits `mask` of this register, for example `RXDCTL[3].ENABLE`.
     pub fn with_bits(&self, mask: u32) -> String {
         let mut names = self.definition.bits.iter().filter(|(name, _)| !name.ends_with("_SHIFT"));
         match names.find(|(_, value)| *value == mask) {
@@ -118,8 +119,8 @@ impl fmt::Debug for Register {
 /// NAME offset [count x stride then count at offset] access reset value writable BITS "section" "title" { bit = value };
 /// ```
 ///
-/// Without brackets there is one register; `then` is the second range of an array in two. Without `reset` the
-/// register is 0 after a reset; without `writable` a driver may change all bits. `MAP` lists all definitions.
+/// Without brackets there is one register; `then` gives the second range of an array that has two. Without `reset` the
+/// register is 0 after a reset. Without `writable` a driver may change all bits. `MAP` lists all definitions.
 macro_rules! registers {
     ($($name:ident $offset:literal $([$($array:tt)*])? $access:ident $(reset $reset:literal)? $(writable $writable:ident)?
        $section:literal $title:literal $({ $($bit:ident = $value:expr),* })?;)*) => {
@@ -127,7 +128,7 @@ macro_rules! registers {
             $crate::registers!(@type $name $offset [$($($array)*)?] concat!($title, " (section ", $section, ")."));
 
             impl $name {
-                /// The offset of number 0 in BAR 0.
+                /// The offset of register 0 in BAR 0.
                 pub const OFFSET: u32 = $offset;
                 pub const NAME: &'static str = stringify!($name);
                 pub const SECTION: &'static str = $section;
@@ -184,10 +185,10 @@ macro_rules! registers {
 
         impl $name {
             pub const COUNT: u16 = $count $(+ $more)?;
-            /// Bytes from one number to the next.
+            /// The number of bytes from one register to the next.
             pub const STRIDE: u32 = $stride;
 
-            /// Returns the offset of number `n`.
+            /// Returns the offset of register `n`.
             #[inline(always)]
             pub const fn at(n: u16) -> u32 {
                 $(if n >= $count {

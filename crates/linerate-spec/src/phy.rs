@@ -1,16 +1,16 @@
-//! Between a card and its cable: PHYs, whose registers are reached over MDIO (IEEE 802.3, clause 45), and modules, whose
-//! memory is read over I2C (SFF-8472).
+//! PHYs, whose registers are accessed over MDIO (IEEE 802.3, clause 45), and modules, whose memory is read over I2C
+//! (SFF-8472).
 
-/// MDIO: operations in `MSCA.OP`, devices of a PHY, and their registers.
+/// MDIO: operations for `MSCA.OP`, the devices of a PHY, and their registers.
 pub mod mdio {
     pub const OP_ADDRESS: u32 = 0;
     pub const OP_WRITE: u32 = 1;
     pub const OP_READ: u32 = 3;
 
-    // Devices.
+    // Devices of a PHY.
     pub const PMA: u32 = 1;
     pub const AUTO_NEGOTIATION: u32 = 7;
-    /// The vendor's device; its control register powers the PHY down.
+    /// The vendor-specific device. Its control register powers the PHY down.
     pub const VENDOR_1: u32 = 30;
 
     // Registers of each device.
@@ -25,14 +25,14 @@ pub mod mdio {
     pub const EXTENDED_ABILITY: u32 = 11;
     pub const VENDOR_STATUS: u32 = 0xC800;
 
-    /// `CONTROL` of the negotiation: restart.
+    /// `CONTROL` of [`AUTO_NEGOTIATION`]: restart.
     pub const RESTART: u16 = 1 << 9;
-    /// `CONTROL` of the vendor's device: power down.
+    /// `CONTROL` of [`VENDOR_1`]: power down.
     pub const LOW_POWER: u16 = 1 << 11;
     /// `CONTROL` of each device: reset.
     pub const RESET: u16 = 1 << 15;
 
-    // Offers of the negotiation.
+    // Speeds advertised in auto-negotiation.
     pub const ADVERTISEMENT: u32 = 0x10;
     pub const ADVERTISE_100M: u16 = 1 << 8;
     pub const TEN_GIGABIT_CONTROL: u32 = 0x20;
@@ -41,7 +41,7 @@ pub mod mdio {
     pub const ADVERTISE_1G: u16 = 1 << 15;
 }
 
-/// A module's memory: addresses on the I2C bus, and bytes of its description (SFF-8472, table 3-1).
+/// The memory of a module: addresses on the I2C bus, and offsets in its description (SFF-8472, table 3-1).
 pub mod sff {
     pub const DESCRIPTION: u8 = 0xA0;
     pub const MEASUREMENTS: u8 = 0xA2;

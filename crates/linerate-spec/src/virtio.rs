@@ -13,7 +13,7 @@ pub mod status {
     pub const FAILED: u8 = 128;
 }
 
-/// Feature bits: 0 to 23 of network devices (5.1.3), 24 on of all (6, and 6.3 for legacy ones).
+/// Feature bits of network devices (5.1.3), and of all devices: 24 to 40 (6, and 6.3 for legacy devices).
 pub mod feature {
     #![allow(missing_docs)]
     pub const CSUM: u64 = 1 << 0;
@@ -33,7 +33,7 @@ pub mod feature {
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
-    /// These three: VIRTIO 1.3, 5.1.3.
+    /// This and the next two bits are those of VIRTIO 1.3, 5.1.3.
     pub const GUEST_USO4: u64 = 1 << 54;
     pub const GUEST_USO6: u64 = 1 << 55;
     pub const HOST_USO: u64 = 1 << 56;
@@ -77,7 +77,7 @@ pub mod legacy {
     pub const QUEUE_NOTIFY: u16 = 16;
     pub const DEVICE_STATUS: u16 = 18;
     pub const ISR_STATUS: u16 = 19;
-    /// Present only with MSI-X enabled; the device configuration moves behind it.
+    /// Present only if MSI-X is enabled. The device configuration then starts after it.
     pub const QUEUE_VECTOR: u16 = 22;
     pub const CONFIG: u16 = 20;
     pub const CONFIG_MSIX: u16 = 24;
@@ -88,7 +88,7 @@ pub mod legacy {
 /// No interrupt for this queue (4.1.5.1.2).
 pub const NO_VECTOR: u16 = 0xFFFF;
 
-/// A network device's own configuration (5.1.4), by offset.
+/// The device-specific configuration of network devices (5.1.4), by offset.
 pub mod config {
     #![allow(missing_docs)]
     pub const MAC: u32 = 0;
@@ -98,7 +98,7 @@ pub mod config {
     pub const SPEED: u32 = 12;
 }
 
-/// The header in front of every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
+/// The header before every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
 ///
 /// | byte | 0 | 1 | 2 | 4 | 6 | 8 | 10 |
 /// |---|---|---|---|---|---|---|---|
@@ -106,9 +106,9 @@ pub mod config {
 pub mod header {
     #![allow(missing_docs)]
     pub const NUM_BUFFERS: usize = 10;
-    /// The length with `num_buffers`: modern devices, and legacy ones with mergeable buffers.
+    /// The length with `num_buffers`: modern devices, and legacy devices with mergeable buffers.
     pub const LEN: usize = 12;
-    /// The length without: other legacy devices.
+    /// The length without `num_buffers`: other legacy devices.
     pub const SHORT_LEN: usize = 10;
 }
 
@@ -122,38 +122,39 @@ pub mod control {
     pub const OK: u8 = 0;
 }
 
-/// Flags of a descriptor (2.7.5, 2.8.7), and of a split queue's rings (2.7.6, 2.7.8).
+/// Flags of descriptors (2.7.5, 2.8.7), and of the rings of a split queue (2.7.6, 2.7.8).
 pub mod ring {
     /// Descriptor: the chain continues.
     pub const NEXT: u16 = 1;
-    /// Descriptor: the device writes the buffer.
+    /// Descriptor: the device writes to the buffer.
     pub const WRITE: u16 = 2;
     /// Descriptor: the buffer is a table of descriptors.
     pub const INDIRECT: u16 = 4;
-    /// The available ring's flag: no interrupts; the used ring's: no notifications.
+    /// In the available ring: no interrupts. In the used ring: no notifications.
     pub const QUIET: u16 = 1;
 
-    /// Returns whether an event is due when the index moves past `event` on its way from `old` to `new` (2.7.10).
+    /// Returns whether an event is due, because the index has moved past `event` on its way from `old` to `new`
+    /// (2.7.10).
     #[inline(always)]
     pub fn passes(event: u16, old: u16, new: u16) -> bool {
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
     }
 }
 
-/// A packed queue's flags of a descriptor (2.8.1), and event suppression (2.8.10).
+/// Packed queues: flags of descriptors (2.8.1), and event suppression (2.8.10).
 pub mod packed {
-    /// Descriptor: with the wrap counter as its value, the driver has made it available.
+    /// Descriptor: if this bit equals the wrap counter, the driver has made the descriptor available.
     pub const AVAILABLE: u16 = 1 << 7;
-    /// Descriptor: differs from [`AVAILABLE`] if it is available, and is the same if it is used.
+    /// Descriptor: differs from [`AVAILABLE`] if the descriptor is available, and equals it if the descriptor is used.
     pub const USED: u16 = 1 << 15;
 
-    /// Event suppression's mode, in the high half.
+    /// The mode of event suppression, in the high half.
     pub const MODE: u32 = 3 << 16;
     /// All events.
     pub const ENABLE: u32 = 0 << 16;
     /// No events.
     pub const DISABLE: u32 = 1 << 16;
-    /// One event, at the descriptor in the low half: its index, and in bit 15 the wrap counter. Needs `EVENT_IDX`.
+    /// One event, at the descriptor in the low half: its index, and the wrap counter in bit 15. Needs `EVENT_IDX`.
     pub const DESC: u32 = 2 << 16;
 }
 

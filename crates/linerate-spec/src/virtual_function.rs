@@ -1,15 +1,15 @@
-//! Registers of a virtual function of the 82599 (its datasheet, section 8.3), by their offsets in the function's own BAR
-//! 0, and the messages in its mailbox.
+//! Registers of a virtual function of the 82599 (datasheet section 8.3), by their offsets in the function's BAR 0, and
+//! the messages in its mailbox.
 
 use super::registers;
 
-/// Queues each way.
+/// Queues per direction.
 pub const QUEUES: u16 = 2;
 /// MSI-X vectors.
 pub const VECTORS: u32 = 3;
 
-/// Registers of receive and transmit queues that lie here are those of the physical function's queues, which begin
-/// with `RDBAL` and `TDBAL`; each queue has `QUEUE_BYTES`.
+/// The start of the registers of receive queues. They have the layout of the physical function's queues, from `RDBAL`
+/// on (from `TDBAL` on at [`TRANSMIT`]), with `QUEUE_BYTES` per queue.
 pub const RECEIVE: u32 = 0x1000;
 pub const TRANSMIT: u32 = 0x2000;
 pub const QUEUE_BYTES: u32 = 0x40;
@@ -34,7 +34,7 @@ registers! {
 
     VFPSRTYPE   0x00300 RW "8.3.5" "Packet Split Receive Type";
 
-    // 8.3.5.8 Statistics: they wrap, and are never cleared
+    // 8.3.5.8 Statistics: they wrap around and are never cleared
     VFGPRC      0x0101C RO "8.3.5.8" "Good Packets Received Count";
     VFGORC_LSB  0x01020 RO "8.3.5.8" "Good Octets Received Count Low";
     VFGORC_MSB  0x01024 RO "8.3.5.8" "Good Octets Received Count High";
@@ -44,7 +44,7 @@ registers! {
     VFGOTC_MSB  0x02024 RO "8.3.5.8" "Good Octets Transmitted Count High";
 }
 
-/// The first word of a message, as Intel's drivers of both functions define it.
+/// The first word of a message, as defined by Intel's drivers of physical and virtual functions.
 pub mod message {
     pub const RESET: u32 = 0x01;
     pub const SET_ADDRESS: u32 = 0x02;
@@ -55,12 +55,12 @@ pub mod message {
     pub const NEGOTIATE: u32 = 0x08;
     pub const GET_QUEUES: u32 = 0x09;
     pub const UPDATE_MODE: u32 = 0x0C;
-    /// From the physical function: something has changed.
+    /// From the physical function: its state has changed.
     pub const CONTROL: u32 = 0x0100;
     pub const SUCCESS: u32 = 1 << 31;
     pub const FAILURE: u32 = 1 << 30;
     pub const CLEAR_TO_SEND: u32 = 1 << 29;
     pub const INFO_SHIFT: u32 = 16;
-    /// The newest supported version of the messages: 1.4.
+    /// The newest supported version of the mailbox protocol: 1.4.
     pub const NEWEST: u32 = 5;
 }

@@ -1,4 +1,4 @@
-//! The registers of the 82576 used here, one line each.
+//! The registers of the 82576 that linerate uses, one per line.
 //!
 //! Names, bits and sections are those of Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63).
 
@@ -78,7 +78,7 @@ registers! {
     RQDPC      0x0C030 [16 x 0x40] RC "8.18.58" "Receive Queue Drop Packet Count";
 }
 
-/// Returns the counters of the whole card.
+/// Returns the counters of the card, without those of its queues.
 pub fn statistics() -> impl Iterator<Item = Register> {
     let of_card = MAP.iter().filter(|definition| definition.access == Access::RC && definition.count == 1);
     of_card.flat_map(|definition| definition.registers())

@@ -1,15 +1,15 @@
-//! The registers of the 82599 used here, one line each.
+//! The registers of the 82599, X540 and X550 that linerate uses, one per line.
 //!
-//! Names, bits and sections are those of Intel's "82599 10 GbE Controller Datasheet" (331520), and of those of the X540
-//! and X550 where a section names them.
+//! Names, bits and sections are those of Intel's "82599 10 GbE Controller Datasheet" (331520). Sections that begin with
+//! "X540" or "X550" are those of that card's datasheet.
 
 use super::{Access, Register, registers};
 
-/// Queues each way.
+/// Queues per direction.
 pub const QUEUES: u16 = 128;
-/// The receive packet buffer, in KiB (8.2.3.8.9).
+/// The size of the receive packet buffer, in KiB (8.2.3.8.9).
 pub const PACKET_BUFFER_KIB: u32 = 512;
-/// That of an X540 and X550 (X540 datasheet, 8.2.4.9.9).
+/// The size of the receive packet buffer of the X540 and X550, in KiB (X540 datasheet, 8.2.4.9.9).
 pub const X540_PACKET_BUFFER_KIB: u32 = 384;
 
 // Bits that a driver may write in registers with reserved bits.
@@ -20,8 +20,8 @@ const SRRCTL_BITS: u32 = 0x1F | 0x3F << 8 | 0x7 << 22 | 0x7 << 25 | SRRCTL::DROP
 const RXCTRL_BITS: u32 = RXCTRL::RXEN | RXCTRL::DMBYPS;
 const INDEX_BITS: u32 = 0xFFFF;
 
-/// Aliases of registers, kept for drivers of the 82598: offset, count and stride; then offset and stride of the
-/// registers they stand for.
+/// Aliases of registers, for drivers of the 82598: offset, count and stride; then offset and stride of the
+/// aliased registers.
 #[rustfmt::skip]
 pub const ALIASES: &[(u32, u32, u32, u32, u32)] = &[
     (0x05400, 16, 8, RAL::OFFSET, 8),
@@ -440,7 +440,7 @@ registers! {
     PFFLPL      0x050B0 RW "8.2.3.27" "PF Flow Low";
     PFFLPH      0x050B4 RW "8.2.3.27" "PF Flow High";
 
-    // Not in the datasheet, but read by Linux's `ethtool -d`
+    // Not in the datasheet, but read by `ethtool -d` on Linux
     MSIXPBA     0x02000 RO "-" "MSI-X Pending Bits";
     PBACL_0     0x11068 RO "-" "MSI-X PBA Clear, 82598's place";
     RDSTAT      0x02C00 [8 x 4] RO "-" "Receive DMA Statistics";
@@ -482,14 +482,14 @@ registers! {
     TSICR       0x08C60 W1C "X550 8.2.2.21.25" "Time Sync Interrupt Cause";
     TSIM        0x08C68 RW "X550 8.2.2.21.26" "Time Sync Interrupt Mask";
 
-    // The X540's and X550's host interface to the firmware (X540 datasheet, section 10.6.4)
+    // The host interface of the X540 and X550 to the firmware (X540 datasheet, section 10.6.4)
     HICR        0x15F00 RW "X540 8.2.2.4" "Host Interface Control" { EN = 1 << 0, C = 1 << 1, SV = 1 << 2 };
     FWSTS       0x15F0C RW reset 0x0000_0001 "X540 8.2.2.4" "Firmware Status";
     SWSR        0x15F10 RW "X540 8.2.2.4" "Software Status";
     FLEX_MNG    0x15800 [448 x 4] RW "X540 8.2.2.4" "Host Interface Memory";
 }
 
-/// Returns the registers that a read clears: statistics (8.2.3.23) and those of the flow director.
+/// Returns the registers that a read clears: statistics (8.2.3.23), and the statistics of the flow director.
 pub fn statistics() -> impl Iterator<Item = Register> {
     let counters = MAP.iter().filter(|definition| definition.access == Access::RC);
     counters.flat_map(|definition| definition.registers())

@@ -1,14 +1,14 @@
-//! Files that were built with a test, and programs in C.
+//! Files that cargo built for a test, and C programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path of a file that cargo has built beside this test, such as a shared object.
+/// Returns the path of a file in this test's folder that cargo has built, such as a shared object.
 pub fn built(name: &str) -> PathBuf {
     std::env::current_exe().expect("the test's path").with_file_name(name)
 }
 
-/// Compiles a program in C for this test; returns its path. Each test has its own.
+/// Compiles a C program for this test, and returns its path. Each test binary has its own copy.
 pub fn compiled(source: impl AsRef<Path>, arguments: &[&str]) -> PathBuf {
     let source = source.as_ref();
     let output = std::env::current_exe().expect("the test's path").with_extension(source.file_stem().expect("a name"));

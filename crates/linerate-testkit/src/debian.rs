@@ -1,9 +1,11 @@
-//! The Debians whose programs tests run: this machine's own, and Debian 13 in a folder, which `guest/prepare` makes.
+//! The Debian releases whose programs tests run: this machine's, and Debian 13 in a folder that `guest/prepare`
+//! creates.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a program in the folder `$1`, which has the machine's devices and state, the folders `$2` and `$3`, and this one.
+/// Runs a program with root folder `$1`, into which it mounts the machine's devices and state, the folders `$2` and
+/// `$3`, and the working directory.
 const ENTER: &str = r#"
 root=$1
 for shared in /proc /sys /dev /run "$2" "$3" "$PWD"; do
@@ -13,25 +15,25 @@ shift 3
 exec chroot "$root" /usr/bin/env -C "$PWD" "$@"
 "#;
 
-/// A Debian whose programs a test runs.
+/// A Debian release whose programs a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Debian {
-    /// This machine's.
+    /// The release of this machine.
     Own,
-    /// Debian 13's.
+    /// Debian 13.
     Trixie,
 }
 
 impl Debian {
-    /// Returns all that differ: a test of programs runs once with those of each.
+    /// Returns all different releases. A test of programs runs once with each.
     pub fn all() -> Vec<Debian> {
         let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let is_trixie = release.lines().any(|line| line == "VERSION_CODENAME=trixie");
         if is_trixie { vec![Debian::Own] } else { vec![Debian::Own, Debian::Trixie] }
     }
 
-    /// Returns the words in front of a program and its arguments; the process is the program's. It finds temporary files, and
-    /// those that were built with the test.
+    /// Returns the words to put before a program and its arguments. The process becomes the program (exec). It can
+    /// access temporary files, and files that were built with the test.
     pub fn words(self) -> Vec<String> {
         if self == Debian::Own {
             return Vec::new();

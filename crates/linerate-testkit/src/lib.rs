@@ -1,12 +1,12 @@
-//! Tools of the tests of all crates. Whatever goes wrong ends the test, with a message.
+//! Tools for the tests of all crates. Any failure ends the test with a message.
 //!
-//! It uses no other crate of the workspace, so that the library's own tests can use it.
+//! This crate does not depend on other crates of the workspace, so that the library's own tests can use it.
 //!
-//! - `wait`: waits that end
+//! - `wait`: waits with a time limit
 //! - `process`: programs that end with their test
-//! - `namespace`: network namespaces that end with their test
-//! - `debian`: the Debians whose programs tests run
-//! - `build`: files that were built with a test, and programs in C
+//! - `namespace`: network namespaces that are deleted with their test
+//! - `debian`: the Debian releases whose programs tests run
+//! - `build`: files that cargo built for a test, and C programs
 
 mod build;
 mod debian;

@@ -8,13 +8,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::{Deadline, Timely, end_of, output_of, until};
 
-/// Runs a command to its end; panics with all output if the exit code is not `code`.
+/// Runs a command until it ends. Panics with all output if the exit code is not `code`.
 #[track_caller]
 pub fn expect(code: i32, command: &mut Command) -> Output {
     ended_with(code, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// The same, with the command's own standard input, output and error.
+/// As [`expect`], but does not change the command's standard input, output and error.
 #[track_caller]
 pub fn ended_with(code: i32, command: &mut Command) -> Output {
     let output = output_of(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}")));
@@ -28,7 +28,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A process that is killed with this value.
+/// A process. Dropping this value kills it.
 pub struct Process {
     /// The process. Its standard input is open if it was piped.
     pub child: Child,
@@ -37,13 +37,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program without a standard input.
+    /// Starts a program without standard input.
     #[track_caller]
     pub fn start(command: &mut Command) -> Process {
         Process::with_input(command, Stdio::null())
     }
 
-    /// Starts a program with a standard input; one that is piped stays open.
+    /// Starts a program with this standard input. A piped input stays open.
     #[track_caller]
     pub fn with_input(command: &mut Command, input: Stdio) -> Process {
         let piped = command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -53,7 +53,7 @@ impl Process {
         Process { child, out, err }
     }
 
-    /// Waits for the next line on standard output, which is empty at its end.
+    /// Waits for the next line on standard output; returns an empty string at the end.
     #[track_caller]
     pub fn line(&mut self) -> String {
         let mut line = String::new();
@@ -61,19 +61,19 @@ impl Process {
         line.trim_end().to_string()
     }
 
-    /// Waits for a line on standard output with `part` in it.
+    /// Waits for a line on standard output that contains `part`.
     #[track_caller]
     pub fn await_output(&mut self, part: &str) -> String {
         await_line(&mut self.out, part)
     }
 
-    /// Waits for a line on standard error with `part` in it.
+    /// Waits for a line on standard error that contains `part`.
     #[track_caller]
     pub fn await_error(&mut self, part: &str) -> String {
         await_line(&mut self.err, part)
     }
 
-    /// Returns its process number.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -82,12 +82,12 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).is_ok()
     }
 
-    /// Sends Ctrl-C, unless it has ended.
+    /// Sends SIGINT (Ctrl-C), unless the process has ended.
     pub fn stop(&self) {
         self.signal(Signal::INT);
     }
 
-    /// Stops it until it is to continue; returns when none of its threads runs.
+    /// Stops the process and waits until none of its threads runs; or continues it if `stops` is false.
     #[track_caller]
     pub fn pause(&self, stops: bool) {
         assert!(self.signal(if stops { Signal::STOP } else { Signal::CONT }));
@@ -96,7 +96,7 @@ impl Process {
         }
     }
 
-    /// Waits until all threads of the program sleep at the same time: it polls nothing.
+    /// Waits until all threads of the program sleep at the same time, that is, until it does not poll.
     #[track_caller]
     pub fn wait_for_sleep(&self) {
         self.wait_for_state('S');
@@ -124,7 +124,8 @@ impl Process {
         until(format_args!("{count} threads of the program"), || self.counted("task") >= count);
     }
 
-    /// Returns the number of entries in one of its folders in `/proc`, or the lines of one of its files.
+    /// Returns the number of entries of the folder `what` in the process's `/proc` folder, or the number of lines if
+    /// `what` is a file.
     pub fn counted(&self, what: &str) -> usize {
         let path = Path::new("/proc").join(self.id().to_string()).join(what);
         match path.is_dir() {
@@ -133,7 +134,7 @@ impl Process {
         }
     }
 
-    /// Returns whether one of its threads is in poll(2) now.
+    /// Returns whether any thread is in poll(2) now.
     pub fn is_in_poll(&self) -> bool {
         self.threads().into_iter().any(|(_, call)| is_one_of(&call, &POLL))
     }
@@ -145,7 +146,7 @@ impl Process {
         moving.peek().is_some() && moving.all(|(_, call)| is_one_of(call, calls))
     }
 
-    /// Returns the names of its threads, and the system calls that they are in (proc_pid_syscall(5)).
+    /// Returns the names of the process's threads, and their current system calls (proc_pid_syscall(5)).
     fn threads(&self) -> Vec<(String, String)> {
         let tasks = Path::new("/proc").join(self.id().to_string()).join("task");
         let threads = std::fs::read_dir(tasks).unwrap().flatten();
@@ -153,28 +154,28 @@ impl Process {
         threads.filter_map(|thread| Some((read(&thread, "comm")?, read(&thread, "syscall")?))).collect()
     }
 
-    /// Returns the processor time of all its threads, in their own code and in the kernel, in 1/100 s.
+    /// Returns the processor time of all threads, in user space and in the kernel, in 1/100 s.
     pub fn times(&self) -> (u64, u64) {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         (fields[11].parse().unwrap(), fields[12].parse().unwrap())
     }
 
-    /// Sends Ctrl-C, and returns the exit code and the remaining output.
+    /// Sends SIGINT (Ctrl-C), waits for the process's end, and returns the exit code and the remaining output.
     #[track_caller]
     pub fn interrupt(self) -> (Option<i32>, String) {
         self.stop();
         self.ended()
     }
 
-    /// Waits for its end, and returns the exit code and the remaining output.
+    /// Waits for the process's end, and returns the exit code and the remaining output.
     #[track_caller]
     pub fn ended(mut self) -> (Option<i32>, String) {
         let rest = self.rest();
         (end_of(&mut self.child).code(), rest)
     }
 
-    /// Waits for its end; returns the status, and what is left of standard output and standard error.
+    /// Waits for the process's end, and returns the status, and the rest of standard output and standard error.
     #[track_caller]
     pub fn end(mut self) -> (ExitStatus, String, String) {
         let (said, mut errors) = (self.rest(), String::new());
@@ -183,7 +184,7 @@ impl Process {
         (end_of(&mut self.child), said, errors)
     }
 
-    /// Waits for its end, which must be a success; returns standard output.
+    /// Waits for the process's end, and returns the rest of standard output. The process must succeed.
     #[track_caller]
     pub fn said(self) -> String {
         let (status, said, errors) = self.end();
@@ -191,7 +192,7 @@ impl Process {
         said
     }
 
-    /// Waits for its end, which must be a success with this line, and no errors.
+    /// Waits for the process's end. The process must succeed, print this line, and no errors.
     #[track_caller]
     pub fn says(self, line: &str) {
         let (status, said, errors) = self.end();
@@ -201,7 +202,8 @@ impl Process {
         );
     }
 
-    /// Waits until it has ended after `why`, which must be a success, whatever else has its output open.
+    /// Waits for the process's end after the event `why`, even if another process has its output open. The process must
+    /// succeed.
     #[track_caller]
     pub fn must_end(mut self, why: &str) {
         let mut status = None;
@@ -214,7 +216,7 @@ impl Process {
         assert!(status.success(), "{status} after {why}: {said}{errors}");
     }
 
-    /// Reads standard output to its end.
+    /// Reads the rest of standard output.
     #[track_caller]
     fn rest(&mut self) -> String {
         let (mut rest, mut errors) = (String::new(), String::new());
@@ -250,7 +252,7 @@ fn await_line(stream: &mut impl BufRead, part: &str) -> String {
     }
 }
 
-/// Returns whether the process or thread of this folder in `/proc` has a state (proc_pid_stat(5)).
+/// Returns whether the process or thread of this folder in `/proc` is in a state (proc_pid_stat(5)).
 pub fn is_in_state(folder: &Path, state: char) -> bool {
     let status = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|there| there.starts_with(state))
@@ -259,7 +261,7 @@ pub fn is_in_state(folder: &Path, state: char) -> bool {
 /// The system calls that wait for events.
 pub const POLL: [libc::c_long; 2] = [libc::SYS_poll, libc::SYS_ppoll];
 
-/// Returns whether a system call, as proc_pid_syscall(5) shows it, is one of these.
+/// Returns whether a system call, in the format of proc_pid_syscall(5), is one of `calls`.
 fn is_one_of(call: &str, calls: &[libc::c_long]) -> bool {
     call.split(' ').next().and_then(|number| number.parse().ok()).is_some_and(|number| calls.contains(&number))
 }

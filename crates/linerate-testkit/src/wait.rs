@@ -1,4 +1,4 @@
-//! Waits that end, in the tests of all crates: after [`MOST`] they fail, and say what they waited for.
+//! Waits with a time limit. After [`MOST`] they fail with a message that names the awaited event.
 
 use std::fmt::Display;
 use std::io::{self, Read};
@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The longest wait: for a hang, not for speed, which a busy machine may not have.
+/// The longest wait. It detects hangs; it does not check speed, because the machine may be busy.
 pub const MOST: Duration = Duration::from_secs(180);
 
-/// The end of a wait in a loop of the test.
+/// The time limit of a loop in a test.
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// Begins the wait.
+    /// Starts the wait.
     pub fn begin() -> Deadline {
         Deadline(Instant::now())
     }
 
-    /// Fails if the wait is over; `what` says what it waits for, with all counters that show where it got stuck.
+    /// Fails if the time limit is exceeded. `what` describes the awaited event, with all counters that show where the
+    /// test is stuck.
     #[track_caller]
     pub fn check<D: Display>(&self, what: impl FnOnce() -> D) {
         let waited = self.0.elapsed();
@@ -28,7 +29,7 @@ impl Deadline {
     }
 }
 
-/// Waits until something is so that another thread or process does; other threads run meanwhile.
+/// Waits until `is_so` returns true, because of another thread or process. Yields the processor meanwhile.
 #[track_caller]
 pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     let deadline = Deadline::begin();
@@ -38,7 +39,7 @@ pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The output of another process. A read fails if nothing comes, and the other end stays open.
+/// The output of another process. A read fails if no data arrives within [`MOST`].
 pub struct Timely<R>(pub R);
 
 impl<R: Read + AsFd> Read for Timely<R> {
@@ -51,7 +52,7 @@ impl<R: Read + AsFd> Read for Timely<R> {
     }
 }
 
-/// Waits for the end of a process whose output is not piped, or was read to its end.
+/// Waits for the end of a process whose output is not piped, or was read completely.
 #[track_caller]
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let mut status = None;
@@ -62,7 +63,7 @@ pub fn end_of(child: &mut Child) -> ExitStatus {
     status.unwrap()
 }
 
-/// Reads what is left of a process's piped output, and waits for its end.
+/// Reads the rest of a process's piped output, and waits for the process's end.
 #[track_caller]
 pub fn output_of(mut child: Child) -> Output {
     let all = |stream: Option<Box<dyn Read + Send>>| {
@@ -83,9 +84,9 @@ pub fn output_of(mut child: Child) -> Output {
     Output { status: end_of(&mut child), stdout, stderr }
 }
 
-/// As [`Command::output`], with an end.
+/// As [`Command::output`], with a time limit.
 pub trait InTime {
-    /// Returns the status and all output; fails if the command prints nothing for a long time, and does not end.
+    /// Returns the status and all output. Fails if the command neither prints nor ends within [`MOST`].
     fn output_in_time(&mut self) -> io::Result<Output>;
 }
 

@@ -1,4 +1,4 @@
-//! Packets copied into a batch: from bytes of programs, from the kernel's rings, from other regions.
+//! Copying packets into a batch: from a program's bytes, from the kernel's rings, and from other regions.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,20 +12,21 @@ use crate::slot::{HEADROOM, Slot};
 /// The result of copying a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// The packet was copied whole.
+    /// The packet was copied.
     Whole,
     /// No buffer is free.
     NoBuffer,
-    /// The packet is too long, or cannot be finished.
+    /// The packet is too long, or its pending offloads cannot be done.
     TooLong,
 }
 
 impl Batch {
-    /// Appends copies of packets of another pool whose bits are set, in order, as long as they are finished, in one
-    /// slot and at most `longest` bytes, and room and a buffer are free. Returns the bits of the remaining packets.
+    /// Appends copies of the packets of another pool whose bits in `wanted` are set, in order. Stops when the batch is
+    /// full or no buffer is free, or at a packet that is unfinished, in several slots, or longer than `longest`.
+    /// Returns the bits of the remaining packets.
     ///
     /// # Safety
-    /// The batch [is of](Batch::is_of) `pool`, and the packets are of the region of `theirs`.
+    /// The batch [is of](Batch::is_of) `pool`, and the packets belong to the region of `theirs`.
     #[inline(always)]
     pub unsafe fn copy_short<'a>(
         &mut self,
@@ -36,7 +37,7 @@ impl Batch {
         packet: impl Fn(usize) -> &'a [Slot],
     ) -> u64 {
         let longest = longest.min(pool.region().room());
-        // SAFETY: it is used with slots that are made for buffers of this pool.
+        // SAFETY: the view is only used with slots created for buffers of this pool.
         let ours = unsafe { pool.region().view() };
         let count = wanted.count_ones() as usize;
         let copy = |places: &mut [Slot], bufs: &[u32]| {
@@ -53,16 +54,16 @@ impl Batch {
             }
             copied
         };
-        // SAFETY: the places counted are written, with slots of the buffers offered.
+        // SAFETY: the counted entries are written, with slots of the buffers offered.
         unsafe { self.exchange(count, copy) };
         wanted
     }
 
-    /// Appends a copy of a packet of another pool, of at most `longest` bytes; unfinished only if `offloads`. Appends
-    /// several packets if it must be segmented.
+    /// Appends a copy of a packet of another pool. With `offloads`, pending offloads stay pending. Otherwise they are
+    /// done here, which may append several segments of at most `longest` bytes.
     ///
     /// # Safety
-    /// The packet's slots are of the pool `theirs`.
+    /// The packet's slots belong to the pool `theirs`.
     #[cold]
     pub unsafe fn copy_careful(
         &mut self,
@@ -73,7 +74,7 @@ impl Batch {
         offloads: bool,
     ) -> Copied {
         let len: usize = packet.iter().map(Slot::len).sum();
-        // SAFETY: it is used with the packet's slots, which are of that pool.
+        // SAFETY: the view is only used with the packet's slots, which belong to that pool.
         let view = unsafe { theirs.region().view() };
         let left = packet.first().and_then(|first| Offload::of(first, view));
         let parts = packet.iter().map(|slot| view.bytes(slot));
@@ -91,16 +92,16 @@ impl Batch {
             }
             left if len <= longest => match self.push_parts(pool, len, parts, left) {
                 true if self.finish_last() => Copied::Whole,
-                // Copied as it is: the checksum's offset lies outside the packet.
+                // The checksum's offset is outside the packet, so the copy stays as it is.
                 pushed => appended(pushed),
             },
             _ => Copied::TooLong,
         }
     }
 
-    /// Copies packets from the front of `other`, which is of another region, as far as there is room, and frees them
-    /// there. Only frees finished packets longer than `longest`, and packets that `pool` can never hold. Returns the count of
-    /// slots freed, and of packets too long.
+    /// Moves packets from the front of `other`, a batch of another region, by copying them while there is room. Drops
+    /// finished packets longer than `longest`, and packets that `pool` can never hold. Returns the count of slots
+    /// removed from `other`, and the count of packets dropped.
     pub fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
@@ -118,7 +119,7 @@ impl Batch {
         (slots, too_long)
     }
 
-    /// As [`push`](Batch::push), for bytes in several parts of `len` bytes in all, with the offloads left to do.
+    /// As [`push`](Batch::push), for several parts with a total of `len` bytes, and with pending offloads.
     pub fn push_parts<'a>(
         &mut self,
         pool: &Arc<Pool>,
@@ -140,8 +141,8 @@ impl Batch {
         })
     }
 
-    /// As [`push`](Batch::push), for `len` bytes that `fill` writes: it gets the count of bytes written before, and
-    /// room for the next.
+    /// As [`push`](Batch::push), for `len` bytes that `fill` writes. Each call of `fill` gets the count of bytes
+    /// written before, and the slice to fill next.
     pub fn push_filled(
         &mut self,
         pool: &Arc<Pool>,
@@ -167,11 +168,11 @@ impl Batch {
         let slots = &mut slots[*end..*end + count];
         for (index, (slot, &buf)) in slots.iter_mut().zip(bufs).enumerate() {
             let part = room.min(len - index * room);
-            // SAFETY: the buffer is of the batch's pool, offered to this slot, and has `room` bytes behind the headroom.
+            // SAFETY: the buffer is of the batch's pool, offered to this slot, and has `room` bytes after the headroom.
             *slot = unsafe { Slot::new(buf, HEADROOM, part as u16, index + 1 < count) };
         }
         let Some(region) = cache.pool().map(|pool| pool.region()) else { return false };
-        // SAFETY: it is used with these slots, of buffers of the same pool.
+        // SAFETY: the view is only used with these slots, of buffers of the same pool.
         let view = unsafe { region.view() };
         if let Some(offload) = offload {
             offload.note(&mut slots[0], view);
@@ -185,8 +186,8 @@ impl Batch {
         true
     }
 
-    /// Appends packets of one slot each. `fill` writes each to a buffer's room of at most `longest` bytes, and
-    /// returns its length, and whether a switch must not learn from it; `None` ends. Returns the count of packets.
+    /// Appends packets of one slot each. `fill` writes a packet to a slice of at most `longest` bytes, and returns its
+    /// length and whether a switch must not learn from it; `None` ends the loop. Returns the count of packets.
     #[inline(always)]
     pub fn push_short(
         &mut self,
@@ -198,13 +199,13 @@ impl Batch {
             return 0;
         }
         let longest = longest.min(pool.region().room());
-        // SAFETY: it is used with slots that are made for buffers of this pool.
+        // SAFETY: the view is only used with slots created for buffers of this pool.
         let view = unsafe { pool.region().view() };
         let fill_all = |places: &mut [Slot], bufs: &[u32]| {
             let mut done = 0;
             for (place, &buf) in places.iter_mut().zip(bufs) {
-                // SAFETY: the buffer is offered to this slot, and has room for `longest` bytes. The first slot is gone when the
-                // second is made.
+                // SAFETY: the buffer is offered to this slot, and has room for `longest` bytes. The first slot is
+                // dropped before the second is created.
                 let slot = |len: usize| unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
                 let Some((len, is_unlearned)) = fill(view.bytes_mut(&mut slot(longest))) else { break };
                 *place = slot(len.min(longest));
@@ -215,13 +216,13 @@ impl Batch {
             }
             done
         };
-        // SAFETY: the places counted are written, with slots of the buffers offered.
+        // SAFETY: the counted entries are written, with slots of the buffers offered.
         unsafe { self.exchange(usize::MAX, fill_all).1 }
     }
 
-    /// Receives for `batch`, which has packets of another region than `pool`'s: `receive` receives into this batch,
-    /// and packets are copied from here. Returns the count of slots appended. Packets left in this batch come with
-    /// the next call, in any region's batch.
+    /// Receives for `batch`, whose region is not that of `pool`. `receive` fills this batch, whose packets are then
+    /// copied to `batch`. Returns the count of slots appended. Packets that do not fit stay here for the next call,
+    /// which may use a batch of any region.
     pub fn receive_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -236,9 +237,9 @@ impl Batch {
         batch.len() - before
     }
 
-    /// Sends for `batch`, which has packets of another region than `pool`'s: copies as many as there is room for into
-    /// this batch, and passes those to `send`. Returns the count of slots taken, and of packets dropped for being
-    /// longer than `longest`.
+    /// Sends for `batch`, whose region is not that of `pool`. Copies packets into this batch while there is room, and
+    /// passes the copies to `send`. Returns the count of slots accepted, and the count of packets dropped because they
+    /// are too long.
     pub fn send_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -263,7 +264,7 @@ impl Batch {
         (taken, dropped)
     }
 
-    /// Computes the checksum of the last packet, if left to do; returns false if that is impossible.
+    /// Computes the checksum of the last packet, if it is pending. Returns false if that is impossible.
     pub fn finish_last(&mut self) -> bool {
         let (slots, view) = self.last();
         let Some(first) = slots.first() else { return true };
@@ -278,8 +279,8 @@ impl Batch {
         }
     }
 
-    /// Records when the packets came that have no time yet: at `time`, and each a nanosecond after the one before. Returns the
-    /// time of the next.
+    /// Records the arrival time of all packets without one: `time` for the first packet, and a nanosecond more for each
+    /// following packet. Returns the time for the next packet.
     pub fn stamp_from(&mut self, mut time: u64) -> u64 {
         let (slots, view) = self.parts();
         for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {

@@ -1,4 +1,4 @@
-//! Packets that a queue cannot leave to its device: they are finished, or segmented, in the batch.
+//! Software checksums and segmentation in a batch, for packets whose offloads the device cannot do.
 #![allow(unsafe_code)]
 
 use std::ops::ControlFlow;
@@ -8,25 +8,26 @@ use crate::memory::View;
 use crate::offload::{Headers, Offload, Segmentation};
 use crate::slot::{HEADROOM, Slot};
 
-/// The most segments to cut off at once: their buffers come back while the next are cut.
+/// The most segments to cut off per call. The device can return their buffers before the next call.
 const AT_ONCE: usize = 16;
 
 /// The packet that was segmented last, for the port's monitors.
 #[derive(Clone, Copy)]
 pub struct Segmented {
-    /// The first buffer of its rest, or of its last segment.
+    /// The first buffer of the rest of the packet, or of its last segment.
     pub rest: u32,
     /// The count of segments that were cut off.
     pub segments: usize,
 }
 
 impl Batch {
-    /// Makes the packet at slot `at` one that every queue can send: computes its checksum, or cuts segments off, which are
-    /// in front of the rest then. Returns false if that is impossible: offsets outside of its first slot, or no free buffer.
+    /// Finishes the packet at slot `at`, so that every queue can send it: computes its checksum, or cuts off segments
+    /// and inserts them before the rest. Returns false if that is impossible, for example because offsets are outside
+    /// the first slot or no buffer is free.
     #[cold]
     pub fn finish_packet(&mut self, at: usize) -> bool {
         let Some(pool) = self.pool().cloned() else { return true };
-        // SAFETY: it is used with slots of this batch, and of buffers from its cache.
+        // SAFETY: the view is only used with slots of this batch, and of buffers from its cache.
         let view = unsafe { pool.region().view() };
         let packet = first_packet(&mut self.parts().0[at..]);
         let Some(left) = packet.first().and_then(|first| Offload::of(first, view)) else { return true };
@@ -40,14 +41,14 @@ impl Batch {
             match self.cut_off(place, &headers, view) {
                 ControlFlow::Continue(slots) => place += slots,
                 ControlFlow::Break(true) => return true,
-                // Those in front may be sent now.
+                // The segments cut off so far can be sent.
                 ControlFlow::Break(false) => return place > at,
             }
         }
         true
     }
 
-    /// As [`finish_packet`](Batch::finish_packet), for the first packet, which is dropped if that is impossible. Returns the
+    /// As [`finish_packet`](Batch::finish_packet) for the first packet, but drops it if that is impossible. Returns the
     /// count of slots dropped.
     #[cold]
     pub fn finish_first(&mut self) -> usize {
@@ -59,8 +60,9 @@ impl Batch {
         count
     }
 
-    /// Cuts a segment off the packet at slot `at`, and returns its count of slots, or true after the last one. Returns false,
-    /// without a change, if the packet has no payload, or there is no room or no buffer for the segment.
+    /// Cuts a segment off the packet at slot `at`, and returns the segment's count of slots. Returns `Break(true)` if
+    /// the rest is the last segment, and finishes it. Returns `Break(false)` and changes nothing if the packet has no
+    /// payload, or there is no room or no buffer for the segment.
     fn cut_off(&mut self, at: usize, headers: &Headers, view: View<'_>) -> ControlFlow<bool, usize> {
         let room = self.room();
         let packet = first_packet(&mut self.parts().0[at..]);
@@ -85,7 +87,7 @@ impl Batch {
         headers.continues(&mut bytes);
         headers.finish(&mut bytes, &[]);
 
-        // Slots that the segment empties; the first always has the headers.
+        // Count the slots that the segment empties. The first slot is never empty: it has the headers.
         let (count, mut emptied, mut after) = (packet.len(), 0, headers.size.saturating_sub(own));
         while after > 0 && others_len(packet, emptied) <= after {
             after -= others_len(packet, emptied);
@@ -99,11 +101,11 @@ impl Batch {
         let mut slots = Vec::with_capacity(needed + count);
         for part in bytes.chunks(room) {
             let Some(buf) = self.take_buffer() else {
-                // SAFETY: they were taken from the cache, and their slots are forgotten.
+                // SAFETY: the buffers were taken from the cache, and their slots are dropped.
                 slots.iter().for_each(|slot: &Slot| unsafe { self.put(&[slot.buf()]) });
                 return ControlFlow::Break(false);
             };
-            // SAFETY: the buffer was taken for this slot, and has `room` bytes behind the headroom.
+            // SAFETY: the buffer was taken for this slot, and has `room` bytes after the headroom.
             let mut slot = unsafe { Slot::new(buf, HEADROOM, part.len() as u16, slots.len() + 1 < needed) };
             view.bytes_mut(&mut slot).copy_from_slice(part);
             slots.push(slot);
@@ -127,7 +129,7 @@ impl Batch {
                 slots.push(slot.take());
             }
         }
-        // SAFETY: their slots were the batch's, and are gone.
+        // SAFETY: the slots of these buffers were the batch's, and were removed.
         unsafe { self.put(&freed) };
         self.replace(at, count, slots);
         match &mut self.segmented {
@@ -137,7 +139,7 @@ impl Batch {
         ControlFlow::Continue(needed)
     }
 
-    /// Replaces `count` slots from `at` on, whose places are empty, by others, for which there is room.
+    /// Replaces `count` empty entries, starting at `at`, with `slots`. The caller has checked that there is room.
     fn replace(&mut self, at: usize, count: usize, slots: Vec<Slot>) {
         self.compact();
         let behind: Vec<Slot> = self.slots[at + count..self.end].iter_mut().map(Slot::take).collect();
@@ -149,7 +151,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the packet that was segmented last, and returns it.
+    /// Returns and clears the record of the packet that was segmented last.
     pub fn take_segmented(&mut self) -> Option<Segmented> {
         self.segmented.take().map(|last| *last)
     }
@@ -161,13 +163,13 @@ fn first_packet(slots: &mut [Slot]) -> &mut [Slot] {
     &mut slots[..count]
 }
 
-/// Returns the length of slot `n` behind a packet's first; more than any length behind its last.
+/// Returns the length of slot `n` + 1 of a packet; `usize::MAX` if there is no such slot.
 fn others_len(packet: &[Slot], n: usize) -> usize {
     packet.get(n + 1).map_or(usize::MAX, Slot::len)
 }
 
-/// Removes `count` bytes behind the first `headers` of a slot. The headers move up to the rest; at the largest offset of a slot
-/// all of it moves back to the front of the buffer.
+/// Removes `count` bytes after the first `headers` bytes of a slot. Moves the headers up to the rest. If that would
+/// exceed a slot's largest offset, moves all data back to the front of the buffer.
 fn shorten(slot: &mut Slot, headers: usize, count: usize, view: View<'_>) {
     let (offset, len) = (slot.offset(), slot.len());
     if offset + count <= Slot::MAX_OFFSET {
@@ -176,7 +178,7 @@ fn shorten(slot: &mut Slot, headers: usize, count: usize, view: View<'_>) {
         return unsafe { slot.set_data(offset + count, len - count) };
     }
     let front = offset.min(HEADROOM);
-    // SAFETY: as above.
+    // SAFETY: as above, the end stays where it is.
     unsafe { slot.set_data(front, offset + len - front) };
     let (bytes, begin) = (view.bytes_mut(slot), offset - front);
     bytes.copy_within(begin..begin + headers, 0);
@@ -198,7 +200,7 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
     }
 
-    /// Returns a packet of this many bytes, to be cut into segments with `size` bytes each.
+    /// Returns a packet of `payload` bytes, to be cut into segments of `size` bytes each.
     fn large(is_tcp: bool, payload: usize, size: u16) -> (Vec<u8>, Offload) {
         let payload: Vec<u8> = (0..payload).map(|n| (n * 7 + n / 250) as u8).collect();
         let mut bytes = Vec::new();
@@ -219,7 +221,7 @@ mod tests {
         all
     }
 
-    /// Takes what is finished from the front of a batch, `most` packets at a time.
+    /// Removes all packets from a batch, at most `most` finished packets at a time.
     fn take_all(batch: &mut Batch, most: usize) -> Vec<Vec<u8>> {
         let mut taken = Vec::new();
         while !batch.is_empty() {
@@ -238,8 +240,8 @@ mod tests {
         taken
     }
 
-    /// A batch with a large packet between two others becomes one of its segments, whatever its buffers are, and however
-    /// many packets are taken at a time; no buffer is lost.
+    /// Segments a large packet between two others, with buffers of several sizes and several numbers of packets taken
+    /// at a time. No buffer is lost.
     #[test]
     fn a_large_packet_becomes_segments_in_its_place() {
         for buffer_size in [512, 2048, 16_384] {
@@ -253,7 +255,7 @@ mod tests {
                 (false, 999, 1000),
                 (false, 300, 1),
             ] {
-                // Each byte takes Miri some microseconds.
+                // Miri needs microseconds per byte.
                 if cfg!(miri) && (buffer_size, payload) != (512, 2897) {
                     continue;
                 }
@@ -273,10 +275,10 @@ mod tests {
         }
     }
 
-    /// In one large buffer the rest of the packet advances to a slot's largest offset again and again.
+    /// In one large buffer, the rest of the packet reaches a slot's largest offset repeatedly.
     #[test]
     fn a_packet_in_one_large_buffer_is_cut_by_its_offset() {
-        // Each byte takes Miri some microseconds, and a packet of fewer does not get there.
+        // Miri needs microseconds per byte, and a shorter packet does not reach the largest offset.
         if cfg!(miri) {
             return;
         }
@@ -292,10 +294,10 @@ mod tests {
         }
     }
 
-    /// A peer cannot make a packet tens of thousands of segments.
+    /// A peer cannot have a packet cut into tens of thousands of segments.
     #[test]
     fn a_packet_of_too_many_segments_is_dropped() {
-        // Each byte takes Miri some microseconds, and these are refused by their number.
+        // Miri needs microseconds per byte, and this test needs many bytes.
         if cfg!(miri) {
             return;
         }
@@ -312,7 +314,8 @@ mod tests {
         }
     }
 
-    /// The packets in front, which a queue may have taken already, stay where they are; the rest is found by its buffer.
+    /// Segmenting does not move the packets before, which a queue may already have accepted. The rest is found by its
+    /// buffer.
     #[test]
     fn a_packet_behind_others_is_segmented_where_it_is() {
         let pool = pool(128, 2048);
@@ -334,7 +337,8 @@ mod tests {
         assert_eq!(take_all(&mut batch, 5), expected);
     }
 
-    /// As much is cut off as there are buffers and places for; a packet of which nothing can be is dropped.
+    /// Cuts off only as many segments as there are buffers and entries for. A packet that cannot be segmented is
+    /// dropped.
     #[test]
     fn a_packet_waits_for_no_buffer() {
         let (bytes, left) = large(false, 1000, 200);
@@ -362,7 +366,7 @@ mod tests {
         assert_eq!(pool.available(), 8);
     }
 
-    /// Descriptions that do not fit the packet are refused, and change nothing.
+    /// Refuses offloads that do not match the packet, and changes nothing.
     #[test]
     fn a_packet_that_lies_is_not_cut() {
         let pool = pool(64, 512);
@@ -374,7 +378,7 @@ mod tests {
         };
         let mut unknown = left;
         unknown.0[1] = 3;
-        // No payload per segment, a header outside of the first slot or of the packet, or in the middle of another.
+        // No payload per segment; a header outside the first slot or the packet, or in the middle of another header.
         for left in [with(4, 0), with(6, 400), with(6, 9000), with(6, 20), unknown] {
             let mut batch = Batch::new();
             assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
@@ -384,7 +388,7 @@ mod tests {
             assert_eq!(same, bytes);
             assert!(batch.finish_first() > 1);
         }
-        // Headers, and nothing behind them.
+        // Headers without payload.
         let mut batch = Batch::new();
         assert!(batch.push_parts(&pool, 54, [&bytes[..54]].into_iter(), Some(left)));
         assert_eq!(batch.finish_first(), 1);

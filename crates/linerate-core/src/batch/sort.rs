@@ -1,4 +1,4 @@
-//! Sorting: a program's closure keeps packets in a batch, or removes them.
+//! Keeping or removing the packets of a batch by a program's closure.
 #![allow(unsafe_code)]
 
 use super::Batch;
@@ -6,14 +6,15 @@ use crate::memory::Cache;
 use crate::slot::Slot;
 
 impl Batch {
-    /// Keeps the packets for which `keep` returns true, given the bytes of their first slots, and frees the others.
+    /// Keeps the packets for which `keep` returns true, and frees the others. `keep` gets the bytes of a packet's first
+    /// slot.
     pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
-        // SAFETY: the slot was the batch's, and ends here.
+        // SAFETY: the slot was the batch's, and is dropped here.
         self.sort(keep, |cache, slot, _| unsafe { cache.put(&[slot.buf()]) });
     }
 
-    /// As [`retain`](Batch::retain), but moves the others to `rest`. Frees those for which `rest` is full or of
-    /// another region, and returns their count.
+    /// As [`retain`](Batch::retain), but moves the other packets to `rest`. If `rest` is full or of another region,
+    /// frees them instead. Returns the count of packets freed.
     pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(pool) = self.pool().cloned() else { return 0 };
         let is_of_pool = rest.belongs_to(&pool);
@@ -25,16 +26,17 @@ impl Batch {
             }
             // SAFETY: the slot was this batch's, and the other one has the same pool.
             if !fits || !unsafe { rest.push_slot(&pool, &mut slot) } {
-                // SAFETY: the slot ends here.
+                // SAFETY: the slot is dropped here.
                 unsafe { cache.put(&[slot.buf()]) };
             }
         });
         freed
     }
 
-    /// Keeps some packets, and passes the slots of the others to `other`, with whether each begins a packet.
+    /// Keeps the packets that `keep` selects, and passes the slots of the others to `other`, along with whether the
+    /// slot begins a packet.
     ///
-    /// `keep` is the program's closure, and may panic: then the packet passed to it and all later ones are kept.
+    /// `keep` is a program's closure and may panic. The packet passed to it and all later packets are then kept.
     fn sort(&mut self, mut keep: impl FnMut(&[u8]) -> bool, mut other: impl FnMut(&mut Cache, Slot, bool)) {
         let Batch { slots, start, end, cache, .. } = self;
         let Some(pool) = cache.pool().cloned() else { return };
@@ -59,8 +61,8 @@ impl Batch {
     }
 }
 
-/// A batch while packets are removed: entries from `to` to `at` are empty. On drop, also by a panic, packets not yet
-/// visited are kept, and no entry between the batch's start and end is empty.
+/// A batch while packets are removed. Entries from `to` to `at` are empty. Dropping it, also in a panic, keeps the
+/// packets that were not visited, and closes the gap.
 struct Sorting<'a> {
     slots: &'a mut [Slot],
     start: &'a mut usize,

@@ -4,25 +4,26 @@ use super::Batch;
 use crate::packet::Packet;
 use crate::slot::Slot;
 
-/// The first packet of a batch, taken out of it by [`Batch::take`].
+/// The first packet of a batch, taken with [`Batch::take`].
 ///
-/// [`Batch::push_packet`] moves it to another batch, [`put_back`](Taken::put_back) leaves it in place. Dropping it
+/// [`Batch::push_packet`] moves it to another batch; [`put_back`](Taken::put_back) returns it to its batch. Dropping it
 /// frees its buffers.
 pub struct Taken<'a> {
     batch: &'a mut Batch,
-    /// The count of its slots, at the batch's front until moved or dropped: a forgotten packet stays there.
+    /// The packet's count of slots. They stay at the batch's front until the packet is moved or dropped, so a forgotten
+    /// packet remains in the batch.
     slots: usize,
 }
 
 impl Taken<'_> {
-    /// Returns the packet, to be read and changed.
+    /// Returns the packet for reading and writing.
     #[inline(always)]
     pub fn packet(&mut self) -> Packet<'_> {
         let (slots, view) = self.batch.parts();
         Packet::new(&mut slots[..self.slots], view)
     }
 
-    /// Leaves the packet in its batch, as the first one.
+    /// Returns the packet to the front of its batch.
     pub fn put_back(self) {
         std::mem::forget(self);
     }
@@ -36,9 +37,9 @@ impl Drop for Taken<'_> {
 }
 
 impl Batch {
-    /// Takes the first packet out of the batch; `None` if there is none.
+    /// Takes the first packet out of the batch; `None` if the batch is empty.
     ///
-    /// [`push_packet`](Batch::push_packet) then moves it to one of several outputs, or to a batch in which it waits:
+    /// [`push_packet`](Batch::push_packet) then moves it to another batch, for example of one of several outputs:
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {
@@ -63,11 +64,11 @@ impl Batch {
         (slots > 0).then_some(Taken { batch: self, slots })
     }
 
-    /// Appends a packet of another batch. Its buffers change owner; between batches of different regions it is
-    /// copied.
+    /// Appends a packet of another batch. Moves its buffers, or copies the packet if the batches are of different
+    /// regions.
     ///
     /// # Errors
-    /// The packet, if this batch is full, or no buffer is free for a copy.
+    /// Returns the packet if this batch is full, or no buffer is free for a copy.
     #[inline]
     pub fn push_packet<'a>(&mut self, packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
         let count = packet.slots;
@@ -118,7 +119,7 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
     }
 
-    /// Creates a batch with a packet of each length; all bytes of a packet are its index.
+    /// Creates a batch with one packet per length. All bytes of a packet are its index.
     fn batch(pool: &Arc<Pool>, lens: &[usize]) -> Batch {
         let mut batch = Batch::new();
         lens.iter().enumerate().for_each(|(n, len)| assert!(batch.push(pool, &vec![n as u8; *len])));
@@ -168,9 +169,9 @@ mod tests {
             assert_eq!(from.take().is_some_and(|packet| to.push_packet(packet).is_ok()), expected);
         }
         assert_eq!(seen(&mut to), [(0, 60), (1, 9000), (2, 61)]);
-        // The test drops the packet without room.
+        // The loop above dropped the packet that did not fit.
         assert!(from.is_empty());
-        // Entries in front are reused.
+        // Entries at the front are reused.
         let mut line = Batch::with_capacity(2);
         for n in 0..200 {
             let mut from = batch(&pool, &[60 + n]);

@@ -1,4 +1,4 @@
-//! Errors that several rooms report. Those of one room are made there.
+//! Constructors of errors that several modules report. Errors of a single module are created there.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use super::{Error, ErrorKind, Remedy};
 
 impl Error {
-    /// A name that is no port's.
+    /// Returns the error for text that is not a port name.
     pub fn bad_name(name: impl Into<String>, why: impl std::fmt::Display) -> Error {
         let remedy = "sim:0 (an 82599 model inside this process), or `linerate ports` for what is here";
         Error::new(ErrorKind::BadName, name, format!("no port has this name: {why}")).with_remedy(remedy)
     }
 
-    /// Text that is no value of what it is parsed as.
+    /// Returns the error for text that cannot be parsed as a value.
     pub fn bad_value(why: String) -> Error {
         Error::new(ErrorKind::BadOption, "", why)
     }
 
-    /// The error of an option of a port's name with a value that is not possible.
+    /// Returns the error for an invalid option of a port's name.
     pub fn bad_option(
         port: impl Into<String>,
         option: impl std::fmt::Display,
@@ -28,26 +28,26 @@ impl Error {
         Error::new(ErrorKind::BadOption, port, format!("option {option}={value}: {why}"))
     }
 
-    /// A port that needs a cargo feature which is off.
+    /// Returns the error for a port that needs a disabled cargo feature.
     pub fn not_built(port: impl Into<String>, feature: &str) -> Error {
         let why = format!("it needs the cargo feature '{feature}', which this build of linerate lacks");
         Error::new(ErrorKind::NotBuilt, port, why)
             .with_remedy(Remedy::Do(format!("build with it: cargo add linerate --features {feature}").into()))
     }
 
-    /// A port that is open already.
+    /// Returns the error for a port that is already open.
     pub fn port_in_use(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::InUse, port, "the port is open already")
             .with_remedy(Remedy::Do("close it first, or choose another name".into()))
     }
 
-    /// A length of a ring that is not possible.
+    /// Returns the error for an invalid ring size.
     pub fn ring_size(size: usize) -> Error {
         let why = format!("a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096");
         Error::new(ErrorKind::BadOption, "", why).with_remedy(Remedy::Do("512 descriptors are usual".into()))
     }
 
-    /// More queues than a port can have. `direction` is "receive" or "transmit".
+    /// Returns the error for more queues than a port can have. `direction` is "receive" or "transmit".
     pub fn too_many_queues(
         port: impl Into<String>,
         direction: &str,
@@ -58,7 +58,7 @@ impl Error {
         Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Do("open it with fewer".into()))
     }
 
-    /// A queue beyond those with which a port was opened.
+    /// Returns the error for a queue number that is too large for the port's count of queues.
     pub fn no_such_queue(port: impl Into<String>, direction: &str, queue: u16, queues: u16) -> Error {
         let port = port.into();
         let remedy = format!("open it with more, for example '{port}?queues={}'", u32::from(queue) + 1);
@@ -66,31 +66,31 @@ impl Error {
         Error::new(ErrorKind::NotFound, port, why).with_remedy(Remedy::Do(remedy.into()))
     }
 
-    /// The error of a queue that has an owner already. `direction` is "receive" or "transmit".
+    /// Returns the error for a queue that already has an owner. `direction` is "receive" or "transmit".
     pub fn queue_taken(port: impl Into<String>, direction: &str, queue: u16) -> Error {
         let why = format!("{direction} queue {queue} is taken already: a queue has one owner at a time");
         Error::new(ErrorKind::QueueTaken, port, why).with_remedy(Remedy::ChooseQueue)
     }
 
-    /// A port that cannot be reset while queues have owners.
+    /// Returns the error for resetting a port while queues have owners.
     pub fn queues_in_use(port: impl Into<String>, queues: usize) -> Error {
         Error::new(ErrorKind::InUse, port, format!("{queues} of its queues are still in use"))
             .with_remedy(Remedy::Do("drop them first, then reset the port".into()))
     }
 
-    /// The error of an operation that a port does not have.
+    /// Returns the error for an operation that a port does not support.
     pub fn unsupported(port: impl Into<String>, what: &str, why: impl std::fmt::Display) -> Error {
         Error::new(ErrorKind::Unsupported, port, format!("it has no {what}: {why}"))
     }
 
-    /// A pool with fewer buffers than all queues together need.
+    /// Returns the error for a pool with fewer buffers than all queues need together.
     pub fn pool_too_small(buffers: usize, needed: usize) -> Error {
         let why = format!("the pool's {buffers} buffers are too few for all queues: at least {needed} are needed");
         Error::new(ErrorKind::Exhausted, "", why)
             .with_remedy(Remedy::Do("give the region more buffers, or the queues smaller rings".into()))
     }
 
-    /// A pool whose buffers are in use, so that a ring cannot be filled.
+    /// Returns the error for a pool with too few free buffers to fill a ring.
     pub fn pool_exhausted(buffers: usize, needed: usize) -> Error {
         let why =
             format!("the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free");
@@ -98,7 +98,7 @@ impl Error {
             .with_remedy(Remedy::Do("clear or drop the batches that hold them, or give the region more".into()))
     }
 
-    /// Buffers of `buffer_size` bytes for frames of `frame` bytes without CRC.
+    /// Returns the error for buffers that are too small for frames of `frame` bytes without CRC.
     pub fn buffer_too_small(
         port: impl Into<String>,
         buffer_size: usize,
@@ -110,7 +110,7 @@ impl Error {
         Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Do(remedy.into()))
     }
 
-    /// Memory that the kernel does not lock for this user, in KiB.
+    /// Returns the error for memory that the kernel does not lock for this user. Sizes are in KiB.
     pub fn memory_lock(limit: u64, needed: u64) -> Error {
         let user = rustix::process::getuid().as_raw();
         let why = format!(
@@ -121,24 +121,24 @@ impl Error {
         Error::new(ErrorKind::Exhausted, "", why).with_remedy(remedy)
     }
 
-    /// Memory of the server's or the client's own for ports without room for more.
+    /// Returns the error for a server or client whose memory for ports is full.
     pub fn port_memory_full(what: &str) -> Error {
         Error::new(ErrorKind::Exhausted, "", format!("the memory for ports has no {what}"))
             .with_remedy(Remedy::Do("ask for fewer or shorter rings, or close other ports".into()))
     }
 
-    /// A card, by its address, that cannot be used, or not like this.
+    /// Returns the error for a card that cannot be used, or not in this way. `card` is its address.
     pub fn card(card: impl Into<String>, why: impl Into<Cow<'static, str>>, remedy: impl Into<Remedy>) -> Error {
         Error::new(ErrorKind::Unusable, card, why).with_remedy(remedy)
     }
 
-    /// A card whose registers read all ones. `remedy` is what its user does about that.
+    /// Returns the error for a card whose registers read all ones.
     pub fn card_gone(port: impl Into<String>, register: &str, remedy: &'static str) -> Error {
         Error::new(ErrorKind::Gone, port, format!("the card is gone: register {register} reads all ones"))
             .with_remedy(Remedy::Do(remedy.into()))
     }
 
-    /// `section` is one of the datasheet.
+    /// Returns the error for a card that did not answer. `section` is a section of the datasheet.
     pub fn timeout(
         port: impl Into<String>,
         register: impl std::fmt::Display,
@@ -150,23 +150,23 @@ impl Error {
             .with_remedy(Remedy::Do("reset the port; if that fails, too, the card needs a power cycle".into()))
     }
 
-    /// A device that says so.
+    /// Returns the error for a device that reports that it needs a reset.
     pub fn needs_reset(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::NeedsReset, port, "the device had an error and needs a reset")
             .with_remedy(Remedy::Do("drop its queues and reset the port, or open it again".into()))
     }
 
-    /// A device that does what its specification forbids.
+    /// Returns the error for a device that violates its specification.
     pub fn bad_device(why: impl std::fmt::Display) -> Error {
         Error::new(ErrorKind::BadDevice, "", format!("the device violates its specification: {why}"))
     }
 
-    /// Another process that does what the protocol forbids.
+    /// Returns the error for another process that violates the protocol.
     pub fn bad_peer(why: impl std::fmt::Display) -> Error {
         Error::new(ErrorKind::BadPeer, "", format!("the process at the other end violates the protocol: {why}"))
     }
 
-    /// An interface that cannot be used in its state.
+    /// Returns the error for an interface that cannot be used in its current state.
     pub fn interface(
         name: impl Into<String>,
         why: impl Into<Cow<'static, str>>,
@@ -175,35 +175,35 @@ impl Error {
         Error::new(ErrorKind::Unusable, name, why).with_remedy(Remedy::Do(remedy.into()))
     }
 
-    /// An interface of the kernel that is there no more.
+    /// Returns the error for a kernel interface that no longer exists.
     pub fn interface_gone(name: impl Into<String>) -> Error {
         let why = "the interface is gone: it was deleted, renamed or moved to another network namespace";
         Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Do("open the port again when it is back".into()))
     }
 
-    /// A port of this process that was to be monitored.
+    /// Returns the error for a port that cannot be monitored, because it is not open in this process.
     pub fn not_open(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::NotServed, port, "it is not open in this process, so it cannot be monitored")
             .with_remedy(Remedy::Do("open it first, here or at a server (linerate serve)".into()))
     }
 
-    /// The error of a name without a server in the folder of sockets.
+    /// Returns the error for a name without a server in the folder of sockets.
     pub fn no_server(name: impl Into<String>, folder: &Path) -> Error {
         Error::new(ErrorKind::NotServed, name, format!("no server has it in {}", folder.display()))
             .with_remedy("linerate serve")
     }
 
-    /// A port that no server has, or not like this.
+    /// Returns the error for a port that no server has, or not in the requested form.
     pub fn not_served(name: impl Into<String>, why: &str) -> Error {
         Error::new(ErrorKind::NotServed, name, format!("it is not served: {why}")).with_remedy("linerate switch list")
     }
 
-    /// A socket at which this process cannot listen, or to which it cannot connect.
+    /// Returns the error for a socket at which this process cannot listen, or to which it cannot connect.
     pub fn socket(path: &Path, why: impl Into<Cow<'static, str>>, remedy: impl Into<Remedy>) -> Error {
         Error::new(ErrorKind::Unusable, path.display().to_string(), why).with_remedy(remedy)
     }
 
-    /// A capture file that cannot be read, or a recording that cannot be written.
+    /// Returns the error for a capture file that cannot be read, or a recording that cannot be written.
     pub fn file(path: impl Into<String>, why: impl Into<Cow<'static, str>>) -> Error {
         Error::new(ErrorKind::File, path, why)
     }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 pub use remedy::Remedy;
 
-/// The result of most functions here.
+/// The result type of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of this library: what it is about, why it failed, and what mends it.
+/// An error of this library: its subject, the reason, and a remedy.
 ///
 /// ```
 /// let Err(error) = linerate::open(["eth9"]) else { panic!("no port has this name") };
@@ -36,7 +36,7 @@ struct Cause {
     source: Option<Arc<io::Error>>,
 }
 
-/// An error crosses a socket with the errno(3) of what caused it.
+/// Serializes the source of an error as its errno(3).
 #[cfg(feature = "serde")]
 mod errno {
     use std::io;
@@ -54,65 +54,65 @@ mod errno {
     }
 }
 
-/// The sort of an error, as far as a program may want to act on it.
+/// The category of an error, for programs that handle some errors differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A name that no port, switch or card can have.
     BadName,
-    /// A value of an option that is not possible: of a port's name, of `linerate::Options`, or of a call.
+    /// An invalid value of an option of a port's name, of `linerate::Options`, or of a call.
     BadOption,
-    /// A filter that cannot be parsed.
+    /// The filter cannot be parsed.
     BadFilter,
-    /// A kind of port that this build of the library lacks.
+    /// This build of the library does not include the kind of port.
     NotBuilt,
-    /// An interface, a card, or a queue that does not exist.
+    /// The interface, card, or queue does not exist.
     NotFound,
-    /// A port that no server has, or that is not open in this process.
+    /// No server has the port, or it is not open in this process.
     NotServed,
-    /// A port, a card or a file that something else has.
+    /// The port, card or file is already in use.
     InUse,
-    /// A queue that has an owner already.
+    /// The queue already has an owner.
     QueueTaken,
-    /// Something that exists already.
+    /// The object already exists.
     Exists,
-    /// A card or an interface that was there, and is gone.
+    /// The card or interface no longer exists.
     Gone,
-    /// Buffers, hugepages, locked memory, or ports of a switch: none are left, or too few.
+    /// Too few buffers, hugepages, locked memory, or ports of a switch are left.
     Exhausted,
-    /// A packet without room for more bytes, or with fewer than are to be removed.
+    /// The packet has no room for more bytes, or too few bytes to remove.
     NoRoom,
-    /// A packet that must be segmented first.
+    /// The packet must be segmented first.
     Unfinished,
-    /// Buffers of different regions, whose contents must be copied.
+    /// The buffers belong to different regions, so their contents must be copied.
     OtherRegion,
-    /// Something that this port, card, or kernel does not have.
+    /// The port, card, or kernel does not support the operation.
     Unsupported,
-    /// A card, an interface or a socket that cannot be used in the state in which it is.
+    /// The card, interface or socket cannot be used in its current state.
     Unusable,
-    /// A user that may not do this.
+    /// The user is not allowed to do this.
     Denied,
-    /// A card that did not answer within the time that its datasheet promises.
+    /// The card did not answer within the time that its datasheet specifies.
     Timeout,
-    /// A device that violates its specification, or was stopped by the IOMMU.
+    /// The device violates its specification, or the IOMMU has stopped it.
     BadDevice,
-    /// A device that needs a reset.
+    /// The device needs a reset.
     NeedsReset,
-    /// Another process that violates the protocol.
+    /// Another process violates the protocol.
     BadPeer,
-    /// A head or cur of a netmap ring that is not between the last head and tail.
+    /// A head or cur of a netmap ring is not between the last head and tail.
     BadRing,
-    /// Code at the other end of a model's cable that has panicked.
+    /// Code at the other end of a model's cable has panicked.
     WirePanicked,
-    /// A capture file that cannot be read, or a recording that cannot be written.
+    /// A capture file cannot be read, or a recording cannot be written.
     File,
-    /// A system call that failed.
+    /// A system call failed.
     System,
 }
 
 impl ErrorKind {
-    /// Returns the errno(3) for programs that know only those.
+    /// Returns the closest errno(3), for programs that only know errno values.
     fn errno(self) -> i32 {
         match self {
             ErrorKind::InUse | ErrorKind::QueueTaken => libc::EBUSY,
@@ -128,7 +128,8 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// An error about `subject`, such as a port's name; empty if the reason names it. `why` is a sentence without a full stop.
+    /// Creates an error about `subject`, such as a port's name; empty if the reason names it. `why` is a sentence
+    /// without a full stop.
     ///
     /// ```
     /// use linerate::{Error, ErrorKind};
@@ -141,13 +142,13 @@ impl Error {
         Error(Box::new(Cause { kind, subject: subject.into(), why: why.into(), remedy: None, source: None }))
     }
 
-    /// The error of a system call.
+    /// Creates the error of a failed system call.
     pub fn system(call: &str, source: impl Into<io::Error>) -> Error {
         let source = source.into();
         let why = format!("{call} failed: {source}");
         let remedy = match source.raw_os_error() {
             Some(libc::EMFILE) => Some(MORE_DESCRIPTORS.into()),
-            // A file of memory has a length, too.
+            // The limit of the file size also applies to memfds.
             Some(libc::EFBIG) => Some("ulimit -f unlimited".into()),
             Some(libc::ENOMEM) => {
                 Some(Remedy::Do("close other programs; if the limit is this shell's: ulimit -v unlimited".into()))
@@ -158,30 +159,31 @@ impl Error {
         remedy.into_iter().fold(error, Error::with_remedy)
     }
 
-    /// The error of a thread that cannot be started.
+    /// Creates the error of a thread that cannot be started.
     pub fn thread(source: io::Error) -> Error {
         Error::system("starting a thread", source)
             .with_remedy(Remedy::Do("the limit of threads may be reached; see: ulimit -u".into()))
     }
 
-    /// Adds what mends it, in the place of what was known.
+    /// Sets the remedy, and replaces an earlier one.
     pub fn with_remedy(mut self, remedy: impl Into<Remedy>) -> Error {
         self.0.remedy = Some(remedy.into());
         self
     }
 
-    /// Adds the error that caused it. If that is one of the kernel, its errno(3) is that of this error.
+    /// Sets the error that caused this one. [`errno`](Error::errno) then returns the errno(3) of the cause, if it has
+    /// one.
     pub fn with_source(mut self, source: impl Into<io::Error>) -> Error {
         self.0.source = Some(Arc::new(source.into()));
         self
     }
 
-    /// Returns the sort of error.
+    /// Returns the category of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns what it is about: a port's name, a card's address, a path; empty if the reason names it.
+    /// Returns the subject: a port's name, a card's address, a path; empty if the reason names it.
     pub fn subject(&self) -> &str {
         &self.0.subject
     }
@@ -191,29 +193,29 @@ impl Error {
         &self.0.why
     }
 
-    /// Returns what mends it, if known.
+    /// Returns the remedy, if one is known.
     pub fn remedy(&self) -> Option<&Remedy> {
         self.0.remedy.as_ref()
     }
 
-    /// Returns the error of the kernel that caused it, if there is one.
+    /// Returns the I/O error that caused this one, if there is one.
     pub fn io_error(&self) -> Option<&io::Error> {
         self.0.source.as_deref()
     }
 
-    /// Returns the errno(3) for programs that know only those.
+    /// Returns the errno(3) of the cause, or the closest one, for programs that only know errno values.
     pub fn errno(&self) -> i32 {
         let source = self.0.source.as_ref().and_then(|source| source.raw_os_error());
         source.unwrap_or_else(|| self.0.kind.errno())
     }
 
-    /// Returns the error and its remedy, each in one line.
+    /// Returns the error and its remedy, on separate lines.
     pub fn with_hint(&self) -> String {
         self.above(self.remedy().map(Remedy::to_string))
     }
 
-    /// As [`with_hint`](Error::with_hint), for users of a program that has no options for it: commands of `linerate` in the
-    /// place of functions.
+    /// As [`with_hint`](Error::with_hint), but names commands of `linerate` instead of functions, for users of a
+    /// program.
     pub fn with_command_hint(&self) -> String {
         self.above(self.remedy().map(Remedy::command))
     }
@@ -245,7 +247,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The remedy for a process that may open no more files.
+/// The remedy for a process that has reached its limit of open files.
 pub const MORE_DESCRIPTORS: &str = "ulimit -n 4096";
 
 #[cfg(test)]

@@ -1,63 +1,63 @@
-//! The remedy of an error: data, which each program displays in its own words.
+//! The remedy of an error. It is data, so that each program can display its own text.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A step that mends the cause of an error. [`Display`](fmt::Display) names functions of the library, [`command`](Remedy::command)
-/// commands of `linerate`; a program may display its own text for each.
+/// A step that fixes the cause of an error. [`Display`](fmt::Display) names functions of the library,
+/// [`command`](Remedy::command) names commands of `linerate`. A program may display its own text for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Remedy {
-    /// A step in a sentence.
+    /// A step, as a sentence.
     Do(Cow<'static, str>),
-    /// A command of a shell, or a step that may help.
+    /// A shell command, or a step that may help.
     Try(Cow<'static, str>),
-    /// Choosing another card.
+    /// Choose another card.
     ChooseCard,
-    /// Choosing another queue than one that is in use.
+    /// Choose a queue that is not in use.
     ChooseQueue,
-    /// Taking the card from the kernel.
+    /// Take the card away from the kernel.
     Take {
-        /// Its address.
+        /// The card's address.
         address: String,
     },
-    /// Taking the other cards of its IOMMU group from the kernel.
+    /// Take the other cards of the IOMMU group away from the kernel.
     TakeOthers {
-        /// The address of the first.
+        /// The address of the first of these cards.
         first: String,
     },
-    /// Taking the card although Linux is using it.
+    /// Take the card even though Linux is using it.
     TakeByForce {
-        /// Its address.
+        /// The card's address.
         address: String,
     },
-    /// Taking the card over vfio.
+    /// Take the card over vfio.
     TakeOverVfio {
-        /// Its address.
+        /// The card's address.
         address: String,
     },
-    /// A step of the system, or taking the card over uio.
+    /// Change the system, or take the card over uio.
     TakeOverUio {
-        /// Its address.
+        /// The card's address.
         address: String,
-        /// The step.
+        /// How to change the system.
         step: Cow<'static, str>,
     },
-    /// A step of the program, or polling instead of interrupts.
+    /// Follow a step, or poll instead of using interrupts.
     Poll(Cow<'static, str>),
-    /// Serving a card.
+    /// Serve a card.
     ServeCard {
-        /// The socket.
+        /// The path of the socket.
         path: String,
     },
-    /// Serving the ports for other users, too.
+    /// Let other users access the server's socket.
     Admit,
-    /// Letting programs of different users meet at the server.
+    /// Let programs of different users connect to each other at the server.
     JoinUsers,
 }
 
-/// A command, or a step that may help.
+/// Converts a command, or a step that may help.
 impl<T: Into<Cow<'static, str>>> From<T> for Remedy {
     fn from(step: T) -> Remedy {
         Remedy::Try(step.into())
@@ -65,7 +65,7 @@ impl<T: Into<Cow<'static, str>>> From<T> for Remedy {
 }
 
 impl Remedy {
-    /// Returns the step with commands of `linerate` in the place of functions. Their flags are the command's to name.
+    /// Returns the step with commands of `linerate` instead of functions. The command itself adds their flags.
     pub fn command(&self) -> String {
         let step = match self {
             Remedy::Do(_) | Remedy::Try(_) | Remedy::ChooseQueue => return self.to_string(),

@@ -1,4 +1,4 @@
-//! The sleep of a receiver until packets are sent to it.
+//! Lets a receiver sleep until packets are sent to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,52 +7,53 @@ use super::Waker;
 use crate::error::Result;
 use crate::memory::full_fence;
 
-/// An event that is raised only while its receiver has armed it. It costs senders one check while no receiver may sleep.
+/// An event that is raised only while its receiver has armed it. If no receiver may sleep, a sender pays one check.
 pub struct ArmedEvent {
     event: Waker,
-    /// A receiver may sleep on it.
+    /// The receiver may sleep on the event.
     wanted: AtomicBool,
-    /// A receiver is about to sleep.
+    /// The receiver is about to sleep.
     armed: AtomicBool,
 }
 
 impl ArmedEvent {
-    /// Makes an event that no receiver may sleep on.
+    /// Creates an event that no receiver may sleep on yet.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the process has no descriptors left.
     pub fn new() -> Result<ArmedEvent> {
         Ok(ArmedEvent { event: Waker::new()?, wanted: AtomicBool::new(false), armed: AtomicBool::new(false) })
     }
 
-    /// Sets whether a receiver may sleep on it.
+    /// Sets whether the receiver may sleep on the event.
     pub fn want(&self, wanted: bool) {
         self.wanted.store(wanted, Ordering::SeqCst);
     }
 
-    /// Returns whether a receiver may sleep on it.
+    /// Returns whether the receiver may sleep on the event.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Makes it readable at the next packet, and returns it; `None` if the receiver may not sleep on it.
+    /// Arms the event, and returns it. It becomes readable at the next packet. Returns `None` if the receiver may not
+    /// sleep.
     pub fn arm(&self) -> Option<BorrowedFd<'_>> {
         if !self.wanted.load(Ordering::Relaxed) {
             return None;
         }
-        // A sender sees this, or the receiver's next look finds its packets.
+        // Either a sender sees this store, or the receiver's next poll finds the packets.
         self.armed.store(true, Ordering::SeqCst);
         full_fence();
         Some(self.event.as_fd())
     }
 
-    /// Returns the event, which is readable only while the receiver has armed it.
+    /// Returns the event. It becomes readable only while the receiver has armed it.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Ends the waiting.
+    /// Disarms and clears the event.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Relaxed);
         self.event.clear();

@@ -1,7 +1,7 @@
-//! Hands a value over from a control thread, which hears of changes in messages, to a queue, which works with it.
+//! Hands a value over from a control thread, which receives changes in messages, to a queue, which uses it.
 //!
-//! A queue takes no lock while it moves packets: it looks whether there was a change, which is one load of a word that rarely
-//! changes. Checked with loom in `tests/loom.rs`.
+//! A queue takes no lock while it moves packets. It checks for a change with one load of a word that rarely changes.
+//! `tests/loom.rs` checks this with loom.
 
 use std::sync::PoisonError;
 #[cfg(not(loom))]
@@ -16,53 +16,54 @@ use loom::sync::{Mutex, MutexGuard};
 
 use crate::memory::full_fence;
 
-/// A value that a control thread changes, and of which queues keep what they have [taken](Handover::take).
+/// A value that a control thread changes. Queues keep copies of the parts that they [take](Handover::take).
 ///
-/// A queue whose peer must know that it works with the old value no more [enters](Handover::enter) it before each poll, and
-/// [leaves](Handover::leave) it after that. There may be one such queue.
+/// If a peer must know when a queue has stopped using the old value, the queue calls [`enter`](Handover::enter) before
+/// each poll, and [`leave`](Handover::leave) after it. Only one queue may do this.
 #[derive(Debug, Default)]
 pub struct Handover<T> {
     value: Mutex<T>,
-    /// Counts the changes.
+    /// The number of changes.
     changes: AtomicU32,
     /// The queue is in a poll.
     is_entered: AtomicBool,
 }
 
-/// The changes that a queue has seen.
+/// The number of changes that a queue has seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen(u32);
 
 impl Seen {
-    /// The first look finds a change.
+    /// The initial value: the first check reports a change.
     pub const NOTHING: Seen = Seen(u32::MAX);
 }
 
 impl<T> Handover<T> {
-    /// Creates one whose value no queue has taken yet.
+    /// Creates a handover of a value that no queue has taken yet.
     #[cfg(any(loom, test))]
     pub fn new(value: T) -> Handover<T> {
         Handover { value: Mutex::new(value), changes: AtomicU32::new(0), is_entered: AtomicBool::new(false) }
     }
 
-    /// Returns the value, to look at it.
+    /// Locks the value, for reading.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the value. Queues find out at their next look.
+    /// Changes the value. Queues detect it at their next check.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut value = self.lock();
         let result = change(&mut value);
-        // Whoever sees it finds the lock taken, or the new value.
+        // A queue that sees the new count waits for the lock, and then finds the new value.
         self.changes.fetch_add(1, Release);
         result
     }
 
-    /// Waits until the queue works with none of the values before the last change. Returns false if `pause`, which is called as
-    /// long as it does, gives up.
+    /// Waits until the queue has stopped using values before the last change. Calls `pause` while it waits; returns
+    /// false if `pause` returns false.
     pub fn wait_until_left(&self, mut pause: impl FnMut() -> bool) -> bool {
-        // The queue stores that it is in a poll, and looks for changes then: either it finds the last one, or this finds it.
+        // The queue sets `is_entered`, then checks `changes`; this thread incremented `changes`, and now checks
+        // `is_entered`. The two full fences ensure that at least one sees the other's store.
         full_fence();
         while self.is_entered.load(Acquire) {
             if !pause() {
@@ -72,20 +73,20 @@ impl<T> Handover<T> {
         true
     }
 
-    /// Returns whether the value was changed since it was taken.
+    /// Returns whether the value has changed since it was taken.
     #[inline(always)]
     pub fn is_changed(&self, seen: Seen) -> bool {
         self.changes.load(Acquire) != seen.0
     }
 
-    /// Takes over what a queue needs of the value.
+    /// Passes the value to `take`, which copies the parts that the queue needs, and marks it as seen.
     pub fn take<R>(&self, seen: &mut Seen, take: impl FnOnce(&mut T) -> R) -> R {
         let mut value = self.lock();
         *seen = Seen(self.changes.load(Acquire));
         take(&mut value)
     }
 
-    /// Begins a poll. Returns whether the value was changed since it was taken.
+    /// Begins a poll. Returns whether the value has changed since it was taken.
     #[inline(always)]
     pub fn enter(&self, seen: Seen) -> bool {
         self.is_entered.store(true, Relaxed);

@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 /// Enables a card's interrupt line.
 type EnableLine = Arc<dyn Fn() + Send + Sync>;
 
-/// One interrupt of a card or a peer: readable from when it is raised until it is [cleared](Interrupt::clear).
+/// An interrupt of a card or a peer. It is readable after it was raised, until it is [cleared](Interrupt::clear).
 pub struct Interrupt {
     event: OwnedFd,
-    /// Another process has its descriptor, too.
+    /// Set if another process also has the descriptor.
     shared: Option<Arc<shared::Shared>>,
-    /// For a card's interrupt line, which the kernel disables when it is raised: enables it again.
+    /// Set for a card's interrupt line, which the kernel disables when it is raised. Enables it again.
     enable_line: Option<EnableLine>,
 }
 
@@ -32,13 +32,13 @@ impl Interrupt {
         Ok(Interrupt { event, shared: None, enable_line: None })
     }
 
-    /// Prepares this process to raise events of peers. A port does so when it opens: later, other users may have taken what the
-    /// kernel has for it.
+    /// Prepares this process to raise events of peers. A port calls this when it opens, because other users could
+    /// exhaust the required kernel resource later.
     pub fn prepare_for_peers() {
         shared::prepare();
     }
 
-    /// Creates an eventfd whose descriptor another process gets: neither raising it nor clearing it sleeps, whatever that
+    /// Creates an eventfd to share with another process. Neither raising nor clearing it sleeps, whatever the other
     /// process does with it.
     ///
     /// # Errors
@@ -48,16 +48,16 @@ impl Interrupt {
         Ok(Interrupt { shared: Some(Arc::default()), ..Interrupt::new()? })
     }
 
-    /// Wraps the descriptor of a uio device, whose interrupt line the kernel disables when it is raised; `enable` enables it
-    /// again, each time that the interrupt is cleared.
+    /// Wraps the descriptor of a uio device. The kernel disables its interrupt line when it is raised; each clear calls
+    /// `enable` to enable it again.
     pub fn from_line(event: OwnedFd, enable: impl Fn() + Send + Sync + 'static) -> Interrupt {
         Interrupt { event, shared: None, enable_line: Some(Arc::new(enable)) }
     }
 
-    /// Wraps another process's eventfd, to be raised; raising it does not sleep.
+    /// Wraps another process's eventfd, to raise it. Raising it does not sleep.
     ///
     /// # Errors
-    /// `INVAL` for any other file, since raising would write into it.
+    /// `INVAL` for any other kind of file, since raising would write to it.
     pub fn of_peer(event: OwnedFd) -> rustix::io::Result<Interrupt> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
         if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
@@ -68,12 +68,12 @@ impl Interrupt {
         Ok(Interrupt { event, shared: Some(Arc::default()), enable_line: None })
     }
 
-    /// Returns whether this is an interrupt line, which the card holds until its driver reads the cause.
+    /// Returns whether this is an interrupt line, which the card asserts until its driver reads the cause.
     pub fn is_line(&self) -> bool {
         self.enable_line.is_some()
     }
 
-    /// Returns the same interrupt again, for the side that raises it.
+    /// Duplicates the interrupt, for the side that raises it.
     ///
     /// # Errors
     /// The process has no descriptors left.
@@ -87,21 +87,21 @@ impl Interrupt {
         if let Some(shared) = &self.shared {
             return shared::raise(self.event.as_fd(), shared);
         }
-        // This fails only if the counter is full, and then the interrupt is raised already.
+        // This fails only if the counter is full, and the interrupt is then already raised.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Clears the interrupt, so that the next one can be waited for.
+    /// Clears the interrupt, so that the next one can be awaited.
     pub fn clear(&self) {
         if self.shared.is_some() {
             return shared::clear(self.event.as_fd());
         }
         let Some(enable) = &self.enable_line else {
-            // Nothing to read means that it was not raised.
+            // The read fails if the interrupt was not raised.
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
             return;
         };
-        // uio counts in 4 bytes. Nothing to read means that no interrupt was raised.
+        // The counter of uio has 4 bytes. The read fails if no interrupt was raised.
         let _ = rustix::io::read(&self.event, &mut [0; 4]);
         enable();
     }

@@ -1,9 +1,9 @@
 //! Events between threads and processes, and waiting for them.
 //!
-//! - `interrupt`: [`Interrupt`], an event (eventfd(2)) of a card, a peer or a thread; `shared`: raising one that another process
-//!   has, too, without sleeping
+//! - `interrupt`: [`Interrupt`], an event (eventfd(2)) of a card, a peer or a thread; `shared`: raises events that are
+//!   shared with another process, without sleeping
 //! - `armed`: [`ArmedEvent`], which wakes a receiver that sleeps until packets are sent to it
-//! - `handover`: [`Handover`], a value that a control thread changes and queues work with
+//! - `handover`: [`Handover`], a value that a control thread changes and queues use
 //! - `waker`: [`Waker`], which ends another thread's sleep
 //! - `patience`: [`Patience`], waiting without sleeping
 
@@ -23,6 +23,6 @@ pub use patience::Patience;
 pub use patience::run_soon_when_woken;
 pub use waker::Waker;
 
-/// The longest wait for a peer, another process or another thread: for a whole message, a reply, an accepted connection, or room
-/// for a message. A peer that is stopped keeps no thread for longer.
+/// The longest wait for a peer, another process or another thread: for a complete message, a reply, an accepted
+/// connection, or room for a message. A stopped peer blocks a thread at most this long.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);

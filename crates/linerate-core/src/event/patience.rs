@@ -1,14 +1,15 @@
-//! A waiting thread and its processor: yielding it to other threads, and getting it back soon after a wake-up.
+//! Yielding the processor to other threads, and getting it back soon after a wake-up.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// Waits for another thread without sleeping: yields the processor again and again, for a limited time. It suits two threads
-/// that may share a processor.
+/// Waits for another thread without sleeping: yields the processor repeatedly, for a limited time. Intended for two
+/// threads that may share a processor.
 ///
-/// Beside a thread that computes, yielding costs more than sleeping, because the kernel prefers threads that wake up. If a yield
-/// takes long, the wait ends at once, and the next ones do for a while. When the first wait ends, the thread gets a short
-/// scheduling slice (Linux 6.12): it then runs at once when it is woken, without a larger share of the processor.
+/// If another thread is computing, yielding costs more than sleeping, because the kernel prefers threads that wake up.
+/// After a yield that takes long, this wait and the waits of the next 100 ms end immediately. When the first wait ends,
+/// the thread gets a short scheduling slice (Linux 6.12). It then runs immediately when woken, without a larger share
+/// of the processor.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 ///         std::thread::sleep(Duration::from_micros(50));
 ///     }
 /// }
-/// patience.reset(); // there was something: the next wait begins anew
+/// patience.reset(); // there was work, so the next wait starts from zero
 /// # thread.join().unwrap();
 /// ```
 #[derive(Clone, Debug)]
@@ -30,24 +31,24 @@ pub struct Patience {
     longest: Duration,
     /// Start of the current wait.
     since: Option<Instant>,
-    /// End of the time without yields, after one that took long.
+    /// End of the period without yields that follows a long yield.
     busy_until: Option<Instant>,
     /// The thread has a short slice.
     runs_soon: bool,
 }
 
 impl Patience {
-    /// A longer yield means that another thread computes.
+    /// A yield longer than this means that another thread is computing.
     const LONG: Duration = Duration::from_micros(500);
-    /// Time without yields after that.
+    /// The period without yields after a long yield.
     const REMEMBERED: Duration = Duration::from_millis(100);
 
-    /// Creates one whose waits take at most `longest`.
+    /// Creates a `Patience` whose waits take at most `longest`.
     pub const fn new(longest: Duration) -> Patience {
         Patience { longest, since: None, busy_until: None, runs_soon: false }
     }
 
-    /// Yields the processor once. Returns false when the wait is over, and it is time to sleep.
+    /// Yields the processor once. Returns false when the wait is over and the thread should sleep.
     pub fn wait(&mut self) -> bool {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
@@ -72,20 +73,20 @@ impl Patience {
     }
 }
 
-/// A short slice. Linux runs a woken thread at once if its slice is shorter than the running thread's. Otherwise the woken
-/// thread waits for the end of that slice and for the next tick: up to 4 ms. A ring of 1,024 slots overflows in that time at a
-/// million packets per second.
+/// A short slice. Linux runs a woken thread immediately if its slice is shorter than the running thread's. Otherwise
+/// the woken thread waits for the end of that slice and for the next tick: up to 4 ms. At a million packets per second,
+/// a ring of 1,024 slots overflows in that time.
 const SLICE_NANOSECONDS: u64 = 100_000;
 
-/// Sets a short slice for this thread (sched_setattr(2); Linux 6.12), so that it runs soon after a wake-up. It needs no
-/// privilege. Earlier kernels ignore the slice.
+/// Sets a short slice for this thread (sched_setattr(2); Linux 6.12), so that it runs soon after a wake-up. This needs
+/// no privileges. Earlier kernels ignore the slice.
 pub fn run_soon_when_woken() {
-    // SAFETY: plain data, of which zeros are a value.
+    // SAFETY: plain data, for which zeros are a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: the kernel writes at most the size passed to it.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, attributes.size, 0) };
-    // Another policy was set on purpose.
+    // Keep another policy, which was set deliberately.
     if got != 0 || attributes.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }
@@ -107,7 +108,7 @@ mod tests {
         patience.reset();
         patience.busy_until = None;
         assert!(patience.wait());
-        // Other threads compute.
+        // As after a long yield.
         patience.reset();
         patience.busy_until = Some(Instant::now() + Duration::from_secs(3600));
         assert!(!patience.wait());
@@ -123,7 +124,7 @@ mod tests {
             // SAFETY: as above.
             let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
             assert_eq!((got, attributes.sched_policy), (0, libc::SCHED_OTHER as u32));
-            // 0: a kernel without slices of threads' own.
+            // 0: the kernel does not support slices per thread.
             assert!([0, SLICE_NANOSECONDS].contains(&attributes.sched_runtime), "{}", attributes.sched_runtime);
         })
         .join()

@@ -1,9 +1,9 @@
-//! Raises and clears events (eventfd(2)) whose descriptors other processes have, too.
+//! Raises and clears events (eventfd(2)) whose descriptors are shared with other processes.
 //!
-//! Such a process can clear `O_NONBLOCK`, which belongs to the file and not to the descriptor, and fill the counter, so
-//! that write(2) sleeps until it is read; or empty it, so that read(2) sleeps. What the kernel itself raises never sleeps:
-//! the end of an asynchronous request (`IOCB_FLAG_RESFD`, io_submit(2)), here of a poll(2) that is at its end at once.
-//! A read can refuse to sleep (`RWF_NOWAIT`, preadv2(2)).
+//! Such a process can clear `O_NONBLOCK`, which belongs to the file and not to the descriptor. If it then fills the
+//! counter, write(2) sleeps; if it empties the counter, read(2) sleeps. The kernel never sleeps when it raises an event
+//! itself, at the end of an asynchronous request (`IOCB_FLAG_RESFD`, io_submit(2)). Here the request is a poll(2) that
+//! completes immediately. A read with `RWF_NOWAIT` (preadv2(2)) does not sleep.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -15,23 +15,24 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// The state of an event that another process has, shared by all its descriptors here.
+/// The state of a shared event. All descriptors of the event in this process use it.
 #[derive(Default)]
 pub struct Shared {
-    /// It could not be raised yet.
+    /// The event could not be raised yet.
     is_late: AtomicBool,
 }
 
-/// Prepares this process to raise events, before a peer depends on it. Warns if the kernel refuses: then events are late.
+/// Prepares this process to raise events, before a peer depends on it. If the kernel refuses, warns that events will be
+/// late.
 pub fn prepare() {
     if CONTEXT.load(Relaxed) == NOT_MADE && make_context() == NOT_MADE {
         warn();
     }
 }
 
-/// Raises an event. If another thread raises or reads it at the same moment, one of the kernel's own threads raises it a
-/// moment later (aio_poll_wake of `fs/aio.c`). Where the kernel gives no context for requests, the event is late: a thread
-/// raises it as soon as the kernel has one. It is never written, which might sleep.
+/// Raises an event. If another thread raises or reads it at the same time, a kernel thread raises it slightly later
+/// (aio_poll_wake in `fs/aio.c`). If the kernel grants no context for requests, the event is late: a thread raises it
+/// as soon as a context is available. It is never raised by write(2), which might sleep.
 pub fn raise(event: BorrowedFd<'_>, shared: &Arc<Shared>) {
     if try_raise(event) || shared.is_late.swap(true, AcqRel) {
         return;
@@ -46,7 +47,7 @@ pub fn raise(event: BorrowedFd<'_>, shared: &Arc<Shared>) {
     }
 }
 
-/// Raises an event; returns false if the kernel gives no context for it.
+/// Raises an event; returns false if the kernel grants no context for it.
 fn try_raise(event: BorrowedFd<'_>) -> bool {
     for _ in 0..ATTEMPTS {
         let context = match CONTEXT.load(Relaxed) {
@@ -59,22 +60,22 @@ fn try_raise(event: BorrowedFd<'_>) -> bool {
         match submit(context, event) {
             Ok(()) => return true,
             Err(Errno::AGAIN) => reap(context),
-            // A child of fork(2) has none of its parent's contexts.
+            // A child of fork(2) does not inherit its parent's contexts.
             Err(_) => forget(context),
         }
     }
     false
 }
 
-/// Clears an event; nothing to read means that it was not raised. Linux 5.8 is the first that reads an eventfd without
-/// sleeping whatever its other users do; earlier ones leave it raised, so that its waiters poll.
+/// Clears an event, if it is raised. Reading an eventfd without sleeping in all cases needs Linux 5.8. Earlier kernels
+/// leave it raised, so waiting threads poll.
 pub fn clear(event: BorrowedFd<'_>) {
     let mut count = [0; 8];
-    // The offset of a file that has none.
+    // The offset -1 is for files without a position.
     let _ = preadv2(event, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
 }
 
-/// Warns, at most once a minute, that the kernel gives no context.
+/// Warns at most once a minute that the kernel grants no context.
 #[cold]
 fn warn() {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
@@ -93,14 +94,14 @@ mod late {
     use super::*;
 
     static EVENTS: Mutex<Vec<(OwnedFd, Arc<Shared>)>> = Mutex::new(Vec::new());
-    /// Between two attempts.
+    /// The pause between two attempts.
     const PAUSE: Duration = Duration::from_millis(10);
 
     fn lock() -> MutexGuard<'static, Vec<(OwnedFd, Arc<Shared>)>> {
         EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an event until it is raised, by a thread that ends when none is left. Each event is here once.
+    /// Queues an event for a thread that raises it, and ends when no events are left. Each event is queued once.
     pub fn add(event: OwnedFd, shared: Arc<Shared>) {
         let mut events = lock();
         if events.iter().any(|(_, there)| Arc::ptr_eq(there, &shared)) {
@@ -113,7 +114,7 @@ mod late {
                     std::thread::sleep(PAUSE);
                 }
             };
-            // Without a thread, the next late event tries again.
+            // If no thread can be started, the next late event tries again.
             if let Err(error) = std::thread::Builder::new().name("late events".to_string()).spawn(attempts) {
                 tracing::warn!("events for other processes are lost: starting a thread: {error}");
                 events.drain(..).for_each(|(_, shared)| shared.is_late.store(false, Release));
@@ -121,11 +122,11 @@ mod late {
         }
     }
 
-    /// Raises all events; returns whether none is left. Those whose ports were closed are dropped.
+    /// Raises all queued events; returns whether the queue is now empty. Drops events whose ports were closed.
     pub fn raise_all() -> bool {
         let mut events = lock();
         events.retain(|(event, shared)| {
-            // Before the attempt, so that an event raised meanwhile is not taken for this one.
+            // Cleared before the attempt, so that a later raise is not mistaken for this one.
             shared.is_late.store(false, Release);
             let is_done = Arc::strong_count(shared) == 1 || try_raise(event.as_fd());
             if !is_done {
@@ -141,12 +142,12 @@ mod late {
 static CONTEXT: AtomicU64 = AtomicU64::new(NOT_MADE);
 const NOT_MADE: u64 = 0;
 
-/// How often a raise tries other contexts and makes room.
+/// How often a raise retries, with a new context or after reaping completed requests.
 const ATTEMPTS: usize = 8;
-/// Requests that can have ended before they are reaped.
+/// The number of completed requests that the context can hold before they are reaped.
 const EVENTS: usize = 128;
 
-/// `struct iocb` of `linux/aio_abi.h`, on a machine with its lowest byte first.
+/// `struct iocb` of `linux/aio_abi.h`, on a little-endian machine.
 #[repr(C)]
 #[derive(Default)]
 struct Request {
@@ -167,7 +168,8 @@ struct Request {
 const IOCB_CMD_POLL: u16 = 5;
 const IOCB_FLAG_RESFD: u32 = 1;
 
-/// Asks whether the event can be read or written, one of which is true, and for the event to be raised with the answer.
+/// Submits a poll for whether the event is readable or writable. One of them is always true, so the poll completes
+/// immediately and the kernel raises the event.
 fn submit(context: u64, event: BorrowedFd<'_>) -> Result<(), Errno> {
     let descriptor = event.as_raw_fd() as u32;
     let mut request = Request {
@@ -179,23 +181,23 @@ fn submit(context: u64, event: BorrowedFd<'_>) -> Result<(), Errno> {
         ..Request::default()
     };
     let mut requests = [&raw mut request];
-    // SAFETY: the kernel reads one pointer and one request, and writes the request's key; both outlive the call. A poll has
-    // no buffer.
+    // SAFETY: the kernel reads one pointer and one request, and writes the request's key; both outlive the call. A poll
+    // uses no buffer.
     let result = unsafe { libc::syscall(libc::SYS_io_submit, context, 1 as libc::c_long, requests.as_mut_ptr()) };
     answer(result).map(drop)
 }
 
-/// Takes the answers of requests that have ended, whose room others need.
+/// Reaps completed requests, to make room for others.
 fn reap(context: u64) {
     let (mut answers, now) = ([[0u64; 4]; EVENTS], libc::timespec { tv_sec: 0, tv_nsec: 0 });
-    // SAFETY: the kernel writes at most `EVENTS` answers of 32 bytes (`struct io_event`), and reads a time.
+    // SAFETY: the kernel writes at most `EVENTS` completions of 32 bytes (`struct io_event`), and reads a time.
     let _ = unsafe {
         let (most, answers) = (EVENTS as libc::c_long, answers.as_mut_ptr());
         libc::syscall(libc::SYS_io_getevents, context, 0 as libc::c_long, most, answers, &raw const now)
     };
 }
 
-/// Returns the context, which is made if there is none; `NOT_MADE` if the kernel refuses.
+/// Creates the context, unless another thread has created one meanwhile. Returns `NOT_MADE` if the kernel refuses.
 #[cold]
 fn make_context() -> u64 {
     let mut context = NOT_MADE;
@@ -206,7 +208,7 @@ fn make_context() -> u64 {
     }
     match CONTEXT.compare_exchange(NOT_MADE, context, Relaxed, Relaxed) {
         Ok(_) => context,
-        // Another thread was first.
+        // Another thread has created a context meanwhile.
         Err(first) => {
             destroy(context);
             first
@@ -214,7 +216,7 @@ fn make_context() -> u64 {
     }
 }
 
-/// Gives up a context that does not work.
+/// Destroys a context that does not work.
 #[cold]
 fn forget(context: u64) {
     if CONTEXT.compare_exchange(context, NOT_MADE, Relaxed, Relaxed).is_ok() {
@@ -223,7 +225,7 @@ fn forget(context: u64) {
 }
 
 fn destroy(context: u64) {
-    // SAFETY: the kernel checks the context, and writes nothing of this process's.
+    // SAFETY: the kernel checks the context, and writes to no memory of this process.
     let _ = unsafe { libc::syscall(libc::SYS_io_destroy, context) };
 }
 
@@ -244,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// As another process leaves it that has its descriptor: reading and writing sleep.
+    /// Returns an event without `O_NONBLOCK`, as another process could leave it: reads and writes can sleep.
     fn event() -> OwnedFd {
         eventfd(0, EventfdFlags::CLOEXEC).unwrap()
     }
@@ -259,7 +261,7 @@ mod tests {
         raise(event, &Arc::default());
     }
 
-    /// Does this in a thread, which must not sleep.
+    /// Runs `does` in a thread, which must not sleep.
     fn awake(event: &OwnedFd, does: fn(BorrowedFd<'_>)) {
         let (sender, done) = channel();
         let event = event.try_clone().unwrap();
@@ -293,7 +295,7 @@ mod tests {
                 scope.spawn(|| (0..1000).for_each(|_| raised(event.as_fd())));
             }
         });
-        // Some are raised later, by the kernel.
+        // The kernel raises some of them later.
         let mut raised = 0;
         while raised < 2000 {
             let mut events = [PollFd::new(&event, PollFlags::IN)];
@@ -308,7 +310,7 @@ mod tests {
     fn a_child_of_fork_raises_events_too() {
         let event = event();
         raised(event.as_fd());
-        // SAFETY: the child calls functions that allocate nothing and take no lock, and ends.
+        // SAFETY: the child only calls functions that do not allocate and take no lock, and then exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             raised(event.as_fd());
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!((status, count(&event)), (0, 2));
     }
 
-    /// The child: its thread that raises may not make a context (seccomp(2)).
+    /// The child process: seccomp(2) does not allow its raising thread to create a context.
     #[test]
     fn in_a_process_without_contexts() {
         if std::env::var_os("LINERATE_LATE").is_none() {
@@ -341,18 +343,18 @@ mod tests {
                 raise(of_event, &Arc::default());
             });
         });
-        // The second has no other user any more; the first is raised once there is a context.
+        // The second event has no other user now, so it is dropped. The first is raised once there is a context.
         assert!(late::raise_all(), "this thread may make one");
         assert_eq!(count(&full), u64::MAX);
         raise(of_full, &shared);
         assert_eq!(count(&full), 1);
     }
 
-    /// Makes io_setup(2) fail in this thread and those that it starts.
+    /// Makes io_setup(2) fail in this thread and in threads that it starts.
     fn refuse_contexts() {
         let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
         let mut filter = [
-            // The number of the system call, the first word of `struct seccomp_data`.
+            // Loads the number of the system call, the first word of `struct seccomp_data`.
             statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
             statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_setup as u32, 0, 1),
             statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32, 0, 0),
@@ -366,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Any user can use up the system's contexts (`fs.aio-max-nr`).
+    /// Any user can exhaust the system's contexts (`fs.aio-max-nr`).
     #[test]
     fn without_contexts_an_event_is_late_and_keeps_no_thread() {
         let mut child = Command::new(std::env::current_exe().unwrap());

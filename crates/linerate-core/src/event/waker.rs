@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::Interrupt;
 use crate::error::Result;
 
-/// An event (eventfd(2)) by which other threads end a thread's sleep: see [`Waiter::woken_by`](crate::port::Waiter::woken_by).
-/// Its clones are the same event.
+/// An event (eventfd(2)) with which other threads end a thread's sleep; see
+/// [`Waiter::woken_by`](crate::port::Waiter::woken_by). Clones share the event.
 #[derive(Clone)]
 pub struct Waker(Arc<Interrupt>);
 
 impl Waker {
-    /// Creates an event that has not happened.
+    /// Creates an event that is not raised.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) without descriptors.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the process has no descriptors left.
     pub fn new() -> Result<Waker> {
         Ok(Waker(Arc::new(Interrupt::new()?)))
     }
 
-    /// Wakes the thread, or ends its next sleep at once.
+    /// Wakes the thread; if it is not asleep, its next sleep ends immediately.
     pub fn wake(&self) {
         self.0.raise();
     }
 
-    /// Forgets earlier wakes.
+    /// Clears earlier wakes.
     pub fn clear(&self) {
         self.0.clear();
     }

@@ -1,31 +1,31 @@
-//! A symmetric hash of a frame's flow, which hands frames out to several consumers (`PORT?cluster=N&by=flow`).
+//! A symmetric hash of a frame's flow, for distributing frames to several consumers (`PORT?cluster=N&by=flow`).
 
 use super::{IPV4, IPV6, TAGS, WITH_PORTS, word};
 
-/// The fields of a frame that a symmetric hash has.
+/// The fields of a frame that a symmetric hash covers.
 ///
-/// Both directions of a flow have one hash, in each process and on each machine. All fragments of a packet have one hash, which
-/// is decided by each frame alone: nothing is remembered, and nothing is allocated.
+/// Both directions of a flow have the same hash, in every process and on every machine. All fragments of a packet have
+/// the same hash. It depends on the frame only: no state is kept, and no memory is allocated.
 ///
 /// | frame | by `flow` | by `inner` | by `addresses` |
 /// |---|---|---|---|
 /// | TCP, UDP, SCTP over IPv4 or IPv6 | both addresses, both ports, the protocol | as `flow` | both addresses |
-/// | any other protocol of IP, also ICMP, its errors, and ESP | both addresses | as `flow` | both addresses |
-/// | a fragment, the first one too | both addresses | as `flow` | both addresses |
-/// | GRE, VXLAN (port 4789), GTP-U (port 2152), IP in IP | the outer headers, as above | the headers inside, at most 4 tunnels deep | the outer addresses |
+/// | any other IP protocol, including ICMP, ICMP errors, and ESP | both addresses | as `flow` | both addresses |
+/// | a fragment, including the first | both addresses | as `flow` | both addresses |
+/// | GRE, VXLAN (port 4789), GTP-U (2152), IP in IP | outer headers, as above | headers inside up to 4 tunnels | outer addresses |
 /// | a tunnel's packet that is a fragment, or whose contents are not IP or Ethernet | as above | the outer headers | as above |
-/// | ARP, MPLS, PPPoE, LLDP and all else | both Ethernet addresses | as `flow`, of the frame inside | both Ethernet addresses |
+/// | ARP, MPLS, PPPoE, LLDP and all others | both Ethernet addresses | as `flow`, of the inner frame | both Ethernet addresses |
 /// | a frame without two Ethernet addresses | 0 | 0 | 0 |
 ///
-/// - VLAN tags, up to two, are skipped: a flow has one hash with and without them.
-/// - IPv6 extension headers, and authentication headers of both versions, are skipped, up to 8. A packet with a fragment header that
-///   is no fragment (RFC 6946) is whole.
-/// - Headers that are cut off are not used: without its ports a packet is hashed by its addresses, without those by its
-///   Ethernet addresses.
-/// - An ICMP error is hashed by its own addresses, and not by those of the packet that it reports.
-/// - A flow some of whose packets are fragments has two hashes: that of its ports, and that of its addresses. Where
-///   fragments have to meet the other packets of their flow, choose `addresses`.
-/// - The hash has no secret. A sender can choose flows of one hash.
+/// - Up to two VLAN tags are skipped, so a flow has the same hash with and without them.
+/// - Up to 8 IPv6 extension headers and authentication headers (of either IP version) are skipped. A packet with a
+///   fragment header that is not a fragment (RFC 6946) is hashed as a complete packet.
+/// - Truncated headers are not used: without ports, a packet is hashed by its addresses; without those, by its Ethernet
+///   addresses.
+/// - An ICMP error is hashed by its own addresses, not by those of the packet that it reports.
+/// - If some packets of a flow are fragments, the flow has two hashes: with and without ports. If fragments must go to
+///   the same consumer as the rest of their flow, choose `addresses`.
+/// - The hash has no secret, so a sender can create flows with the same hash.
 ///
 /// ```
 /// use linerate::filter::FlowKey;
@@ -45,13 +45,13 @@ pub enum FlowKey {
     /// Addresses, ports and protocol.
     #[default]
     Flow,
-    /// The same, of the packet inside of tunnels.
+    /// Addresses, ports and protocol of the packet inside tunnels.
     Inner,
     /// Addresses only.
     Addresses,
 }
 
-/// Where a layer begins.
+/// The start of a layer.
 enum Layer {
     /// An Ethernet header at this offset.
     Frame(usize),
@@ -59,12 +59,12 @@ enum Layer {
     Packet(u16, usize),
 }
 
-/// The most layers of IP that are read: a packet in 4 tunnels.
+/// The most IP layers that are parsed: a packet in 4 tunnels.
 const MOST_LAYERS: usize = 5;
 /// The most extension headers that are skipped.
 const MOST_EXTENSIONS: usize = 8;
 
-/// IP's numbers of headers.
+/// IP protocol numbers.
 const HOP_BY_HOP: u8 = 0;
 const IPV4_INSIDE: u8 = 4;
 const UDP: u8 = 17;
@@ -78,11 +78,11 @@ const DESTINATION: u8 = 60;
 /// UDP ports of tunnels.
 const VXLAN: u16 = 4789;
 const GTP_U: u16 = 2152;
-/// GRE's type of Ethernet frames.
+/// The GRE protocol type of Ethernet frames.
 const TRANSPARENT_ETHERNET: u16 = 0x6558;
 
 impl FlowKey {
-    /// Returns the hash of a frame, given from its Ethernet header on; any bytes have one.
+    /// Returns the hash of a frame that begins with its Ethernet header. Any bytes have a hash.
     pub fn hash(self, frame: &[u8]) -> u32 {
         let (mut layer, mut hash) = (Layer::Frame(0), 0);
         for _ in 0..MOST_LAYERS {
@@ -115,7 +115,7 @@ fn ethernet(frame: &[u8], at: usize) -> Option<u32> {
     Some(both(end([0, 0, a, b, c, d, e, f]), end([0, 0, g, h, i, j, k, l]), 0))
 }
 
-/// Returns the ethertype behind the tags of an Ethernet header, and where its header begins.
+/// Returns the ethertype after the VLAN tags of an Ethernet header, and the offset of the next header.
 fn behind_tags(frame: &[u8], at: usize) -> Option<(u16, usize)> {
     let (mut ethertype, mut next) = (word(frame, at + 12)?, at + 14);
     for _ in 0..2 {
@@ -127,16 +127,17 @@ fn behind_tags(frame: &[u8], at: usize) -> Option<(u16, usize)> {
     Some((ethertype, next))
 }
 
-/// A packet of IP.
+/// An IP packet.
 struct Packet {
     from: u128,
     to: u128,
-    /// The protocol behind the extension headers, and where its header begins; `None` for a fragment.
+    /// The protocol after the extension headers, and the offset of its header; `None` for a fragment, or if it is
+    /// unknown.
     payload: Option<(u8, usize)>,
 }
 
 impl Packet {
-    /// Parses the headers at an offset; `None` if this is not IP, or the addresses are cut off.
+    /// Parses the headers at an offset; `None` if this is not IP, or the header is truncated.
     fn at(frame: &[u8], ethertype: u16, at: usize) -> Option<Packet> {
         match ethertype {
             IPV4 => {
@@ -144,7 +145,7 @@ impl Packet {
                 let address = |bytes: &[u8]| bytes.iter().fold(0, |sum, &byte| sum << 8 | u128::from(byte));
                 let (from, to) = (address(&header[12..16]), address(&header[16..20]));
                 let length = usize::from(header[0] & 0xF) * 4;
-                // More fragments, or an offset.
+                // The "more fragments" flag, or an offset.
                 let is_fragment = word(header, 6)? & 0x3FFF != 0;
                 let is_whole = length >= 20 && !is_fragment;
                 let payload = if is_whole { behind_extensions(frame, header[9], at + length) } else { None };
@@ -160,7 +161,7 @@ impl Packet {
         }
     }
 
-    /// Returns the packet's hash, of its ports too if it has any and they are wanted.
+    /// Returns the packet's hash. It includes the ports if the packet has ports and `with_ports` is set.
     fn hash(&self, frame: &[u8], with_ports: bool) -> u32 {
         let ports = self.payload.filter(|(protocol, _)| with_ports && WITH_PORTS.contains(protocol));
         let ports = ports.and_then(|(protocol, at)| Some((protocol, word(frame, at)?, word(frame, at + 2)?)));
@@ -171,7 +172,7 @@ impl Packet {
         both(end(self.from, from_port), end(self.to, to_port), protocol)
     }
 
-    /// Returns the layer inside, if this is a tunnel's packet.
+    /// Returns the inner layer, if this is a tunnel's packet.
     fn inside(&self, frame: &[u8]) -> Option<Layer> {
         let (protocol, at) = self.payload?;
         match protocol {
@@ -179,7 +180,7 @@ impl Packet {
             IPV6_INSIDE => Some(Layer::Packet(IPV6, at)),
             GRE => inside_gre(frame, at),
             UDP => match word(frame, at + 2)? {
-                // With a network's number (RFC 7348, 5).
+                // The flag for a valid network identifier is set (RFC 7348, 5).
                 VXLAN => (frame.get(at + 8)? & 8 != 0).then_some(Layer::Frame(at + 16)),
                 GTP_U => inside_gtp(frame, at + 8),
                 _ => None,
@@ -189,7 +190,7 @@ impl Packet {
     }
 }
 
-/// Skips the extension headers of IPv6; `None` behind a fragment's header, or where the frame ends.
+/// Skips IPv6 extension headers; `None` for a fragment, a truncated frame, or too many headers.
 fn behind_extensions(frame: &[u8], mut protocol: u8, mut at: usize) -> Option<(u8, usize)> {
     for _ in 0..MOST_EXTENSIONS {
         let unit = match protocol {
@@ -206,10 +207,10 @@ fn behind_extensions(frame: &[u8], mut protocol: u8, mut at: usize) -> Option<(u
     None
 }
 
-/// Returns what is behind GRE's header (RFC 2784, RFC 2890).
+/// Returns the layer after a GRE header (RFC 2784, RFC 2890).
 fn inside_gre(frame: &[u8], at: usize) -> Option<Layer> {
     let (flags, ethertype) = (word(frame, at)?, word(frame, at + 2)?);
-    // Checksum, key and sequence number have 4 bytes each. Source routes and version 1 (PPTP) are other formats.
+    // Checksum, key and sequence number have 4 bytes each. Source routing and version 1 (PPTP) have other formats.
     let next = at + 4 + (flags & 0xB000).count_ones() as usize * 4;
     match ethertype {
         _ if flags & 0x4007 != 0 => None,
@@ -219,7 +220,7 @@ fn inside_gre(frame: &[u8], at: usize) -> Option<Layer> {
     }
 }
 
-/// Returns the packet behind GTP-U's header (3GPP TS 29.281, 5.1).
+/// Returns the packet after a GTP-U header (3GPP TS 29.281, 5.1).
 fn inside_gtp(frame: &[u8], at: usize) -> Option<Layer> {
     let (flags, kind) = (*frame.get(at)?, *frame.get(at + 1)?);
     // Version 1, and a message that carries a packet.
@@ -228,7 +229,7 @@ fn inside_gtp(frame: &[u8], at: usize) -> Option<Layer> {
     }
     let mut next = at + if flags & 7 != 0 { 12 } else { 8 };
     if flags & 4 != 0 {
-        // The last byte of each header is the type of the next; 0: none.
+        // The last byte of each header is the type of the next; 0 means no further header.
         for _ in 0..=MOST_EXTENSIONS {
             if *frame.get(next - 1)? == 0 {
                 break;
@@ -243,12 +244,12 @@ fn inside_gtp(frame: &[u8], at: usize) -> Option<Layer> {
     }
 }
 
-/// Returns the hash of two ends, in either order.
+/// Combines the hashes of two ends, in either order.
 fn both(from: u64, to: u64, protocol: u8) -> u32 {
     (mix(from.wrapping_add(to) ^ u64::from(protocol)) >> 32) as u32
 }
 
-/// Spreads each bit over all (the finalizer of MurmurHash3).
+/// Mixes all bits (the finalizer of MurmurHash3).
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     bits = (bits ^ bits >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);

@@ -1,24 +1,24 @@
-//! Packet filters: a small language of matches, for the flows that a port takes, and for what is forwarded.
+//! Packet filters: a small language that selects the flows that a port receives, and the packets to forward.
 //!
 //! ```text
 //! udp:4321                        UDP to port 4321
-//! tcp:80,tcp:443,icmp             any of several, separated by commas
-//! udp:5000-5999+from:10.0.0.0/8   all of several, joined by a plus
+//! tcp:80,tcp:443,icmp             alternatives, separated by commas
+//! udp:5000-5999+from:10.0.0.0/8   conditions that must all match, joined by a plus
 //! ```
 //!
 //! | part | matches |
 //! |---|---|
 //! | `arp`, `ip`, `ip6` | the ethertype; `type:0x88f7` any other |
-//! | `icmp`, `icmp6`, `tcp`, `udp`, `sctp` | IP's protocol; `proto:47` any other |
+//! | `icmp`, `icmp6`, `tcp`, `udp`, `sctp` | the IP protocol; `proto:47` any other |
 //! | `tcp:80`, `udp:5000-5999`, `sctp:7` | also the destination port |
 //! | `from-port:53`, `to-port:1024-65535`, `port:53` | ports of TCP, UDP or SCTP; `port:` matches either end |
 //! | `from:10.0.0.0/8`, `to:fd00::1`, `host:10.1.2.3` | IPv4 or IPv6 addresses; `host:` matches either end |
 //! | `vlan:77` | the VLAN ID |
 //! | `all` | everything |
 //!
-//! One VLAN tag is skipped, IPv6 extension headers are not. Fragments other than the first have no ports.
+//! One VLAN tag is skipped; IPv6 extension headers are not. Fragments other than the first have no ports.
 //!
-//! `flow` hashes frames by their flows ([`FlowKey`]).
+//! [`FlowKey`] hashes frames by their flows.
 
 mod flow;
 mod parse;
@@ -29,7 +29,7 @@ use std::ops::RangeInclusive;
 
 pub use flow::FlowKey;
 
-/// Matches packets that match any of several [`Match`]es.
+/// A filter: matches packets that match at least one of several [`Match`]es.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -47,10 +47,10 @@ pub struct Filter {
     any: Vec<Match>,
 }
 
-/// Conditions that a packet must all meet; `None` matches anything.
+/// Conditions that a packet must all meet; `None` is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// The ethertype, behind the addresses or the tag.
+    /// The ethertype, after the addresses or the VLAN tag.
     pub ethertype: Option<u16>,
     /// The VLAN ID, 12 bits.
     pub vlan: Option<u16>,
@@ -75,25 +75,26 @@ pub struct Prefix {
     pub bits: u8,
 }
 
-/// The Ethertype of IP version 4.
+/// The ethertype of IP version 4.
 pub const IPV4: u16 = 0x0800;
-/// The same, of IP version 6.
+/// The ethertype of IP version 6.
 pub const IPV6: u16 = 0x86DD;
-/// The same, of ARP.
+/// The ethertype of ARP.
 pub const ARP: u16 = 0x0806;
-/// Ethertypes of VLAN tags: customer and provider.
+/// The ethertypes of VLAN tags: customer and provider.
 pub const TAGS: [u16; 2] = [0x8100, 0x88A8];
 
-/// Protocols with ports.
+/// The IP protocols with ports: TCP, UDP and SCTP.
 pub const WITH_PORTS: [u8; 3] = [6, 17, 132];
 
 impl Filter {
-    /// Returns the matches, one of which suffices.
+    /// Returns the matches. A packet must match at least one.
     pub fn any(&self) -> &[Match] {
         &self.any
     }
 
-    /// Returns whether each of the matches is within one of `other`'s, so that `other` matches all that this one does.
+    /// Returns whether each match of this filter is contained in a match of `other`. Then `other` matches all packets
+    /// that this filter matches.
     ///
     /// ```
     /// # use linerate::filter::Filter;
@@ -131,7 +132,7 @@ struct Found {
 impl Found {
     fn in_frame(frame: &[u8]) -> Found {
         let mut found = Found::default();
-        // Stops at the frame's end.
+        // A truncated frame leaves the remaining fields empty.
         let _ = found.look(frame);
         found
     }
@@ -186,7 +187,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 
 impl Match {
     fn is_within(&self, other: &Match) -> bool {
-        /// A condition is within none, or within one that contains it.
+        /// No condition contains every condition; otherwise `within` decides.
         fn part<T>(ours: &Option<T>, theirs: &Option<T>, within: impl Fn(&T, &T) -> bool) -> bool {
             theirs.as_ref().is_none_or(|theirs| ours.as_ref().is_some_and(|ours| within(ours, theirs)))
         }
@@ -224,7 +225,7 @@ impl Match {
 impl Prefix {
     /// Returns whether the prefix contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        // More bits than an address has are all of them.
+        // A prefix with more bits than the address compares all bits.
         let same = |a: u128, b: u128, width: u32| {
             (a ^ b).checked_shr(width.saturating_sub(self.bits.into())).unwrap_or(0) == 0
         };
@@ -274,7 +275,8 @@ mod tests {
 pub mod fuzzing {
     use super::{Filter, Found};
 
-    /// Input: a filter's text, a zero byte, a frame. Parsing and matching end; the filter's own text is equivalent.
+    /// Input: a filter's text, a zero byte, a frame. Checks that parsing and matching terminate, and that the displayed
+    /// filter is equivalent.
     pub fn filter(data: &[u8]) -> Option<Filter> {
         let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
         let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
@@ -285,7 +287,7 @@ pub mod fuzzing {
         let is_meant = filter.matches(frame);
         let again: Filter = filter.to_string().parse().expect("it was parsed before");
         assert_eq!((again.any(), again.matches(frame)), (filter.any(), is_meant));
-        // One of several alternatives suffices.
+        // The filter matches if any alternative matches.
         let each = text.split(|&byte| byte == b',').map(|one| String::from_utf8_lossy(one).parse::<Filter>().unwrap());
         assert_eq!(each.map(|one| one.matches(frame)).filter(|&is| is).count() > 0, is_meant);
         Some(filter)

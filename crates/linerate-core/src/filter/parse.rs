@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::{ARP, Filter, IPV4, IPV6, Match, Prefix};
 use crate::error::{Error, ErrorKind};
 
-/// The meaning of names: an ethertype, or a protocol (with its IP version, if it has only one).
+/// The names of ethertypes and of protocols. A protocol has an ethertype if it belongs to one IP version only.
 const ETHERTYPES: [(&str, u16); 3] = [("arp", ARP), ("ip", IPV4), ("ip6", IPV6)];
 const PROTOCOLS: [(&str, u8, Option<u16>); 5] =
     [("icmp", 1, Some(IPV4)), ("icmp6", 58, Some(IPV6)), ("tcp", 6, None), ("udp", 17, None), ("sctp", 132, None)];
@@ -20,7 +20,7 @@ impl FromStr for Filter {
     fn from_str(text: &str) -> Result<Filter, Error> {
         let mut any = Vec::new();
         for one in text.split(',') {
-            // `port:` and `host:` match either end, and turn one alternative into two.
+            // `port:` and `host:` match either end, so they turn one alternative into two.
             let mut alternatives = vec![Match::default()];
             for part in one.split('+') {
                 alternatives = add(&alternatives, part.trim()).map_err(|why| {
@@ -34,7 +34,7 @@ impl FromStr for Filter {
     }
 }
 
-/// Returns the alternatives with one more condition.
+/// Adds a condition to each alternative.
 fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
     let (name, value) = match part.split_once(':') {
         Some((name, value)) => (name, Some(value)),
@@ -107,7 +107,7 @@ fn either(
         Some("from") => from(),
         Some("to") => to(),
         _ => {
-            // Repeated conditions would otherwise double the matches each time.
+            // Without this, each repetition of a condition would double the matches.
             let mut each: Vec<Match> = Vec::new();
             for one in [from()?, to()?].concat() {
                 if !each.contains(&one) {
@@ -119,7 +119,7 @@ fn either(
     }
 }
 
-/// Sets a condition; it may be repeated, but not be different.
+/// Sets a condition. It may be repeated, but only with the same value.
 fn set<T: PartialEq>(place: &mut Option<T>, value: T, what: &str) -> Result<(), String> {
     match place {
         Some(there) if *there != value => {
@@ -161,13 +161,13 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     Ok(first..=last)
 }
 
-/// Parses an address, or a network.
+/// Parses an address or a network.
 fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| format!("'{address}' is not an address"))?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = bits.map_or(Ok(most), |bits| number(bits, most))? as u8;
-    // Bits behind the prefix are ignored, and cleared.
+    // Bits after the prefix are ignored, and cleared.
     let address = match address {
         IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)).into()),
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)).into()),

@@ -1,19 +1,19 @@
-//! The device addresses of a mapping's bytes; of one or of several at a time.
+//! Computes the device addresses of a mapping's bytes, one or several at a time.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::sync::Arc;
 
-/// An address as used by a device. It is not a pointer, and must never be turned into one.
+/// An address as used by a device. It must never be turned into a pointer.
 pub type DeviceAddress = u64;
 
 /// The device addresses of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// One range: behind an IOMMU, or in the model.
+    /// One range, with an IOMMU or in the model.
     Contiguous(Contiguous),
-    /// Page by page, at the machine's physical addresses: without an IOMMU.
+    /// Physical addresses page by page, without an IOMMU.
     Paged(Paged),
 }
 
@@ -26,7 +26,7 @@ impl Addresses {
         }
     }
 
-    /// Returns whether the first `bytes` bytes all have an address.
+    /// Returns whether all of the first `bytes` bytes have an address.
     pub(super) fn cover(&self, bytes: usize) -> bool {
         match self {
             Addresses::Contiguous(_) => true,
@@ -35,13 +35,13 @@ impl Addresses {
     }
 }
 
-/// Computes the device address of a byte from its offset in the mapping. A queue is generic over it, so that the
-/// usual case stays one addition.
+/// Computes the device address of a byte from its offset in the mapping. Queues are generic over it, so that the
+/// common case is one addition.
 pub trait Locate: Clone + Send + 'static {
     /// Computes the address of the byte at this offset.
     fn locate(&self, offset: usize) -> DeviceAddress;
 
-    /// Returns [`locate`](Locate::locate) for a loop, with constants in registers.
+    /// Returns [`locate`](Locate::locate) as a closure for loops, with its constants in registers.
     #[inline(always)]
     fn locator(&self) -> impl Fn(usize) -> DeviceAddress {
         |offset| self.locate(offset)
@@ -50,19 +50,19 @@ pub trait Locate: Clone + Send + 'static {
     /// Computes four addresses at a time.
     ///
     /// # Safety
-    /// The processor has AVX2, and the mapping contains these bytes.
+    /// The processor supports AVX2, and the offsets are inside the mapping.
     #[cfg(target_arch = "x86_64")]
     unsafe fn locate_4(&self, offsets: __m256i) -> __m256i;
 
     /// Computes eight addresses at a time.
     ///
     /// # Safety
-    /// The processor has AVX-512, and the mapping contains these bytes.
+    /// The processor supports AVX-512, and the offsets are inside the mapping.
     #[cfg(target_arch = "x86_64")]
     unsafe fn locate_8(&self, offsets: __m512i) -> __m512i;
 }
 
-/// One range that begins at this address.
+/// One contiguous range, which begins at this address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contiguous(pub DeviceAddress);
 
@@ -101,7 +101,7 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// Creates pages of `size` bytes, a power of two, at these addresses.
+    /// Creates pages of `size` bytes (a power of two) at these addresses.
     pub fn new(pages: Vec<DeviceAddress>, size: usize) -> Paged {
         Paged { pages: pages.into(), shift: size.trailing_zeros() }
     }
@@ -125,7 +125,8 @@ impl Locate for Paged {
     unsafe fn locate_4(&self, offsets: __m256i) -> __m256i {
         let page = _mm256_srl_epi64(offsets, _mm_cvtsi32_si128(self.shift as i32));
         let within = _mm256_and_si256(offsets, _mm256_set1_epi64x(self.within() as i64));
-        // SAFETY: the caller promises that the mapping has these bytes; each has a page ([`Addresses::cover`]).
+        // SAFETY: the caller promises that the offsets are inside the mapping, all of which has pages
+        // ([`Addresses::cover`]).
         _mm256_add_epi64(within, unsafe { _mm256_i64gather_epi64::<8>(self.pages.as_ptr().cast(), page) })
     }
 

@@ -1,9 +1,9 @@
-//! Exchange of whole magazines of free buffers between threads, without a lock.
+//! Exchanges magazines of free buffers between threads without a lock.
 //!
-//! A magazine is an array of buffer numbers. All magazines exist from the start, each on one of two stacks, `full` or
-//! `empty`. To put buffers away, a thread pops an empty magazine, fills it and pushes it on `full`; to fetch some, it
-//! does the reverse. Between pop and push the thread owns the magazine, so its content needs no ordering of its own:
-//! the pop acquires what the last push released.
+//! A magazine is an array of buffer numbers. All magazines are created at the start, and each is on one of two stacks,
+//! `full` or `empty`. To store buffers, a thread pops an empty magazine, fills it and pushes it onto `full`; to fetch
+//! buffers, it does the reverse. Between pop and push the thread owns the magazine. The pop acquires what the last push
+//! released, so accesses to the content can be relaxed.
 //!
 //! ```text
 //!              fetch: pop full, copy out, push empty
@@ -12,8 +12,8 @@
 //!              put: pop empty, copy in, push full
 //! ```
 //!
-//! The idea is Bonwick's ("Magazines and Vmem", USENIX ATC 2001). The stacks are Treiber's, with a tag beside the
-//! index against ABA. Checked with loom in `tests/loom.rs`.
+//! The design follows Bonwick ("Magazines and Vmem", USENIX ATC 2001). The stacks are Treiber stacks, with a tag next
+//! to the index against ABA. `tests/loom.rs` checks it with loom.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -31,8 +31,7 @@ pub struct Depot {
     stored: AtomicUsize,
 }
 
-/// The index + 1 of the top magazine in the low half (0: none), and a tag in the high half that every change
-/// increments.
+/// The low half is the index + 1 of the top magazine (0: none); the high half is a tag that every change increments.
 struct Stack(AtomicU64);
 
 impl Depot {
@@ -58,20 +57,21 @@ impl Depot {
         self.size
     }
 
-    /// Returns the count of stored buffers; too high by at most one magazine for each other thread at work.
+    /// Returns the count of stored buffers. It may be too high by one magazine for each other thread in `put` or
+    /// `fetch`.
     #[inline]
     pub fn stored(&self) -> usize {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// Puts away exactly one magazine of buffers; returns false if no magazine is empty.
+    /// Stores exactly one magazine of buffers; returns false if no magazine is empty.
     pub fn put(&self, bufs: &[u32]) -> bool {
         assert_eq!(bufs.len(), self.size);
         let Some(magazine) = self.pop(&self.empty) else { return false };
         for (place, &buf) in self.content(magazine).iter().zip(bufs) {
             place.store(buf, Ordering::Relaxed);
         }
-        // Counted before another thread can fetch it, so that the count is never too low, and never below zero.
+        // Counted before another thread can fetch the magazine, so that the count is never too low or negative.
         self.stored.fetch_add(self.size, Ordering::Relaxed);
         self.push(&self.full, magazine);
         true

@@ -11,23 +11,23 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(target_endian = "big")]
 compile_error!("descriptors are little-endian; their accesses must be swapped before this builds");
 
-/// A device's address space: an IOMMU's, the machine's physical memory, or that of a model.
+/// The address space of a device: that of an IOMMU, the machine's physical memory, or that of a model.
 ///
 /// # Safety
-/// The memory that is mapped may be a [region's](super::Region), whose packets belong to others: only the device, and a model as a
-/// device does, reads and writes it, where the driver has given it buffers.
+/// Mapped memory may be that of a [region](super::Region), whose packets have other owners. Only the device, or a model
+/// in its role, accesses it, and only the buffers that the driver has given to it.
 pub unsafe trait DmaSpace: Send + Sync {
     /// Maps all of `memory` for the device, and returns its device addresses.
     ///
     /// # Errors
-    /// The space has no room, the kernel refuses, or the memory is not suitable for the device.
+    /// The space is full, the kernel refuses, or the memory is not suitable for the device.
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses>;
 
     /// Unmaps the memory whose first byte has device address `address`.
     ///
     /// # Safety
-    /// The caller has mapped the memory, and the device holds no addresses of it any more: other memory may get the
-    /// same address.
+    /// The caller has mapped the memory, and the device no longer holds any of its addresses, since other memory may
+    /// get the same address.
     unsafe fn unmap(&self, address: DeviceAddress);
 }
 
@@ -45,15 +45,15 @@ impl DmaMap {
     /// As [`DmaSpace::map`]; [`ErrorKind::BadDevice`] if it returns too few pages.
     pub fn new(space: &Arc<dyn DmaSpace>, memory: &Arc<Mapping>) -> Result<DmaMap> {
         let addresses = space.map(memory)?;
-        // Groups of packets are located without checking the count of pages.
+        // `locate_4` and `locate_8` do not check the count of pages.
         if !addresses.cover(memory.len()) {
             return Err(Error::bad_device("it cannot address all of the mapped memory"));
         }
         Ok(DmaMap { space: space.clone(), addresses, memory: memory.clone() })
     }
 
-    /// Allocates `bytes` for rings, in pages of a size, and maps them into `space`. Without a free hugepage they are ordinary
-    /// pages, if the space takes these.
+    /// Allocates `bytes` for rings in pages of size `pages`, and maps them into `space`. If no hugepage is free, uses
+    /// ordinary pages, provided that the space supports them.
     ///
     /// # Errors
     /// As [`new`](DmaMap::new); [`ErrorKind::Exhausted`].
@@ -80,13 +80,13 @@ impl DmaMap {
 
 impl Drop for DmaMap {
     fn drop(&mut self) {
-        // SAFETY: `new` has mapped it for this value alone. A driver that gives a device its addresses keeps this
+        // SAFETY: `new` mapped the memory for this value only. A driver that gives the addresses to a device keeps this
         // value until the device has stopped.
         unsafe { self.space.unmap(self.addresses.at(0)) };
     }
 }
 
-/// A value shared with a device: either side may access it at any time, so it must consist of atomics.
+/// A value shared with a device. Either side may access it at any time, so it must consist of atomics.
 ///
 /// # Safety
 /// Every bit pattern is valid, and all accesses through `&Self` are atomic.
@@ -110,25 +110,25 @@ pub struct DmaArray<T: Word> {
     _memory: Arc<Mapping>,
 }
 
-/// A ring of 16-byte descriptors: two words each.
+/// A ring of 16-byte descriptors of two words each.
 ///
-/// An `Acquire` load of the word with the done bit orders all later reads of the packet; a doorbell's release orders
+/// An `Acquire` load of the word with the done bit orders all later reads of the packet. A doorbell's release orders
 /// all earlier writes.
 pub type Descriptors = DmaArray<[AtomicU64; 2]>;
 
-// SAFETY: it points into `_memory`, which it keeps alive, and exposes atomics only.
+// SAFETY: `first` points into `_memory`, which this value keeps alive, and only atomics are exposed.
 unsafe impl<T: Word> Send for DmaArray<T> {}
 // SAFETY: as above.
 unsafe impl<T: Word> Sync for DmaArray<T> {}
 
 impl<T: Word> DmaArray<T> {
-    /// Wraps `count` values from byte `offset` of `memory` on.
+    /// Wraps `count` values that begin at byte `offset` of `memory`.
     ///
     /// # Safety
-    /// As for [`Mapping::words`]: none of these bytes is lent as a slice.
+    /// As for [`Mapping::words`]: there is no slice of any of these bytes.
     ///
     /// # Panics
-    /// If they do not lie inside the mapping, or are not aligned.
+    /// If they are not inside the mapping, or not aligned.
     pub unsafe fn new(memory: &Arc<Mapping>, offset: usize, count: usize) -> DmaArray<T> {
         assert!(offset.is_multiple_of(align_of::<T>()));
         let bytes = count.checked_mul(size_of::<T>()).expect("more bytes than there are addresses");
@@ -142,8 +142,8 @@ impl<T: Word> Deref for DmaArray<T> {
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: `new` checked that the range is inside the mapping, which lives as long as `self`, and aligned,
-        // since mappings begin at pages.
+        // SAFETY: `new` checked that the range is inside the mapping, which lives as long as `self`. It is aligned,
+        // because the offset is, and mappings begin at page boundaries.
         unsafe { std::slice::from_raw_parts(self.first, self.count) }
     }
 }
@@ -153,10 +153,10 @@ mod tests {
     use super::*;
     use crate::memory::{Contiguous, PageSize, Paged};
 
-    /// A device that can address this count of 4 KiB pages; `None`: all, as one range.
+    /// A device that can address this number of 4 KiB pages; `None` for all memory, as one range.
     struct Sees(Option<usize>);
 
-    // SAFETY: it touches no bytes.
+    // SAFETY: it accesses no bytes.
     unsafe impl DmaSpace for Sees {
         fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
             let pages = |count| Addresses::Paged(Paged::new((1..=count as u64).map(|page| page << 40).collect(), 4096));
@@ -178,7 +178,7 @@ mod tests {
         assert!(map(Some(2)).map(drop).unwrap_err().with_hint().contains("cannot address all"));
     }
 
-    /// The last hugepages may be those of the packets. Tests' machines have none of 1 GiB.
+    /// The packets may use the last hugepages. Test machines have no pages of 1 GiB.
     #[test]
     #[cfg(not(miri))] // it asks the kernel
     fn rings_without_a_hugepage_are_in_ordinary_pages() {
@@ -195,7 +195,7 @@ mod tests {
     #[should_panic(expected = "more bytes than there are addresses")]
     fn a_ring_whose_length_wraps_is_refused() {
         let memory = Arc::new(Mapping::new(4096, PageSize::Ordinary, None).unwrap());
-        // SAFETY: no slice of this memory is lent.
+        // SAFETY: there is no slice of this memory.
         let ring: Descriptors = unsafe { DmaArray::new(&memory, 0, (1 << 60) + 1) };
         drop(ring);
     }

@@ -1,18 +1,19 @@
-//! The one order of memory accesses that processors do not keep: a store before a later load.
+//! A fence for the only order that x86 processors do not keep: a store before a later load.
 #![allow(unsafe_code)]
 
-/// A full (store-load) fence: all earlier stores are visible to other threads before any later load. Equals
-/// `fence(SeqCst)` for ordinary shared memory.
+/// A full (store-load) fence: all earlier stores are visible to other threads before any later load executes.
+/// Equivalent to `fence(SeqCst)` for ordinary shared memory.
 ///
-/// Compilers emit `mfence` for that on x86-64, which orders more (non-temporal stores, flushes of lines). Any locked
-/// instruction orders ordinary memory (Intel's manual, volume 3, 9.2.3.9; AMD's, volume 2, 7.1.2), in a quarter of
-/// the time: 15 cycles instead of 59 on an EPYC 9005. Linux's `smp_mb` and DPDK's `rte_smp_mb` do the same.
+/// On x86-64, compilers emit `mfence` for `fence(SeqCst)`, which also orders non-temporal stores and cache-line
+/// flushes. Any locked instruction is enough for ordinary memory (Intel's manual, volume 3, 9.2.3.9; AMD's, volume 2,
+/// 7.1.2), and takes a quarter of the time: 15 cycles instead of 59 on an EPYC 9005. Linux's `smp_mb` and DPDK's
+/// `rte_smp_mb` do the same.
 #[inline(always)]
 pub fn full_fence() {
     #[cfg(loom)]
     loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
-    // SAFETY: it does not change the stack's contents, also not below the stack pointer.
+    // SAFETY: the instruction changes no memory contents, including those below the stack pointer.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
     }
@@ -44,7 +45,7 @@ mod tests {
                     break;
                 } else if turn % 1_000 == 999 {
                     deadline.check(|| format!("round {round} of the other thread"));
-                    std::thread::yield_now(); // the other thread has no processor
+                    std::thread::yield_now(); // the other thread may be waiting for a processor
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! One contiguous stretch of memory that can be shared with a device, and with another process.
+//! A contiguous block of memory that can be shared with a device and with another process.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -15,7 +15,7 @@ use super::PageSize;
 use super::fault::Guard;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Shared memory behind a memfd, mapped for the life of this value and present from the start.
+/// A mapping of shared memory, usually a memfd, that lives as long as this value.
 ///
 /// The bytes are accessed by copying, or as atomic words ([`words`](Mapping::words)), because a device may write to
 /// them at any time.
@@ -26,19 +26,19 @@ pub struct Mapping {
     backing: Backing,
 }
 
-/// The type of a file system in memory, as statfs(2) reports it.
+/// The type of tmpfs, as statfs(2) reports it.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// The type of a file system of hugepages.
+/// The type of hugetlbfs, the file system of hugepages, as statfs(2) reports it.
 pub const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// The source of a mapping's memory.
 enum Backing {
     File(OwnedFd),
-    /// Another process's file; its descriptor is not kept.
+    /// A file of another process, whose descriptor is not kept.
     OfPeer,
-    /// The same, of memory that the process may take away; `None` when it is about to be unmapped.
+    /// As `OfPeer`, but the other process may remove the memory. `None` just before it is unmapped.
     Guarded(Option<Guard>),
-    /// Own memory for Miri, which supports neither memfd_create(2) nor a shared mmap(2), but checks each access.
+    /// Heap memory for Miri, which supports neither memfd_create(2) nor a shared mmap(2), but checks each access.
     #[cfg(miri)]
     Heap(std::alloc::Layout),
 }
@@ -50,11 +50,11 @@ unsafe impl Send for Mapping {}
 // owner, or a device that has the buffer).
 unsafe impl Sync for Mapping {}
 
-/// The most bytes of one region of another process's memory, and of all regions of one connection: 4 TiB. A peer can make files
-/// of any length without memory for them, and a process's addresses end at 128 TiB.
+/// The most bytes of one region of another process's memory, and of all regions of one connection: 4 TiB. A peer can
+/// create files of any length without memory for them, but a process's address space ends at 128 TiB.
 pub const MOST_PEER_BYTES: u64 = 4 << 40;
 
-/// A file that another process has sent.
+/// Properties of a file that another process has sent.
 struct PeerFile {
     /// The type of its file system.
     kind: u64,
@@ -67,7 +67,7 @@ impl PeerFile {
     fn of(file: &OwnedFd) -> Result<PeerFile> {
         let len = rustix::fs::fstat(file).map_err(|e| Error::system("fstat", e))?.st_size;
         let system = rustix::fs::fstatfs(file).map_err(|e| Error::system("fstatfs", e))?;
-        // A file system of hugepages has blocks of their size.
+        // The block size of hugetlbfs is the size of its hugepages.
         let page = (system.f_bsize as u64).max(PageSize::Ordinary.bytes() as u64);
         Ok(PeerFile { kind: system.f_type as u64, len: len.try_into().unwrap_or(0), page })
     }
@@ -77,18 +77,19 @@ fn not_mapped(why: &'static str) -> Error {
     Error::system("mapping another process's memory", io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// Returns the bytes of the pages, at least one, that `len` bytes need.
+/// Rounds `len` up to complete pages, at least one.
 fn whole_pages(len: usize, pages: PageSize) -> Result<usize> {
     let whole = len.max(1).checked_next_multiple_of(pages.bytes());
     whole.ok_or_else(|| Error::system("mmap", io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
 impl Mapping {
-    /// Maps at least `len` zeroed bytes, rounded up to whole pages, on NUMA node `node` if given.
+    /// Maps at least `len` zeroed bytes, rounded up to complete pages, on NUMA node `node` if given. All pages are
+    /// allocated.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`] if too few are free, [`ErrorKind::BadOption`] if the machine does not have the node,
-    /// [`ErrorKind::System`] if the kernel refuses.
+    /// [`ErrorKind::Exhausted`] if too few hugepages are free, [`ErrorKind::BadOption`] if the machine does not have
+    /// the node, [`ErrorKind::System`] if the kernel refuses.
     pub fn new(len: usize, pages: PageSize, node: Option<u32>) -> Result<Mapping> {
         let len = whole_pages(len, pages)?;
         let needed = len / pages.bytes();
@@ -112,7 +113,7 @@ impl Mapping {
         // The node must be set before the pages are touched, so they are populated afterwards.
         let populate = if node.is_none() { MapFlags::POPULATE } else { MapFlags::empty() };
         let mapping = match Mapping::map(file, 0, len, pages, MapFlags::SHARED | populate) {
-            // Another program was faster, or has the free ones reserved.
+            // Another program has allocated or reserved the free hugepages meanwhile.
             Err(error) if pages != PageSize::Ordinary && error.errno() == libc::ENOMEM => {
                 return Err(no_hugepages(pages, needed, count_free()?.min(needed - 1)));
             }
@@ -150,7 +151,7 @@ impl Mapping {
         let file = rustix::fs::memfd_create("linerate", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
             .map_err(|e| Error::system("memfd_create", e))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(|e| Error::system("ftruncate", e))?;
-        // A process that gets the descriptor can rely on the memory's length.
+        // A process that gets the descriptor can rely on the length.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| Error::system("fcntl(F_ADD_SEALS)", e))?;
         Ok(file)
@@ -158,14 +159,14 @@ impl Mapping {
 
     fn map(file: OwnedFd, offset: u64, len: usize, pages: PageSize, flags: MapFlags) -> Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases no other memory.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, offset) };
         let base = base.map_err(|e| Error::system("mmap", e))?;
         let base = NonNull::new(base.cast()).expect("mmap never returns address 0");
         Ok(Mapping { base, len, pages, backing: Backing::File(file) })
     }
 
-    /// Maps `len` bytes of a device's or a socket's file from `offset` on: a BAR, a ring.
+    /// Maps `len` bytes at `offset` of the file of a device or a socket: a BAR or a ring.
     ///
     /// # Errors
     /// [`ErrorKind::System`] if the kernel refuses.
@@ -177,8 +178,8 @@ impl Mapping {
     /// so that no access can fail.
     ///
     /// # Errors
-    /// [`ErrorKind::System`] for a file that is not sealed memory of whole pages, is longer than [`MOST_PEER_BYTES`], or may not be
-    /// read and written.
+    /// [`ErrorKind::System`] for a file that is not sealed memory of complete pages, is longer than
+    /// [`MOST_PEER_BYTES`], or cannot be opened for reading and writing.
     pub fn of_peer(file: OwnedFd) -> Result<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|e| Error::system("fcntl(F_GET_SEALS)", e))?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -193,26 +194,26 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `len` bytes from `offset` on of memory that another process has sent, and that need not be sealed: if the process
-    /// takes it away, it reads as zeros, and [`is_broken`](Mapping::is_broken) returns true. Returns the mapping, which
-    /// is of whole pages of the file, and where the bytes begin in it.
+    /// Maps `len` bytes at `offset` of memory that another process has sent. The memory need not be sealed: if the
+    /// process removes it, it reads as zeros, and [`is_broken`](Mapping::is_broken) returns true. Returns a mapping of
+    /// complete pages of the file, and the offset of the bytes in it.
     ///
     /// # Errors
-    /// [`ErrorKind::System`] if the bytes are not inside the file, if the file may not be read and written, or if it is not
-    /// memory.
+    /// [`ErrorKind::System`] if the bytes are not inside the file, if the file is not readable and writable, or if it
+    /// is not in memory.
     pub fn of_unsealed_peer(file: OwnedFd, offset: u64, len: u64) -> Result<(Mapping, usize)> {
         let PeerFile { kind, len: file_len, page } = PeerFile::of(&file)?;
-        // Pages of other file systems may take as long to come as their owner likes.
+        // The owner of another file system could delay page faults without limit.
         if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&kind) {
             return Err(not_mapped("it is not in memory"));
         }
-        // fallocate(2) makes files that end within a hugepage, which nothing can access.
+        // fallocate(2) can create files that end inside a hugepage, which cannot be accessed.
         if kind == HUGETLBFS_MAGIC && !file_len.is_multiple_of(page) {
             return Err(not_mapped("its length is not a multiple of its hugepages' size"));
         }
         let end = offset.checked_add(len).filter(|&end| len > 0 && len <= MOST_PEER_BYTES && end <= file_len);
         let end = end.ok_or_else(|| not_mapped("the region is empty, too long or not inside its file"))?;
-        // Hugepages are mapped, unmapped and replaced only as a whole, whatever the file's length is by now.
+        // Hugepages can only be mapped, unmapped and replaced as complete pages, even if the file's length has changed.
         let begin = offset - offset % page;
         let whole = (end - begin).next_multiple_of(page) as usize;
         let mut mapping = Mapping::map(file, begin, whole, PageSize::Ordinary, MapFlags::SHARED)?;
@@ -220,13 +221,13 @@ impl Mapping {
         Ok((mapping, (offset - begin) as usize))
     }
 
-    /// Returns whether another process has taken the memory away.
+    /// Returns whether another process has removed the memory.
     #[inline(always)]
     pub fn is_broken(&self) -> bool {
         matches!(&self.backing, Backing::Guarded(Some(guard)) if guard.is_broken())
     }
 
-    /// Returns the address in this process, for the kernel; a device address is different.
+    /// Returns the address in this process, for system calls. It is not a device address.
     pub fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
@@ -235,7 +236,7 @@ impl Mapping {
     /// admin-guide/mm/pagemap.rst).
     ///
     /// # Errors
-    /// [`ErrorKind::System`] without the privilege to read them.
+    /// [`ErrorKind::System`] if the process does not have the privilege to read them.
     pub fn physical_pages(&self) -> Result<Vec<u64>> {
         const PRESENT: u64 = 1 << 63;
         const FRAME: u64 = (1 << 55) - 1;
@@ -257,7 +258,7 @@ impl Mapping {
         (0..self.len).step_by(self.pages.bytes()).map(page).collect()
     }
 
-    /// Binds the pages to a node (mbind(2) with MPOL_BIND), then touches each to allocate it.
+    /// Binds the pages to a node (mbind(2) with MPOL_BIND), then writes to each page to allocate it.
     fn bind_to_node(&self, node: u32) -> Result<()> {
         let nodes = numa_nodes();
         if !nodes.contains(&node) {
@@ -269,7 +270,7 @@ impl Mapping {
         }
         let mut mask = [0u64; 16];
         mask[node as usize / 64] |= 1 << (node % 64);
-        // SAFETY: the range is this mapping, and the mask is as long as the length in bits.
+        // SAFETY: the range is this mapping, and the mask has the given length in bits.
         let outcome = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -290,11 +291,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns the memfd, to be sent to another process. That process can then write bytes owned by this one, so it
-    /// is not public.
+    /// Returns the memfd, to send it to another process. That process can then write to all bytes of the mapping,
+    /// including packets that this process owns.
     ///
     /// # Panics
-    /// For another process's memory.
+    /// If the memory belongs to another process.
     pub fn file(&self) -> BorrowedFd<'_> {
         match &self.backing {
             Backing::File(file) => file.as_fd(),
@@ -315,13 +316,13 @@ impl Mapping {
         self.pages
     }
 
-    /// Returns the first byte's address; never dereferenced outside this module.
+    /// Returns the address of the first byte. It is never dereferenced outside the `memory` module.
     #[inline(always)]
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Returns the address of `len` bytes from `offset` on.
+    /// Returns the address of the `len` bytes at `offset`.
     ///
     /// # Panics
     /// If they are not all inside the mapping.
@@ -332,17 +333,17 @@ impl Mapping {
         unsafe { self.base.add(offset) }
     }
 
-    /// Returns `count` 64-bit words from byte `offset` on, shared with all other users of the memory.
+    /// Returns `count` 64-bit words at byte `offset`, shared with all other users of the memory.
     ///
     /// # Safety
-    /// None of these bytes is lent as a slice while the words are used: in a [region's](super::Region::mapping)
-    /// memory, the bytes of each packet belong to its owner alone.
+    /// There is no slice of any of these bytes while the words are used. In the memory of a
+    /// [region](super::Region::mapping), only a packet's owner may access its bytes.
     ///
     /// # Panics
     /// If the range is outside the mapping or not aligned to 8 bytes.
     pub unsafe fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && count <= self.len / 8);
-        // SAFETY: in bounds, aligned, and alive as long as `self`. Atomics may be shared with other writers, and the
+        // SAFETY: in bounds, aligned, and valid as long as `self`. Atomics may be shared with other writers, and the
         // caller promises that there is no slice.
         unsafe { std::slice::from_raw_parts(self.range(offset, count * 8).as_ptr().cast(), count) }
     }
@@ -354,7 +355,7 @@ impl Mapping {
     #[inline(always)]
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4));
-        // SAFETY: in bounds, aligned, and alive as long as `self`; atomics may be shared with other writers.
+        // SAFETY: in bounds, aligned, and valid as long as `self`; atomics may be shared with other writers.
         unsafe { self.range(offset, 4).cast().as_ref() }
     }
 
@@ -362,7 +363,7 @@ impl Mapping {
     #[inline(always)]
     pub fn prefetch(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which faults at no address.
+        // SAFETY: a hint, which never faults.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().wrapping_add(offset).cast());
@@ -371,11 +372,12 @@ impl Mapping {
         let _ = offset;
     }
 
-    /// As [`prefetch`](Mapping::prefetch), for writing: other processors lose the line.
+    /// As [`prefetch`](Mapping::prefetch), for writing: invalidates the line in other processors' caches.
     #[inline(always)]
     pub fn prefetch_write(&self, offset: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint, which faults at no address; processors without it ignore it. It has no intrinsic.
+        // SAFETY: a hint, which never faults; processors that do not support it ignore it. There is no intrinsic for
+        // it.
         unsafe {
             let line = self.base.as_ptr().wrapping_add(offset);
             std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
@@ -384,20 +386,20 @@ impl Mapping {
         let _ = offset;
     }
 
-    /// Copies the bytes at `offset` out. They are no packet's of a region: whoever has a [region's](super::Region::mapping) memory
-    /// has promised that.
+    /// Copies the bytes at `offset` to `bytes`. They must not belong to a packet of a region, which a caller of
+    /// [`Region::mapping`](super::Region::mapping) has promised.
     ///
     /// # Panics
     /// If the range is outside the mapping.
     #[inline]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.range(offset, bytes.len());
-        // SAFETY: in bounds; the ranges cannot overlap, since no safe code holds a slice of memory that it does not
+        // SAFETY: in bounds. The ranges cannot overlap, because safe code never has a slice of memory that it does not
         // own.
         unsafe { copy(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Copies bytes to `offset`, where no packet of a region is, as above.
+    /// Copies `bytes` to `offset`. As for [`read`](Mapping::read), the range must not contain packets of a region.
     ///
     /// # Panics
     /// If the range is outside the mapping.
@@ -409,8 +411,8 @@ impl Mapping {
     }
 }
 
-/// Copies `len` bytes. Up to 64 are copied in blocks that do not overlap, as those of memcpy do: loads of single words that
-/// follow then get them from the store buffer, instead of waiting until the stores are done.
+/// Copies `len` bytes. Copies up to 64 bytes in blocks that do not overlap, unlike memcpy. So later loads of single
+/// words can be forwarded from the store buffer instead of waiting until the stores complete.
 ///
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
@@ -421,7 +423,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
     /// # Safety
-    /// `done` and `N` bytes more are in bounds.
+    /// The `N` bytes at offset `done` are in bounds.
     #[inline(always)]
     unsafe fn block<const N: usize>(from: *const u8, to: *mut u8, len: usize, done: &mut usize) {
         if len & N != 0 {
@@ -431,7 +433,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         }
     }
     let mut done = 0;
-    // SAFETY: each bit of `len` is a block, so all together are `len` bytes.
+    // SAFETY: each bit of `len` is one block, so the blocks have `len` bytes in total.
     unsafe {
         block::<64>(from, to, len, &mut done);
         block::<32>(from, to, len, &mut done);
@@ -445,13 +447,13 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Once unmapped, the addresses may be another mapping's, which is not to be replaced.
+        // Drop the guard first: after munmap, another mapping may get these addresses, and must not be replaced.
         if let Backing::Guarded(guard) = &mut self.backing {
             *guard = None;
         }
         match &self.backing {
             Backing::File(_) | Backing::OfPeer | Backing::Guarded(_) => {
-                // SAFETY: mapped here with this length, and nothing borrows from it any more.
+                // SAFETY: mapped here with this length, and no borrows remain.
                 let outcome = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
                 if let Err(error) = outcome {
                     debug_assert!(false, "munmap of {} bytes: {error}", self.len);
@@ -459,7 +461,7 @@ impl Drop for Mapping {
                 }
             }
             #[cfg(miri)]
-            // SAFETY: allocated here with this layout, and nothing borrows from it any more.
+            // SAFETY: allocated here with this layout, and no borrows remain.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
@@ -494,7 +496,7 @@ mod tests {
     fn bytes_and_words_are_the_same_memory() {
         let mapping = Mapping::new(100, PageSize::Ordinary, None).unwrap();
         assert_eq!(mapping.len(), PageSize::Ordinary.bytes());
-        // SAFETY: no slice of this memory is lent.
+        // SAFETY: there is no slice of this memory.
         let words = unsafe { mapping.words(8, 2) };
         words[1].store(0x0102_0304_0506_0708, Relaxed);
         let mut bytes = [0; 8];
@@ -506,7 +508,7 @@ mod tests {
     #[should_panic]
     fn words_beyond_the_end_are_refused() {
         let mapping = Mapping::new(1, PageSize::Ordinary, None).unwrap();
-        // SAFETY: no slice of this memory is lent.
+        // SAFETY: there is no slice of this memory.
         let _ = unsafe { mapping.words(mapping.len() - 8, 2) };
     }
 
@@ -555,14 +557,14 @@ mod faults {
         unsafe { libc::_exit(42) }
     }
 
-    /// Returns memory that is there, and its file.
+    /// Returns mapped memory, and its file.
     fn memory(map: impl Fn(std::os::fd::OwnedFd) -> Mapping) -> (Mapping, std::os::fd::OwnedFd) {
         let file = memfd_create("fault", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
         (map(file.try_clone().unwrap()), file)
     }
 
-    /// The child: an earlier handler, guarded memory that goes away, and a signal that is not ours.
+    /// The child process: installs a handler, then uses guarded memory that is removed, then gets an unrelated signal.
     #[test]
     fn in_a_process_of_its_own() {
         let Ok(kind) = std::env::var(KIND) else { return };
@@ -597,7 +599,7 @@ mod faults {
         unsafe { libc::_exit(43) }
     }
 
-    /// Pages of a file system of another user's process may never come.
+    /// Another user's process could serve a file system whose page faults never complete.
     #[test]
     fn only_files_in_memory_are_a_peers_memory() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();

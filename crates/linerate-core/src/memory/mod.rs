@@ -1,13 +1,13 @@
-//! Packet memory: memory that a device can access, divided into buffers, and the ownership of buffers.
+//! Packet memory: memory that a device can access, its buffers, and who owns each buffer.
 //!
-//! - [`Mapping`]: one contiguous stretch of shared memory, of hugepages or ordinary pages
+//! - [`Mapping`]: one contiguous block of shared memory, of hugepages or ordinary pages
 //! - [`DmaSpace`]: mapping memory for a device, and its device addresses
 //! - [`DmaArray`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
 //! - [`Region`]: a mapping divided into buffers of one size
-//! - [`Pool`]: the free buffers of a region; `Cache` is one thread's private share of them, and `Depot` exchanges
-//!   whole magazines of them between threads without a lock
+//! - [`Pool`]: the free buffers of a region; a `Cache` holds some of them for one thread, and the `Depot` exchanges
+//!   magazines of buffers between threads without a lock
 //!
-//! This module knows no ports or cards. Read [`Pool`] next.
+//! This module does not depend on ports or cards. Read [`Pool`] next.
 //!
 //! Every crate denies `unsafe`, except in files that begin with `#![allow(unsafe_code)]`. The crates `linerate`, `-capture`,
 //! `-spec` and `-traffic` forbid it.

@@ -7,17 +7,16 @@ use std::io;
 /// The size of the pages under a [`Mapping`](super::Mapping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSize {
-    /// The processor's page size. The kernel may move such pages, so they are only for a device behind an IOMMU, or
-    /// one without DMA.
+    /// The processor's page size. The kernel may move such pages, so they need an IOMMU, or a device without DMA.
     Ordinary,
-    /// 2 MiB: never moved or swapped, contiguous for a device.
+    /// 2 MiB: never moved or swapped, and contiguous in physical memory.
     Huge2M,
     /// 1 GiB: as 2 MiB, with fewer TLB misses.
     Huge1G,
 }
 
 impl PageSize {
-    /// Returns the bytes of one page.
+    /// Returns the number of bytes in one page.
     pub fn bytes(self) -> usize {
         match self {
             // SAFETY: queries a constant; it cannot fail.
@@ -28,15 +27,15 @@ impl PageSize {
     }
 
     /// Returns the count of free pages of this size (`/sys/kernel/mm/hugepages/*/free_hugepages`); 0 for ordinary
-    /// pages, and if it cannot be read.
+    /// pages, or if the count cannot be read.
     pub fn free(self) -> usize {
         self.read_free().unwrap_or(0)
     }
 
-    /// As [`free`](PageSize::free), with an error if the count is there and cannot be read.
+    /// As [`free`](PageSize::free), but returns an error if the count exists and cannot be read.
     pub(super) fn read_free(self) -> io::Result<usize> {
         if cfg!(miri) {
-            return Ok(0); // Miri has only the heap
+            return Ok(0); // Miri only supports the heap
         }
         let kib = self.bytes() / 1024;
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/free_hugepages");

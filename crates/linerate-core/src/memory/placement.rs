@@ -4,13 +4,13 @@
 use super::Region;
 use crate::slot::{HEADROOM, Slot};
 
-/// Where a device writes received data in each buffer: behind the [`HEADROOM`], and up to three cache lines further
-/// in buffers with room for it.
+/// The position of received data in each buffer: after the [`HEADROOM`], and up to three cache lines further if the
+/// buffer has room.
 ///
-/// With the same offset in all buffers, the first lines of all packets would share a few cache sets, since the low
-/// bits of an address select the set: two sets of twelve lines in a first-level cache of 48 KiB and buffers of 2 KiB.
-/// A batch of 32 packets would be evicted between two accesses. DPDK pads its buffers for the same reason (its
-/// programmer's guide: memory alignment constraints of the mempool library).
+/// The low bits of an address select its cache set. With the same offset in all buffers, the first lines of all packets
+/// would share a few sets: two sets of twelve lines in an L1 cache of 48 KiB with buffers of 2 KiB. A batch of 32
+/// packets would be evicted between two accesses. DPDK pads its buffers for the same reason (its programmer's guide:
+/// memory alignment constraints of the mempool library).
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     buffer_size: usize,
@@ -23,7 +23,7 @@ pub struct Placement {
 const LINES: u32 = 0b110;
 
 impl Placement {
-    /// The shift from these bits to bytes.
+    /// The shift from these bits of a buffer's number to bytes.
     pub const LINE_SHIFT: u32 = 5;
 
     /// Chooses the placement for packets of up to `longest` bytes.
@@ -32,7 +32,7 @@ impl Placement {
         if longest <= placement.room() { placement } else { Placement { lines: 0, ..placement } }
     }
 
-    /// Returns the bytes for data in each buffer.
+    /// Returns the number of bytes for data in each buffer.
     pub fn room(self) -> usize {
         self.buffer_size.saturating_sub(HEADROOM + ((self.lines as usize) << Self::LINE_SHIFT))
     }
@@ -49,19 +49,19 @@ impl Placement {
         ((buf as usize) << self.shift) + self.offset(buf)
     }
 
-    /// Returns a slot of `len` bytes received into this buffer.
+    /// Creates a slot for `len` bytes received into this buffer.
     ///
     /// # Safety
-    /// The buffer is the caller's alone, and the slot is used with the placement's region only; `len` is at most
+    /// Only the caller owns the buffer, and the slot is used only with the placement's region. `len` is at most
     /// [`room`](Placement::room).
     #[inline(always)]
     pub unsafe fn slot(self, buf: u32, len: u16, more: bool) -> Slot {
-        // SAFETY: as the caller promises, and the offset and the room are those of a buffer of the region.
+        // SAFETY: by the caller's promise; the offset and the room are inside a buffer of the region.
         unsafe { Slot::new(buf, self.offset(buf), len, more) }
     }
 
-    /// Returns, for vectors, the shift from a buffer's number to its first byte, and the bits of the number that
-    /// select the additional lines.
+    /// Returns the shift from a buffer's number to its first byte, and the bits of the number that select the
+    /// additional lines, for vector code.
     #[inline(always)]
     pub fn bits(self) -> (u32, u32) {
         (self.shift, self.lines)

@@ -1,4 +1,4 @@
-//! The ownership of a region's buffers: the free ones, in the pool and in private caches.
+//! The free buffers of a region: in the pool, and in private caches.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,22 +8,22 @@ use super::Region;
 use super::depot::Depot;
 use crate::error::{Error, Result};
 
-/// A region, and its free buffers as arrays of `u32`.
+/// A region and the numbers of its free buffers.
 ///
-/// Threads take and return buffers through a private cache. It travels in a [`Batch`](crate::Batch), so a loop that
-/// receives and sends reuses the buffers that it has just sent, the warmest first, without accessing shared memory. A
-/// cache that runs empty or over exchanges a whole magazine with the pool, without a lock.
+/// Threads allocate and free buffers through a private cache, which is part of each [`Batch`](crate::Batch). So a loop
+/// that receives and sends reuses the buffers that it has just sent, most recently used first, without accessing shared
+/// memory. An empty or full cache exchanges a magazine of buffers with the pool, without a lock.
 ///
 /// At any time each buffer is in exactly one place: free in the pool, free in a cache, in a slot of a batch, or in a
 /// queue's ring.
 pub struct Pool {
     region: Region,
     depot: Depot,
-    /// Less than a magazine: buffers returned by dropped queues and batches. Off the hot path.
+    /// Buffers returned by dropped queues and batches that do not fill a magazine. Not on the fast path.
     loose: Mutex<Vec<u32>>,
     loose_count: AtomicUsize,
     reserved: AtomicUsize,
-    /// The most that all queues with a reservation can hold.
+    /// The most buffers that all queues with a reservation can hold together.
     held_at_most: AtomicUsize,
 }
 
@@ -40,12 +40,12 @@ impl Pool {
             held_at_most: AtomicUsize::new(0),
             region,
         };
-        // SAFETY: nobody else has any of them.
+        // SAFETY: the pool is new, so no other owner exists for any buffer.
         unsafe { pool.give(&(0..buffers as u32).rev().collect::<Vec<_>>()) };
         Arc::new(pool)
     }
 
-    /// Returns the pool's address, which no other pool has while this one is there.
+    /// Returns the pool's address, which is unique as long as the pool exists.
     #[inline(always)]
     pub fn address(self: &Arc<Pool>) -> usize {
         Arc::as_ptr(self).addr()
@@ -57,13 +57,13 @@ impl Pool {
         &self.region
     }
 
-    /// Returns the count of free buffers in the pool itself, without those in caches, batches and rings.
+    /// Returns the count of free buffers in the pool itself, excluding those in caches, batches and rings.
     pub fn available(&self) -> usize {
         self.depot.stored() + self.loose_count.load(Ordering::Relaxed)
     }
 
-    /// Reserves `count` buffers for a queue that will hold them for long, so that queues cannot starve each other
-    /// forever. The buffers themselves stay in the pool.
+    /// Reserves `count` buffers for a queue that will hold them for a long time, so that queues cannot starve each
+    /// other permanently. Only counts them; the buffers stay in the pool.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
@@ -71,7 +71,7 @@ impl Pool {
         self.reserve_of(count, count)
     }
 
-    /// As [`reserve`](Pool::reserve), for a queue that can hold `most` buffers and needs `count`.
+    /// As [`reserve`](Pool::reserve), for a queue that needs `count` buffers and can hold up to `most`.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted).
@@ -87,24 +87,26 @@ impl Pool {
         }
     }
 
-    /// Returns whether queues may keep buffers that they no longer need: all of them have room for that, and some are free.
+    /// Returns whether queues may keep buffers that they no longer need. This is the case if the region has enough
+    /// buffers for all queues at their maximum, and the pool has a free magazine.
     #[inline(always)]
     fn is_ample(&self) -> bool {
         self.held_at_most.load(Ordering::Relaxed) <= self.region.buffers() && self.depot.stored() > 0
     }
 
-    /// Returns the most buffers that the cache of a batch keeps: what a receive takes, and a magazine that a send gives back; of a
-    /// small pool an eighth and a magazine, since others need its buffers, too.
+    /// Returns the most buffers that the cache of a batch keeps: enough for one receive, plus a magazine for buffers
+    /// that a send returns. In a small pool, the first part is limited to an eighth of the buffers, so that others get
+    /// some.
     pub fn most_cached(&self, capacity: usize) -> usize {
         let magazine = self.depot.magazine();
         capacity.min(self.region.buffers() / 8).max(magazine) + magazine
     }
 
-    /// Takes `count` free buffers at once, for a ring; returns `None` if there are fewer.
+    /// Takes `count` free buffers, for a ring; returns `None` if there are fewer.
     pub fn take(self: &Arc<Pool>, count: usize) -> Option<Vec<u32>> {
         let mut free = Vec::with_capacity(count + self.depot.magazine());
         while free.len() < count && self.fetch(&mut free) {}
-        // SAFETY: they were just taken.
+        // SAFETY: these buffers were taken above, and are removed from `free` below.
         unsafe { self.give(free.get(count..).unwrap_or(&free)) };
         if free.len() < count {
             return None;
@@ -116,7 +118,7 @@ impl Pool {
     /// Returns free buffers of a cache or a queue to the pool.
     ///
     /// # Safety
-    /// They are of this pool, the caller's alone, and given back once.
+    /// The buffers belong to this pool, only the caller owns them, and each is returned once.
     pub unsafe fn give(&self, bufs: &[u32]) {
         let (magazines, rest) = bufs.split_at(bufs.len() - bufs.len() % self.depot.magazine());
         for magazine in magazines.chunks_exact(self.depot.magazine()) {
@@ -171,14 +173,14 @@ impl Drop for Reservation {
     }
 }
 
-/// One thread's private share of a pool's free buffers, last in, first out. The default has no pool, and no buffers.
+/// A thread's private stack of free buffers of a pool. The default has no pool and no buffers.
 #[derive(Default)]
 pub(crate) struct Cache {
     pool: Option<Arc<Pool>>,
-    /// The pool's address, or 0: one comparison tells whether it is another's.
+    /// The pool's address, or 0. So one comparison checks the pool.
     address: usize,
     free: Vec<u32>,
-    /// Buffers beyond these return to the pool.
+    /// The most buffers to keep; more return to the pool.
     most: usize,
 }
 
@@ -194,7 +196,7 @@ impl Cache {
         self.pool.as_ref()
     }
 
-    /// Returns whether it is of the pool at this [address](Pool::address).
+    /// Returns whether the cache belongs to the pool at this [address](Pool::address).
     #[inline(always)]
     pub(crate) fn is_at(&self, address: usize) -> bool {
         self.address == address
@@ -206,8 +208,8 @@ impl Cache {
         self.free.len()
     }
 
-    /// Returns the `count` warmest buffers, or fewer if the pool is exhausted. They stay in the cache until
-    /// [`used`](Cache::used) removes those that were used, from the front.
+    /// Returns the `count` most recently used buffers, or fewer if the pool is exhausted. They stay in the cache until
+    /// [`used`](Cache::used) removes the buffers that were used, from the front.
     #[inline(always)]
     pub(crate) fn offer(&mut self, count: usize) -> &[u32] {
         while self.free.len() < count && self.refill() {}
@@ -219,19 +221,19 @@ impl Cache {
     pub(crate) fn used(&mut self, offered: usize, used: usize) {
         let (start, end) = (self.free.len() - offered, self.free.len() - used);
         if used > 0 && used < offered {
-            // The last ones fill the gap; all that are left move, if they are fewer.
+            // The last of the unused buffers fill the gap; if they are fewer than the gap, all of them move.
             self.free.copy_within(end.max(start + used).., start);
         }
         self.free.truncate(end);
     }
 
-    /// Takes the warmest buffer; `None` if the cache is empty.
+    /// Takes the most recently used buffer; `None` if the cache is empty.
     #[inline(always)]
     pub(crate) fn take_warmest(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Takes the warmest buffer; `None` if the pool is exhausted.
+    /// Takes the most recently used buffer, after a refill if needed; `None` if the pool is exhausted.
     #[inline(always)]
     pub(crate) fn take_one(&mut self) -> Option<u32> {
         if self.free.is_empty() {
@@ -240,22 +242,22 @@ impl Cache {
         self.take_warmest()
     }
 
-    /// Adds buffers of the pool; returns false if it has none.
+    /// Adds buffers from the pool; returns false if the pool has none.
     #[inline(always)]
     fn refill(&mut self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.fetch(&mut self.free))
     }
 
-    /// Returns whether `more` buffers would go on to the pool, which does not need them.
+    /// Returns whether adding `more` buffers would pass buffers on to the pool, and the pool does not need them.
     #[inline(always)]
     pub(crate) fn is_stocked(&self, more: usize) -> bool {
         self.free.len() + more > self.most && self.pool.as_ref().is_some_and(|pool| pool.is_ample())
     }
 
-    /// Adds free buffers; if there are too many, whole magazines go on to the pool.
+    /// Adds free buffers. If there are too many, passes complete magazines on to the pool.
     ///
     /// # Safety
-    /// They are of this cache's pool, the caller's alone, and put back once.
+    /// The buffers belong to this cache's pool, only the caller owns them, and each is put back once.
     #[inline(always)]
     pub(crate) unsafe fn put(&mut self, bufs: &[u32]) {
         self.free.extend_from_slice(bufs);
@@ -276,23 +278,23 @@ impl Cache {
         }
     }
 
-    /// Keeps the `most` warmest buffers at most, and returns the others to the pool.
+    /// Keeps at most the `most` most recently used buffers, and returns the others to the pool.
     #[cold]
     pub(crate) fn keep(&mut self, most: usize) {
         self.give_coldest(self.free.len().saturating_sub(most));
     }
 
-    /// Keeps at least half of the most, the warmest buffers, and returns whole magazines to the pool.
+    /// Returns complete magazines to the pool, and keeps at least half of the maximum: the most recently used buffers.
     #[cold]
     fn trim(&mut self) {
         let magazine = self.pool.as_ref().map_or(1, |pool| pool.depot.magazine());
         self.give_coldest((self.free.len() - self.most / 2) / magazine * magazine);
     }
 
-    /// Returns the `count` coldest buffers to the pool.
+    /// Returns the `count` least recently used buffers to the pool.
     fn give_coldest(&mut self, count: usize) {
         if let Some(pool) = &self.pool {
-            // SAFETY: they are the cache's, and are removed below.
+            // SAFETY: the cache owns these buffers, and they are removed below.
             unsafe { pool.give(&self.free[..count]) };
         }
         self.free.drain(..count);
@@ -315,9 +317,9 @@ mod tests {
         Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
     }
 
-    /// Puts buffers back into a cache that were taken out.
+    /// Puts buffers back into the cache that they were taken from.
     fn put(cache: &mut Cache, bufs: &[u32]) {
-        // SAFETY: the tests put back what they have taken, once, and use no bytes.
+        // SAFETY: the tests put each buffer back once after taking it, and access no bytes.
         unsafe { cache.put(bufs) };
     }
 
@@ -357,7 +359,7 @@ mod tests {
         cache.used(3, 1);
         assert_eq!(take(&mut cache, 2), [bufs[2], bufs[1]], "the last one fills the gap of the first");
         drop(cache);
-        // SAFETY: they were taken above.
+        // SAFETY: the buffers were taken above.
         unsafe { pool.give(&bufs) };
         assert_eq!(pool.available(), 100);
     }

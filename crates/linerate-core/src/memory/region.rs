@@ -15,7 +15,7 @@ pub enum Pages {
     /// 2 MiB hugepages if enough are free, ordinary pages otherwise.
     #[default]
     Auto,
-    /// This size, or an error.
+    /// Only this size; an error if too few pages are free.
     Only(PageSize),
 }
 
@@ -37,16 +37,16 @@ pub enum Pages {
 pub struct RegionOptions {
     /// The count of buffers.
     pub buffers: usize,
-    /// The length of one buffer in bytes, headroom included: a power of two from 512 to 65,536.
+    /// The size of a buffer in bytes, including the headroom: a power of two from 512 to 65,536.
     pub buffer_size: usize,
     /// The page size.
     pub pages: Pages,
-    /// The NUMA node; best the card's.
+    /// The NUMA node; preferably that of the card.
     pub numa_node: Option<u32>,
 }
 
 impl Default for RegionOptions {
-    /// 16,384 buffers of 2 KiB (32 MiB), on hugepages if there are any.
+    /// Returns 16,384 buffers of 2 KiB (32 MiB), on hugepages if enough are free.
     fn default() -> Self {
         RegionOptions { buffers: 16_384, buffer_size: 2048, pages: Pages::Auto, numa_node: None }
     }
@@ -68,8 +68,8 @@ impl Region {
         Region::make(options, false)
     }
 
-    /// As [`new`](Region::new), with ordinary pages that are allocated on first use: for ports whose packets are short of
-    /// their room most of the time. The first use of a page costs a fault, and a card may not be able to use them.
+    /// As [`new`](Region::new), with ordinary pages that are allocated on first use: for ports that rarely fill their
+    /// buffers. The first use of a page costs a page fault, and a card may not be able to use the pages.
     ///
     /// # Errors
     /// As [`new`](Region::new).
@@ -107,13 +107,13 @@ impl Region {
         self.buffers as usize
     }
 
-    /// Returns the length of one buffer in bytes, headroom included.
+    /// Returns the length of one buffer in bytes, including the headroom.
     #[inline(always)]
     pub fn buffer_size(&self) -> usize {
         1 << self.shift
     }
 
-    /// Returns the most bytes of a packet in one buffer, behind the headroom.
+    /// Returns the number of bytes after the headroom in one buffer.
     pub fn room(&self) -> usize {
         self.buffer_size() - HEADROOM
     }
@@ -132,7 +132,7 @@ impl Region {
     /// Returns the underlying memory.
     ///
     /// # Safety
-    /// No byte of a packet that has another owner is read or written by it.
+    /// The caller does not use it to read or write bytes of packets that have another owner.
     #[inline(always)]
     pub unsafe fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
@@ -141,14 +141,14 @@ impl Region {
     /// Returns a view of the buffers' bytes.
     ///
     /// # Safety
-    /// It is used with slots of this region only.
+    /// The view is only used with slots of this region.
     #[inline(always)]
     pub unsafe fn view(&self) -> View<'_> {
         View { base: self.mapping.base(), shift: self.shift, _region: PhantomData }
     }
 }
 
-/// Access to a region's bytes through its slots; small, so that a loop keeps it in registers.
+/// Access to a region's bytes through its slots. Small enough to stay in registers in a loop.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     base: NonNull<u8>,
@@ -157,10 +157,10 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Bytes for notes at the start of a buffer; the shortest buffer has 512.
+    /// Bytes reserved for metadata (notes) at the start of a buffer. The smallest buffer has 512 bytes.
     pub const NOTES: usize = 24;
 
-    /// A view of no memory, for no slots.
+    /// An empty view, for which there are no slots.
     pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
     /// Returns the length of one buffer in bytes.
@@ -169,7 +169,7 @@ impl<'a> View<'a> {
         1 << self.shift
     }
 
-    /// Returns the address of the first buffer; only for code that may access buffers by number.
+    /// Returns the address of the first buffer, for code that may access buffers by number.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn base(self) -> NonNull<u8> {
@@ -193,21 +193,22 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.data(slot), slot.len()) }
     }
 
-    /// Copies a slot's data to a free buffer of `there`, and returns its slot.
+    /// Copies a slot's data to a free buffer of `there`, and returns the new slot.
     ///
     /// # Safety
-    /// The buffer is of that region, and the caller's alone.
+    /// The buffer belongs to the region of `there`, and only the caller owns it.
     ///
     /// # Panics
     /// If the data does not fit.
     #[inline(always)]
     pub unsafe fn copy(self, slot: &Slot, there: View<'_>, buf: u32) -> Slot {
         const LINE: usize = 64;
-        /// Up to this length, whole lines are faster than a call; they fit the shortest buffer behind its headroom.
+        /// Up to this length, copying cache lines is faster than a call of memcpy. It fits the smallest buffer, after
+        /// the headroom.
         const SHORT: usize = 4 * LINE;
         let len = slot.len();
         assert!(HEADROOM + len <= 1 << there.shift, "it does not fit");
-        // SAFETY: as the caller promises, and it was just checked that `len` bytes fit.
+        // SAFETY: by the caller's promise; `len` bytes fit, as checked above.
         let copy = unsafe { Slot::new(buf, HEADROOM, len as u16, false) };
         let (from, to) = (self.data(slot), there.data(&copy));
         if len > SHORT || slot.offset() + SHORT > 1 << self.shift {
@@ -218,7 +219,7 @@ impl<'a> View<'a> {
         }
         let mut at = 0;
         while at < len {
-            // SAFETY: as above: lines up to `SHORT` are inside both buffers. Bytes behind the data belong to no packet.
+            // SAFETY: as above: lines up to `SHORT` are inside both buffers. Bytes after the data belong to no packet.
             unsafe {
                 to.add(at).cast::<[u8; LINE]>().write_unaligned(from.add(at).cast::<[u8; LINE]>().read_unaligned())
             };
@@ -227,18 +228,17 @@ impl<'a> View<'a> {
         copy
     }
 
-    /// Returns the first bytes of a slot's buffer, which contain notes on the packet.
+    /// Returns the first bytes of a slot's buffer, which contain the packet's metadata.
     pub fn notes(self, slot: &Slot) -> [u8; View::NOTES] {
-        // SAFETY: the bytes are inside the slot's buffer, which is longer; otherwise as in `bytes`.
+        // SAFETY: the bytes are inside the slot's buffer, which is larger; otherwise as in `bytes`.
         unsafe { self.base.as_ptr().add((slot.buf() as usize) << self.shift).cast::<[u8; View::NOTES]>().read() }
     }
 
-    /// Writes notes, `at` bytes behind the start of a slot's buffer.
+    /// Writes metadata at offset `at` of a slot's buffer.
     #[inline(always)]
     pub fn note(self, slot: &mut Slot, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= View::NOTES, "notes beyond their place");
-        // SAFETY: the bytes are inside the slot's buffer, which is longer, and in front of its data; the slot is borrowed for
-        // this.
+        // SAFETY: the bytes are inside the slot's buffer, which is larger, and the slot is borrowed mutably.
         unsafe {
             let place = self.base.as_ptr().add(((slot.buf() as usize) << self.shift) + at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
@@ -247,8 +247,8 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     fn data(self, slot: &Slot) -> *mut u8 {
-        // SAFETY: inside the mapping, by the slot's invariants. In two steps, each of which the compiler knows not to
-        // leave the mapping. So it knows that the pointer is not null, which an iterator would check otherwise.
+        // SAFETY: inside the mapping, by the slot's invariants. The compiler assumes that each of the two steps stays
+        // inside the mapping. So it knows that the pointer is not null, which an iterator would check otherwise.
         unsafe { self.base.add((slot.buf() as usize) << self.shift).add(slot.offset()).as_ptr() }
     }
 }
@@ -283,7 +283,7 @@ mod tests {
         let region = region(3, 512).unwrap();
         // SAFETY: the region's buffers 1 and 2 have no other slots, and 512 bytes.
         let [mut a, mut b] = [1, 2].map(|buf| unsafe { Slot::new(buf, HEADROOM, 384, false) });
-        // SAFETY: it is used with these.
+        // SAFETY: the view is only used with these slots.
         let view = unsafe { region.view() };
         view.bytes_mut(&mut a).fill(0xAA);
         view.bytes_mut(&mut b).fill(0xBB);

@@ -1,4 +1,4 @@
-//! The configuration of a port, and the options that ports of many kinds have.
+//! The configuration of a port, and the options that many kinds of ports share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,45 +8,45 @@ use super::kind::{Behind, PortOption, Value};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
-/// Descriptors in a ring by default.
+/// The default number of descriptors in a ring.
 const DEFAULT_RING: usize = 512;
 
-/// The least that `linerate::Options::max_frame` can be: Ethernet's least payload of 46 bytes, and [`FRAME_HEADERS`].
+/// The minimum of `linerate::Options::max_frame`: Ethernet's minimum payload of 46 bytes plus [`FRAME_HEADERS`].
 pub const SHORTEST_MAX_FRAME: usize = 46 + FRAME_HEADERS;
 
-/// The most queues of a port in each direction.
+/// The maximum number of queues per direction.
 pub const MAX_QUEUES: u16 = 64;
 
-/// The longest frame that a name can ask for: that of Intel's cards.
+/// The maximum frame length that a name can request: that of Intel's cards.
 const LONGEST_OF_NAME: usize = 9728;
 
-/// Queues in each direction.
+/// The option for the number of queues per direction.
 pub const QUEUES: PortOption = PortOption {
     name: "queues",
     value: Value::Number(1, MAX_QUEUES as usize),
     default: "",
     help: "queues in each direction",
 };
-/// Descriptors in each ring.
+/// The option for the number of descriptors in each ring.
 pub const RING: PortOption = PortOption {
     name: "ring",
     value: Value::Number(0, usize::MAX),
     default: "",
     help: "descriptors in each ring, a power of two from 64 to 4096",
 };
-/// The longest payload.
+/// The option for the longest payload.
 pub const MTU: PortOption = PortOption {
     name: "mtu",
     value: Value::Number(SHORTEST_MAX_FRAME - FRAME_HEADERS, LONGEST_OF_NAME - FRAME_HEADERS),
     default: "",
     help: "the longest payload of a frame, in bytes",
 };
-/// Checksums and segmentation are left to the packets' destination.
+/// The option that leaves checksums and segmentation to the packets' destination.
 pub const OFFLOADS: PortOption =
     PortOption::switch("offloads", "leave checksums and segmentation to the packets' destination");
-/// Packets are stamped.
+/// The option that records when each packet arrived.
 pub const TIMESTAMPS: PortOption = PortOption::switch("timestamps", "note when each packet arrived");
-/// Instructions that read and write descriptors.
+/// The option for the instructions that read and write descriptors.
 pub const VECTORS: PortOption = PortOption {
     name: "vectors",
     value: Value::Word(&["best", "scalar", "avx2", "avx512"]),
@@ -54,7 +54,7 @@ pub const VECTORS: PortOption = PortOption {
     help: "the instructions that read and write descriptors",
 };
 
-/// How to take a card from the kernel.
+/// How to take a card away from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
     /// The kernel interface to use.
@@ -63,10 +63,10 @@ pub struct Take {
     pub force: bool,
 }
 
-/// A kernel interface that gives a program a card.
+/// A kernel interface through which a program gets access to a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// vfio if the card has an IOMMU, else uio.
+    /// vfio if the card has an IOMMU, otherwise uio.
     #[default]
     Either,
     /// vfio, which needs an IOMMU.
@@ -75,51 +75,50 @@ pub enum Access {
     Uio,
 }
 
-/// The configuration of one port: its name, its memory, and the options that it is opened with, which were checked by
-/// `linerate::Options::of_port`.
+/// The configuration of one port: its name, memory and options. `linerate::Options::of_port` has checked the options.
 #[derive(Clone)]
 pub struct Config {
     /// The port's name, for messages.
     pub name: String,
     /// Driver and device, for display.
     pub description: String,
-    /// PCI's device number, for differences within a family; 0 for ports that are not cards.
+    /// The PCI device ID, for differences within a family of cards; 0 for other ports.
     pub device: u16,
-    /// The port's category, where its driver does not know: a card, or one that is served, or a model.
+    /// The port's category, for drivers that cannot know it: a card, a card that another process serves, or a model.
     pub behind: Behind,
-    /// Where packets live.
+    /// The pool of the packet buffers.
     pub pool: Arc<Pool>,
-    /// The options, among them those of the name.
+    /// The options, including those of the name.
     pub options: Settings,
 }
 
-/// The options of one port: what `linerate::Options` and the port's name say.
+/// The options of one port, from `linerate::Options` and the port's name.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Receive queues.
     pub rx_queues: u16,
     /// Transmit queues.
     pub tx_queues: u16,
-    /// Descriptors in each ring; `None`: the kind's usual number.
+    /// Descriptors in each ring; `None` for the default of the kind.
     pub ring: Option<usize>,
     /// The longest frame, in bytes without CRC.
     pub max_frame: usize,
-    /// Interrupts at most once per interval; `None`: polled only.
+    /// The minimum interval between interrupts; `None` to poll only.
     pub interrupts: Option<Duration>,
-    /// Checksums and segmentation are left to the packets' destination.
+    /// Leave checksums and segmentation to the packets' destination.
     pub offloads: bool,
-    /// Note when each packet arrived.
+    /// Record when each packet arrived.
     pub timestamps: bool,
     /// Instructions that read and write descriptors.
     pub vectors: Vectors,
-    /// Open the port in this process, also where another one serves it.
+    /// Open the port in this process, even if another process serves it.
     pub local: bool,
-    /// Take a card that the kernel has.
+    /// Take a card away from the kernel.
     pub take: Option<Take>,
 }
 
 impl Default for Settings {
-    /// One queue each way, frames of [`DEFAULT_FRAME`], no interrupts.
+    /// Returns one queue per direction, frames of [`DEFAULT_FRAME`], and no interrupts.
     fn default() -> Settings {
         Settings {
             rx_queues: 1,
@@ -136,10 +135,10 @@ impl Default for Settings {
     }
 }
 
-/// Instructions that read and write descriptors. What a port does is the same with all of them.
+/// Instructions that read and write descriptors. They do not change a port's behaviour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vectors {
-    /// The widest that the processor has, and that are worth it.
+    /// The widest that the processor supports and that the driver benefits from.
     #[default]
     Best,
     /// One descriptor at a time, on any processor.
@@ -151,7 +150,7 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// Returns those of [`VECTORS`] that this word means; `None` if the processor does not have them.
+    /// Parses a value of [`VECTORS`]; `None` if the processor does not support these instructions.
     pub fn of_word(word: &str) -> Option<Vectors> {
         let vectors = match word {
             "best" => Vectors::Best,
@@ -162,13 +161,13 @@ impl Vectors {
         vectors.is_there().then_some(vectors)
     }
 
-    /// Of those that are meant, the widest that this processor has; `None`: one at a time.
+    /// Returns the widest selected instructions that this processor supports; `None` for one descriptor at a time.
     pub fn widest(self) -> Option<Vectors> {
         let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
         widths.find(|&width| (self == Vectors::Best || self == width) && width.is_there())
     }
 
-    /// Whether this processor has them.
+    /// Returns whether this processor supports the instructions.
     pub fn is_there(self) -> bool {
         match self {
             Vectors::Best | Vectors::Scalar => true,
@@ -194,7 +193,7 @@ impl Config {
         Config { description: description.to_string(), ..self }
     }
 
-    /// Sets PCI's device number, for differences within a family of cards.
+    /// Sets the PCI device ID, for differences within a family of cards.
     pub fn with_device(self, device: u16) -> Config {
         Config { device, ..self }
     }
@@ -204,17 +203,17 @@ impl Config {
         &self.name
     }
 
-    /// Returns the pool whose buffers the port's packets are in.
+    /// Returns the pool of the port's packet buffers.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Returns the options, among them those of the name.
+    /// Returns the options, including those of the name.
     pub fn options(&self) -> &Settings {
         &self.options
     }
 
-    /// Returns the count of descriptors in each ring.
+    /// Returns the number of descriptors in each ring.
     pub fn ring(&self) -> usize {
         self.options.ring.unwrap_or(DEFAULT_RING)
     }

@@ -1,4 +1,4 @@
-//! The counters of a port's queues, and which queues have owners.
+//! The counters of a port's queues. They also track which queues have owners.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Makes the counters of the queues that a port is opened with.
+    /// Creates the counters for a port's queues.
     pub fn new(config: &Config) -> Counters {
         let of = |count: u16| (0..count).map(|_| Arc::default()).collect();
         Counters { rx: of(config.options.rx_queues), tx: of(config.options.tx_queues) }
     }
 
-    /// Returns a receive queue's counters to its new owner.
+    /// Claims a receive queue for a new owner, and returns its counters.
     pub fn take_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
         take(&self.rx, config, "receive", queue)
     }
@@ -28,7 +28,7 @@ impl Counters {
         take(&self.tx, config, "transmit", queue)
     }
 
-    /// Fails while a queue has an owner.
+    /// Returns an error if any queue has an owner.
     pub fn check_free(&self, config: &Config) -> Result<()> {
         let queues = self.rx.iter().chain(&self.tx).filter(|counters| is_taken(counters)).count();
         match queues {
@@ -55,7 +55,7 @@ impl Counters {
         sums
     }
 
-    /// Returns the slots of each queue.
+    /// Returns the count of slots of each queue.
     pub fn by_queue(&self) -> QueueStatistics {
         let slots = |counters: &[Arc<QueueCounters>]| counters.iter().map(|counters| counters.slots()).collect();
         QueueStatistics { rx_slots: slots(&self.rx), tx_slots: slots(&self.tx), ..QueueStatistics::default() }

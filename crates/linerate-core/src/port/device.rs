@@ -1,7 +1,8 @@
-//! The traits of a kind of port: [`Device`] for its control side, [`Receive`] and [`Transmit`] for its queues.
+//! The traits that a kind of port implements: [`Device`] for the control side, [`Receive`] and [`Transmit`] for the
+//! queues.
 //!
-//! Programs add kinds of their own by `linerate::Options::with_port_kind`, or make a port of a device
-//! by [`Port::new`](super::Port::new). `tests/own_port.rs` is an example.
+//! Programs add their own kinds with `linerate::Options::with_port_kind`, or create a port from a device with
+//! [`Port::new`](super::Port::new). `tests/own_port.rs` is an example.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,19 +12,19 @@ use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
-/// Bytes of a frame around its payload: Ethernet's header and a VLAN tag, without CRC.
+/// Bytes of a frame in addition to its payload: the Ethernet header and a VLAN tag, without CRC.
 pub const FRAME_HEADERS: usize = 18;
-/// The longest frame by default: an MTU of 1,500.
+/// The default maximum frame length, for an MTU of 1,500.
 pub const DEFAULT_FRAME: usize = 1500 + FRAME_HEADERS;
 
 /// The control side of a kind of port.
 ///
-/// The methods with bodies describe a wire that is always up; other ports replace them. See [`Port`](super::Port).
+/// The default methods describe a link that is always up. [`Port`](super::Port) documents the methods.
 pub trait Device: Send {
-    /// Returns the port's name, as it was opened.
+    /// Returns the name that the port was opened with.
     fn name(&self) -> &str;
 
-    /// Returns the pool that the port's packets live in.
+    /// Returns the pool of the port's packet buffers.
     fn pool(&self) -> &Arc<Pool>;
 
     /// Starts a receive queue.
@@ -72,31 +73,30 @@ pub trait Device: Send {
         Ok(Link::Up { mbits: 0 })
     }
 
-    /// Returns whether the port will receive nothing any more: it only sends, or it is a capture file that was read to its
-    /// end.
+    /// Returns whether the port will never receive again: it is send-only, or a capture file that was read to its end.
     fn is_exhausted(&self) -> bool {
         false
     }
 
-    /// Returns what a capture file that is received has not, or not whole; zeros for other ports.
+    /// Returns how many packets of the capture file could not be delivered, or only in part; zeros for other ports.
     fn capture_counts(&self) -> CaptureCounts {
         CaptureCounts::default()
     }
 
-    /// Returns the port's own address.
+    /// Returns the port's MAC address.
     fn mac(&self) -> MacAddress {
         MacAddress::of_name(self.name())
     }
 
-    /// Changes the port's own address.
+    /// Sets the port's MAC address.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), unless the port can.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the port cannot change it.
     fn set_mac(&mut self, _mac: MacAddress) -> Result<()> {
         Err(self.has_no("choice of its address"))
     }
 
-    /// Receives all frames, or only those for this port. A port in memory receives all packets sent to it.
+    /// Turns promiscuous mode on or off. A port in memory always receives all packets sent to it.
     ///
     /// # Errors
     /// [`Gone`](crate::ErrorKind::Gone).
@@ -107,7 +107,7 @@ pub trait Device: Send {
     /// Spreads flows over the receive queues.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), unless the port can.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the port cannot do that.
     fn set_rss(&mut self, _rss: &Rss) -> Result<()> {
         Err(self.has_no("receive-side scaling"))
     }
@@ -120,25 +120,26 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Returns the error of a method that the port does not support.
+    /// Returns the error for a method that the port does not support.
     #[doc(hidden)]
     fn has_no(&self, what: &'static str) -> Error {
         Error::unsupported(self.name().to_string(), what, "this kind of port cannot do that")
     }
 }
 
-/// A kind's part of an [`RxQueue`](super::RxQueue), whose methods document these. Dropping it stops the queue.
+/// The kind-specific part of an [`RxQueue`](super::RxQueue), which documents the methods. Dropping it stops the queue.
 pub trait Receive: Send {
-    /// Appends received packets to `batch`, up to its capacity, each one whole; never blocks. Returns how many slots were
-    /// appended.
+    /// Appends received packets to `batch`, up to its capacity; never blocks, and never splits a packet between calls.
+    /// Returns the count of slots appended.
     fn recv(&mut self, batch: &mut Batch) -> usize;
 
-    /// Returns how many buffers the queue holds.
+    /// Returns the count of buffers in the queue.
     fn buffers(&self) -> usize {
         0
     }
 
-    /// Arms an interrupt for the next packet, and returns the descriptor that becomes readable then; `None` without interrupts.
+    /// Arms an interrupt for the next packet. Returns the descriptor that becomes readable then; `None` without
+    /// interrupts.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -155,17 +156,17 @@ pub trait Receive: Send {
     }
 }
 
-/// A kind's part of a [`TxQueue`](super::TxQueue), whose methods document these. Dropping it stops the queue.
+/// The kind-specific part of a [`TxQueue`](super::TxQueue), which documents the methods. Dropping it stops the queue.
 pub trait Transmit: Send {
-    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns how many slots were taken.
+    /// Sends packets from the front of `batch`, as many as fit; never blocks. Returns the count of slots accepted.
     fn send(&mut self, batch: &mut Batch) -> usize;
 
-    /// Returns how many buffers the queue holds.
+    /// Returns the count of buffers in the queue.
     fn buffers(&self) -> usize {
         0
     }
 
-    /// Returns the count of slots that wait for another call of [`send`](Transmit::send).
+    /// Returns the count of accepted slots that need another call of [`send`](Transmit::send).
     fn unsent(&self) -> usize {
         0
     }
@@ -199,14 +200,14 @@ pub struct Info {
     pub ring: usize,
     /// The longest frame, in bytes without CRC.
     pub max_frame: usize,
-    /// The port's category. It may differ from that of its name: another process may serve the port, and without
-    /// AF_XDP it has packet sockets.
+    /// The port's category. It can differ from that of its name: another process may serve the port, or packet sockets
+    /// may replace AF_XDP.
     pub behind: Behind,
-    /// The speed of the card's fastest link, in Mbit/s; 0 for ports without a line rate.
+    /// The card's maximum link speed, in Mbit/s; 0 for ports without a line rate.
     pub mbits: u32,
 }
 
-/// One queue each way, and frames of [`DEFAULT_FRAME`].
+/// One queue per direction, and frames of [`DEFAULT_FRAME`].
 impl Default for Info {
     fn default() -> Info {
         let (driver, description) = ("own", "a port of the program's own".to_string());

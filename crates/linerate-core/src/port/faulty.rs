@@ -13,12 +13,19 @@ use crate::batch::{Batch, MAX_CHAIN};
 use crate::error::Result;
 use crate::memory::Pool;
 
-/// A port that loses, damages, repeats and reorders packets, as bad cables and busy networks do.
+/// A port that drops, damages, duplicates and reorders packets, as bad cables and busy networks do.
 ///
-/// Each packet that is received or sent meets each fault by itself, with the probability in the name: `drop`, `corrupt` (one bit
-/// is inverted), `truncate` (the end is cut off), `duplicate`, and `reorder` (the next packet overtakes, so at most every
-/// second one can be overtaken; if none comes for 10 ms, or the receiving thread is about to sleep, none does). A probability is `1%` or `0.01`. The same `seed` gives the same faults for the same
-/// packets of a queue.
+/// Faults apply independently to each received or sent packet, with the probabilities in the name, such as `1%` or
+/// `0.01`:
+///
+/// - `drop`: the packet is lost
+/// - `corrupt`: one bit is inverted
+/// - `truncate`: the end is cut off
+/// - `duplicate`: the packet is repeated
+/// - `reorder`: the next packet overtakes, so at most half of the packets can be overtaken. The packet is released
+///   without being overtaken after 10 ms, or when the receiving thread is about to sleep.
+///
+/// The same `seed` gives the same faults for the same packets of a queue.
 pub type Faulty = Wrapped<Faults>;
 
 /// `faulty:PORT`
@@ -53,7 +60,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Ok(Box::new(Faulty::open(&opening, Faults::of(opening.name)?)?))
 }
 
-/// Faults by probability, and their counts.
+/// Probabilities of faults, and counts of injected faults.
 pub struct Faults {
     rates: Rates,
     seed: u64,
@@ -70,11 +77,11 @@ struct Rates {
     reorder: u32,
 }
 
-/// How long a packet waits for one that overtakes it.
+/// How long a packet waits to be overtaken.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(10);
 
-/// Returns the rate at which packets must be held back for a rate of `wanted` of all packets, at most half of them, since
-/// the overtaking one is not held back itself.
+/// Returns the probability of holding a packet back so that `wanted` of all packets are overtaken. At most half can be,
+/// since the overtaking packet is not held back itself.
 fn of_candidates(wanted: u32) -> u32 {
     let (wanted, all) = (u64::from(wanted), u64::from(u32::MAX));
     if wanted >= all / 2 { u32::MAX } else { (wanted * all / (all - wanted)) as u32 }
@@ -83,7 +90,7 @@ fn of_candidates(wanted: u32) -> u32 {
 #[derive(Default)]
 struct Counts([AtomicU64; 5]);
 
-// The places of the counts.
+// Indices into `Counts`.
 const DROPPED: usize = 0;
 const CORRUPTED: usize = 1;
 const TRUNCATED: usize = 2;
@@ -97,7 +104,7 @@ pub struct Injected {
     pub dropped: u64,
     /// Packets with an inverted bit.
     pub corrupted: u64,
-    /// Packets cut short.
+    /// Packets truncated.
     pub truncated: u64,
     /// Packets repeated.
     pub duplicated: u64,
@@ -106,7 +113,7 @@ pub struct Injected {
 }
 
 impl Faults {
-    /// Reads the options of a name.
+    /// Parses the options of a name.
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
@@ -128,7 +135,7 @@ impl Faults {
             truncate: rate("truncate")?,
             duplicate: rate("duplicate")?,
             reorder: match rate("reorder")? {
-                // A rounded 50 % is half of all.
+                // Allows for rounding of exactly 50 %.
                 wanted if wanted > u32::MAX / 2 + 1 => return Err(name.bad_option("reorder", "it is at most 50 %")),
                 wanted => of_candidates(wanted),
             },
@@ -137,7 +144,7 @@ impl Faults {
         Ok(Faults { rates, seed, counts: Arc::default() })
     }
 
-    /// Returns the counts of faults.
+    /// Returns the counts of injected faults.
     pub fn injected(&self) -> Injected {
         let [dropped, corrupted, truncated, duplicated, reordered] =
             std::array::from_fn(|n| self.counts.0[n].load(Ordering::Relaxed));
@@ -145,7 +152,7 @@ impl Faults {
     }
 
     fn injector(&self, queue: u16, direction: u64, pool: &Arc<Pool>) -> Injector {
-        // Each queue and direction has a sequence of its own.
+        // Each queue and direction has a separate random sequence.
         let seed = self.seed ^ u64::from(queue) << 1 << 32 ^ direction << 32;
         let batch = |capacity: usize| {
             let mut batch = Batch::with_capacity(capacity);
@@ -186,19 +193,19 @@ impl Wrapper for Faults {
     }
 }
 
-/// The faults of one queue.
+/// Injects faults into the packets of one queue.
 struct Injector {
     rates: Rates,
     random: Random,
     counts: Arc<Counts>,
-    /// Packets on their way: received and not yet given out, or to be sent.
+    /// Packets that were received from the inner queue but not processed yet, or processed packets to send.
     staged: Batch,
-    /// A packet that the next one overtakes, and since when it waits.
+    /// A packet that the next packet will overtake, and since when it waits.
     overtaken: Batch,
     waits_since: Option<Instant>,
     /// The thread is about to sleep.
     is_armed: bool,
-    /// Packets that have met their faults and go next: one, its duplicate, and one that it has overtaken. There is room
+    /// Processed packets that leave next: a packet, its duplicate, and a packet that it has overtaken. There is room
     /// for three chains.
     ready: Batch,
     bytes: Vec<u8>,
@@ -206,7 +213,7 @@ struct Injector {
 }
 
 impl Injector {
-    /// Decides on a fault.
+    /// Decides randomly whether a fault occurs.
     fn meets(&mut self, rate: u32) -> bool {
         rate > 0 && (self.random.next_u64() as u32) <= rate
     }
@@ -215,7 +222,7 @@ impl Injector {
         self.counts.0[fault].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves packets from `from` to `to`, with their faults, while `to` has room.
+    /// Moves packets from `from` to `to` with injected faults, while `to` has room.
     fn pass(&mut self, from: &mut Batch, to: &mut Batch) {
         loop {
             while let Some(packet) = self.ready.take() {
@@ -234,7 +241,7 @@ impl Injector {
         }
     }
 
-    /// Injects faults into the only packet that is ready.
+    /// Injects faults into the packet in `ready`.
     fn inject(&mut self) {
         let rates = self.rates;
         let len = self.ready.packets().map(|packet| packet.len()).sum::<usize>();
@@ -255,7 +262,8 @@ impl Injector {
         if self.ready.is_empty() {
             return;
         }
-        // Decided for each packet, so that the seed's other faults are the same however fast packets come.
+        // A random number is drawn for every packet, so that the timing of packets does not change the other faults of
+        // a seed.
         if self.meets(rates.reorder) && self.overtaken.is_empty() {
             self.count(REORDERED);
             self.waits_since = Some(Instant::now());
@@ -265,7 +273,7 @@ impl Injector {
         }
     }
 
-    /// Replaces the packet that is ready by its first bytes, duplicates it, or both.
+    /// Truncates the packet in `ready` to `short` bytes, duplicates it, or both.
     fn copy(&mut self, short: Option<usize>, is_duplicated: bool) {
         let Injector { ready, bytes, pool, .. } = self;
         let (mut offload, mut time) = (None, None);
@@ -282,7 +290,7 @@ impl Injector {
         if let Some(short) = short {
             bytes.truncate(short);
             ready.clear();
-            // Without a buffer the packet is lost.
+            // If no buffer is free, the packet is lost.
             let fault = if push(ready, bytes) { TRUNCATED } else { DROPPED };
             self.counts.0[fault].fetch_add(1, Ordering::Relaxed);
         }
@@ -291,7 +299,8 @@ impl Injector {
         }
     }
 
-    /// Makes a packet ready that nothing has overtaken for [`OVERTAKEN_WITHIN`].
+    /// Releases the held packet if no packet has overtaken it for [`OVERTAKEN_WITHIN`], or if the thread is about to
+    /// sleep.
     fn release_late(&mut self) {
         let is_late = |since: Instant| self.is_armed || since.elapsed() >= OVERTAKEN_WITHIN;
         if !self.overtaken.is_empty() && self.waits_since.is_none_or(is_late) {
@@ -299,7 +308,7 @@ impl Injector {
         }
     }
 
-    /// Makes the overtaken packet ready.
+    /// Moves the held packet to `ready`.
     fn release(&mut self) {
         move_first(&mut self.overtaken, &mut self.ready);
     }
@@ -309,7 +318,7 @@ impl Injector {
     }
 }
 
-/// Moves the first packet, if there is one; there is room for it.
+/// Moves the first packet, if there is one. The caller ensures that `to` has room.
 fn move_first(from: &mut Batch, to: &mut Batch) {
     if let Some(packet) = from.take()
         && let Err(packet) = to.push_packet(packet)
@@ -318,7 +327,7 @@ fn move_first(from: &mut Batch, to: &mut Batch) {
     }
 }
 
-/// Inverts bits of the byte at `at`.
+/// Inverts `bits` of the byte at offset `at`.
 fn invert<'a>(segments: impl Iterator<Item = &'a mut [u8]>, mut at: usize, bits: u8) {
     for segment in segments {
         match segment.get_mut(at) {

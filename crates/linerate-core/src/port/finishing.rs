@@ -1,22 +1,23 @@
-//! Queues that send by copying, and cannot pass on each packet as it is.
+//! Transmit queues that copy packets and must finish pending offloads before sending.
 
 use super::QueueCounters;
 use crate::batch::Batch;
 
-/// The most packets to finish, or to cut segments off, in one call of `send`. A peer that leaves work for every packet does not
-/// keep the thread from the other ports; what is left is taken by the next call.
+/// The most packets to finish or segment in one call of `send`; the next call continues. So a peer that leaves offloads
+/// pending on every packet cannot keep the thread from serving other ports.
 const MOST_FINISHED: usize = 1024;
 
-/// A transmit queue that stops at a packet whose checksum or segmentation its other end cannot do.
+/// A transmit queue that stops at a packet with pending offloads that the other end does not support.
 pub trait SendFinished {
-    /// Sends what fits. Returns the count of slots taken, and whether the next packet must be finished first.
+    /// Sends the packets that fit. Returns the count of slots accepted, and whether the next packet must be finished
+    /// first.
     fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool);
 
     /// Returns the counters of dropped packets.
     fn counters(&self) -> &QueueCounters;
 
-    /// Sends as [`Transmit::send`](super::Transmit::send) does. Such packets are finished here, or segmented; those of which
-    /// that is impossible are dropped. Takes fewer packets than fit if the work on them takes long.
+    /// Sends as [`Transmit::send`](super::Transmit::send) does. Finishes or segments packets where needed, and drops
+    /// those for which that is impossible. Accepts fewer packets than fit if there are many to finish.
     #[inline(always)]
     fn finish_and_send(&mut self, batch: &mut Batch) -> usize {
         let mut taken = 0;
@@ -44,7 +45,7 @@ mod tests {
     use crate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
     use crate::offload::Offload;
 
-    /// Takes all packets that are finished.
+    /// Accepts all packets without pending offloads.
     #[derive(Default)]
     struct Everything {
         taken: usize,

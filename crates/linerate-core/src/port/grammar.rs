@@ -1,7 +1,7 @@
-//! Parts of names that have no kind: numbers, pipes, switches.
+//! Parts of port names that do not depend on the kind: numbers, pipes, switches.
 
-/// Reads a count: digits, perhaps with a fraction, and `k` or `K`, `M` or `G`, or an exponent; `None` if it is none, or
-/// not whole.
+/// Parses a count: digits with an optional fraction, followed by `k`, `K`, `M` or `G`, or by an exponent. Returns
+/// `None` for other text, or if the value is not an integer.
 ///
 /// ```
 /// use linerate::port::count;
@@ -57,7 +57,7 @@ pub fn switch_and_port(name: &str) -> Option<(&str, &str)> {
     name.split_once(':').filter(|(switch, _)| is_vale(switch))
 }
 
-/// Returns the word that a misspelt one was probably meant to be.
+/// Returns the word that a misspelled `text` probably means.
 pub(super) fn nearest<'a>(text: &str, words: &[&'a str]) -> Option<&'a str> {
     let distance = |word: &&str| strsim::damerau_levenshtein(text, word);
     words.iter().copied().filter(|word| distance(word) <= 1 + word.len() / 4).min_by_key(distance)

@@ -1,21 +1,21 @@
-//! Kinds of ports as names need them: how the names look, and their options.
+//! The description of a kind of port: the form of its names, its options and properties.
 
 use std::fmt;
 
 use super::grammar::{count, is_pipe, is_vale};
 
-/// How the names of a kind look.
+/// The form of a kind's names.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// `prefix:address`.
     Prefix,
-    /// Another form: how it is written in messages, and a function that recognises a name without its options.
+    /// Another form: its notation for messages, and a function that recognises a name without options.
     Other(&'static str, fn(&str) -> bool),
     /// `X+r`, `X+t`, `X+rt`: copies of another port's packets.
     Monitor,
 }
 
-/// A category of ports, by the other end.
+/// A category of ports, by what the port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// A card on a bus of this machine.
@@ -24,81 +24,81 @@ pub enum Behind {
     ServedCard,
     /// A model of a card inside this process.
     Model,
-    /// An interface of the kernel's, over AF_XDP.
+    /// A kernel interface, over AF_XDP.
     Xdp,
-    /// An interface of the kernel's, over packet sockets.
+    /// A kernel interface, over packet sockets.
     Packet,
     /// The kernel's network stack.
     Stack,
-    /// Memory of this process, which no other reaches.
+    /// Memory that only this process can access.
     Memory,
     /// A port that another process serves (`linerate::share`).
     Server,
-    /// A process at the other end of a socket, which may use fewer queues than the port has.
+    /// A process at the other end of a socket. It may use fewer queues than the port has.
     Peer,
-    /// A capture file. It takes frames of any length, and one that is read ends.
+    /// A capture file. It accepts frames of any length; when read, it ends.
     Capture,
-    /// Nothing: it takes frames of any length.
+    /// Nothing. It accepts frames of any length.
     Nothing,
-    /// Whatever the program makes of it.
+    /// A kind of port that the program defines.
     Program,
 }
 
-/// The part of a name behind the colon.
+/// The part of a name after the colon.
 #[derive(Clone, Copy, Debug)]
 pub enum Address {
     /// Any text.
     Text,
-    /// The name of an interface of the kernel's.
+    /// The name of a kernel interface.
     Interface,
     /// The path of a socket, or of a device's file.
     Socket,
     /// The path of a file.
     File,
-    /// The name of another port, whose options may be in the name, too.
+    /// The name of another port. The name may also contain that port's options.
     Port,
-    /// Text that a function checks, or the whole name where that has [another form](Form::Other); it returns what is wrong.
+    /// Text that a function checks; it returns what is wrong. For [another form](Form::Other) it checks the full name.
     Checked(fn(&str) -> std::result::Result<(), &'static str>),
 }
 
 /// An option of a port's name.
 #[derive(Clone, Copy, Debug)]
 pub struct PortOption {
-    /// Its name.
+    /// The option's name.
     pub name: &'static str,
-    /// Its values.
+    /// The option's values.
     pub value: Value,
-    /// Its value if the name has none; empty if that is something else than a value.
+    /// The default value; empty if the default is not a fixed value.
     pub default: &'static str,
-    /// Its effect, in one line.
+    /// The option's effect, in one line.
     pub help: &'static str,
 }
 
 /// The values of an option.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
-    /// `on` or `off`; the option alone is `on`.
+    /// `on` or `off`; an option without a value is `on`.
     Switch,
-    /// A number from the first to the last; `1k`, `1M` and `1e6` are numbers, too.
+    /// A number between a minimum and a maximum; `1k`, `1M` and `1e6` are also numbers.
     Number(usize, usize),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Text, which the kind reads itself; how it is written in help.
+    /// Text that the kind parses itself; holds the placeholder for help texts.
     Text(&'static str),
 }
 
-/// The devices and programs that a kind of port was tried with.
+/// The devices and programs that a kind of port was tested with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maturity {
-    /// With hardware.
+    /// Hardware.
     Hardware,
-    /// With devices, drivers or programs of other projects.
+    /// Devices, drivers or programs of other projects.
     Others,
-    /// With this project's own models and ports alone.
+    /// Only this project's models and ports.
     Models,
 }
 
-/// A name with braces is a pipe's end, whatever its beginning looks like, unless it is that of a port around the pipe's end.
+/// A name with braces is a pipe's end, whatever it starts with, unless it names a port that wraps the pipe's end.
 impl Form {
     /// `X{N` and `X}N`
     pub const PIPE: Form = Form::Other("X{N, X}N", is_pipe);
@@ -115,42 +115,42 @@ impl Form {
 /// A kind of port: its names, options and properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// The text in front of the colon of its names. No name has one that is empty, or that contains a colon or a question mark.
+    /// The part of names before the colon. If it is empty or contains a colon or a question mark, no name matches it.
     pub prefix: &'static str,
-    /// How its names look.
+    /// The form of names.
     pub form: Form,
-    /// The part of its names behind the colon.
+    /// The part of names after the colon.
     pub address: Address,
-    /// Its options. Each kind has [`CLUSTER`](super::CLUSTER) and [`BY`](super::BY) besides.
+    /// The kind's options. Every kind also has [`CLUSTER`](super::CLUSTER) and [`BY`](super::BY).
     pub options: &'static [PortOption],
-    /// The cargo feature that builds it; empty if every build has it.
+    /// The cargo feature that includes the kind; empty if every build has it.
     pub feature: &'static str,
     /// An example of a name.
     pub example: &'static str,
     /// A description of the example, in one line.
     pub what: &'static str,
-    /// The page of `docs` that has more; empty if there is none.
+    /// The page of `docs` with details; empty if there is none.
     pub page: &'static str,
-    /// The devices and programs that it was tried with.
+    /// The devices and programs that the kind was tested with.
     pub maturity: Maturity,
-    /// The question to ask while a port has no link.
+    /// The question to display while a port has no link.
     pub no_link: &'static str,
-    /// The category of its ports.
+    /// The category of the kind's ports.
     pub behind: Behind,
-    /// Another process may serve its ports (`linerate::share`).
+    /// Whether another process may serve ports of this kind (`linerate::share`).
     pub may_be_served: bool,
-    /// It hands packets out to several consumers itself ([`CLUSTER`](super::CLUSTER)).
+    /// Whether the kind itself distributes packets to several consumers ([`CLUSTER`](super::CLUSTER)).
     pub hands_out: bool,
-    /// Its port has the address of the first other port that is opened with it.
+    /// Whether a port gets the MAC address of the first other port that is opened together with it.
     pub has_neighbours_address: bool,
     /// An option that needs larger buffers when it is on, and their size.
     pub large_buffers: Option<(&'static str, usize)>,
-    /// This build has it.
+    /// Whether this build includes the kind.
     pub is_built: bool,
 }
 
 impl Description {
-    /// Returns one without options.
+    /// Creates a description without options.
     pub const fn new(prefix: &'static str, address: Address) -> Description {
         Description {
             prefix,
@@ -172,7 +172,7 @@ impl Description {
         }
     }
 
-    /// Returns how its names look, for messages.
+    /// Returns the notation of the kind's names, for messages.
     pub fn looks(&self) -> String {
         let address = match (self.form, self.address) {
             (Form::Other(looks, _), _) => return looks.to_string(),
@@ -187,12 +187,12 @@ impl Description {
         format!("{}:{address}", self.prefix)
     }
 
-    /// Returns its option of this name.
+    /// Returns the kind's option of this name.
     pub fn option(&self, name: &str) -> Option<&'static PortOption> {
         self.options.iter().find(|option| option.name == name)
     }
 
-    /// Returns whether an address without options is a name of this kind.
+    /// Returns whether a name without options is of this kind.
     pub(super) fn fits(&self, address: &str) -> bool {
         match self.form {
             Form::Prefix => {
@@ -206,26 +206,26 @@ impl Description {
         }
     }
 
-    /// Returns whether its address is a path.
+    /// Returns whether the address of names is a path.
     pub(super) fn has_path(&self) -> bool {
         matches!(self.address, Address::Socket | Address::File)
     }
 }
 
 impl PortOption {
-    /// Returns an option that is `off` unless it is given.
+    /// Creates an option that is `off` by default.
     pub const fn switch(name: &'static str, help: &'static str) -> PortOption {
         PortOption { name, value: Value::Switch, default: "off", help }
     }
 
-    /// Returns why a value is none of this option's.
+    /// Returns why a value is not allowed for this option; `None` if it is.
     pub(super) fn refusal(&self, text: &str) -> Option<String> {
         match self.value {
             Value::Switch if !matches!(text, "on" | "off") => Some("it must be on or off".to_string()),
             Value::Number(least, most) => {
                 let value = count(text).and_then(|value| usize::try_from(value).ok());
                 let is_good = value.is_some_and(|value| (least..=most).contains(&value));
-                // Short ranges need no prefix.
+                // Small ranges need no examples with units.
                 let examples = if most >= 1_000_000 { ", such as 1000, 1k, 1M or 1e6" } else { "" };
                 (!is_good).then(|| format!("it must be a number from {least} to {most}{examples}"))
             }
@@ -239,7 +239,7 @@ impl PortOption {
 }
 
 impl fmt::Display for PortOption {
-    /// Writes it as it stands in a name, with its values.
+    /// Writes the option as it is used in names, with its values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.value {
             Value::Switch => write!(f, "{}=on|off", self.name),

@@ -1,7 +1,7 @@
-//! Ports: a [`Port`] to control it, and queues that move to the threads that poll them.
+//! Ports: a [`Port`] is the control side; its queues move to the threads that poll them.
 //!
-//! Programs get them from `linerate::open`. A kind of port is a [`Device`]. This room knows memory and
-//! batches, and no kind of port.
+//! Programs open ports with `linerate::open`. Each kind of port implements [`Device`]. This module depends on memory
+//! and batches, but not on any kind of port.
 
 mod config;
 mod counters;
@@ -54,23 +54,23 @@ use crate::error::{Error, Result};
 pub use crate::event::{Patience, Waker};
 use crate::memory::Pool;
 
-/// A port that is open: its control side.
+/// The control side of an open port.
 ///
-/// It never touches packets, so it can be used from one thread while others send and receive.
+/// It never touches packets, so one thread can use it while other threads send and receive.
 pub struct Port {
     device: Box<dyn Device>,
-    /// The link when it was read last, for the trace of changes.
+    /// The link state at the last read, to trace changes.
     link: Mutex<Option<Link>>,
     seen: Arc<Monitored>,
 }
 
 impl Port {
-    /// Makes a port of a device. Monitors find it by its name.
+    /// Creates a port from a device, and registers its name for monitors.
     pub fn new(device: impl Device + 'static) -> Port {
         Port::of(Box::new(device))
     }
 
-    /// As [`new`](Port::new), of a device in a box.
+    /// As [`new`](Port::new), for a boxed device.
     pub fn of(device: Box<dyn Device>) -> Port {
         let info = device.info();
         tracing::debug!(port = device.name(), driver = info.driver, "opened: {}", info.description);
@@ -78,7 +78,7 @@ impl Port {
         Port { device, link: Mutex::default(), seen }
     }
 
-    /// Returns the port's name, as it was opened.
+    /// Returns the name that the port was opened with.
     pub fn name(&self) -> &str {
         self.device.name()
     }
@@ -88,15 +88,15 @@ impl Port {
         self.device.info()
     }
 
-    /// Returns the pool that the port's packets live in; ports of one pool exchange packets without a copy.
+    /// Returns the pool of the port's packet buffers. Ports that share a pool exchange packets without copying.
     pub fn pool(&self) -> &Arc<Pool> {
         self.device.pool()
     }
 
     /// Starts receive queue `queue` and returns it.
     ///
-    /// A port begins to receive when every queue in its [`Rss`] table has been started (all of them, unless the table was
-    /// changed). No packet is lost to a queue that is not polled yet.
+    /// A port begins to receive when every queue in its [`Rss`] table has been started (by default, all queues). So no
+    /// packet is lost to a queue that is not polled yet.
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), [`QueueTaken`](crate::ErrorKind::QueueTaken),
@@ -113,11 +113,12 @@ impl Port {
         Ok(TxQueue::new(self.device.tx(queue)?, &self.seen, queue))
     }
 
-    /// Prepares for one later call of [`tx`](Port::tx), which then needs no path and no privileges. It takes no queue. A port of a
-    /// server connects to the server; other ports need nothing.
+    /// Prepares one later call of [`tx`](Port::tx), which then needs no access to paths and no privileges. Claims no
+    /// queue. A port that another process serves connects to its server; for other ports this does nothing.
     ///
     /// # Errors
-    /// [`Unusable`](crate::ErrorKind::Unusable), [`NotServed`](crate::ErrorKind::NotServed); `tx` connects itself then.
+    /// [`Unusable`](crate::ErrorKind::Unusable), [`NotServed`](crate::ErrorKind::NotServed); `tx` then connects by
+    /// itself.
     pub fn prepare_tx(&mut self) -> Result<()> {
         self.device.prepare_tx()
     }
@@ -148,23 +149,22 @@ impl Port {
         Ok(link)
     }
 
-    /// Returns whether the port will receive nothing any more: it only sends, or it is a capture file that was read to its
-    /// end.
+    /// Returns whether the port will never receive again: it is send-only, or a capture file that was read to its end.
     pub fn is_exhausted(&self) -> bool {
         self.device.is_exhausted()
     }
 
-    /// Returns what a capture file that is received has not, or not whole; zeros for other ports.
+    /// Returns how many packets of the capture file could not be delivered, or only in part; zeros for other ports.
     pub fn capture_counts(&self) -> CaptureCounts {
         self.device.capture_counts()
     }
 
-    /// Returns the port's own address.
+    /// Returns the port's MAC address.
     pub fn mac(&self) -> MacAddress {
         self.device.mac()
     }
 
-    /// Changes the port's own address.
+    /// Sets the port's MAC address.
     ///
     /// # Errors
     /// [`Unsupported`](crate::ErrorKind::Unsupported), [`Gone`](crate::ErrorKind::Gone).
@@ -172,7 +172,8 @@ impl Port {
         self.device.set_mac(mac)
     }
 
-    /// Receives all frames, or only those for this port. Ports start promiscuous.
+    /// Turns promiscuous mode on or off. When off, the port receives only frames addressed to it. Ports start
+    /// promiscuous.
     ///
     /// # Errors
     /// [`Gone`](crate::ErrorKind::Gone).
@@ -183,7 +184,8 @@ impl Port {
     /// Spreads flows over the receive queues.
     ///
     /// # Errors
-    /// [`BadOption`](crate::ErrorKind::BadOption) for a table that the card cannot have, [`Unsupported`](crate::ErrorKind::Unsupported).
+    /// [`BadOption`](crate::ErrorKind::BadOption) if the card does not support the table,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
     pub fn set_rss(&mut self, rss: &Rss) -> Result<()> {
         self.device.set_rss(rss)
     }
@@ -199,10 +201,10 @@ impl Port {
     }
 }
 
-/// Traces the packets that were dropped, with their reasons.
+/// Traces the number of dropped packets by cause.
 impl Drop for Port {
     fn drop(&mut self) {
-        // Reading a card's counters takes a while, so only a program that listens pays for it.
+        // Reading a card's counters is slow, so they are read only if the trace is enabled.
         if tracing::enabled!(tracing::Level::DEBUG)
             && let Ok(Statistics { drops, .. }) = self.device.statistics()
         {
@@ -219,7 +221,7 @@ pub enum Link {
     Down,
     /// Up, at this many megabits per second.
     Up {
-        /// 100, 1,000, 10,000; 0 where the card does not say.
+        /// 100, 1,000, 10,000; 0 if the card does not report it.
         mbits: u32,
     },
 }
@@ -229,7 +231,7 @@ pub enum Link {
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Makes an address of a name (FNV-1a): locally administered, unicast, and the same in each process.
+    /// Derives an address from a name (FNV-1a): locally administered, unicast, and the same in every process.
     pub fn of_name(name: &str) -> MacAddress {
         let hash = name
             .bytes()
@@ -238,13 +240,13 @@ impl MacAddress {
         MacAddress([0x02, a, b, c, d, e])
     }
 
-    /// Returns the address as Intel's cards have it in two registers: the first byte is the lowest.
+    /// Converts the register pair of Intel's cards to an address. The first byte is the lowest.
     pub fn from_words(low: u32, high: u32) -> MacAddress {
         let ([a, b, c, d], [e, f, ..]) = (low.to_le_bytes(), high.to_le_bytes());
         MacAddress([a, b, c, d, e, f])
     }
 
-    /// Reads the address from such registers.
+    /// Returns the register pair for [`from_words`](MacAddress::from_words), low word first.
     pub fn words(self) -> (u32, u32) {
         let [a, b, c, d, e, f] = self.0;
         (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, 0, 0]))
@@ -254,7 +256,7 @@ impl MacAddress {
 impl FromStr for MacAddress {
     type Err = Error;
 
-    /// Six bytes in hexadecimal, as `02:00:00:00:00:01`.
+    /// Parses six bytes in hexadecimal, as in `02:00:00:00:00:01`.
     fn from_str(text: &str) -> std::result::Result<MacAddress, Error> {
         parse(text).map_err(Error::bad_value)
     }
@@ -276,14 +278,14 @@ impl fmt::Display for MacAddress {
 }
 
 /// Receive-side scaling. A Toeplitz hash of each packet's addresses and ports, modulo the size of `table`, selects the
-/// queue. Thus all packets of a flow reach the same thread.
+/// queue. So all packets of a flow go to the same thread.
 ///
 /// The fields are those of Microsoft's specification ("Introduction to Receive Side Scaling").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// The hash's key.
+    /// The hash key.
     pub key: [u8; 40],
-    /// Queue numbers; the 82599 has 128 entries, which a shorter table fills by repetition.
+    /// Queue numbers. The 82599 has 128 entries; a shorter table is repeated to fill them.
     pub table: Vec<u16>,
 }
 
@@ -300,7 +302,7 @@ impl Rss {
         Rss { key: Rss::DEFAULT_KEY, table: (0..queues.max(1)).collect() }
     }
 
-    /// Returns register number `register` of a table, as Intel's cards have it: four entries of 8 bits.
+    /// Returns the value of register `register` of an Intel card's redirection table: four entries of 8 bits.
     pub fn register(&self, register: u16) -> u32 {
         let entry = |n: usize| self.table[(register as usize * 4 + n) % self.table.len()] as u8;
         u32::from_le_bytes(std::array::from_fn(entry))

@@ -1,6 +1,6 @@
-//! Ports that can be monitored, by name, and the copies for their monitors.
+//! The registry of ports that can be monitored, and the copies for their monitors.
 //!
-//! A port without monitors pays one check for each batch.
+//! A port without monitors pays one check per batch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,12 +9,12 @@ use crate::batch::{Batch, Segmented};
 use crate::memory::Pool;
 use crate::slot::Slot;
 
-/// Takes a monitor's copies.
+/// Receives copies for a monitor.
 pub trait MonitorSink: Send + Sync {
-    /// Appends a copy of a packet to `copies`; false if no buffer is free for it.
+    /// Appends a copy of `packet`, whose buffers belong to `theirs`, to `copies`. Returns false if no buffer is free.
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
 
-    /// Takes copies of a queue's packets; `missing` counts packets that could not be copied.
+    /// Takes the copies of packets of a queue. `missing` counts packets that could not be copied.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64);
 }
 
@@ -23,18 +23,18 @@ pub struct Monitored {
     /// The port's name.
     pub name: String,
     monitors: Mutex<Arc<Vec<MonitorEntry>>>,
-    /// Counts changes of the monitors.
+    /// Number of changes of `monitors`.
     changes: AtomicU64,
 }
 
 /// A monitor of a port.
 #[derive(Clone)]
 pub struct MonitorEntry {
-    /// It gets received packets.
+    /// Copies received packets.
     pub receive: bool,
-    /// It gets sent packets.
+    /// Copies sent packets.
     pub transmit: bool,
-    /// Where the copies go.
+    /// The destination of the copies.
     pub listener: Arc<dyn MonitorSink>,
 }
 
@@ -42,7 +42,8 @@ pub struct MonitorEntry {
 static PORTS: Mutex<Vec<Weak<Monitored>>> = Mutex::new(Vec::new());
 
 impl Monitored {
-    /// Makes a port available to monitors until this is dropped. Of several ports with one name the last is found.
+    /// Registers a port for monitors, until the returned value is dropped. If several ports have the same name,
+    /// monitors find the last.
     pub fn new(name: String) -> Arc<Monitored> {
         let monitored = Arc::new(Monitored { name, monitors: Mutex::default(), changes: AtomicU64::new(0) });
         let mut all = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +52,7 @@ impl Monitored {
         monitored
     }
 
-    /// Makes an entry for a queue without a port, which never has monitors.
+    /// Creates an unregistered entry, for a queue without a port. It never has monitors.
     pub fn unnamed() -> Arc<Monitored> {
         Arc::new(Monitored { name: String::new(), monitors: Mutex::default(), changes: AtomicU64::new(0) })
     }
@@ -72,7 +73,8 @@ impl Monitored {
         self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
     }
 
-    /// Returns whether the port, or a queue of it, is still open: what keeps an entry after that are its monitors, one each.
+    /// Returns whether the port or one of its queues is still open. Each monitor holds one reference to the entry; any
+    /// further reference belongs to the port or a queue.
     pub fn is_open(self: &Arc<Monitored>) -> bool {
         Arc::strong_count(self) > self.monitors.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -90,20 +92,21 @@ impl Monitored {
 pub struct Mirror {
     monitored: Arc<Monitored>,
     changes: u64,
-    /// The count of changes after which there was no monitor, or [`NEVER`]: one comparison for each batch.
+    /// The value of `Monitored::changes` at which there was no monitor, or [`NEVER`]. So a batch costs one comparison.
     quiet: u64,
     monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
-    /// For each monitor.
+    /// One entry per monitor.
     copies: Vec<Copies>,
 }
 
-/// A monitor's copies that are not handed over yet.
+/// A monitor's copies that have not been handed over yet.
 struct Copies {
     packets: Batch,
     /// The number of packets that could not be copied.
     missing: u64,
-    /// After each packet to be sent: the count of slots, and of packets missing. A packet may have several copies: its segments.
+    /// For each packet to be sent: the length of `packets` and the value of `missing` after it. A packet can have
+    /// several copies: its segments.
     ends: Vec<(usize, u64)>,
 }
 
@@ -113,14 +116,14 @@ impl Copies {
     }
 }
 
-/// More changes than any port has.
+/// A count of changes that no port reaches.
 const NEVER: u64 = u64::MAX;
 
-/// The most copies that a monitor gets at once; it misses the rest of a larger batch.
+/// The most copies per batch; a monitor misses the rest of a larger batch.
 const COPIES: usize = 4096;
 
 impl Mirror {
-    /// Makes the mirror of a queue.
+    /// Creates the mirror of a queue.
     pub fn new(monitored: &Arc<Monitored>, queue: u16) -> Mirror {
         let (monitored, queue) = (monitored.clone(), queue.into());
         Mirror { monitored, changes: 0, quiet: 0, monitors: Arc::default(), queue, copies: Vec::new() }
@@ -144,7 +147,7 @@ impl Mirror {
         !self.monitors.is_empty()
     }
 
-    /// Copies the last `count` slots of a batch as received packets.
+    /// Copies the last `count` slots of a batch, as received packets.
     #[cold]
     pub fn received(&mut self, batch: &Batch, count: usize) {
         if let Some((slots, pool)) = batch.contents() {
@@ -153,8 +156,8 @@ impl Mirror {
         }
     }
 
-    /// Copies all packets of a batch before it is sent, and returns their number. Which of them are sent is known only
-    /// afterwards, and then they are the port's.
+    /// Copies all packets of a batch before it is sent, and returns their number. After `send`, the queue owns the
+    /// packets that it has accepted, so they must be copied before it is known which they are.
     #[cold]
     pub fn sending(&mut self, batch: &mut Batch) -> usize {
         batch.take_segmented();
@@ -170,13 +173,13 @@ impl Mirror {
         batch.packets().count()
     }
 
-    /// Hands over the copies of the packets that were sent: of `before`, those that are not in the batch any more. The
-    /// other copies are dropped. Of a packet that was segmented for a queue that had no room for all, the segments sent are
-    /// missing; the rest is a packet of the next call.
+    /// Hands over the copies of packets that were sent: those of the `before` packets that are no longer in the batch.
+    /// Drops the other copies. If a packet was segmented and not all segments fit the queue, the sent segments count as
+    /// missing; the rest is copied by the next call.
     #[cold]
     pub fn sent(&mut self, batch: &mut Batch, before: usize) {
         let segmented = batch.take_segmented();
-        // Segments are in front of their rest.
+        // In the batch, segments precede the rest of their packet.
         let rest = segmented.and_then(|Segmented { rest, .. }| {
             let mut packets = batch.slots().split_inclusive(|slot| !slot.has_more());
             packets.position(|packet| packet[0].buf() == rest)
@@ -193,7 +196,7 @@ impl Mirror {
         self.hand_over();
     }
 
-    /// Copies the packets of these slots for the monitors of this direction.
+    /// Copies the packets in `slots` for the monitors of this direction.
     pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>, receive: bool) {
         for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             if if receive { one.receive } else { one.transmit } {
@@ -205,14 +208,14 @@ impl Mirror {
         }
     }
 
-    /// Counts packets that were lost on their way here.
+    /// Counts packets that could not be copied.
     pub fn miss(&mut self, lost: u64, receive: bool) {
         for (one, Copies { missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             *missing += if if receive { one.receive } else { one.transmit } { lost } else { 0 };
         }
     }
 
-    /// Hands the copies over.
+    /// Hands over all copies.
     pub fn hand_over(&mut self) {
         for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             one.listener.hand_over(packets, self.queue, std::mem::take(missing));

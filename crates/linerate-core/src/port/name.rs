@@ -8,51 +8,51 @@ use super::grammar::{count, is_vale, nearest};
 use super::kind::{Address, Behind, Description, Form, PortOption, Value};
 use crate::error::{Error, Remedy, Result};
 
-/// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is switched on.
+/// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is `on`.
 ///
 /// ```text
 /// 0000:03:00.0          a PCI card, by address
-/// sim:NAME              an 82599 model inside the process
-/// vfio-user:PATH        a PCI device that is served at a socket
-/// vhost:PATH            the card of a virtual machine that connects to a socket; ?client=on connects to it
-/// virtio-user:PATH      a card at a vhost-user back end that listens at a socket; ?server=on waits for it there
-/// memif:PATH            a peer over FD.io's shared memory interface, whose socket is there; ?role=server waits for it
-/// packet:IF             an interface of the kernel's, over AF_PACKET: a copy of what it receives
-/// tap:NAME              a TAP interface, whose other end is Linux
-/// host:, host:NAME      the same, with the address of the port beside it: Linux goes on using that card
-/// xdp:IF, xdp:IF-Q      an interface of the kernel's, or one of its queues, over AF_XDP
+/// sim:NAME              a model of the 82599 inside the process
+/// vfio-user:PATH        a PCI device that another process serves at a socket
+/// vhost:PATH            the card of a virtual machine that connects to a socket; with ?client=on, linerate connects
+/// virtio-user:PATH      a card at a vhost-user back end that listens at a socket; with ?server=on, linerate listens
+/// memif:PATH            a peer over FD.io's memif that listens at a socket; with ?role=server, linerate listens
+/// packet:IF             a kernel interface, over AF_PACKET: receives copies of its packets
+/// tap:NAME              a TAP interface; its other end is the kernel's network stack
+/// host:, host:NAME      a TAP interface with the MAC address of the other port: Linux continues to use that card
+/// xdp:IF, xdp:IF-Q      a kernel interface, or one of its queues, over AF_XDP
 /// X{N, X}N              the two ends of pipe N; X is any name
-/// X+r, X+t, X+rt        copies of what port X, which this process has open, receives or sends; X/rt is the same
+/// X+r, X+t, X+rt        copies of packets that port X of this process receives or sends; X/rt is the same
 /// null:                 a port that discards packets sent to it, and never receives
-/// faulty:PORT?drop=1%   a port around another that loses, damages, repeats and reorders packets
-/// recorded:PORT?to=FILE a port around another whose packets are recorded
-/// pcap:FILE             a capture file that is read; pcap:FILE?write records into it
+/// faulty:PORT?drop=1%   a wrapper that drops, damages, duplicates and reorders packets
+/// recorded:PORT?to=FILE a wrapper that records packets
+/// pcap:FILE             a capture file to read; pcap:FILE?write records into it
 /// valeS:P               port P of switch S
 /// netmap:IF, netmap:IF-Q  netmap's names of xdp:IF and xdp:IF-Q
 /// netmap:IF^            the kernel's network stack, detached from the interface
 /// sim:0?rate=14.88M&size=64
-/// PORT?cluster=N&by=flow  any of them, handed out to N consumers by flow
+/// PORT?cluster=N&by=flow  any port, its packets distributed to N consumers by flow
 /// ```
 #[derive(Clone)]
 pub struct PortName {
     text: String,
     kind: &'static Description,
     rest: String,
-    /// The port that this one is around.
+    /// The name of the inner port, if this port is a wrapper.
     inner: Option<Box<PortName>>,
     options: Vec<(String, String)>,
-    /// The kind of the port that it monitors.
+    /// The kind of the monitored port, if this port is a monitor.
     monitored: Option<&'static Description>,
 }
 
-/// The number of consumers that any port's packets are handed out to.
+/// The option for the number of consumers that a port's packets are distributed to. Every kind has it.
 pub const CLUSTER: PortOption = PortOption {
     name: "cluster",
     value: Value::Number(1, 64),
     default: "",
     help: "the number of consumers that packets are handed out to",
 };
-/// How a port's packets are handed out.
+/// The option for how a port's packets are distributed to consumers. Every kind has it.
 pub const BY: PortOption = PortOption {
     name: "by",
     value: Value::Text("HOW"),
@@ -60,21 +60,21 @@ pub const BY: PortOption = PortOption {
     help: "how packets are handed out to consumers: flow, turn and others",
 };
 
-/// The error of an unknown option.
+/// The error text for an unknown option.
 const NO_OPTION: &str = "there is no such option";
 
 impl PortName {
-    /// Parses a name of one of these kinds: the first that it fits.
+    /// Parses a name. Its kind is the first of `kinds` that it matches.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) for text that is not a port's name,
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind lacks.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option that the kind does not have.
     pub fn parse_among(text: &str, kinds: &[&'static Description]) -> Result<PortName> {
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let mut name = PortName::parse_address(address, kinds)?;
         name.text = text.to_string();
         for part in query.split('&').filter(|part| !part.is_empty()) {
-            // An option alone is switched on.
+            // An option without a value is `on`.
             let (option, value) = part.split_once('=').unwrap_or((part, "on"));
             if name.option(option).is_some_and(|first| first != value) {
                 let first = name.option(option).unwrap_or_default();
@@ -103,7 +103,7 @@ impl PortName {
             let seen = PortName::parse_address(monitored.port, kinds).ok().map(|port| port.kind);
             return Ok(PortName { monitored: seen, ..named(kind, monitored.port, None) });
         }
-        // The address of a port around another may look like a name of any kind.
+        // Wrappers are matched first, because the name of their inner port can match any kind.
         let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
         let Some(kind) = around.chain(kinds).find(|kind| kind.fits(address)) else {
             return Err(no_kind(address, kinds));
@@ -124,7 +124,7 @@ impl PortName {
         }
     }
 
-    /// Refuses an option that neither the kind nor a port inside has, and a value that is none of the option's.
+    /// Returns an error if neither the kind nor an inner port has the option, or if its value is not allowed.
     fn check_option(&self, option: &str, value: &str) -> Result<()> {
         let found = self.within().find_map(|name| name.kind.option(option));
         let of_all = || [&CLUSTER, &BY].into_iter().find(|of_all| of_all.name == option);
@@ -137,7 +137,7 @@ impl PortName {
         found.refusal(value).map_or(Ok(()), |why| Err(self.bad_option(option, &why)))
     }
 
-    /// Returns why an option is wrong that the port has not.
+    /// Returns the error text for an option that the port does not have.
     fn no_option(&self, option: &str) -> String {
         let names = |options: &'static [PortOption]| options.iter().map(|option| option.name);
         let innermost = self.innermost().kind;
@@ -153,22 +153,22 @@ impl PortName {
         why
     }
 
-    /// Returns the name, and those of the ports inside, from the outermost.
+    /// Returns the name and the names of the inner ports, outermost first.
     fn within(&self) -> impl Iterator<Item = &PortName> {
         std::iter::successors(Some(self), |name| name.inner.as_deref())
     }
 
-    /// Returns the port inside all others; the name itself if it is around none.
+    /// Returns the name of the innermost port; the name itself if the port is not a wrapper.
     fn innermost(&self) -> &PortName {
         self.within().last().unwrap_or(self)
     }
 
-    /// Returns the name of the port inside this one, with the options that are not this one's.
+    /// Returns the name of the inner port, with the options that do not belong to the wrapper.
     pub fn inner_name(&self) -> String {
         with_options(&self.rest, self.options().filter(|(option, _)| !self.is_own_option(option)))
     }
 
-    /// Returns whether an option is this port's, and not that of a port inside.
+    /// Returns whether an option belongs to this port, not to an inner port.
     fn is_own_option(&self, option: &str) -> bool {
         self.kind.option(option).is_some() || [CLUSTER.name, BY.name].contains(&option)
     }
@@ -178,37 +178,38 @@ impl PortName {
         self.kind
     }
 
-    /// Returns what is behind the port, and the ports that it is around.
+    /// Returns the category of the innermost port.
     pub fn behind(&self) -> Behind {
         self.innermost().kind.behind
     }
 
-    /// Returns the port that this one monitors, and which of its packets.
+    /// Returns the monitored port and direction; `None` if this port is not a monitor.
     pub fn monitored(&self) -> Option<MonitorName<'_>> {
         matches!(self.kind.form, Form::Monitor).then(|| MonitorName::of_marks(self.short(), &['+', '/'])).flatten()
     }
 
-    /// Returns whether another process may serve the port that this one monitors.
+    /// Returns whether another process may serve the monitored port.
     pub fn monitors_served(&self) -> bool {
         self.monitored.is_some_and(|kind| kind.may_be_served)
     }
 
-    /// Returns whether the name denotes a device outside this process: a PCI card, or one that another process serves.
+    /// Returns whether the port is a device outside this process: a PCI card, or one that another process serves.
     pub fn is_device(&self) -> bool {
         self.inner.is_none() && matches!(self.kind.behind, Behind::Card | Behind::ServedCard)
     }
 
-    /// Returns whether the port is, or wraps, a capture file that is read: packets sent to it are dropped.
+    /// Returns whether the port is, or wraps, a capture file to read. Such a port drops packets sent to it.
     pub fn is_capture_to_read(&self) -> bool {
         self.behind() == Behind::Capture && matches!(self.option("write"), None | Some("off"))
     }
 
-    /// Returns whether the port is, or wraps, a capture file that is written: it receives nothing.
+    /// Returns whether the port is, or wraps, a capture file to write. Such a port never receives.
     pub fn is_capture_to_write(&self) -> bool {
         self.behind() == Behind::Capture && self.option("write") == Some("on")
     }
 
-    /// Returns whether another process may serve the port: one in memory, or an interface under netmap's name.
+    /// Returns whether another process may serve the port. True for ports in memory, and for interfaces under netmap's
+    /// names.
     pub fn may_be_served(&self) -> bool {
         self.kind.may_be_served
     }
@@ -218,7 +219,7 @@ impl PortName {
         (self.behind() == Behind::Model).then(|| self.innermost().rest())
     }
 
-    /// Returns whether the port is packet sockets on an interface.
+    /// Returns whether the port uses packet sockets on an interface.
     pub fn is_packet(&self) -> bool {
         self.inner.is_none() && self.kind.behind == Behind::Packet
     }
@@ -228,12 +229,13 @@ impl PortName {
         self.behind() == Behind::Xdp
     }
 
-    /// Returns the kernel's interface that the port is on, perhaps with a queue behind it (`eth0-3`); `None` for other ports.
+    /// Returns the kernel interface that the port uses, with a queue if the name has one (`eth0-3`); `None` for other
+    /// ports.
     pub fn interface(&self) -> Option<&str> {
         (self.inner.is_none() && matches!(self.kind.behind, Behind::Xdp | Behind::Packet)).then_some(&*self.rest)
     }
 
-    /// Returns the part after the kind, without options.
+    /// Returns the part of the name after the kind, without options.
     pub fn rest(&self) -> &str {
         &self.rest
     }
@@ -243,16 +245,16 @@ impl PortName {
         self.text.split('?').next().unwrap_or(&self.text)
     }
 
-    /// Returns the path of the file or socket of the port, or of the port that it is around.
+    /// Returns the path of the file or socket of the innermost port.
     pub fn path(&self) -> Option<&Path> {
         let innermost = self.innermost();
         innermost.kind.has_path().then(|| Path::new(&innermost.rest))
     }
 
-    /// Returns the name with its file's or socket's path made absolute, for a process with another working directory.
+    /// Returns the name with an absolute file or socket path, for a process with another working directory.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) without a working directory.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the working directory cannot be determined.
     ///
     /// ```
     ///
@@ -268,10 +270,10 @@ impl PortName {
         Ok(format!("{kind}:{}{}", path.display(), &behind[self.rest.len()..]))
     }
 
-    /// Returns the name with another option, or with another value of one that it has.
+    /// Adds an option, or replaces its value, and returns the new name.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option or a value that the kind lacks.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) for an option or a value that the kind does not have.
     ///
     /// ```
     ///
@@ -292,12 +294,12 @@ impl PortName {
         Ok(self)
     }
 
-    /// Returns the name with its options, as it was written.
+    /// Returns the name with its options, as it was parsed.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns the name without some of its options.
+    /// Returns the name without the options in `left`.
     pub fn without(&self, left: &[&PortOption]) -> String {
         with_options(self.short(), self.options().filter(|(option, _)| !left.iter().any(|left| left.name == *option)))
     }
@@ -312,8 +314,8 @@ impl PortName {
         self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the least buffer size for the port's packets: 4,096 bytes for a client of memif that lends its buffers, also
-    /// inside another port; 2,048 for all others with frames of the usual length.
+    /// Returns the minimum size of the port's packet buffers, for frames of the default length. It is larger than 2,048
+    /// if the innermost port has an [option that needs large buffers](Description::large_buffers), and it is on.
     pub fn buffer_size(&self) -> usize {
         match self.innermost().kind.large_buffers {
             Some((option, size)) if self.option(option) == Some("on") => size,
@@ -321,7 +323,7 @@ impl PortName {
         }
     }
 
-    /// Reads an option that is `on` or `off`.
+    /// Parses an option that is `on` or `off`.
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is neither.
@@ -334,10 +336,10 @@ impl PortName {
         }
     }
 
-    /// Reads an option that is a number; `k` stands for thousands, `M` for millions, `G` for thousands of millions.
+    /// Parses an option that is a number; the suffixes are `k` (10^3), `M` (10^6) and `G` (10^9).
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is none, or outside `allowed`.
+    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption) if it is not a number, or outside `allowed`.
     pub fn number(&self, option: &str, default: usize, allowed: RangeInclusive<usize>) -> Result<usize> {
         let Some(text) = self.option(option) else { return Ok(default) };
         let value = Value::Number(*allowed.start(), *allowed.end());
@@ -347,7 +349,7 @@ impl PortName {
         }
     }
 
-    /// Returns the error of an option of this name whose value is not possible.
+    /// Returns the error for an option of this name with an invalid value.
     pub fn bad_option(&self, option: &str, why: &str) -> Error {
         let value = self.option(option).unwrap_or_default().to_string();
         Error::bad_option(self.short().to_string(), option.to_string(), value, why.to_string())
@@ -374,13 +376,13 @@ impl PartialEq for PortName {
 
 impl Eq for PortName {}
 
-/// Puts options behind a name that has none.
+/// Appends options to a name without options.
 fn with_options<'a>(short: &str, options: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let options: Vec<String> = options.map(|(option, value)| format!("{option}={value}")).collect();
     if options.is_empty() { short.to_string() } else { format!("{short}?{}", options.join("&")) }
 }
 
-/// Returns the error of a text that is no name.
+/// Returns the error for text that is not a port name.
 fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
     let prefix = match address.split_once(':') {
         None | Some(("", _)) => {
@@ -404,7 +406,7 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
     Error::bad_name(address, format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", ")))
 }
 
-/// A monitor's port, and which of its packets it copies.
+/// The monitored port and the directions in a monitor's name.
 pub struct MonitorName<'a> {
     pub port: &'a str,
     pub receive: bool,
@@ -412,9 +414,9 @@ pub struct MonitorName<'a> {
 }
 
 impl<'a> MonitorName<'a> {
-    /// Takes `X+rt`, or netmap's `X/rt`, apart.
+    /// Parses `X+rt`, or netmap's `X/rt`.
     fn of(address: &'a str, kinds: &[&'static Description]) -> Option<MonitorName<'a>> {
-        // A path may have such an end.
+        // A path can end in `/rt`, so names with paths accept only `+`.
         let is_path = |kind: &&Description| {
             let prefix = format!("{}:", kind.prefix);
             kind.has_path() && (address.starts_with(&prefix) || address.contains(&format!(":{prefix}")))
@@ -423,7 +425,8 @@ impl<'a> MonitorName<'a> {
         MonitorName::of_marks(address, if has_path { &['+'] } else { &['+', '/'] })
     }
 
-    /// The same, with these marks in front of the directions. A `z` (zero copy) is allowed, and `X/z` is both directions.
+    /// As [`of`](Self::of), with the given separators before the directions. A `z` (zero copy) is allowed; `X/z` is
+    /// both directions.
     fn of_marks(address: &'a str, marks: &[char]) -> Option<MonitorName<'a>> {
         let (port, how) = address.rsplit_once(marks)?;
         let is_both = how == "z" && address.ends_with("/z");

@@ -1,5 +1,5 @@
-//! Kinds of ports: what is known of them, and how one is opened. Each kind is declared in its own room, and `linerate::KINDS` lists
-//! them.
+//! Declares kinds of ports: their description and the function that opens one. Each kind is declared in its own module;
+//! `linerate::KINDS` lists them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::memory::Pool;
 /// ```
 #[derive(Clone, Copy)]
 pub struct PortKind {
-    /// Its names, options and properties.
+    /// The kind's names, options and properties.
     pub about: Description,
     /// Opens a port.
     pub open: &'static OpenPort,
@@ -49,7 +49,7 @@ impl Deref for PortKind {
 }
 
 impl PortKind {
-    /// Returns a kind without options whose function is a closure. It stays for the rest of the process.
+    /// Creates a kind without options that a closure opens. It is leaked: it lives until the process ends.
     pub fn leak(
         prefix: &str,
         open: impl Fn(Opening<'_>) -> Result<Box<dyn Device>> + Send + Sync + 'static,
@@ -59,7 +59,7 @@ impl PortKind {
         Box::leak(Box::new(PortKind { about, open: Box::leak(Box::new(open)) }))
     }
 
-    /// Returns a kind that this build does not have.
+    /// Declares a kind that this build does not include.
     #[allow(dead_code, reason = "with all features there is none")]
     pub const fn absent(prefix: &'static str, form: Form, feature: &'static str) -> PortKind {
         let about = Description { form, feature, is_built: false, ..Description::new(prefix, Address::Text) };
@@ -72,28 +72,28 @@ fn not_built(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     Err(Error::not_built(name.to_string(), name.kind().feature))
 }
 
-/// A port that is to be opened.
+/// The arguments for opening a port.
 #[derive(Clone)]
 pub struct Opening<'a> {
-    /// Its name.
+    /// The port's name.
     pub name: &'a PortName,
-    /// Its configuration: the program's options, and those of the name.
+    /// The port's configuration: the program's options, and those of the name.
     pub config: Config,
-    /// Opens the ports that this one needs.
+    /// Opens other ports that this port needs.
     pub others: &'a dyn Others,
 }
 
-/// Opens the ports that a port needs: those inside it, and those at its outside.
+/// Opens other ports that a port needs: the port that it wraps, or the wire of a model.
 pub trait Others {
-    /// Opens a port in this memory.
+    /// Opens a port that uses `pool`, with the program's options.
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>>;
 
-    /// Opens a port with options of its own.
+    /// Opens a port that uses `pool`, with default options.
     fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>>;
 }
 
 impl Opening<'_> {
-    /// Opens another port in the same memory.
+    /// Opens another port that shares this port's pool.
     ///
     /// # Errors
     /// As `linerate::open`.
@@ -101,7 +101,7 @@ impl Opening<'_> {
         self.others.open(name, &self.config.pool)
     }
 
-    /// Opens the port inside this one, whose name is this one's [address](Address::Port).
+    /// Opens the inner port. Its name is this port's [address](Address::Port).
     ///
     /// # Errors
     /// As `linerate::open`.
@@ -109,7 +109,7 @@ impl Opening<'_> {
         self.open(&self.name.inner_name())
     }
 
-    /// Opens another port with memory and options of its own.
+    /// Opens another port with a separate pool and default options.
     ///
     /// # Errors
     /// As `linerate::open`.

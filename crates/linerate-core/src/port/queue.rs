@@ -1,4 +1,4 @@
-//! Queues as programs have them: those of a kind of port, with copies for the port's monitors.
+//! The queues that programs use. They wrap a port's own queues and copy packets to the port's monitors.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ impl RxQueue {
         RxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "receive", number) }
     }
 
-    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns the count of slots appended: as many as
-    /// packets, unless frames are longer than a buffer. Packets are delivered whole.
+    /// Appends received packets to `batch`, up to its capacity; never blocks. Returns the count of slots appended,
+    /// which is the number of packets unless a frame is longer than a buffer. Packets are never split between calls.
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> usize {
         let count = self.queue.recv(batch);
@@ -58,27 +58,27 @@ impl RxQueue {
         count
     }
 
-    /// Returns the count of buffers in the queue: those that the card has, and those of an incomplete packet.
+    /// Returns the count of buffers in the queue: those given to the card, and those of an incomplete packet.
     pub fn buffers(&self) -> usize {
         self.queue.buffers()
     }
 
-    /// Arms an interrupt for the next packet, and returns the descriptor that becomes readable then (poll(2), epoll(7));
-    /// `None` if the port was opened without interrupts, or has none.
+    /// Arms an interrupt for the next packet. Returns the descriptor that becomes readable then (poll(2), epoll(7));
+    /// `None` if the port was opened without interrupts, or does not support them.
     ///
-    /// A packet that arrives at the same moment may not interrupt: receive once more before you sleep.
+    /// A packet that arrives while the interrupt is being armed may not raise it. Receive once more before you sleep.
     /// [`Waiter`](super::Waiter) does all this.
     pub fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         self.queue.arm()
     }
 
-    /// Disarms the interrupt: from here on the queue is polled.
+    /// Disarms the interrupt. The queue is then polled.
     pub fn disarm(&mut self) {
         self.queue.disarm();
     }
 
-    /// Stops the queue and returns all its buffers to the pool, as dropping it does. If the card does not answer, it may still
-    /// write to the buffers: they are quarantined until the port is [reset](super::Port::reset).
+    /// Stops the queue and returns all its buffers to the pool, as dropping it does. If the card does not answer, it
+    /// may still write to the buffers, so they are quarantined until the port is [reset](super::Port::reset).
     ///
     /// # Errors
     /// [`Timeout`](crate::ErrorKind::Timeout), [`Gone`](crate::ErrorKind::Gone).
@@ -92,10 +92,10 @@ impl TxQueue {
         TxQueue { queue, mirror: Mirror::new(port, number), _trace: QueueTrace::new(port, "transmit", number) }
     }
 
-    /// Takes packets from the front of `batch`, as many as fit; never blocks. Returns the count of slots taken; the others stay
-    /// in the batch.
+    /// Sends packets from the front of `batch`, as many as fit; never blocks. Returns the count of slots accepted; the
+    /// rest stay in the batch.
     ///
-    /// Also with an empty batch it collects the buffers that the card has sent.
+    /// Every call, also with an empty batch, reclaims the buffers that the card has sent.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() || !self.mirror.is_wanted() {
@@ -112,20 +112,20 @@ impl TxQueue {
         self.queue.buffers()
     }
 
-    /// Returns the count of slots accepted by [`send`](TxQueue::send) but not yet handed on. Call `send` again (an empty batch
-    /// will do) before sleeping. Always 0 for cards.
+    /// Returns the count of slots accepted by [`send`](TxQueue::send) but not yet handed on. Call `send` again (an
+    /// empty batch will do) before sleeping. Always 0 for cards.
     pub fn unsent(&self) -> usize {
         self.queue.unsent()
     }
 
-    /// Returns whether there was a peer to take packets at the last [`send`](TxQueue::send). A queue to another process or a machine
-    /// has none while that is not there, or does not use this queue, as a machine with fewer processors than queues: then `send`
-    /// takes nothing. All other queues have one.
+    /// Returns whether the queue had a peer at the last [`send`](TxQueue::send); without one, `send` accepts no
+    /// packets. A queue to another process or virtual machine has no peer while that is not connected or does not use
+    /// the queue. For example, a machine with few processors may use fewer queues. All other queues always have a peer.
     pub fn has_peer(&self) -> bool {
         self.queue.has_peer()
     }
 
-    /// As [`RxQueue::stop`]. Packets that the card has not fetched by then are not sent.
+    /// As [`RxQueue::stop`]. Packets that the card has not fetched yet are not sent.
     ///
     /// # Errors
     /// As [`RxQueue::stop`].

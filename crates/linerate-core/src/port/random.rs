@@ -1,4 +1,4 @@
-//! Random numbers for faults and for traffic. They are reproducible: a seed stands for the same numbers in every version.
+//! Random numbers for faults and for traffic. They are reproducible: a seed gives the same numbers in every version.
 
 /// A generator of random numbers (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -7,7 +7,8 @@ pub struct Random(u64);
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Random {
-    /// Begins with a seed; one for each of several `streams` of numbers that have the same seed.
+    /// Creates a generator from a seed. Generators with the same seed and different `stream` numbers return different
+    /// sequences.
     pub fn new(seed: u64, stream: u64) -> Random {
         Random(if stream == 0 { seed } else { seed ^ mix(stream) })
     }
@@ -42,7 +43,7 @@ fn mix(mut bits: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first numbers of the authors' program for the seed 1234567.
+    /// Checks the first numbers of the authors' reference program for the seed 1234567.
     #[test]
     fn numbers_are_those_of_the_publication() {
         let mut random = Random::new(1_234_567, 0);

@@ -1,7 +1,7 @@
-//! Queues for batches of any region, over rings whose slots are of one.
+//! Queues that accept batches of any region, on top of rings that are bound to one region.
 //!
-//! A slot crosses between a batch and a ring only after the pools of both were compared, which is done here. Packets of another
-//! region are copied. A ring is reached only through [`Rx`] or [`Tx`], so it never sees a batch of another pool.
+//! [`Rx`] and [`Tx`] compare the pools of batch and ring before a slot passes between them, and copy packets of another
+//! region. A ring is used only through them, so it never sees a batch of another pool.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use crate::memory::Pool;
 
 /// A ring that receives into batches of its own pool.
 pub trait RegionRx: Send {
-    /// Returns the pool that the ring's buffers are of.
+    /// Returns the pool of the ring's buffers.
     fn pool(&self) -> &Arc<Pool>;
 
     /// Receives as [`Receive::recv`] does, into a batch of the ring's pool.
@@ -40,13 +40,14 @@ pub trait RegionRx: Send {
 
 /// A ring that sends from batches of its own pool.
 pub trait RegionTx: Send {
-    /// Returns the pool that the ring's buffers are of.
+    /// Returns the pool of the ring's buffers.
     fn pool(&self) -> &Arc<Pool>;
 
     /// Sends as [`Transmit::send`] does, from a batch of the ring's pool.
     fn send(&mut self, batch: &mut Batch) -> usize;
 
-    /// Returns the longest packet that the ring sends, in bytes. Longer packets of other regions are dropped, and counted.
+    /// Returns the length of the longest packet that the ring sends. Longer packets of other regions are dropped and
+    /// counted.
     fn longest(&self) -> usize;
 
     /// Returns the counters of dropped packets.
@@ -79,27 +80,28 @@ pub trait RegionTx: Send {
 /// No pool has this address.
 const NO_POOL: usize = 1;
 
-/// Returns the address of the pool whose batches pass a ring as they are: the ring's, unless copies go first.
+/// Returns the address of the pool whose batches are passed to the ring directly: the ring's pool, or [`NO_POOL`] while
+/// earlier copies must be moved first.
 fn passing(pool: &Arc<Pool>, copies: &Batch) -> usize {
     if copies.is_empty() { pool.address() } else { NO_POOL }
 }
 
-/// A ring that receives, for batches of any region.
+/// A receive queue for batches of any region.
 pub struct Rx<R> {
     ring: R,
-    /// Packets of the ring's region on their way into a batch of another.
+    /// Packets of the ring's region that wait to be copied into a batch of another region.
     copies: Batch,
     /// See [`passing`].
     passing: usize,
 }
 
 impl<R: RegionRx> Rx<R> {
-    /// Receives from this ring.
+    /// Creates a queue that receives from this ring.
     pub fn new(ring: R) -> Rx<R> {
         Rx { passing: ring.pool().address(), ring, copies: Batch::new() }
     }
 
-    /// As [`recv`](Receive::recv), for a batch without a pool, or of another.
+    /// As [`recv`](Receive::recv), for a batch without a pool or of another pool.
     #[cold]
     fn recv_other(&mut self, batch: &mut Batch) -> usize {
         if batch.belongs_to(self.ring.pool()) && self.copies.is_empty() {
@@ -109,7 +111,7 @@ impl<R: RegionRx> Rx<R> {
         let Rx { ring, copies, passing: address } = self;
         let pool = ring.pool().clone();
         copies.is_of(&pool);
-        // Also if a ring panics.
+        // Stays set if the ring panics.
         *address = NO_POOL;
         let received = copies.receive_for(&pool, batch, |own| ring.recv(own));
         *address = passing(&pool, copies);
@@ -142,22 +144,22 @@ impl<R: RegionRx> Receive for Rx<R> {
     }
 }
 
-/// A ring that sends, for batches of any region.
+/// A transmit queue for batches of any region.
 pub struct Tx<R> {
     ring: R,
-    /// Copies of packets of another region that the ring had no room for.
+    /// Copies of packets of another region that did not fit the ring.
     copies: Batch,
     /// See [`passing`].
     passing: usize,
 }
 
 impl<R: RegionTx> Tx<R> {
-    /// Sends to this ring.
+    /// Creates a queue that sends to this ring.
     pub fn new(ring: R) -> Tx<R> {
         Tx { passing: ring.pool().address(), ring, copies: Batch::new() }
     }
 
-    /// As [`send`](Transmit::send), for a batch without a pool, or of another.
+    /// As [`send`](Transmit::send), for a batch without a pool or of another pool.
     #[cold]
     fn send_other(&mut self, batch: &mut Batch) -> usize {
         if batch.is_of(self.ring.pool()) && self.copies.is_empty() {
@@ -166,7 +168,7 @@ impl<R: RegionTx> Tx<R> {
         }
         let Tx { ring, copies, passing: address } = self;
         let (pool, longest) = (ring.pool().clone(), ring.longest());
-        // Also if a ring panics.
+        // Stays set if the ring panics.
         *address = NO_POOL;
         let (taken, too_long) = copies.send_for(&pool, batch, longest, |own| ring.send(own));
         *address = passing(&pool, copies);
@@ -200,8 +202,7 @@ impl<R: RegionTx> Transmit for Tx<R> {
     }
 }
 
-/// Rings' own tests look into them.
-/// The ring itself.
+/// Gives access to the ring, for the tests of rings.
 impl<R> Deref for Rx<R> {
     type Target = R;
 
@@ -216,7 +217,7 @@ impl<R> DerefMut for Rx<R> {
     }
 }
 
-/// The ring itself.
+/// Gives access to the ring, for the tests of rings.
 impl<R> Deref for Tx<R> {
     type Target = R;
 
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
     use crate::memory::{PageSize, Pages, Region, RegionOptions};
 
-    /// A ring that panics at its first call, and then moves one packet a call.
+    /// A ring that panics at its first call, and then moves one packet per call.
     struct Panics {
         pool: Arc<Pool>,
         calls: usize,

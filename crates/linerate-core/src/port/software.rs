@@ -1,4 +1,4 @@
-//! The control side of every port without a card of its own: ports in memory, on interfaces of the kernel, of capture files.
+//! The control side of all ports without a card: ports in memory, on kernel interfaces, and of capture files.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ pub trait SoftwareDevice: Send {
     const DRIVER: &'static str;
     /// The category of the port, for [`Info`].
     const BEHIND: Behind;
-    /// The reason why receive-side scaling cannot be set.
+    /// Why receive-side scaling cannot be set, for the error message.
     const SPREADS: &'static str = "the sender selects the queue";
-    /// Packets may pass unsegmented, if the port is opened with offloads.
+    /// Whether packets stay unsegmented if the port is opened with offloads.
     const OFFLOADS: bool = false;
 
     /// Returns a description for display.
     fn description(&self) -> String;
 
-    /// Starts a receive queue that is free.
+    /// Starts a receive queue that has no owner.
     ///
     /// # Errors
     /// As [`Device::rx`].
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
 
-    /// Starts a transmit queue that is free.
+    /// Starts a transmit queue that has no owner.
     ///
     /// # Errors
     /// As [`Device::tx`].
@@ -47,12 +47,12 @@ pub trait SoftwareDevice: Send {
     /// Checks that the port still exists.
     ///
     /// # Errors
-    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone), or the kind's own.
+    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone), or an error specific to the kind.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the state of the other end.
+    /// Returns the state of the link.
     ///
     /// # Errors
     /// As [`Device::link`].
@@ -70,12 +70,12 @@ pub trait SoftwareDevice: Send {
         CaptureCounts::default()
     }
 
-    /// Returns the address that the kind stores itself; `None`: the port stores one.
+    /// Returns the address if the kind stores it; `None` if [`SoftwarePort`] does.
     fn mac(&self) -> Option<MacAddress> {
         None
     }
 
-    /// Changes the address, or allows the change where the port stores it.
+    /// Changes the address. If [`SoftwarePort`] stores it, only checks that a change is allowed.
     ///
     /// # Errors
     /// As [`Device::set_mac`].
@@ -91,13 +91,13 @@ pub trait SoftwareDevice: Send {
         Ok(())
     }
 
-    /// Returns the packets dropped outside of the queues.
+    /// Returns the counts of packets dropped outside the queues.
     fn drops(&self) -> Drops {
         Drops::default()
     }
 }
 
-/// A port without a card of its own, such as a pipe or a TAP interface.
+/// A port without a card, such as a pipe or a TAP interface.
 pub struct SoftwarePort<K: SoftwareDevice> {
     config: Config,
     mac: MacAddress,
@@ -106,13 +106,13 @@ pub struct SoftwarePort<K: SoftwareDevice> {
 }
 
 impl<K: SoftwareDevice> SoftwarePort<K> {
-    /// Makes a port whose address is derived from its name.
+    /// Creates a port whose address is derived from its name.
     pub fn new(config: Config, kind: K) -> SoftwarePort<K> {
         let mac = MacAddress::of_name(&config.name);
         SoftwarePort::with_mac(config, mac, kind)
     }
 
-    /// Makes a port with this address.
+    /// Creates a port with this address.
     pub fn with_mac(config: Config, mac: MacAddress, kind: K) -> SoftwarePort<K> {
         let counters = Counters::new(&config);
         SoftwarePort { config, mac, counters, kind }
@@ -123,7 +123,7 @@ impl<K: SoftwareDevice> SoftwarePort<K> {
         &self.kind
     }
 
-    /// Returns whether packets pass unsegmented.
+    /// Returns whether packets stay unsegmented.
     fn is_uncut(&self) -> bool {
         K::OFFLOADS && self.config.options.offloads
     }
@@ -168,7 +168,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
         self.kind.prepare_tx()
     }
 
-    /// The counts of a port that is gone stay.
+    /// Returns the counters, also after the port is gone.
     fn statistics(&self) -> Result<Statistics> {
         let mut sum = self.counters.sum();
         sum.drops += self.kind.drops();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A port's counters since it was opened.
 ///
-/// Frames and bytes are those of good frames that crossed the wire; bytes are counted without CRC.
+/// Packets and bytes count only good frames that crossed the wire. Bytes exclude the CRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Good frames received that passed the filters.
@@ -20,35 +20,36 @@ pub struct Statistics {
     pub drops: Drops,
 }
 
-/// Packets of a capture file that a port could not give as they were on their network.
+/// Packets of a capture file that a port could not deliver unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCounts {
-    /// Packets of interfaces that are not Ethernet, which were skipped.
+    /// Packets that were skipped, because they are of interfaces other than Ethernet.
     pub not_ethernet: u64,
-    /// Received frames that the capture had cut to its snap length: their ends are missing.
+    /// Frames that are incomplete, because the capture was limited to a snap length.
     pub snapped: u64,
 }
 
 /// Frames that were not delivered, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// The queue had no descriptor for it: the program was too slow.
+    /// The queue had no descriptor for the frame: the program was too slow.
     pub no_descriptor: u64,
-    /// Times that a queue found a packet but the pool had no buffer to exchange for it. The packet
-    /// waits; this is not a loss by itself.
+    /// How often a queue had received a packet but the pool had no buffer to replace it. The packet waits, so this is
+    /// not a loss by itself.
     pub no_buffer: u64,
-    /// The checksum at its end was wrong.
+    /// The CRC was wrong.
     pub bad_crc: u64,
-    /// Shorter than 64 bytes with CRC; at a port of a switch, packets from it that are shorter than an Ethernet header.
+    /// Shorter than 64 bytes with CRC. On a port of a switch: packets from the port that are shorter than an Ethernet
+    /// header.
     pub undersize: u64,
     /// Longer than the port's longest frame.
     pub oversize: u64,
-    /// Other faults of the frame: symbol errors, lengths that do not agree.
+    /// Other errors of the frame: symbol errors, inconsistent lengths.
     pub bad_frame: u64,
-    /// The descriptor reported an error, or a chain longer than a card may make.
+    /// The descriptor reported an error, or the descriptor chain was too long.
     pub malformed: u64,
-    /// Packets that the port cannot send: longer than its longest frame, and on a card than that with a VLAN tag (4 bytes); or
-    /// unfinished (`?offloads=on`), and impossible to finish or to segment.
+    /// Packets that the port cannot send. They are longer than its longest frame (on a card, plus 4 bytes for a VLAN
+    /// tag), or they have pending offloads (`?offloads=on`) that cannot be done.
     pub tx_too_long: u64,
     /// Dropped deliberately, by `faulty:`.
     pub injected: u64,
@@ -71,7 +72,7 @@ impl Drops {
     }
 }
 
-/// Adds each cause. A new one does not compile until it is here.
+/// Adds each cause. The exhaustive pattern ensures that a new cause is not forgotten.
 impl AddAssign for Drops {
     fn add_assign(&mut self, other: Drops) {
         let Drops {
@@ -97,15 +98,15 @@ impl AddAssign for Drops {
     }
 }
 
-/// The counters of one queue, in a cache line of their own.
+/// The counters of one queue, in a separate cache line.
 ///
-/// Only the queue's owner writes, once per batch with plain stores; any thread may read.
+/// Only the queue's owner writes them, once per batch and with plain stores. Any thread may read them.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     packets: AtomicU64,
     bytes: AtomicU64,
-    /// Slots less packets: those of chains behind the first, and all where the card counts the packets.
+    /// Slots minus packets: the slots of chains after the first; if the card counts the packets, all slots.
     more_slots: AtomicU64,
     no_buffer: AtomicU64,
     dropped: AtomicU64,
@@ -119,43 +120,43 @@ impl QueueCounters {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Counts slots of a card that counts packets itself.
+    /// Counts slots, for a card that counts packets itself.
     #[inline(always)]
     pub fn moved(&self, slots: usize) {
         Self::add(&self.more_slots, slots as u64);
     }
 
-    /// Counts packets of a device that has no counters.
+    /// Counts packets, slots and bytes, for a device without counters.
     #[inline(always)]
     pub fn moved_packets(&self, packets: usize, slots: usize, bytes: usize) {
         Self::add(&self.packets, packets as u64);
         Self::add(&self.bytes, bytes as u64);
-        // A store less for most packets.
+        // Saves a store in the common case.
         if slots != packets {
             Self::add(&self.more_slots, (slots as u64).wrapping_sub(packets as u64));
         }
     }
 
-    /// Counts that a packet waits for a buffer.
+    /// Counts that a packet has to wait for a buffer.
     #[cold]
     pub fn found_no_buffer(&self) {
         Self::add(&self.no_buffer, 1);
     }
 
-    /// Counts a packet that the queue cannot take or send.
+    /// Counts a packet that the queue dropped, because it cannot receive or send it.
     #[cold]
     pub fn dropped(&self) {
         Self::add(&self.dropped, 1);
     }
 
-    /// Counts packets that did not come into the queue: it had no descriptor for them, or they were too long.
+    /// Counts packets that did not reach the queue: it had no descriptor for them, or they were too long.
     #[cold]
     pub fn missed(&self, no_descriptor: u32, oversize: u32) {
         Self::add(&self.no_descriptor, no_descriptor.into());
         Self::add(&self.oversize, oversize.into());
     }
 
-    /// Counts packets that [`moved_packets`](Self::moved_packets) has counted, and their bytes, as dropped.
+    /// Undoes [`moved_packets`](Self::moved_packets) for packets and their bytes, and counts the packets as dropped.
     #[cold]
     pub fn take_back(&self, (packets, bytes): (usize, usize)) {
         let take = |counter: &AtomicU64, count: usize| {
@@ -173,12 +174,12 @@ impl QueueCounters {
         self.packets().wrapping_add(self.more_slots.load(Ordering::Relaxed))
     }
 
-    /// Returns the count of packets received or sent; 0 where the card counts them.
+    /// Returns the count of packets received or sent; 0 if the card counts them.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Returns the count of their bytes; 0 where the card counts them.
+    /// Returns the count of bytes received or sent; 0 if the card counts them.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -193,25 +194,25 @@ impl QueueCounters {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the count of packets for which the queue had no descriptor; 0 where the port counts them.
+    /// Returns the count of packets for which the queue had no descriptor; 0 if the port counts them.
     pub fn no_descriptor(&self) -> u64 {
         self.no_descriptor.load(Ordering::Relaxed)
     }
 
-    /// Returns the count of packets that were too long for the queue; 0 where the port counts them.
+    /// Returns the count of packets that were too long for the queue; 0 if the port counts them.
     pub fn oversize(&self) -> u64 {
         self.oversize.load(Ordering::Relaxed)
     }
 }
 
-/// The slots that each queue has moved, and the packets that it had no room for, since the port was opened.
+/// Counters by queue since the port was opened: slots moved, and packets without a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatistics {
-    /// Received, by receive queue.
+    /// Slots received, by receive queue.
     pub rx_slots: Vec<u64>,
-    /// Sent, by transmit queue.
+    /// Slots sent, by transmit queue.
     pub tx_slots: Vec<u64>,
-    /// Packets that each receive queue had no room for, part of [`Drops::no_descriptor`]; empty where the port does not count
-    /// them by queue.
+    /// Packets for which each receive queue had no descriptor, included in [`Drops::no_descriptor`]; empty if the port
+    /// does not count them by queue.
     pub rx_no_descriptor: Vec<u64>,
 }

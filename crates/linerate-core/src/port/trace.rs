@@ -1,8 +1,9 @@
-//! The name of the port in messages about it.
+//! Adds a port's name to log messages.
 
 use tracing::Span;
 
-/// Returns a span that names the port, unless one around it does. Programs may bound or sort messages by it.
+/// Returns a span that names the port; an empty one if the current span already does. Programs can filter or group
+/// messages by it.
 pub fn span_of(port: &str) -> Span {
     match Span::current().metadata() {
         Some(outer) if outer.name() == "port" => Span::none(),

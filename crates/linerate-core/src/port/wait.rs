@@ -1,4 +1,4 @@
-//! Waiting for packets: polling, sleeping until an interrupt, or one after the other.
+//! Waiting for packets: polling, sleeping until an interrupt, or a combination of both.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,18 @@ use crate::event::run_soon_when_woken;
 /// The behaviour of a thread while no packets arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Polls: the shortest latency, for a whole processor.
+    /// Polls: the lowest latency, but occupies a processor.
     #[default]
     Poll,
-    /// Sleeps whenever there is no packet, until an interrupt.
+    /// Sleeps until an interrupt whenever there is no packet.
     Interrupt,
     /// Polls while packets arrive, and sleeps after [`Waiter::PATIENCE`] without one.
     ///
-    /// A wake-up takes about 10 µs. A program that sleeps after 100 µs without a packet pays for it only in pauses that are
-    /// longer than that.
+    /// A wake-up takes about 10 µs. It is paid only after gaps of more than 100 µs.
     Adaptive,
 }
 
-/// The waiting of one thread, on all its receive queues.
+/// Lets a thread wait for packets on all its receive queues.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -35,7 +34,7 @@ pub enum Wait {
 /// for _ in 0..1000 {
 ///     let received = rx.recv(&mut batch);
 ///     batch.clear();
-///     waiter.turn(received, &mut [&mut rx]); // returns at once, or sleeps until a packet comes
+///     waiter.turn(received, &mut [&mut rx]); // returns immediately, or sleeps until a packet arrives
 /// }
 /// # Ok(()) }
 /// ```
@@ -50,26 +49,27 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// The time that [`Wait::Adaptive`] polls without a packet.
+    /// How long [`Wait::Adaptive`] polls without a packet before it sleeps.
     pub const PATIENCE: Duration = Duration::from_micros(100);
 
-    /// The longest sleep, after which a thread checks whether to end; [`Waiter::woken_by`] wakes it at once.
+    /// The longest sleep, so that a thread can check whether to end. A waker ([`Waiter::woken_by`]) ends a sleep
+    /// earlier.
     pub const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-    /// Creates a waiter of this kind.
+    /// Creates a waiter with the given behaviour.
     pub fn new(wait: Wait) -> Waiter {
         Waiter { wait, quiet_since: None, armed: false, waker: None, has_slept: false }
     }
 
-    /// Also ends each sleep at a wake, for example by another thread that ends this one.
+    /// Lets `waker` end each sleep too, for example when another thread stops this one.
     pub fn woken_by(self, waker: Waker) -> Waiter {
         Waiter { waker: Some(waker), ..self }
     }
 
-    /// Waits after one turn of a thread's loop, which moved `packets`. Returns at once while there is work; otherwise
-    /// sleeps as configured, if the queues can wake the thread.
+    /// Call this after each turn of a thread's loop, with the number of packets that it moved. Returns immediately
+    /// while there is work; otherwise sleeps as configured, if the queues can wake the thread.
     ///
-    /// Between arming the queues and the sleep there is one more turn, so that no packet is missed.
+    /// Between arming the queues and sleeping, the loop makes one more turn, so no packet is missed.
     pub fn turn(&mut self, packets: usize, queues: &mut [&mut RxQueue]) {
         if self.wait == Wait::Poll {
             return;
@@ -87,7 +87,7 @@ impl Waiter {
         }
         let patience = if self.wait == Wait::Adaptive { Waiter::PATIENCE } else { Duration::ZERO };
         if patience == Duration::ZERO || self.quiet_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-            // All queues are armed; a port without interrupts is polled.
+            // The thread sleeps only if all queues could be armed; a port without interrupts must be polled.
             self.armed = queues.iter_mut().filter_map(|queue| queue.arm()).count() == queues.len();
         }
     }
@@ -109,7 +109,7 @@ impl Waiter {
         let woken = poll(&mut events, Some(&longest)).is_ok_and(|count| count > 0);
         drop(events);
         self.disarm(queues);
-        // Polls for a while if there was a packet; otherwise sleeps again after one turn.
+        // After a wake-up, poll for a while; after a timeout, sleep again after one turn.
         self.quiet_since = if woken { None } else { self.quiet_since };
     }
 }

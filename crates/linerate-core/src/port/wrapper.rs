@@ -1,7 +1,7 @@
-//! Ports around other ports: each is a port, wraps any port, and can be wrapped.
+//! Wrappers: ports that wrap any other port, and can be wrapped themselves.
 //!
-//! The fault injector is `port/faulty.rs`, `faulty:PORT?drop=1%`; the recorder `capture/recorded.rs`, `recorded:PORT?to=FILE`;
-//! packets are handed out to several consumers by `netmap/cluster.rs`, `PORT?cluster=3`.
+//! The wrappers are the fault injector (`port/faulty.rs`, `faulty:PORT?drop=1%`), the recorder (`capture/recorded.rs`,
+//! `recorded:PORT?to=FILE`), and the distribution to several consumers (`netmap/cluster.rs`, `PORT?cluster=3`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::batch::Batch;
 use crate::error::Result;
 use crate::memory::Pool;
 
-/// The part of a [`Wrapped`] port that differs by wrapper. What a wrapper does not change is the inner port's.
+/// The part of a [`Wrapped`] port that differs by wrapper. The default methods pass everything to the inner port.
 pub trait Wrapper: Send {
-    /// Changes the inner port's information, at least its description.
+    /// Adapts the inner port's information, at least its description.
     fn info(&self, inner: Info) -> Info;
 
-    /// Starts a receive queue, usually [around](rx_around) the inner port's queue of the same number.
+    /// Starts a receive queue, usually [wrapped around](rx_around) the inner port's queue of the same number.
     ///
     /// # Errors
     /// As [`Device::rx`].
@@ -34,22 +34,22 @@ pub trait Wrapper: Send {
         inner.tx(queue)
     }
 
-    /// Changes the inner port's statistics.
+    /// Adapts the inner port's statistics.
     fn statistics(&self, inner: Statistics) -> Statistics {
         inner
     }
 
-    /// Changes the counters of the inner port's queues.
+    /// Adapts the counters of the inner port's queues.
     fn queue_statistics(&self, inner: QueueStatistics) -> QueueStatistics {
         inner
     }
 
-    /// Returns whether nothing more will be received, given whether the inner port is exhausted.
+    /// Returns whether the port will never receive again; `inner` tells whether the inner port is exhausted.
     fn is_exhausted(&self, inner: bool) -> bool {
         inner
     }
 
-    /// Resets the port, whose queues were stopped.
+    /// Resets the port. Its queues have been stopped.
     ///
     /// # Errors
     /// As [`Device::reset`].
@@ -57,46 +57,47 @@ pub trait Wrapper: Send {
         inner.reset()
     }
 
-    /// Checks the wrapper itself, whenever the link is read.
+    /// Checks the wrapper itself. Called whenever the link is read.
     ///
     /// # Errors
-    /// A failure of the wrapper's own.
+    /// A failure of the wrapper itself.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A wrapper's work at a receive queue.
+/// The part of a receive queue that differs by wrapper.
 pub trait RxWrapper: Send {
     /// As [`Receive::recv`], from the inner queue.
     fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize;
 
-    /// The thread is about to sleep: it receives once more, and must get what is held back.
+    /// Prepares for the thread's sleep. The thread receives once more before it sleeps, and must then get all packets
+    /// that were held back.
     fn arm(&mut self) {}
 
-    /// Returns the count of buffers that it holds itself.
+    /// Returns the count of buffers that the wrapper holds.
     fn buffers(&self) -> usize {
         0
     }
 }
 
-/// A wrapper's work at a transmit queue.
+/// The part of a transmit queue that differs by wrapper.
 pub trait TxWrapper: Send {
     /// As [`Transmit::send`], to the inner queue.
     fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize;
 
-    /// Returns the count of buffers that it holds itself.
+    /// Returns the count of buffers that the wrapper holds.
     fn buffers(&self) -> usize {
         0
     }
 
-    /// Returns the count of slots that it has not passed on.
+    /// Returns the count of slots that the wrapper has accepted but not yet passed on.
     fn unsent(&self) -> usize {
         0
     }
 }
 
-/// Returns a queue that does a wrapper's work around an inner one.
+/// Wraps a receive queue.
 pub fn rx_around(inner: Box<dyn Receive>, wrapper: impl RxWrapper + 'static) -> Box<dyn Receive> {
     Box::new(Queue { inner, wrapper })
 }
@@ -106,7 +107,7 @@ pub fn tx_around(inner: Box<dyn Transmit>, wrapper: impl TxWrapper + 'static) ->
     Box::new(Queue { inner, wrapper })
 }
 
-/// A queue around another.
+/// A queue that wraps another.
 struct Queue<Q: ?Sized, W> {
     inner: Box<Q>,
     wrapper: W,
@@ -157,7 +158,7 @@ impl<W: TxWrapper> Transmit for Queue<dyn Transmit, W> {
     }
 }
 
-/// A port around another.
+/// A port that wraps another.
 pub struct Wrapped<W: Wrapper> {
     name: String,
     inner: Box<dyn Device>,
@@ -165,15 +166,15 @@ pub struct Wrapped<W: Wrapper> {
 }
 
 impl<W: Wrapper> Wrapped<W> {
-    /// Wraps a port; the result has this name.
+    /// Wraps a port, under the name `name`.
     pub fn new(name: &str, inner: Box<dyn Device>, wrapper: W) -> Wrapped<W> {
         Wrapped { name: name.to_string(), inner, wrapper }
     }
 
-    /// Opens the port inside a name, and wraps it.
+    /// Opens the inner port of a name, and wraps it.
     ///
     /// # Errors
-    /// Those of the port inside.
+    /// Those of the inner port.
     pub fn open(opening: &Opening<'_>, wrapper: W) -> Result<Wrapped<W>> {
         Ok(Wrapped::new(opening.name.short(), opening.open_inner()?, wrapper))
     }
@@ -223,7 +224,7 @@ impl<W: Wrapper> Device for Wrapped<W> {
     }
 
     fn is_exhausted(&self) -> bool {
-        // The inner port is asked first: its last packets are the wrapper's by then.
+        // The inner port is checked first. Once it is exhausted, the wrapper already holds its last packets.
         self.wrapper.is_exhausted(self.inner.is_exhausted())
     }
 

@@ -4,7 +4,7 @@
 use super::{MORE, Slot};
 
 impl Slot {
-    /// Returns slots as words, to pass them to another thread. Each word must become a slot again only once.
+    /// Returns slots as words, to pass them to another thread. Each word may be turned back into a slot only once.
     pub fn words(slots: &[Slot]) -> &[u64] {
         // SAFETY: a slot has the size and alignment of a word, and all its bits belong to its two fields.
         unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len()) }
@@ -16,7 +16,7 @@ impl Slot {
         u64::from(self.buf) | u64::from(self.data) << u32::BITS
     }
 
-    /// As [`has_more`](Slot::has_more), of a slot's [word](Slot::word).
+    /// As [`has_more`](Slot::has_more), for a slot's [word](Slot::word).
     #[inline(always)]
     pub const fn continues(word: u64) -> bool {
         word & (MORE as u64) << u32::BITS != 0
@@ -31,7 +31,7 @@ impl Slot {
         Slot { buf: word as u32, data: (word >> u32::BITS) as u32 }
     }
 
-    /// Returns slots as words to store to.
+    /// Returns slots as writable words.
     ///
     /// # Safety
     /// Every word stored must be a slot of this region that its previous owner has given up.

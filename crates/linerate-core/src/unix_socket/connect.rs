@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-/// Connects to the server that listens at `path`, without waiting for one that has too many clients already. The socket
-/// does not block.
+/// Connects to the server that listens at `path`. Does not wait if the server's queue of clients is full. The socket is
+/// non-blocking.
 ///
 /// # Errors
 /// Errors of connect(2).

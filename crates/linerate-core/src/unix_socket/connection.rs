@@ -1,4 +1,4 @@
-//! Messages of a header, bytes and descriptors, as vfio-user and vhost-user send them.
+//! Messages with a header, a payload and file descriptors, as in vfio-user and vhost-user.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::marker::PhantomData;
@@ -12,29 +12,29 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The most descriptors of a message; QEMU has the same limit.
+/// The most descriptors per message; QEMU has the same limit.
 pub const MOST_DESCRIPTORS: usize = 16;
 
 /// The header of a protocol's messages.
 pub trait MessageHeader: FromBytes + IntoBytes + Immutable + KnownLayout {
-    /// The most bytes of an accepted message, with its header.
+    /// The maximum length of an accepted message in bytes, including its header.
     const LONGEST: usize;
 
-    /// Returns the length of the message in bytes, with its header.
+    /// Returns the length of the message in bytes, including its header.
     fn message_len(&self) -> usize;
 
     /// Sets the length of the message.
     fn set_message_len(&mut self, len: usize);
 }
 
-/// A message that has arrived.
+/// A received message.
 #[derive(Debug, Default)]
 pub struct Message<H> {
     /// The header.
     pub header: H,
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
-    /// The descriptors that came with it.
+    /// The descriptors that were passed with the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -48,7 +48,7 @@ impl<H> Message<H> {
 /// One end of a connection.
 pub struct Connection<H> {
     socket: UnixStream,
-    /// The received part of the next message, and the length needed to continue.
+    /// The received part of the next message, and the length that is needed to continue.
     bytes: Vec<u8>,
     needed: usize,
     descriptors: Vec<OwnedFd>,
@@ -56,7 +56,7 @@ pub struct Connection<H> {
 }
 
 impl<H: MessageHeader> Connection<H> {
-    /// Talks over this socket.
+    /// Creates a connection over this socket.
     pub fn new(socket: UnixStream) -> Connection<H> {
         Connection { socket, bytes: Vec::new(), needed: size_of::<H>(), descriptors: Vec::new(), header: PhantomData }
     }
@@ -66,11 +66,12 @@ impl<H: MessageHeader> Connection<H> {
         &self.socket
     }
 
-    /// Receives what has arrived. `None`: the message is not complete; on a blocking socket, call again.
+    /// Receives the bytes that have arrived. Returns `None` if the message is not complete; on a blocking socket, call
+    /// again.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the peer is gone, `InvalidData` if the message is malformed: then the rest cannot be parsed
-    /// either. `WouldBlock` and other errors of recvmsg(2).
+    /// `UnexpectedEof` if the peer has disconnected; `InvalidData` if the message is malformed, after which the
+    /// connection cannot be parsed any further; `WouldBlock` and other errors of recvmsg(2).
     pub fn receive(&mut self) -> io::Result<Option<Message<H>>> {
         let have = self.bytes.len();
         self.bytes.resize(self.needed, 0);
@@ -110,7 +111,7 @@ impl<H: MessageHeader> Connection<H> {
         Ok(Some(message))
     }
 
-    /// Sends a message with descriptors: `header` (its length is filled in), then `parts`.
+    /// Sends a message with descriptors: `header`, in which the length is set, then `parts`.
     ///
     /// # Errors
     /// Errors of sendmsg(2); after a partial send the connection is unusable.

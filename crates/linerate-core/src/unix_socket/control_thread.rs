@@ -1,4 +1,4 @@
-//! The thread of a port that meets its peers.
+//! The thread of a port that handles connections to peers.
 
 use std::thread::JoinHandle;
 
@@ -6,17 +6,17 @@ use super::Peers;
 use crate::error::{Error, Result};
 use crate::event::Interrupt;
 
-/// A control thread, until this value is dropped.
+/// A control thread. Dropping this value stops it.
 pub struct ControlThread {
     stop: Interrupt,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ControlThread {
-    /// Starts a thread that runs `meet`, which returns once the event is readable.
+    /// Starts a thread that runs `meet`, which must return once the event is readable.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) without a descriptor or a thread.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if no descriptor or thread can be created.
     pub fn start(
         name: &str,
         peers: Peers,

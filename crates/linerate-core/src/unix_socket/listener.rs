@@ -12,27 +12,28 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The longest path of a socket, in bytes (unix(7)).
 const LONGEST_PATH: usize = 107;
-/// The clients that may wait until they are accepted; the kernel has a lower bound of its own.
+/// The most clients that may wait to be accepted; the kernel's limit may be lower.
 const WAITING: i32 = 128;
 
-/// Creates a socket at `path`, replacing one without a server.
+/// Listens at `path`, and replaces a socket without a server.
 ///
 /// # Errors
-/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be at the path, [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used.
+/// [`ErrorKind::BadName`](crate::ErrorKind::BadName) if no socket can be created at the path,
+/// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if it cannot be used.
 pub fn listen(path: &Path) -> Result<UnixListener> {
     listen_as(SocketType::STREAM, path)
 }
 
-/// The file of a socket that this process listens at. It is removed with this value, unless another one is there by then: a server
-/// may have taken the place of a file that was moved or removed.
+/// The file of a socket at which this process listens. Dropping this value removes the file, unless another file has
+/// replaced it: another server may have created one after this file was moved or removed.
 pub struct SocketFile {
     path: PathBuf,
-    /// The device and the number of the file.
+    /// The device and inode number of the file.
     identity: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    /// Notes the file that was created at `path`.
+    /// Records the file that was created at `path`.
     pub fn at(path: &Path) -> SocketFile {
         SocketFile { path: path.to_path_buf(), identity: identity(path) }
     }
@@ -61,9 +62,9 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
     };
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         match connect_as(kind, path).map_err(|error| (Errno::from_io_error(&error), error)) {
-            // Nothing listens there any more.
+            // The socket has no server.
             Err((Some(Errno::CONNREFUSED), _)) => {}
-            // A socket of another type, or a full one, has a server as well.
+            // A socket of another type, or with a full queue, also has a server.
             Ok(_) | Err((Some(Errno::PROTOTYPE | Errno::AGAIN), _)) => {
                 return Err(fail(
                     "a server is listening there already".to_string(),
@@ -76,7 +77,7 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
                     "choose another path",
                 ));
             }
-            // Without a descriptor, for example: a server is not cut off.
+            // For example, no descriptor is free. Do not remove the socket of a running server.
             Err((_, error)) => {
                 return Err(fail(
                     format!("a socket is there, and whether it has a server is not known: {error}"),

@@ -1,4 +1,4 @@
-//! Connections that have not said anything yet: none of them keeps another one waiting.
+//! Connections that have not sent a complete message yet. A silent connection does not delay others.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,14 +12,16 @@ use rustix::net::{RecvFlags, recv};
 use super::MessageHeader;
 use crate::event::PEER_TIMEOUT;
 
-/// The most connections that wait here, and that are accepted at once; the oldest makes room for the next.
+/// The most connections that wait here, and that are accepted in one turn. If there are more, the oldest is closed.
 const MOST: usize = 64;
-/// How often a client looks for its server, and how soon descriptors are looked for again when there are none.
+/// The interval at which a client retries to connect to its server, and a server without free descriptors retries to
+/// accept.
 pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How often a connection with a part of a message is looked at: its socket stays readable.
+/// The interval at which connections with an incomplete message are checked. Their sockets stay readable, so poll(2)
+/// cannot wait for the rest.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Accepts connections, and passes on the first one whose first message has arrived whole.
+/// Accepts connections, and passes on the first whose first message is complete.
 pub struct Lobby {
     listener: UnixListener,
     waiting: Vec<Waiting>,
@@ -28,32 +30,32 @@ pub struct Lobby {
 
 type Greet = dyn Fn(&UnixStream) -> io::Result<()> + Send;
 
-/// How a connection of a protocol begins.
+/// The start of a protocol's connections.
 pub struct FirstMessage {
-    /// Sends what the server says first, if it does.
+    /// Sends the server's first message, if the server sends first.
     pub greet: Box<Greet>,
-    /// Returns whether the client's first message is there.
+    /// Returns whether the client's first message has arrived.
     pub has_message: fn(&UnixStream) -> io::Result<bool>,
 }
 
 impl FirstMessage {
-    /// A protocol of messages with this header, in which the client speaks first.
+    /// For a protocol of messages with header `H`, in which the client sends first.
     pub fn of_client<H: MessageHeader>() -> FirstMessage {
         FirstMessage { greet: Box::new(|_| Ok(())), has_message: has_message::<H> }
     }
 
-    /// A protocol of packets, in which the server speaks first.
+    /// For a protocol of packets, in which the server sends first.
     pub fn packet_after(greet: impl Fn(&UnixStream) -> io::Result<()> + Send + 'static) -> FirstMessage {
         FirstMessage { greet: Box::new(greet), has_message: |socket| arrived(peek(socket, &mut [0])) }
     }
 
-    /// A protocol in which the server speaks first, and decides by the answer.
+    /// For a protocol in which the server sends first, after the connection has left the lobby.
     pub fn of_server() -> FirstMessage {
         FirstMessage { greet: Box::new(|_| Ok(())), has_message: |_| Ok(true) }
     }
 }
 
-/// A connection, since when it is there, and whether a part of its message is.
+/// A connection, when it was accepted, and whether a part of its first message has arrived.
 struct Waiting {
     socket: UnixStream,
     since: Instant,
@@ -61,7 +63,7 @@ struct Waiting {
 }
 
 impl Lobby {
-    /// `listener` does not block.
+    /// Creates a lobby. `listener` must be non-blocking.
     pub fn new(listener: UnixListener, first: FirstMessage) -> Lobby {
         Lobby { listener, waiting: Vec::new(), first }
     }
@@ -71,15 +73,16 @@ impl Lobby {
         &self.listener
     }
 
-    /// Closes the connections that wait.
+    /// Closes the waiting connections.
     pub fn clear(&mut self) {
         self.waiting.clear();
     }
 
-    /// Waits for the next connection with a message; returns `None` once `stop` is readable. The socket does not block.
+    /// Waits for the next connection with a message. Returns `None` once `stop` is readable. The socket is
+    /// non-blocking.
     pub fn next(&mut self, stop: &impl AsFd) -> Option<UnixStream> {
         loop {
-            // Without a free descriptor, clients wait in the kernel's queue.
+            // If no descriptor is free, clients wait in the kernel's queue.
             let accepts = self.accept();
             if let Some(at) = self.look() {
                 return Some(self.waiting.remove(at).socket);
@@ -96,14 +99,14 @@ impl Lobby {
                 Some(since) => Timespec::try_from(PEER_TIMEOUT.saturating_sub(since.elapsed())).ok(),
                 None => None,
             };
-            // A signal is an early look.
+            // If a signal interrupts the poll, the connections are just checked earlier.
             if poll(&mut events, pause.as_ref()).is_ok() && !events[0].revents().is_empty() {
                 return None;
             }
         }
     }
 
-    /// Accepts those who wait; returns false without a free descriptor.
+    /// Accepts clients; returns false if no descriptor is free.
     fn accept(&mut self) -> bool {
         for _ in 0..MOST {
             let socket = match self.listener.accept() {
@@ -111,7 +114,7 @@ impl Lobby {
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             };
             if socket.set_nonblocking(true).is_err() || (self.first.greet)(&socket).is_err() {
-                continue; // it is gone
+                continue; // the client has disconnected
             }
             let has_message = (self.first.has_message)(&socket);
             self.waiting.push(Waiting { socket, since: Instant::now(), has_part: false });
@@ -126,7 +129,7 @@ impl Lobby {
         true
     }
 
-    /// Returns the first connection with a message. Closes those that are gone, or late.
+    /// Returns the first connection with a message. Closes connections that have ended or timed out.
     fn look(&mut self) -> Option<usize> {
         let mut at = 0;
         while let Some(waiting) = self.waiting.get_mut(at) {
@@ -148,7 +151,7 @@ impl Lobby {
     }
 }
 
-/// Returns whether a stream's first message is there, which the kernel holds whole.
+/// Returns whether a stream's first message has arrived completely in the kernel's buffer.
 ///
 /// # Errors
 /// The connection has ended.
@@ -160,17 +163,17 @@ fn has_message<H: MessageHeader>(socket: &UnixStream) -> io::Result<bool> {
         return Ok(false);
     }
     let message = H::read_from_bytes(&header).expect("it has the size").message_len();
-    // A length that cannot be is an error of the connection.
+    // An invalid length counts as a message, which the connection then rejects.
     let is_possible = (size_of::<H>()..=H::LONGEST).contains(&message);
     Ok(!is_possible || rustix::io::ioctl_fionread(socket)? >= message as u64)
 }
 
-/// Reads the first bytes, which stay there. Returns their number.
+/// Reads the first bytes without consuming them, and returns their number.
 fn peek(socket: &UnixStream, bytes: &mut [u8]) -> rustix::io::Result<usize> {
     recv(socket, bytes, RecvFlags::PEEK).map(|(count, _)| count)
 }
 
-/// Returns whether bytes were peeked at.
+/// Returns whether [`peek`] has found bytes.
 ///
 /// # Errors
 /// The connection has ended.

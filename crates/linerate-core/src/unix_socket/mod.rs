@@ -1,9 +1,9 @@
-//! Unix sockets of protocols whose messages carry descriptors: vfio-user's, vhost-user's and memif's.
+//! Unix sockets for protocols that pass file descriptors: vfio-user, vhost-user and memif.
 //!
 //! - `connect`: the socket of a client
-//! - `listener`: the socket that a server creates; `lobby`: connections there that have not said anything yet
-//! - `peers`: the other side, which comes and goes; `control_thread`: the thread that meets it
-//! - `connection`: messages in whatever parts they arrive
+//! - `listener`: the socket of a server; `lobby`: accepted connections that have not sent a complete message yet
+//! - `peers`: accepts or establishes connections, one after the other; `control_thread`: the thread that handles them
+//! - `connection`: reassembles messages that arrive in parts
 
 mod connect;
 mod connection;

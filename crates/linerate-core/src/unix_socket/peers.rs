@@ -1,4 +1,4 @@
-//! The peers of a protocol, one after the other.
+//! Connections to the peers of a protocol, one after the other.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -19,28 +19,28 @@ use crate::error::{Error, Result};
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Where peers come from.
+/// The source of connections to peers.
 pub enum Peers {
-    /// They connect here. The socket is removed at the end.
+    /// This process listens, and peers connect.
     Listener {
-        /// Those that have not said anything yet.
+        /// Connections that have not sent a complete message yet.
         lobby: RefCell<Lobby>,
-        /// Removes the socket.
+        /// Removes the socket when dropped.
         _file: SocketFile,
     },
-    /// One listens there, at a socket of this type.
+    /// A peer listens, and this process connects.
     Server {
-        /// Its type.
+        /// The socket's type.
         kind: SocketType,
-        /// Its path.
+        /// The socket's path.
         path: PathBuf,
-        /// The user of the first one.
+        /// The user of the first server.
         user: OnceLock<u32>,
     },
 }
 
 impl Peers {
-    /// Listens at `path`, for peers that begin as the protocol says.
+    /// Listens at `path` for peers whose connections start with `first`.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the path cannot be used.
@@ -57,10 +57,12 @@ impl Peers {
         Ok(Peers::Listener { lobby, _file: SocketFile::at(path) })
     }
 
-    /// Connects `port` to `path` whenever a peer is needed. A server that is not there yet is waited for; permissions are not.
+    /// Connects `port` to `path` whenever a peer is needed. Waits for a server that does not listen yet, but not for
+    /// missing permissions.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if the socket, or its folder, is not for this user, or if no socket can be there.
+    /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if this user may not access the socket or its folder, or if
+    /// no socket can be at the path.
     pub fn at(port: &str, path: &Path) -> Result<Peers> {
         Peers::at_as(SocketType::STREAM, port, path)
     }
@@ -86,16 +88,16 @@ impl Peers {
         Ok(Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() })
     }
 
-    /// Waits a moment before the next connection to a server, unless `stop` is readable: one that accepts and closes does not
-    /// keep the thread.
+    /// Pauses before the next connection to a server, unless `stop` is readable. So a server that accepts and closes
+    /// connections does not occupy the thread.
     pub fn pause(&self, stop: &impl AsFd) {
         if let Peers::Server { .. } = self {
             let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
         }
     }
 
-    /// Returns whether a server may be one after the first: it is of the same user, of root, or of this process's user. Another
-    /// user could have taken the place of a socket that was removed, and would get the packets.
+    /// Returns whether a server belongs to the same user as the first server, to root, or to this process's user.
+    /// Another user could have replaced a socket that was removed, and would receive the packets.
     pub fn admits(&self, server: &UnixStream) -> bool {
         let Peers::Server { user, .. } = self else { return true };
         let Ok(peer) = socket_peercred(server) else { return false };
@@ -104,7 +106,7 @@ impl Peers {
         [first, own, 0].contains(&peer)
     }
 
-    /// Waits for the next peer; returns `None` once `stop` is readable. Its socket does not block.
+    /// Waits for the next peer. Returns `None` once `stop` is readable. The socket is non-blocking.
     pub fn next(&self, stop: &impl AsFd) -> Option<UnixStream> {
         match self {
             Peers::Listener { lobby, .. } => lobby.borrow_mut().next(stop),
@@ -112,12 +114,13 @@ impl Peers {
         }
     }
 
-    /// Connects as soon as there is a server.
+    /// Connects as soon as a server listens.
     fn connect(&self, kind: SocketType, path: &Path, stop: &impl AsFd) -> Option<UnixStream> {
         let mut reported = None;
         loop {
             let mut events = [PollFd::new(stop, PollFlags::IN)];
-            // Not a last connection that is closed at once: DPDK 22.11, as a server, dies of it (SIGPIPE).
+            // Check first, to avoid a last connection that is closed immediately: it kills DPDK 22.11 as a server
+            // (SIGPIPE).
             if poll(&mut events, Some(&NO_TIME)) == Ok(1) {
                 return None;
             }
@@ -127,7 +130,8 @@ impl Peers {
                     Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user than before listens there"))
                 }
             });
-            // A server that is not there yet is waited for. Other reasons last until they are mended.
+            // It is normal that the server does not listen yet. Warn about other errors, which last until they are
+            // fixed.
             let failed = connected.as_ref().err().filter(|error| {
                 let waits = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::WouldBlock];
                 !waits.contains(&error.kind())
@@ -137,7 +141,7 @@ impl Peers {
             {
                 tracing::warn!("{}: {error}; tries again", path.display());
             }
-            // A server that always accepts does not keep the thread.
+            // Check `stop` also if the server always accepts.
             let pause = if connected.is_ok() { &NO_TIME } else { &AGAIN };
             if poll(&mut events, Some(pause)) == Ok(1) {
                 return None;
