@@ -1,8 +1,9 @@
-//! Counts the frames that `linerate capture` keeps at growing load, beside tcpdump, dumpcap and netsniff-ng on the same veth. Measures
-//! the cost of making and writing records without any port, and the most frames captured for ten seconds, beside that bound.
+//! Compares the frames that `linerate capture`, tcpdump, dumpcap and netsniff-ng keep at increasing load on the same
+//! veth pair. Also measures the cost of creating and writing records without a port, and compares the highest rate
+//! captured for ten seconds with it.
 //!
-//! `cargo bench -p linerate-cli --bench capture`; as root, with tcpdump, tshark and netsniff-ng. On two processors: one sends. Files are
-//! in memory (`/dev/shm`).
+//! `cargo bench -p linerate-cli --bench capture`; as root, with tcpdump, tshark and netsniff-ng. Uses two processors,
+//! one of which sends. Files are in memory (`/dev/shm`).
 
 #[path = "../tests/kit/mod.rs"]
 mod kit;
@@ -14,21 +15,21 @@ use std::time::{Duration, Instant};
 use kit::{Namespace, Process, inside, pair, summary};
 use linerate::capture::{Format, Output, Reader, Writer};
 
-/// The most frames of a round, and the longest time.
+/// The highest number of frames in a round, and the longest time.
 const FRAMES: u64 = 1_000_000;
-/// Frames per second; the last is as fast as the sender can.
+/// Frames per second; the last one is full speed.
 const RATES: [&str; 5] = ["100k", "250k", "500k", "1M", "14.88M"];
-/// Frames of the loop without a port.
+/// The number of frames of the loop without a port.
 const LOOP: usize = 40_000_000;
-/// Bytes of a chunk, and of the file that is written again and again.
+/// Bytes of a chunk, and of the file that is overwritten repeatedly.
 const CHUNK: usize = 256 << 10;
 const FILE: usize = 512 << 20;
 
-/// Seconds of the longest part.
+/// The duration of the longest part in seconds.
 const SECONDS: u32 = 10;
 
-/// A program that captures: its name, its command (with FILE), and what it says when it is ready: linerate on standard output, its
-/// first second; the others on standard error.
+/// A capture program: its name, its command (with FILE), and its output when it is ready: linerate's first second on
+/// standard output, or a line of the others on standard error.
 const PROGRAMS: [(&str, &str, &str); 5] = [
     ("capture packet:", "LINERATE capture packet:v0 --write FILE", "1 s"),
     ("capture xdp:", "LINERATE capture xdp:v0?flow=all --write FILE", "1 s"),
@@ -37,7 +38,7 @@ const PROGRAMS: [(&str, &str, &str); 5] = [
     ("netsniff-ng", "netsniff-ng --in v0 --out FILE --silent --no-promisc", ""),
 ];
 
-/// A folder in memory, removed at the end.
+/// A folder in memory, which is removed at the end.
 struct Memory(PathBuf);
 
 impl Drop for Memory {
@@ -66,7 +67,7 @@ fn main() {
     println!("(behind each part the millions of frames a second that were sent)");
 }
 
-/// Captures for ten seconds from a port that always has frames, and receives from it without a capture.
+/// Captures for ten seconds from a port that always has frames, and receives from it without a capture for comparison.
 fn from_a_port(memory: &Path) {
     let frames = memory.join("frames");
     let mut writer = Writer::create(&frames).expect("a file");
@@ -93,13 +94,14 @@ fn from_a_port(memory: &Path) {
     }
 }
 
-/// Captures what is sent at a rate; returns the part that is in the file, in percent, and the millions sent per second.
+/// Captures frames sent at a rate; returns the percentage that is in the file, and the millions of frames sent per
+/// second.
 fn round(memory: &Path, here: &Namespace, there: &Namespace, words: &str, ready: &str, rate: &str) -> (f64, f64) {
     let file = memory.join("kept");
     let words = words.replace("FILE", &file.display().to_string()).replace("LINERATE", env!("CARGO_BIN_EXE_linerate"));
     let mut program = Process::start(&mut here.command(&words));
     if ready.is_empty() {
-        // It says nothing, and opens its file last.
+        // It prints nothing, and opens its file last.
         while !file.exists() {
             std::thread::yield_now();
         }
@@ -117,7 +119,7 @@ fn round(memory: &Path, here: &Namespace, there: &Namespace, words: &str, ready:
     let mut reader = Reader::open(&file).expect("a capture");
     let (mut frame, mut kept) = (Vec::new(), 0);
     while reader.next(&mut frame).is_ok_and(|record| record.is_some()) {
-        // Only what the generator sent: IPv4 to its addresses.
+        // Count only the generator's frames: IPv4 to its addresses.
         kept += u64::from(frame.len() == 60 && frame[12..14] == [8, 0] && frame[30..32] == [198, 19]);
     }
     let _ = std::fs::remove_file(&file);
@@ -137,7 +139,8 @@ fn settle(file: &Path) {
     }
 }
 
-/// Makes records of 60 bytes, and writes them into memory, on one thread: what a capture costs without receiving.
+/// Creates records of 60-byte frames, and writes them to memory, on one thread: the cost of a capture without
+/// receiving.
 fn without_port(memory: &Path) {
     let frames: Vec<[u8; 60]> = (0..1024u16).map(|n| std::array::from_fn(|at| (n as usize + at) as u8)).collect();
     println!("millions of frames of 60 bytes a second, on one thread");
@@ -149,7 +152,7 @@ fn without_port(memory: &Path) {
                 let mut output = Output::create(&file).expect("a file");
                 let (mut chunk, mut written) = (Vec::with_capacity(CHUNK + 128), 0);
                 if part == 2 {
-                    // The same bytes each time: only the copy into the file.
+                    // Write the same bytes each time, to measure only the copy into the file.
                     chunk.resize(CHUNK, 7);
                 }
                 let per_chunk = CHUNK / if format == Format::Pcap { 76 } else { 92 };
@@ -165,7 +168,7 @@ fn without_port(memory: &Path) {
                         output.write_whole(&chunk).expect("there is room in memory");
                         written += chunk.len();
                         if written > FILE {
-                            // A ring of files, in one.
+                            // Overwrite one file, like a ring of files.
                             drop(output);
                             std::fs::remove_file(&file).expect("it is there");
                             (output, written) = (Output::create(&file).expect("a file"), 0);

@@ -1,13 +1,18 @@
-//! Compares the rates and gaps that `gen` is asked for with those that arrive at a model's wire.
+//! Compares the rates and gaps requested from `gen` with those that arrive at a model's wire.
 //!
-//! The wire of a model is a capture file, which has the time of each frame as the model takes it from the card's ring, in another
-//! thread: its times are those of a wire that looks at the card when it has a processor. Even gaps and bursts have a mean, and
-//! the part of the time that pauses take beyond 64 frames: a sender that had no processor makes up for them
-//! (`traffic::Pacer::MAKE_UP`), and a wire that had none finds them in the ring. Of random gaps the distance of Kolmogorov
-//! and Smirnov to an exponential distribution is printed beside the one that 1 % of true samples exceed. The first second is left
-//! out: in its first tenth the threads find their processors, and then they make up for that. Frames that are due while one of
-//! the two threads does something else leave together: the distance is at least the part of the time in which that happens.
-//! Seed 2, because the first 5,000 gaps of seed 1 are 2.8 % short by chance.
+//! The wire of the model is a capture file with the time at which the model fetches each frame from the card's ring.
+//! The model has its own thread, so a time is late if that thread has no processor.
+//!
+//! For even gaps and bursts, the mean is printed, and the fraction of the time in pauses of more than 64 frames. After
+//! such a pause a sender without a processor catches up (`traffic::Pacer::MAKE_UP`), and a wire without a processor
+//! finds the frames in the ring.
+//!
+//! For random gaps, the Kolmogorov-Smirnov distance to an exponential distribution is printed, with the distance that 1
+//! % of true samples exceed. Frames that are due while one of the two threads does other work leave together, so the
+//! distance is at least the fraction of the time in which that happens. The seed is 2, because the first 5,000 gaps of
+//! seed 1 are 2.8 % short by chance.
+//!
+//! The first second is left out: in its first tenth the threads wait for their processors, and then they catch up.
 //!
 //! `cargo bench -p linerate-cli --bench rates`
 
@@ -15,7 +20,7 @@ use std::process::Command;
 
 use linerate::capture::Reader;
 
-/// Rates, gaps, bursts, and counts: some seconds each.
+/// Rates, gaps, bursts and counts, of some seconds each.
 const LOADS: [(&str, f64, &str, &str, &str); 8] = [
     ("even", 1e3, "1k", "1", "5k"),
     ("even", 1e5, "100k", "1", "500k"),
@@ -27,7 +32,7 @@ const LOADS: [(&str, f64, &str, &str, &str); 8] = [
     ("poisson", 1e5, "100k", "1", "200k"),
 ];
 
-/// The seconds in which the threads of a run find their processors, and make up for it: they are left out.
+/// The seconds at the start that are left out: the threads of a run wait for their processors, and then catch up.
 const START: f64 = 1.0;
 
 /// Returns the times of a capture's frames in seconds, after [`START`].
@@ -70,12 +75,12 @@ fn main() {
         assert!(command.output().unwrap().status.success());
         let times = times(&path);
         let span = times[times.len() - 1] - times[0];
-        // Of bursts the gaps are those between their first frames.
+        // For bursts, the gaps between their first frames.
         let size: usize = burst.parse().unwrap();
         let begins: Vec<f64> = times.iter().step_by(size).copied().collect();
         let measured = (begins.len() - 1) as f64 * size as f64 / (begins[begins.len() - 1] - begins[0]);
         let deviation = (measured / rate - 1.0) * 100.0;
-        // A Poisson process has a mean of its own.
+        // The mean of a Poisson process varies.
         let expected = 100.0 / (begins.len() as f64).sqrt();
         let mean = size as f64 / rate;
         let mut between: Vec<f64> = begins.windows(2).map(|pair| pair[1] - pair[0]).collect();

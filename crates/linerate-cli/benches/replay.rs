@@ -1,8 +1,8 @@
-//! How exactly `linerate replay` sends a capture at its times, beside Debian's tcpreplay and a bare loop. Both programs send
-//! into a veth pair, and the kernel stamps the frames at its other end.
+//! Compares the timing accuracy of `linerate replay` with that of Debian's tcpreplay and of a bare loop. Both programs
+//! send into a veth pair, and the kernel stamps the frames at its other end.
 //!
-//! `cargo bench -p linerate-cli --bench replay`; as root, with tcpreplay and tcpdump. `LINERATE_SECONDS=60` is the length of the
-//! capture. On two processors: one sends, and the other writes what arrives.
+//! `cargo bench -p linerate-cli --bench replay`; as root, with tcpreplay and tcpdump. `LINERATE_SECONDS=60` sets the
+//! length of the capture. Uses two processors: one sends, and the other writes the arriving frames.
 
 #[path = "../tests/kit/mod.rs"]
 mod kit;
@@ -18,11 +18,11 @@ use serde_json::Value;
 /// The processors of the sender, and of tcpdump.
 const SENDER: usize = 1;
 const RECEIVER: usize = 0;
-/// Frames of a round, and rounds. All programs are measured in each round, since a machine is not as busy in each.
+/// Frames per round, and rounds. Each round measures all programs, as the machine's load differs between rounds.
 const ROUND: usize = 20_000;
 const ROUNDS: usize = 5;
 
-/// Returns times in nanoseconds, 20 to 180 µs apart.
+/// Returns times in nanoseconds, at intervals of 20 to 180 µs.
 fn times(seconds: u64) -> Vec<u64> {
     let (mut state, mut time) = (0x2545_F491_4F6C_DD1Du64, 1_700_000_000_123_456_789);
     let gap = || {
@@ -57,10 +57,11 @@ fn read(path: &str) -> Vec<u64> {
 /// The errors of sent frames, in nanoseconds.
 struct Errors {
     name: &'static str,
-    /// Of the gaps, sorted; and of the times since the first hundred frames, whose median is the start.
+    /// The sorted errors of the gaps; and those of the times, relative to the median of the first hundred frames.
     gaps: Vec<u64>,
     times: Vec<u64>,
-    /// From the first thousand frames to the last, by their medians, and the seconds of the capture.
+    /// The drift between the medians of the first and the last thousand frames, and the duration of the capture in
+    /// seconds.
     drift: i64,
     seconds: f64,
 }
@@ -84,7 +85,7 @@ impl Errors {
         Errors { name, gaps, times, drift, seconds: (due[due.len() - 1] - due[0]) as f64 / 1e9 }
     }
 
-    /// Returns those of all rounds.
+    /// Returns the errors of all rounds together.
     fn sum(rounds: Vec<Errors>) -> Errors {
         let (name, seconds) = (rounds[0].name, rounds[0].seconds);
         let drift = rounds.iter().map(|round| round.drift).max_by_key(|drift| drift.abs()).unwrap();
@@ -132,7 +133,7 @@ fn on_processor(number: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Sends nothing at the times: what remains is the machine's.
+/// Spins until each time without sending: the remaining errors are the machine's.
 fn bare(due: &[u64]) -> Errors {
     let run = || {
         on_processor(SENDER);
@@ -166,8 +167,8 @@ impl Place {
         Place { namespace, folder: Folder::new("replay-bench") }
     }
 
-    /// Runs a program that sends `count` frames into the pair, and returns the kernel's times of those that arrived, and the
-    /// program's output.
+    /// Runs a program that sends `count` frames into the pair, and returns the kernel's times of the arrived frames,
+    /// and the program's output.
     fn arrived(&self, count: usize, words: &str) -> (Vec<u64>, Vec<u8>) {
         let out = self.folder.path("out.pcap");
         let dump = format!(
@@ -184,7 +185,7 @@ impl Place {
     }
 }
 
-/// Prints the errors that a replay reports itself.
+/// Prints the errors that the replay itself reports.
 fn print_report(part: &Value) {
     let paused = &part["pauses"];
     println!("  pauses of the processor: {paused}");

@@ -1,4 +1,4 @@
-//! `linerate bind` and `linerate unbind`: taking cards from the kernel, and giving them back.
+//! `linerate bind` and `linerate unbind`: take cards from the kernel's drivers and give them back.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use linerate::port::Access;
 use crate::show::print;
 use crate::terminal::note;
 
-/// Takes cards from the kernel, until `unbind` gives them back.
+/// Takes cards from the kernel's drivers, until `unbind` gives them back.
 pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<ExitCode, Error> {
     let access = match (vfio, uio) {
         (true, _) => Access::Vfio,
@@ -19,12 +19,12 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
     };
     for address in cards {
         let card = NetworkCard::find(address)?;
-        // A card without a driver here would only be lost to Linux.
+        // Refuse a card that linerate has no driver for: Linux would lose it for no use.
         known(&card.address, card.vendor, card.device)?;
         let others = companions(&card);
         if !others.is_empty() {
             note(&format!(
-                "note: the IOMMU cannot isolate {} from {}: no other program can use those meanwhile",
+                "note: the IOMMU cannot isolate {} from {}: other programs cannot use those meanwhile",
                 card.address,
                 others.join(", ")
             ));

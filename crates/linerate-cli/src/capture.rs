@@ -1,7 +1,8 @@
-//! `linerate capture`: writes what ports receive into capture files, or prints a line of each packet.
+//! `linerate capture`: writes received packets to capture files, or prints one line per packet.
 //!
-//! - `stream`: a queue's records in chunks, which its thread hands to the writer; `merge`: those of several queues by time
-//! - `files`: one file, or a ring of several; `lines`: the packets in words
+//! - `stream`: a queue's records in chunks, which its thread hands to the writer; `merge`: the records of several
+//!   queues by time
+//! - `files`: one file, or a ring of several; `lines`: one line of text per packet
 //! - `expression`: filters in libpcap's language
 
 mod expression;
@@ -38,12 +39,12 @@ use crate::signals::interrupts;
 use crate::terminal::note;
 use crate::wire::with_option;
 
-/// Slots of a receive ring: the longest that cards have, which bridges the times at which the thread has no processor. Those of
-/// an interface's queues, each of which has one, are shorter.
+/// Slots of a receive ring: the most that cards support, to bridge times at which the thread has no processor. The
+/// rings of an AF_XDP interface are shorter, as each of its queues has one.
 const RING: u16 = 4096;
-/// How long the reader of standard output may take for the last packets before this is said.
+/// How long the reader of standard output may take for the last packets before a note is printed.
 const LONGEST_END: Duration = Duration::from_secs(1);
-/// How long the writer waits for packets before it looks whether held ones are due.
+/// How long the writer waits for packets before it checks whether held ones are due.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// `linerate capture`.
@@ -58,27 +59,28 @@ impl Mode for Capture {
 /// Options of the capture.
 #[derive(Args)]
 pub struct What {
-    /// Write the packets into this file: pcapng if its name ends with .pcapng, otherwise pcap, and compressed if .zst follows;
-    /// - is standard output. Without it, a line of each packet is printed
+    /// Write the packets to this file: pcapng if its name ends with .pcapng, otherwise pcap, and compressed if .zst
+    /// follows;
+    /// - is standard output. Without it, print one line per packet
     #[arg(long, short, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// The most bytes of each frame to capture
+    /// Capture at most this many bytes of each frame
     #[arg(long, short, value_name = "BYTES", default_value_t = SNAPLEN, value_parser = whole::<u32>(1, SNAPLEN))]
     snaplen: u32,
-    /// Take only what the port would receive without a capture: do not set promiscuous mode
+    /// Do not set promiscuous mode: capture only what the port would receive anyway
     #[arg(long, short = 'p')]
     no_promiscuous: bool,
-    /// Take only packets that match this expression of libpcap's, for example 'tcp port 80 and host 10.0.0.1'
+    /// Accept only packets that match this libpcap filter, for example 'tcp port 80 and host 10.0.0.1'
     #[arg(long, value_name = "EXPRESSION")]
     pcap_filter: Option<Expression>,
     #[command(flatten)]
     rules: Rules,
     #[command(flatten)]
     ring: Ring,
-    /// Keep at most BYTES bytes that are not written yet, with k, M or G; packets that find no room are dropped
+    /// Buffer at most BYTES bytes that are not written yet; accepts k, M or G; packets without room are dropped
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
     memory: u64,
-    /// Stop after exactly this many packets; with k, M or G
+    /// Stop after exactly this many packets; accepts k, M or G
     #[arg(long, short, value_parser = packets)]
     count: Option<u64>,
 }
@@ -89,7 +91,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 }
 
 impl What {
-    /// Refuses options that contradict each other.
+    /// Rejects options that contradict each other.
     fn check(&self, ports: &[&str]) {
         self.rules.check();
         let is_ring = self.ring.has_next();
@@ -99,36 +101,36 @@ impl What {
         let Some(path) = &self.write else { return };
         if is_standard_output(path) && std::io::stdout().is_terminal() {
             usage(
-                "a capture is not for a terminal: pipe it into a program, for example | tshark -r -, or leave out --write",
+                "standard output is a terminal: pipe the capture into a program, as | tshark -r -, or leave out --write",
             );
         }
         if is_ring && is_standard_output(path) {
-            usage("standard output is one file: leave out --file-size and --file-seconds");
+            usage("standard output cannot be split into files: leave out --file-size and --file-seconds");
         }
         if path.extension().is_some_and(|ending| ending == "gz") {
-            usage(&format!("files are compressed by zstd: --write {}", path.with_extension("zst").display()));
+            usage(&format!("files are compressed with zstd: --write {}", path.with_extension("zst").display()));
         }
         if ports.len() > 1 && !is_standard_output(path) && Format::of(path) == Format::Pcap {
             usage(&format!(
-                "pcap cannot say which port a packet came from: end the name with .pcapng, for example --write {}",
+                "pcap cannot record which port received a packet: end the name with .pcapng, for example --write {}",
                 path.with_extension("pcapng").display()
             ));
         }
     }
 }
 
-/// Where the records go.
+/// The destination of the records.
 enum Target {
     Files(Box<Files>),
     Lines { names: Vec<String>, is_json: bool },
 }
 
-/// Runs until its end.
+/// Captures until the run ends.
 pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode, Error> {
     what.check(ports);
     let parsed = ports.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
-        usage(&format!("{port} is written, and gives no packets; the file to write is --write FILE"));
+        usage(&format!("{port} is opened for writing and receives no packets; to write to a file: --write FILE"));
     }
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
@@ -197,7 +199,7 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
             let begin = Instant::now();
             while is_for_reader && !writer.is_finished() && !interrupts().have_come() {
                 if begin.elapsed() > LONGEST_END {
-                    note("note: the reader of standard output has not read all packets yet; Ctrl-C ends without the rest");
+                    note("note: the reader of standard output has not read all packets yet; Ctrl-C discards the rest");
                     break;
                 }
                 interrupts().wait(LOOK);
@@ -209,14 +211,14 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
                     (Value::Null, String::new())
                 }
             };
-            // It measures nothing: processors matter if packets were lost.
+            // A capture measures nothing, so busy processors matter only if packets were lost.
             measured.warning = measured.warning.take().filter(|_| measured.outcome.lost > 0);
             summary
         },
     )
 }
 
-/// Adds the interface's MTU to the name of a packet socket that takes shorter frames only.
+/// Adds the interface's MTU to the name of a packet socket that would accept shorter frames only.
 fn with_mtu(name: &PortName, text: &str, mtu: u16) -> String {
     let of_interface =
         interface(name).and_then(|interface| interface.mtu().ok()).map_or(0, |mtu| mtu.min(LONGEST_MTU.into()));
@@ -244,7 +246,7 @@ fn spawn(
         quota.recv(&mut rx, &mut batch);
         let (mut received, mut accepted) = (0, 0);
         if batch.is_empty() {
-            // A thread that has packets to hand over must not sleep.
+            // A thread that still has packets to hand over must not sleep.
             waiter.turn(usize::from(!stream.rest()), &mut [&mut rx]);
         } else {
             let first = stream.begin(batch.len());
@@ -273,18 +275,18 @@ fn spawn(
     Ok(())
 }
 
-/// The thread that writes what the queues hand over.
+/// The thread that writes the chunks of all queues.
 struct Writer {
     target: Target,
-    /// By interface.
+    /// The streams of each interface.
     streams: Vec<Vec<Arc<Shared>>>,
     failure: Option<Error>,
-    /// Packets behind a later one.
+    /// Packets that follow a later one.
     unsorted: u64,
 }
 
 impl Writer {
-    /// Writes until the queues' threads have ended, or until it fails, which ends the run.
+    /// Writes until the queues' threads have ended. A failure ends the run.
     fn run(mut self, chunks: &Receiver<Chunk>, spent: &AtomicBool) -> Writer {
         let mut merge = Merge::new(self.target.format(), self.streams.iter().flatten().cloned().collect());
         loop {
@@ -307,7 +309,7 @@ impl Writer {
         }
         let mut all = self.streams.iter().flatten();
         self.unsorted = match (all.next(), all.next()) {
-            // Its records are not merged.
+            // The records of a single queue are not merged.
             (Some(only), None) => only.unsorted.load(Ordering::Relaxed),
             _ => merge.late,
         };
@@ -338,34 +340,34 @@ impl Writer {
         measured.outcome.lost += dropped + unwritten;
         let why_dropped = match &self.failure {
             None => said(dropped, "the file was written"),
-            Some(_) => format!("{} packets that were accepted are not in it\n", dropped + unwritten),
+            Some(_) => format!("{} accepted packets are not in the file\n", dropped + unwritten),
         };
         if measured.failure.is_none() {
             measured.failure = self.failure.take();
         }
         if self.unsorted > 0 {
-            note(&format!("note: {} packets are behind a later one in the file", self.unsorted));
+            note(&format!("note: {} packets in the file follow a packet with a later time", self.unsorted));
         }
         let last = files.names().last().cloned().unwrap_or_default();
         files.compare();
         if let Some(path) = &files.missing.first {
             let path = path.display();
             match files.missing.count {
-                1 => note(&format!("note: {path} is not there any more: another program has removed or moved it")),
+                1 => note(&format!("note: {path} does not exist any more: another program has removed or moved it")),
                 count => note(&format!(
-                    "note: {count} files are not there any more, the first one {path}: another program has removed or moved them"
+                    "note: {count} files do not exist any more, the first one {path}: another program has removed or moved them"
                 )),
             }
         }
         if let Some(path) = &files.changed.first {
             let more = files.changed.count - 1;
             let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-            let why = format!("it is not as it was written: another program has changed or replaced it{more}");
+            let why = format!("another program has changed or replaced it since it was written{more}");
             let file = path.display().to_string();
             measured.failure.get_or_insert(Error::file(file, why));
         }
         if let Some(why) = &files.unremoved {
-            note(&format!("note: older files stay that could not be removed, the first one {why}"));
+            note(&format!("note: older files could not be removed, the first one {why}"));
         }
         let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
         let part = json!({
@@ -380,8 +382,8 @@ impl Writer {
         };
         let removed = match files.removed {
             0 => String::new(),
-            1 => "; an older one was removed".to_string(),
-            removed => format!("; {removed} older ones were removed"),
+            1 => "; removed an older one".to_string(),
+            removed => format!("; removed {removed} older ones"),
         };
         let packets = if files.frames == 1 { "packet" } else { "packets" };
         let text = format!("wrote {} {packets} into {into}{removed}\n", files.frames);
@@ -416,8 +418,8 @@ impl Target {
     }
 }
 
-/// Returns what a file's end says of each interface, of packets that are not on their way between the queues and the file; what
-/// the ports have dropped is known when all threads have ended.
+/// Returns the statistics of each interface for a file's end, without packets that are still between the queues and the
+/// file. The ports' drops are known only when all threads have ended.
 fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
     let count = |(interface, streams): (usize, &Vec<Arc<Shared>>)| {
         let sum = |of: fn(&Shared) -> u64| streams.iter().map(|shared| of(shared)).sum::<u64>();
@@ -431,12 +433,12 @@ fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
     streams.iter().enumerate().map(count).collect()
 }
 
-/// Says how many packets found no room because something was done more slowly than they came.
+/// Returns a line on the packets that were dropped because `what` was too slow; empty if there are none.
 fn said(dropped: u64, what: &str) -> String {
     match dropped {
         0 => String::new(),
         _ => format!(
-            "dropped {dropped} packets, because {what} more slowly than they came; --only, a shorter --snaplen or a larger \
+            "dropped {dropped} packets: {what} more slowly than they arrived; --only, a shorter --snaplen or a larger \
              --memory help\n"
         ),
     }

@@ -1,4 +1,4 @@
-//! The pictures of reports, as SVG: lines over two axes, bars of parts, and the card that sums up a report.
+//! The charts of reports, as SVG: line charts, stacked bars, and the card that summarizes a report.
 
 use hdrhistogram::Histogram;
 use plotters::coord::Shift;
@@ -7,13 +7,13 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::quantiles::quantile;
 
-/// The width of a picture.
+/// The width of a chart.
 const WIDTH: u32 = 760;
-/// The height of a line of a legend.
+/// The height of a legend's line.
 const ROW: u32 = 22;
 const FONT: (&str, u32) = ("sans-serif", 15);
 
-/// A picture.
+/// A chart.
 pub enum Chart {
     Lines(Lines),
     Bars(Bars),
@@ -23,21 +23,21 @@ pub enum Chart {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     Linear,
-    /// Powers of two, as sizes are.
+    /// Powers of two, as for sizes.
     Doubling,
-    /// Powers of ten: for values of several orders of magnitude.
+    /// Powers of ten, for values of several orders of magnitude.
     Decades,
-    /// Percentiles, where each division is a tenth of the one before: 90 %, 99 %, 99.9 %.
+    /// Percentiles, where each division leaves a tenth of the one before: 90 %, 99 %, 99.9 %.
     Nines,
 }
 
-/// An axis with its unit.
+/// An axis.
 pub struct Axis {
     pub title: &'static str,
     pub scale: Scale,
 }
 
-/// Lines through points.
+/// A line chart.
 pub struct Lines {
     pub x: Axis,
     pub y: Axis,
@@ -48,14 +48,14 @@ pub struct Lines {
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// To compare with: published by others, or asked for.
+    /// For comparison: published by others, or requested.
     pub is_reference: bool,
 }
 
-/// Bars of parts that are stacked.
+/// A chart of stacked bars.
 pub struct Bars {
     pub unit: &'static str,
-    /// The parts' names; one without a name needs no legend.
+    /// The parts' names. An empty name is not in the legend.
     pub parts: Vec<&'static str>,
     pub bars: Vec<Bar>,
 }
@@ -64,7 +64,7 @@ pub struct Bars {
 pub struct Bar {
     pub name: String,
     pub parts: Vec<f64>,
-    /// To compare with: published by others, or asked for.
+    /// For comparison: published by others, or requested.
     pub is_reference: bool,
 }
 
@@ -87,9 +87,9 @@ impl Line {
         Line { name: name.into(), points, is_reference: true }
     }
 
-    /// Returns the line of a histogram's percentiles, of nanoseconds as microseconds.
+    /// Returns the line of a histogram's percentiles, in microseconds for nanoseconds.
     pub fn of_percentiles(name: impl Into<String>, histogram: &Histogram<u64>) -> Line {
-        // Beyond these one time decides.
+        // Leave out percentiles that depend on less than one value.
         let parts = [0.01, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999];
         let enough = |part: &f64| (1.0 - part) * histogram.len() as f64 >= 1.0;
         let points = parts.into_iter().filter(enough);
@@ -97,7 +97,7 @@ impl Line {
     }
 }
 
-/// Returns the picture of percentiles of times.
+/// Returns the chart of percentiles of times.
 pub fn of_percentiles(lines: Vec<Line>) -> Chart {
     Chart::Lines(Lines {
         x: Axis { title: "part of the packets", scale: Scale::Nines },
@@ -106,7 +106,7 @@ pub fn of_percentiles(lines: Vec<Line>) -> Chart {
     })
 }
 
-/// Returns a line's or a part's colour: blues and greens for ours, warm ones to compare with.
+/// Returns a line's colour: blues and greens for ours, warm colours for references.
 fn colour(index: usize, is_reference: bool) -> RGBColor {
     const OURS: [RGBColor; 4] =
         [RGBColor(31, 111, 235), RGBColor(12, 155, 130), RGBColor(110, 64, 201), RGBColor(80, 90, 105)];
@@ -114,7 +114,7 @@ fn colour(index: usize, is_reference: bool) -> RGBColor {
     if is_reference { REFERENCES[index % REFERENCES.len()] } else { OURS[index % OURS.len()] }
 }
 
-/// Returns the colour of a part of a bar: pale to compare with.
+/// Returns the colour of a part of a bar: pale for references.
 fn shade(part: usize, is_reference: bool) -> RGBColor {
     const PARTS: [RGBColor; 4] =
         [RGBColor(31, 111, 235), RGBColor(96, 185, 250), RGBColor(12, 155, 130), RGBColor(147, 97, 230)];
@@ -124,7 +124,7 @@ fn shade(part: usize, is_reference: bool) -> RGBColor {
 }
 
 impl Scale {
-    /// Returns where a value is on the axis.
+    /// Returns the position of a value on the axis.
     fn place(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,
@@ -134,7 +134,7 @@ impl Scale {
         }
     }
 
-    /// Returns the axis' ends for values between these two.
+    /// Returns the axis' ends, given the smallest and the largest position.
     fn ends(self, least: f64, most: f64) -> (f64, f64) {
         match self {
             Scale::Linear => (0.0, (most * 1.08).max(1e-9)),
@@ -144,7 +144,7 @@ impl Scale {
         }
     }
 
-    /// Returns the places with a number.
+    /// Returns the positions that are labelled.
     fn marks(self, (first, last): (f64, f64)) -> Vec<f64> {
         match self {
             Scale::Linear => {
@@ -165,7 +165,7 @@ impl Scale {
         }
     }
 
-    /// Returns the number at a place.
+    /// Returns the label of a position.
     fn number(self, place: f64) -> String {
         let value = match self {
             Scale::Linear => place,
@@ -191,11 +191,11 @@ fn nice(step: f64) -> f64 {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Drawing into a string fails only if plotters refuses the picture.
+/// Drawing into a string fails only if plotters rejects the chart.
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 impl Chart {
-    /// Returns the picture as SVG; `None` if it has no figures.
+    /// Returns the chart as SVG; `None` if it has no data.
     pub fn svg(&self) -> Option<String> {
         let mut svg = String::new();
         let height = match self {
@@ -241,7 +241,7 @@ impl Lines {
             .x_label_area_size(46)
             .y_label_area_size(60)
             .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
-        // The marks of both axes are ours: plotters' own are not at powers.
+        // Draw the labels of both axes here, as those of plotters are not at powers.
         let text =
             |horizontal, vertical| FONT.into_font().color(&RGBColor(60, 60, 60)).pos(Pos::new(horizontal, vertical));
         for mark in self.x.scale.marks(x) {
@@ -270,7 +270,7 @@ impl Lines {
                 false => drop(chart.draw_series(LineSeries::new(points.iter().copied(), stroke))?),
             }
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-            // Two names in a row.
+            // Two names per row.
             let (left, top) = (64 + 340 * (number % 2) as i32, (ROW as usize * (number / 2)) as i32 + 8);
             legend.draw(&PathElement::new([(left, top), (left + 22, top)], colour.stroke_width(3)))?;
             legend.draw_text(&line.name, &text(HPos::Left, VPos::Center), (left + 30, top))?;
@@ -280,7 +280,7 @@ impl Lines {
 }
 
 impl Bars {
-    /// Returns the longest bar.
+    /// Returns the length of the longest bar.
     fn most(&self) -> Option<f64> {
         self.bars.iter().map(|bar| bar.parts.iter().sum()).reduce(f64::max)
     }

@@ -1,4 +1,4 @@
-//! An error at the command's end: its remedy in the command's own flags, and its exit code.
+//! The error that ends the command: its remedy in terms of the command's flags, and its exit code.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use linerate::{Error, ErrorKind, Remedy};
 
 use crate::terminal::note;
 
-/// Returns the error and its remedy, each in one line.
+/// Returns the error and its remedy, one line each.
 pub fn with_hint(error: &Error) -> String {
     let remedy = match error.remedy() {
         Some(Remedy::ChooseQueue) => "name each port once".to_string(),
@@ -26,7 +26,7 @@ pub fn with_hint(error: &Error) -> String {
     format!("{error}\n  {remedy}")
 }
 
-/// Prints an error with its remedy, and returns its exit code: 2 for wrong names, options and values, 1 for all that failed.
+/// Prints an error with its remedy, and returns its exit code: 2 for wrong names, options and values, 1 for failures.
 pub fn report(error: &Error) -> ExitCode {
     note(&format!("linerate: {}", with_hint(error)));
     match error.kind() {

@@ -1,14 +1,14 @@
-//! Examples below the help of each command, and the kinds of ports below that of `ports`.
+//! Examples in the help of each command, and the kinds of ports in the help of `ports`.
 
 use clap::Command;
 use linerate::KINDS;
 
-/// The commands' examples; a line is a command, and what it does stands behind two spaces and a #.
+/// The commands' examples. Each line is a command, optionally followed by two spaces, a # and a description.
 pub const EXAMPLES: [(&str, &[&str]); 21] = [
     (
         "fwd",
         &[
-            "linerate fwd sim:0 sim:1 --seconds 5                    # between two models, whose wires send and check",
+            "linerate fwd sim:0 sim:1 --seconds 5                    # between two models that send and check packets",
             "linerate fwd 0000:03:00.0 0000:03:00.1 --queues 4       # between two cards",
             "linerate fwd xdp:eth0 host: --only udp:53               # some packets only",
         ],
@@ -17,7 +17,7 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
         "filter",
         &[
             "linerate filter xdp:eth0 xdp:eth1 --drop tcp:23",
-            "linerate filter 'sim:0?rate=1M' --only udp --seconds 2  # counts what passes",
+            "linerate filter 'sim:0?rate=1M' --only udp --seconds 2  # count matching packets",
         ],
     ),
     (
@@ -27,13 +27,13 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
             "linerate gen packet:eth0 --packet 'eth/ip(src=10.0.0.0/24)/udp(dport=53)/payload(64)' --rate 10k",
             "linerate gen null: --size imix --rate 1Gbit --gaps poisson --seconds 2",
             "linerate gen vale0:a --streams streams.toml             # docs/generate.md",
-            "linerate gen null: --rate 1M --control /tmp/gen.socket  # docs/wires.md: other rates while it runs",
+            "linerate gen null: --rate 1M --control /tmp/gen.socket  # docs/wires.md: change the rate while it runs",
         ],
     ),
     (
         "replay",
         &[
-            "linerate replay in.pcap packet:eth0 --exact             # at its own times",
+            "linerate replay in.pcap packet:eth0 --exact             # with its original timing",
             "linerate replay in.pcap null: --top --loop 0 --seconds 1",
         ],
     ),
@@ -48,14 +48,14 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
         "capture",
         &[
             "linerate capture 'sim:0?rate=100k' --write a.pcapng --seconds 1",
-            "linerate capture xdp:eth0 --only udp:53                 # a line per packet",
+            "linerate capture xdp:eth0 --only udp:53                 # one line per packet",
         ],
     ),
     (
         "latency",
         &[
             "linerate latency sim:0 sim:1 --rate 100k,1M             # of fwd, from wire to wire",
-            "linerate latency packet:eth0 packet:eth1 --rate 10k     # of what is between two ports",
+            "linerate latency packet:eth0 packet:eth1 --rate 10k     # of the path between two ports",
         ],
     ),
     (
@@ -80,13 +80,13 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
     ("extcap", &["linerate extcap --install"]),
 ];
 
-/// More examples of names than [`KINDS`] has, with descriptions.
+/// Examples of names that [`KINDS`] lacks, with descriptions.
 pub const NAMES: [(&str, &str); 2] = [
     ("sim:0?wire=tap:t0", "a model with another port as its wire"),
     ("sim:0?cluster=2&by=flow", "any port, shared by several consumers"),
 ];
 
-/// Returns the kinds of ports with an example each, and with their options.
+/// Lists the kinds of ports with an example each, and on request with their options.
 pub fn kinds(with_options: bool) -> String {
     let mut text = "Kinds of ports, with examples (quote names with ?, & or { for the shell):\n".to_string();
     for kind in KINDS {
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// The table of docs/wires.md has each kind as it is declared.
+    /// The table in docs/wires.md matches the declared kinds.
     #[test]
     fn the_table_of_names_is_that_of_the_kinds() {
         let page = include_str!("../../../docs/wires.md");

@@ -1,7 +1,7 @@
-//! `linerate extcap`: ports as interfaces of Wireshark and tshark, which call it as extcap(4) says.
+//! `linerate extcap`: ports as interfaces in Wireshark and tshark, which call the program as defined in extcap(4).
 //!
-//! - `names`: the ports' names as names of interfaces
-//! - `capture`: writes packets into Wireshark's pipe
+//! - `names`: interface names of ports
+//! - `capture`: writes packets to Wireshark's pipe
 //! - `install`: the link by which Wireshark finds the program
 //!
 //! All failures exit with 1 and one line on standard error, which Wireshark shows.
@@ -33,19 +33,19 @@ const CALLS: &str = "Wireshark's calls";
 /// The options of the command.
 #[derive(Args)]
 pub struct Extcap {
-    /// Link this program into FOLDER; by default into the folders where Wireshark looks for this user's programs
+    /// Link this program into FOLDER; by default into the folders where Wireshark looks for this user's extcap programs
     #[arg(long, value_name = "FOLDER", num_args = 0..=1)]
     install: Option<Option<PathBuf>>,
-    /// Remove the link again
+    /// Remove the link
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, conflicts_with = "install")]
     uninstall: Option<Option<PathBuf>>,
-    /// List the interfaces: the ports that are served here, and one for any port
+    /// List the interfaces: the served ports, and one for any port
     #[arg(long, help_heading = CALLS)]
     extcap_interfaces: bool,
     /// Version of Wireshark
     #[arg(long, value_name = "VERSION", help_heading = CALLS)]
     extcap_version: Option<String>,
-    /// The interface that the other options are about
+    /// The interface to which the other options apply
     #[arg(long, value_name = "INTERFACE", help_heading = CALLS)]
     extcap_interface: Option<String>,
     /// Print the link type of the interface
@@ -66,12 +66,12 @@ pub struct Extcap {
     /// The port of the general interface
     #[arg(long, default_value = PORT, allow_hyphen_values = true, help_heading = CALLS)]
     port: String,
-    /// The most bytes of each frame to capture
+    /// Capture at most this many bytes of each frame
     #[arg(long, default_value_t = SNAPLEN, value_parser = whole::<u32>(1, SNAPLEN), help_heading = CALLS)]
     snaplen: u32,
 }
 
-/// Does what is asked for.
+/// Executes the command.
 pub fn run(asked: &Extcap) -> ExitCode {
     match answer(asked) {
         Ok(()) => ExitCode::SUCCESS,
@@ -97,7 +97,7 @@ fn answer(asked: &Extcap) -> Result<(), String> {
     let filter = filter.map(|text| text.parse::<Filter>().map_err(|error| with_hint(&error))).transpose();
     let interface = asked.extcap_interface.as_deref().map(Interface::parse).transpose();
     if let Some(fifo) = asked.fifo.as_deref().filter(|_| asked.capture) {
-        // Also for an error: a reader that opens the pipe afterwards would wait for ever.
+        // Open the pipe even if there is an error: its reader would wait for a writer for ever.
         return match (capture::open_pipe(fifo)?, interface?) {
             (Some(pipe), Some(interface)) => {
                 capture::capture(interface.port(&asked.port), filter?.as_ref(), asked.snaplen, pipe)
@@ -108,23 +108,23 @@ fn answer(asked: &Extcap) -> Result<(), String> {
     match interface? {
         Some(_) if asked.extcap_dlts => print("dlt {number=1}{name=EN10MB}{display=Ethernet}\n"),
         Some(interface) if asked.extcap_config => print(&config(&interface)),
-        // Wireshark reads what is wrong with a filter from standard output, of a program that succeeds.
+        // Wireshark reads the error of a filter from standard output, and expects exit code 0.
         _ if asked.extcap_capture_filter.is_some() => {
             if let Err(why) = filter {
                 print(&format!("{}\n", one_line(&why)));
             }
         }
-        _ => usage("nothing to do: --install makes the ports interfaces of Wireshark and tshark"),
+        _ => usage("nothing to do: --install makes the ports interfaces in Wireshark and tshark"),
     }
     Ok(())
 }
 
-/// Returns an error and what mends it in one line.
+/// Returns an error and its remedy as one line.
 fn one_line(why: &str) -> String {
     why.replace("\n  ", "; ")
 }
 
-/// Prints the interfaces. A server that does not answer has none.
+/// Prints the interfaces. The ports of a server that does not answer are left out.
 fn list() {
     print(&format!("extcap {{version={}}}{{display=linerate}}\n", env!("CARGO_PKG_VERSION")));
     let line = |value: &str, display: &str| print(&format!("interface {{value={value}}}{{display={display}}}\n"));
@@ -148,6 +148,6 @@ fn config(interface: &Interface) -> String {
     };
     format!(
         "{port}arg {{number=1}}{{call=--snaplen}}{{display=Snap length}}{{type=unsigned}}{{default={SNAPLEN}}}\
-         {{range=1,{SNAPLEN}}}{{tooltip=The most bytes of each frame to capture}}\n"
+         {{range=1,{SNAPLEN}}}{{tooltip=Capture at most this many bytes of each frame}}\n"
     )
 }

@@ -21,7 +21,8 @@ use crate::run::{Mode, Outcome, Run};
 use crate::tune::Tuner;
 use crate::wire::is_tester;
 
-/// The pause between two looks at a port that takes nothing: nothing wakes a thread when it does.
+/// The pause between two attempts to send to a port that accepts nothing: no event tells a thread when it has room
+/// again.
 const NAP: Duration = Duration::from_micros(100);
 
 /// `linerate fwd`.
@@ -36,13 +37,14 @@ impl Mode for Forward {
         true
     }
 
-    /// A port that has taken packets and sent none may count them as given when they are sent.
+    /// A port may count packets as given only when it sends them, so that `given` can be 0 for packets that it has
+    /// accepted.
     fn moves_by_sending(&self, _given: u64) -> bool {
         true
     }
 }
 
-/// `linerate filter`, between two ports or of one.
+/// `linerate filter`, between two ports or with a single one.
 pub struct Filter;
 
 impl Mode for Filter {
@@ -58,10 +60,10 @@ impl Mode for Filter {
 /// Rules for the packets that are forwarded or captured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Rules {
-    /// Take only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
+    /// Accept only these packets, for example udp:4321 or tcp:80+from:10.0.0.0/8,icmp
     #[arg(long)]
     pub only: Option<filter::Filter>,
-    /// Take all but these packets
+    /// Accept all packets except these
     #[arg(long)]
     pub drop: Option<filter::Filter>,
 }
@@ -72,7 +74,7 @@ impl Rules {
         if let (Some(only), Some(drop)) = (&self.only, &self.drop)
             && only.is_within(drop)
         {
-            usage(&format!("--drop {drop} has all packets of --only {only}: nothing would be left"));
+            usage(&format!("--drop {drop} covers all packets of --only {only}: nothing would be left"));
         }
     }
 
@@ -83,8 +85,7 @@ impl Rules {
             && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
     }
 
-    /// Removes packets that the rules reject from a batch, moves them to `rest` if given, and counts them; returns
-    /// their number.
+    /// Removes rejected packets from a batch, moves them to `rest` if given, and counts them; returns their number.
     fn apply(&self, batch: &mut Batch, rest: Option<&mut Batch>, filtered: &AtomicU64) -> usize {
         if self.only.is_none() && self.drop.is_none() {
             return 0;
@@ -106,7 +107,7 @@ impl Rules {
     }
 }
 
-/// One direction: packets from one queue wait until another queue has sent them.
+/// One direction: a receive queue, and its packets that wait to be sent.
 struct Way {
     rx: RxQueue,
     out: Waiting,
@@ -123,7 +124,7 @@ impl Way {
         self.turn_dividing(exit, None)
     }
 
-    /// As [`turn`](Way::turn); packets that the rules reject go to the port for the rest.
+    /// Like [`turn`](Way::turn), but rejected packets go to the port of `--rest`.
     fn turn_dividing(&mut self, exit: &mut Exit, rest: Option<&mut Rest>) -> usize {
         let waiting = rest.as_ref().is_some_and(|rest| !rest.out.batch.is_empty());
         if !self.out.batch.is_empty() || waiting {
@@ -138,7 +139,7 @@ impl Way {
         self.out.send(exit)
     }
 
-    /// Does the program's own work: the rules and the touch.
+    /// Applies the rules, and touches each packet.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
         let goes_on = rest.is_some();
@@ -149,8 +150,8 @@ impl Way {
         self.out.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
-    /// As [`turn_dividing`](Way::turn_dividing), but timed: for the profile if it is due, and for the size of the
-    /// next batches.
+    /// Like [`turn_dividing`](Way::turn_dividing), but timed: for the profile if a sample is due, and for the tuner of
+    /// the batch size.
     #[cold]
     fn turn_timed(&mut self, exit: &mut Exit, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
@@ -173,7 +174,7 @@ impl Way {
     }
 }
 
-/// The port for packets that are rejected, and the way back from it.
+/// The port for rejected packets, and the way back from it.
 struct Rest {
     out: Waiting,
     exit: Exit,
@@ -181,7 +182,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Sends the packets put here, and forwards those that the port receives.
+    /// Sends the rejected packets, and forwards the packets that the port receives.
     fn turn(&mut self, exit: &mut Exit) -> usize {
         self.out.send(&mut self.exit) + self.way.turn(exit)
     }
@@ -191,7 +192,7 @@ impl Rest {
     }
 }
 
-/// Runs until its end.
+/// Forwards between two ports until the run ends.
 pub fn run(
     mode: &'static dyn Mode,
     [a, b]: [&str; 2],
@@ -214,7 +215,7 @@ pub fn run(
     run.finish(judge, |_| Default::default())
 }
 
-/// Starts forwarding in a run with two or three ports. Returns the count of packets that the rules rejected.
+/// Starts forwarding in a run with two or three ports. Returns the counter of rejected packets.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<AtomicU64>, Error> {
     let (filtered, held) = (Arc::<AtomicU64>::default(), run.threads.held.clone());
     let (profile, quota, chains) = (
@@ -223,7 +224,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
         run.ports.may_have_chains(),
     );
     let queues = run.ports.queues();
-    // Of two ports neither may stop what comes for the other.
+    // With a third port, a port that accepts nothing must not block packets for another one.
     let drops = run.ports.devices.len() > 2;
     let mut exits = Vec::new();
     for port in &mut run.ports.devices {
@@ -255,7 +256,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
         run.threads.spawn(move || {
             let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
-            // Unsent packets are tried again, without sleeping.
+            // Unsent packets are retried without sleeping.
             let mut reasons = || {
                 let ways = forth.out.reasons() + back.out.reasons() + to_a.unsent() + to_b.unsent();
                 ways + rest.as_mut().map_or(0, Rest::reasons)
@@ -299,16 +300,16 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptio
     run.finish(judge, |_| Default::default())
 }
 
-/// As [`judge`], for a run of a count of packets: the frames that are still in a card at its end are not lost, but those
-/// that are missing among the frames that arrived.
+/// Like [`judge`], for a run with `--count`: frames that are still in a card at its end are not lost. Only frames
+/// missing among those that arrived are.
 fn judge_counted(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let received = reports.iter().zip([testers[1], testers[0]]);
     let lost = received.filter_map(|(report, is_stamped)| Some((*report)?.by_sender(is_stamped, 1).lost)).sum();
     Outcome { lost, ..judge(reports, testers) }
 }
 
-/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. The frames that the
-/// ports dropped are among those that are missing. `testers`: which of the ports' wires send frames with a stamp.
+/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. Missing frames
+/// include those that the ports dropped. `testers`: which of the ports' wires send stamped frames.
 pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };

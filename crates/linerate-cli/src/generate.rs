@@ -1,6 +1,6 @@
-//! `linerate gen`: sends packets of one or several streams.
+//! `linerate gen`: sends the packets of one or several streams.
 //!
-//! - `stream`: what is sent, and when; `source`: its frames; `pace`: their times; `sender`: a queue's thread
+//! - `stream`: the options of a stream; `source`: its frames; `pace`: their timing; `sender`: a queue's thread
 
 mod pace;
 mod sender;
@@ -48,8 +48,8 @@ impl Mode for Generate {
 pub struct Traffic {
     #[command(flatten)]
     stream: Stream,
-    /// Several streams at once, from a TOML file with a table [[stream]] for each; its keys are packet, template, size, rate,
-    /// burst, gaps, count, flows, seed and name
+    /// Send several streams at the same time, from a TOML file with a table [[stream]] for each; its keys are packet,
+    /// template, size, rate, burst, gaps, count, flows, seed and name
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "packet", "template", "size", "rate", "burst", "gaps", "count", "flows", "seed"
     ])]
@@ -58,21 +58,21 @@ pub struct Traffic {
     reply: Reply,
 }
 
-/// Runs until its end.
+/// Sends packets until the run ends.
 pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCode, Error> {
     if linerate::parse(port)?.is_capture_to_read() {
-        usage(&format!("{port} is read; to write into it: gen '{}'", with_option(port, "write")));
+        usage(&format!("{port} is opened for reading; to write to it: gen '{}'", with_option(port, "write")));
     }
     let streams = match &traffic.streams {
         Some(path) => Stream::read_all(path),
         None => vec![traffic.stream.clone()],
     };
-    // Where a stream is, for messages.
+    // The stream's position in its file, for messages.
     let place = |number: usize| match &traffic.streams {
         Some(path) => format!("{}: {}: ", path.display(), streams[number].label(number)),
         None => String::new(),
     };
-    // A pipe is read once.
+    // A pipe can be read only once.
     let first_frames: Vec<Option<Vec<u8>>> =
         streams.iter().enumerate().map(|(n, stream)| stream.first_frame(&place(n))).collect::<Result<_, _>>()?;
     let mut longest = 0;
@@ -81,27 +81,25 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
-                "note: the template is not UDP over IPv4 with 18 bytes of payload: sent as it is, without sequence numbers",
+                "note: the template is not UDP over IPv4 with 18 bytes of payload: sent unchanged, without sequence numbers",
             );
         }
     }
-    // A template from a file is as long as it is; what is asked for in words must fit.
+    // Raise the MTU to fit the requested frames, but not for a template from a file.
     let asked = if streams.iter().all(|stream| stream.template.is_none()) { longest.saturating_sub(14) } else { 0 };
     let mtu = options.mtu.max(asked.min(LONGEST_MTU.into()) as u16);
     let options = RunOptions { mtu, ..options.clone() };
-    // Each has its end: the run has the last one.
+    // The run ends when the last stream does.
     let count = streams.iter().map(|stream| stream.count).sum::<Option<u64>>();
     let mut run = Run::open(&Generate, &[port], count, &options)?;
-    run.live.no_rate = "streams at full speed beside others have no rate that can change".to_string();
+    run.live.no_rate = "the rate cannot change while one of several streams is at full speed".to_string();
     run.ports.sends_frames_of(longest);
     // A chain has at most 64 slots.
     let most = 64 * run.ports.devices[0].pool().region().room();
     if longest > most {
         let what =
             if streams.iter().any(|stream| stream.template.is_some()) { "the template's first" } else { "the longest" };
-        usage(&format!(
-            "{what} frame has {longest} bytes, and a packet here at most {most}; a larger --mtu takes more"
-        ));
+        usage(&format!("{what} frame has {longest} bytes, and a packet here at most {most}: use a larger --mtu"));
     }
     let queues = run.ports.queues();
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
@@ -122,7 +120,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             if period > seconds.as_secs_f64() {
                 let place = place(number);
                 usage(&format!(
-                    "{place}a burst of {burst} frames comes every {period:.3} s at this rate: --seconds is shorter"
+                    "{place}at this rate a burst of {burst} frames is due every {period:.3} s: --seconds is shorter"
                 ));
             }
         }
@@ -131,27 +129,27 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             && asked * seconds.as_secs_f64() < 1.0
         {
             note(&format!(
-                "note: no packet is due within --seconds: one comes every {:.3} s at this rate",
+                "note: no packet is due within --seconds: at this rate one is due every {:.3} s",
                 1.0 / asked
             ));
         }
         sums.push(Sum { asked, mean_len, sent: Arc::default(), count: stream.count });
         sources.push(of_stream);
     }
-    // The rate of all paced streams, and their frames' length: a change of the rate is one of all.
+    // The total rate of all paced streams, and their mean frame length: a change of the rate applies to all of them.
     let paced = || sums.iter().filter_map(|sum| Some((sum.asked?, sum.mean_len)));
     let all: f64 = paced().map(|(asked, _)| asked).sum();
     let mean_len = paced().map(|(asked, len)| asked * len).sum::<f64>() / all;
     let together = run.ports.are_served().then(|| options.batch.packets());
     for (number, ((stream, sum), sources)) in streams.iter().zip(&sums).zip(sources).enumerate() {
-        // Streams and queues of the same rate begin one after the other.
+        // Stagger the starts of streams and queues with the same rate.
         let later = number as f64 / streams.len() as f64;
         for (queue, (source, lanes)) in (0..queues).zip(sources.into_iter().zip(&mut lanes)) {
-            // Those of the first `count` frames that are this queue's: each of them begins with its own number.
+            // This queue's share of the first `count` frames: each queue starts with the frame of its own number.
             let left =
                 stream.count.map_or(u64::MAX, |count| count.saturating_sub(queue.into()).div_ceil(u64::from(queues)));
             let pace = Pace {
-                // One at full speed has all of the rate that it may be given.
+                // A stream at full speed gets the full rate if it is given one later.
                 part: sum.asked.map_or(1.0, |asked| asked / all) / f64::from(queues),
                 credit: (f64::from(queue) + later) / f64::from(queues),
                 burst: stream.burst.unwrap_or(1),
@@ -161,7 +159,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             lanes.push(Lane::new(source, pace, sum.asked.map(|_| all), left, sum.sent.clone()));
         }
     }
-    // Known while all of them send.
+    // Known only if every stream has a rate.
     let total = sums.iter().all(|sum| sum.asked.is_some()).then_some(all);
     let speed = match &sums[..] {
         [one] => Some(run.live.paces(total, one.mean_len)),
@@ -200,7 +198,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let judge = |reports: &[Option<Report>], sums: crate::run::Sums| {
         let outcome = judge(reports, is_stamped);
         match reports {
-            // Of the last frames a checker misses none.
+            // Gaps do not show that the last frames are lost; the number of arrived frames does.
             [Some(report)] if is_checked => {
                 Outcome { lost: outcome.lost.max(sums.moved.saturating_sub(report.arrived())), ..outcome }
             }
@@ -220,17 +218,17 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     })
 }
 
-/// The rate and the count that a stream was asked for, and the frames that it has sent.
+/// The requested rate and count of a stream, and the number of frames that it has sent.
 struct Sum {
     /// Packets per second; `None` at full speed.
     asked: Option<f64>,
-    /// Of its frames, without CRC.
+    /// Mean length of its frames, without CRC.
     mean_len: f64,
     sent: Arc<AtomicU64>,
     count: Option<u64>,
 }
 
-/// Returns the streams of a file with what they have sent, for the summary, and as a table.
+/// Returns the packets that each stream of a file has sent, for the summary and as a table.
 fn summary(streams: &[Stream], sums: &[Sum], measured: &mut Measured) -> (Value, String) {
     let (mut rows, mut table) = (Vec::new(), String::new());
     for (n, (stream, sum)) in streams.iter().zip(sums).enumerate() {
@@ -246,8 +244,8 @@ fn summary(streams: &[Stream], sums: &[Sum], measured: &mut Measured) -> (Value,
     (json!({ "streams": rows }), table)
 }
 
-/// Takes the report of a tester at the port's other end, if there is one. A frame without the stamp that it was sent with is
-/// corrupted, and not lost.
+/// Judges by the report of the tester at the port's other end, if there is one. A frame that arrives without its stamp
+/// is corrupted, not lost.
 fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
     let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped, 0));
     arrived.fold(Outcome::default(), |sum, report| Outcome {

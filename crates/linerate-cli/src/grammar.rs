@@ -1,4 +1,4 @@
-//! The command line's grammar: the commands' arguments, with examples and completions, and the errors of their usage.
+//! The command line's grammar: the commands' arguments, with examples and completions, and usage errors.
 
 use std::ffi::OsString;
 use std::io::{self, Write, stdout};
@@ -11,10 +11,10 @@ use clap::{ArgAction, Command, CommandFactory, FromArgMatches};
 use crate::terminal::unwritable;
 use crate::{Cli, examples, port_arg};
 
-/// The file name under which the program is an extcap program: its arguments are those of `linerate extcap`.
+/// The file name under which the program acts as an extcap program: its arguments are those of `linerate extcap`.
 pub const PROGRAM: &str = "linerate-extcap";
 
-/// Returns the command line; that of a program named [`PROGRAM`] has the command in front.
+/// Returns the command line. For a program named [`PROGRAM`] the command `extcap` is inserted.
 fn arguments() -> Vec<OsString> {
     let mut all: Vec<OsString> = std::env::args_os().collect();
     if all.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == PROGRAM)) {
@@ -23,7 +23,8 @@ fn arguments() -> Vec<OsString> {
     all
 }
 
-/// Returns the command line's grammar. Negative numbers are values, which each option refuses in its own words.
+/// Returns the command line's grammar. Negative numbers are parsed as values, so that each option can refuse them with
+/// its own message.
 pub fn grammar() -> Command {
     let with_numbers = |arg: clap::Arg| match arg.get_action() {
         ArgAction::Set | ArgAction::Append if !arg.is_positional() => arg.allow_negative_numbers(true),
@@ -36,13 +37,13 @@ pub fn grammar() -> Command {
     grammar
 }
 
-/// Reads the command line; without one that is understood, prints why, or help, and returns the exit code.
+/// Parses the command line. If it is invalid, or asks for help, prints the error or the help and returns the exit code.
 pub fn read() -> Result<Cli, ExitCode> {
     let matches = grammar().try_get_matches_from(arguments());
     matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| explain(&with_tip(error)))
 }
 
-/// Ends the command because of wrong usage, and shows that of the subcommand.
+/// Ends the process with a usage error, and shows the usage of the subcommand.
 pub fn usage(why: &str) -> ! {
     let mut grammar = grammar();
     let words = arguments();
@@ -56,7 +57,7 @@ pub fn usage(why: &str) -> ! {
     command.error(ErrorKind::ArgumentConflict, why).exit()
 }
 
-/// Tells where an option is that this command has not: what `gen` can choose, the wire of a model has as well.
+/// Adds a tip to the error of an option that this command lacks: `gen` has it, and so has a model's wire.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     let tip = match error.get(ContextKind::InvalidArg).map(ToString::to_string).as_deref() {
         Some("--rate") => "sim:0?rate=1M",
@@ -65,13 +66,13 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
         _ => return error,
     };
     if error.kind() == ErrorKind::UnknownArgument {
-        let tip = format!("it is an option of gen, and of a model's wire: {tip}");
+        let tip = format!("gen has this option, and so has a model's wire: {tip}");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// Prints help, the version, or what is wrong with the usage; returns the exit code.
+/// Prints help, the version, or the usage error; returns the exit code.
 fn explain(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| stdout().flush());
     match printed {
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// The words of command lines: commands, options, values and names of ports that open nothing.
+    /// The words of command lines: commands, options, values and port names. Nothing is opened.
     const WORDS: &str = "\
         fwd filter gen replay sink capture latency bench bind unbind sim serve switch list attach \
         detach create destroy ports help --rest --count --profile --only --drop --batch --ring --queues \
@@ -103,14 +104,14 @@ mod tests {
         (*state % below as u64) as usize
     }
 
-    /// Two thousand random command lines are understood or refused, by the grammar and then by the names' grammar.
+    /// Random command lines are parsed or refused without a panic, by the grammar and by the parser of port names.
     #[test]
     fn random_command_lines_are_understood_or_refused() {
         let (mut state, mut understood, mut refused) = (0x2545_F491_4F6C_DD1D, 0, 0);
         let (grammar, words) = (grammar(), WORDS.split(' ').collect::<Vec<_>>());
         for _ in 0..2000 {
             let count = random(&mut state, 9);
-            // Most begin with a command, so that its options are reached.
+            // Most lines begin with a command, so that its options are reached.
             let mut line = vec!["linerate", words[random(&mut state, 20)]];
             line.extend((0..count).map(|_| words[random(&mut state, words.len())]));
             match grammar.clone().try_get_matches_from(&line).and_then(|matches| Cli::from_arg_matches(&matches)) {
@@ -128,7 +129,7 @@ mod tests {
         assert!(understood > 20 && refused > 20, "{understood} understood, {refused} refused");
     }
 
-    /// Random names of ports, and names with one character changed.
+    /// Random port names are parsed or refused without a panic.
     #[test]
     fn random_names_are_understood_or_refused() {
         let parts: Vec<&str> =
@@ -148,7 +149,7 @@ mod tests {
         assert!(understood > 100, "{understood}");
     }
 
-    /// Each command has examples below its help, which are understood; so are those of ports.
+    /// Each command has examples in its help. All of them can be parsed, and so can the example names of ports.
     #[test]
     fn examples_are_understood() {
         fn check(command: &clap::Command) {
@@ -175,7 +176,7 @@ mod tests {
         grammar().debug_assert();
     }
 
-    /// Commands of the docs, also those for cards, are understood.
+    /// The commands in the docs can be parsed, including those for cards.
     #[test]
     fn documented_commands_are_understood() {
         let pages = [
@@ -200,7 +201,7 @@ mod tests {
             if !line.starts_with("linerate ") || line.contains('…') {
                 continue;
             }
-            // No word of them has a space in it; a line may end with "&", or go on with the next command.
+            // No word contains a space. A line may end with "&", or continue with another command.
             let words = line.split([';', '|', '\u{a0}']).next().unwrap_or(line).split(" && ").next().unwrap_or(line);
             let words = if line.contains('\'') && !line.contains('|') { line } else { words };
             let words: Vec<String> =
@@ -211,7 +212,7 @@ mod tests {
                 panic!("{line}: {error}");
             }
             for name in words[2..].iter().filter(|word| {
-                // Neither packets and rules nor a port's addresses.
+                // Not packets, rules or addresses.
                 let is_address = |part: &str| {
                     part.parse::<std::net::IpAddr>().is_ok() || part.parse::<std::net::SocketAddr>().is_ok()
                 };

@@ -1,9 +1,9 @@
 //! `linerate latency`: the latency of frames from one port to another, by load.
 //!
-//! Two models are the two sides of a forwarder: frames enter at the first model's wire and leave at the other's,
-//! and the wires record the times, as cards with hardware timestamps do. Any other two ports are the two sides of
-//! the path between them: frames are stamped in software, before they are sent at the first and after they are
-//! received at the second.
+//! Two models are the two sides of a forwarder: frames enter at the first model's wire and leave at the other's, and
+//! the wires record the times, as cards with hardware timestamps do. Any other two ports are the ends of the path to
+//! measure: frames are stamped in software, before they are sent at the first and after they are received at the
+//! second.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -55,38 +55,38 @@ pub struct Load {
     /// Rate in packets (1M) or bits (1Gbit) per second; several rates are measured in turn
     #[arg(long, value_delimiter = ',', default_value = "100k")]
     pub rate: Vec<Rate>,
-    /// Bytes of a frame, CRC included
+    /// Frame size in bytes, CRC included
     #[arg(long, default_value_t = 64, value_parser = whole::<u16>(64, 1518))]
     pub size: u16,
-    /// Time one frame out of this many
+    /// Time one in this many frames
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
     pub every: u64,
-    /// Write the times of all frames to this file, as HdrHistogram's percentile distribution in microseconds; of several
-    /// rates to one file each, with the rate's number in front of the name's last dot
+    /// Write the latencies to this file, as HdrHistogram's percentile distribution in microseconds; several rates are
+    /// written to one file each, with the rate's number before the file's extension
     #[arg(long, value_name = "FILE")]
     pub histogram: Option<PathBuf>,
-    /// Draw the percentiles of all rates into this file, as SVG
+    /// Plot the percentiles of all rates to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Do not print how a rate is understood.
+    /// Do not print how a rate is interpreted.
     #[arg(skip)]
     pub is_quiet: bool,
-    /// Send this many frames, and no more.
+    /// Send at most this many frames.
     #[arg(skip)]
     pub count: Option<u64>,
 }
 
 /// Latencies at one load.
 pub struct Times {
-    /// Packets per second that were asked for.
+    /// Requested packets per second.
     pub asked: f64,
-    /// Those that the line carries, if more were asked for: a model's can carry more.
+    /// The line rate in packets per second, if more was requested: a model's line can exceed it.
     pub line: Option<f64>,
     /// The measured time, and the packets that were sent and received in it.
     pub seconds: f64,
     pub sent: u64,
     pub arrived: u64,
-    /// The rate that was not reached.
+    /// The rate that was not reached, if any.
     pub shortfall: Option<Shortfall>,
     pub used: Use,
     /// Ended by Ctrl-C.
@@ -95,15 +95,15 @@ pub struct Times {
     after: [u64; 2],
     pub lost: u64,
     pub corrupted: u64,
-    /// Packets that arrived again, and those without a stamp; neither are among those received.
+    /// Duplicates, and packets without a stamp; neither count as received.
     duplicated: u64,
     unstamped: u64,
-    /// In nanoseconds.
+    /// The latencies in nanoseconds.
     pub histogram: Histogram<u64>,
 }
 
 impl Times {
-    /// Returns the packets per second that were sent, and received.
+    /// Returns the sent and the received packets per second.
     pub fn rates(&self) -> [f64; 2] {
         [self.sent, self.arrived].map(|packets| packets as f64 / self.seconds)
     }
@@ -125,11 +125,11 @@ impl Times {
         })
     }
 
-    /// Returns what arrived otherwise than it was sent, as lines.
+    /// Returns lines on corrupted, duplicated and unstamped packets.
     fn defects(&self) -> Vec<String> {
         let all = [
             (self.corrupted, "error: corrupted on the way: "),
-            (self.duplicated, "note: arrived again, and counted once: "),
+            (self.duplicated, "note: duplicated, and counted once: "),
             (self.unstamped, "note: arrived without a stamp, and not counted: "),
         ];
         let all = all.into_iter().filter(|(count, _)| *count > 0);
@@ -144,21 +144,21 @@ impl Times {
     }
 }
 
-/// The default time of each load.
+/// The default duration of each load.
 const SECONDS: Duration = Duration::from_secs(2);
 
 /// Runs all loads.
 pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
     let options = RunOptions { seconds: Some(options.seconds.unwrap_or(SECONDS)), ..options.clone() };
     let (mut all, mut good) = (Vec::new(), true);
-    // The files are made before anything is measured.
+    // Create the files before anything is measured.
     let paths: Vec<PathBuf> = load.histogram.iter().flat_map(|path| paths(path, load.rate.len())).collect();
     let mut files = Vec::new();
     for path in &paths {
         files.push(Output::create(path)?);
     }
     let plot = load.plot.as_deref().map(|path| Ok((path, Output::create(path)?))).transpose()?;
-    // A file that cannot be written ends nothing: what was measured is printed.
+    // A failure to write a file is reported at the end, so that all results are printed.
     let (mut lines, mut failure) = (Vec::new(), None);
     for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &options)?;
@@ -174,7 +174,7 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
         if options.json {
             print(&format!("{}\n", times.json()));
         } else {
-            // Behind errors, which come before the first line.
+            // Only now, so that the head is not printed before an error.
             if all.is_empty() {
                 print(&head(names)?);
             }
@@ -183,10 +183,10 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
             if times.histogram.is_empty() {
                 let seconds = options.seconds.unwrap_or(SECONDS);
                 let seconds = seconds.as_secs_f64();
-                let less = if load.every > 1 { ", or less --every" } else { "" };
+                let less = if load.every > 1 { ", or a smaller --every" } else { "" };
                 note(&match times.arrived > 0 {
                     true => format!("note: no frame was timed in {seconds} s: use more --seconds{less}"),
-                    false => format!("note: no frame arrived in {seconds} s: does {} lead to {}?", names[0], names[1]),
+                    false => format!("note: no frame arrived in {seconds} s: is {} linked to {}?", names[0], names[1]),
                 });
             }
             times.defects().iter().for_each(|defect| note(defect));
@@ -197,7 +197,7 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
             break;
         }
     }
-    // Those of rates that were not measured are empty, too.
+    // The files of rates that were not measured are empty.
     for (path, file) in paths.iter().zip(&mut files) {
         failure = failure.or(file.begin().err().map(|source| unwritable(path, source)));
     }
@@ -231,7 +231,7 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the names of the histograms' files: `times.hgrm`, or `times.1.hgrm`, `times.2.hgrm` and so on.
+/// Returns the names of the histogram files: `times.hgrm`, or `times.1.hgrm`, `times.2.hgrm` and so on.
 fn paths(path: &Path, count: usize) -> Vec<PathBuf> {
     let numbered = |number: usize| match path.extension() {
         Some(extension) => path.with_extension(format!("{number}.{}", extension.to_string_lossy())),
@@ -250,7 +250,7 @@ fn head(names: [&str; 2]) -> Result<String, Error> {
     Ok(format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{}\n", titles()))
 }
 
-/// True for two models whose wires are not given in their names.
+/// Returns true for two models without a wire in their names.
 fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
     let is_side = |name: &str| -> Result<bool, Error> {
         let name = linerate::parse(name)?;
@@ -297,19 +297,19 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) 
 /// A measurement of one load.
 struct Sample {
     measured: Measured,
-    /// Packets per second that were asked for, if the line can carry them.
+    /// Requested packets per second, if the line can carry them.
     asked: Option<f64>,
     line: Option<f64>,
     /// Packets that were sent and received in the run's time.
     sent: u64,
     arrived: u64,
-    /// Those that were sent and received at any time.
+    /// Packets that were sent and received at any time.
     total: [u64; 2],
     /// Packets that arrived without a stamp.
     unstamped: u64,
 }
 
-/// Discards times up to the first check: frames waited while the threads started.
+/// Discards the latencies up to the first check, as frames waited while the threads started.
 fn warmed_up(latency: &Arc<Latency>) -> impl FnMut(&Moment) + use<> {
     let (latency, mut is_warm) = (latency.clone(), false);
     move |moment| {
@@ -329,7 +329,7 @@ fn through_a_forwarder(
     for name in [a, b] {
         let name = linerate::parse(name)?;
         if let Some(option) = ["rate", "size", "count"].into_iter().find(|option| name.option(option).is_some()) {
-            usage(&format!("{name}: the load is the command's own: leave out the option {option}"));
+            usage(&format!("{name}: latency sets the load itself: leave out the option {option}"));
         }
     }
     let text = match rate {
@@ -349,7 +349,7 @@ fn through_a_forwarder(
         }
     }
     fwd::start(&mut run, false, &Rules::default(), options)?;
-    // The judge is asked last when nothing moves any more.
+    // The judge's last call is when nothing moves any more.
     let total = Cell::new([0; 2]);
     let judge = |reports: &[Option<Report>], _| {
         if let [Some(sender), Some(receiver)] = reports {
@@ -373,8 +373,8 @@ fn from_port_to_port(
         let parsed = linerate::parse(name)?;
         if wire_of(&parsed) == Some("traffic") {
             usage(&format!(
-                "{name}: its wire sends frames of its own: give it another wire, or give none to both ports, which are \
-                 then the two sides of a forwarder"
+                "{name}: its wire generates frames: give it another wire, or give no wire to both ports, to measure a \
+                 forwarder between them"
             ));
         }
     }
@@ -406,8 +406,8 @@ fn from_port_to_port(
     let (mut batch, stamps, count) = (Batch::with_capacity(options.batch.packets()), latency.clone(), sent.clone());
     let (end, mut left) = (run.clock.thread_end(), load.count.unwrap_or(u64::MAX));
     run.threads.spawn(move || {
-        // Frames count before they are sent, and before the second look at the end: when all that count have arrived
-        // after the end, no other will be sent.
+        // Count frames before sending them, and before checking for the end again: once all counted frames have arrived
+        // after the end, no others will be sent.
         if end.has_come() {
             count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
             batch.clear();

@@ -8,7 +8,7 @@ use linerate::port::RxQueue;
 
 use crate::profile::cycles;
 
-/// The packets that a run may still move; its threads share it.
+/// The number of packets that a run may still move, shared by its threads.
 #[derive(Clone, Default)]
 pub struct Quota(Option<Arc<AtomicU64>>);
 
@@ -17,7 +17,7 @@ impl Quota {
         Quota(count.map(|count| Arc::new(AtomicU64::new(count))))
     }
 
-    /// Receives packets, no more than the run may still move.
+    /// Receives packets, at most as many as the run may still move.
     #[inline]
     pub fn recv(&self, rx: &mut RxQueue, batch: &mut Batch) {
         match &self.0 {
@@ -28,7 +28,7 @@ impl Quota {
         }
     }
 
-    /// Allows other packets instead of `packets` that were received and did not count.
+    /// Returns `packets` to the quota: they were received but do not count.
     pub fn give_back(&self, packets: usize) {
         if let Some(left) = &self.0 {
             left.fetch_add(packets as u64, Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl Quota {
     }
 }
 
-/// Claims a batch's packets before it receives, so that two threads cannot move the last one both.
+/// Claims a batch's packets before receiving, so that two threads cannot both move the last one.
 #[cold]
 fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
     let most = batch.capacity() as u64;
@@ -51,7 +51,7 @@ fn recv_at_most(left: &AtomicU64, rx: &mut RxQueue, batch: &mut Batch) {
     left.fetch_add(claimed - batch.packets().count() as u64, Ordering::Relaxed);
 }
 
-/// The end of the run's time, which a thread that sends sees also while the main thread has no processor.
+/// The end of the run's time. Sending threads see it even while the main thread has no processor.
 #[derive(Clone)]
 pub struct End(Arc<AtomicU64>);
 
@@ -60,12 +60,12 @@ impl End {
         End(Arc::new(u64::MAX.into()))
     }
 
-    /// Sets its time, in cycles; 0: it has come.
+    /// Sets the time of the end, in cycles; 0 means now.
     pub fn set(&self, time: u64) {
         self.0.store(time, Ordering::SeqCst);
     }
 
-    /// Returns whether the end has come; once it has, the answer stays.
+    /// Returns whether the end has come.
     pub fn has_come(&self) -> bool {
         cycles() >= self.0.load(Ordering::SeqCst)
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::profile::{cycles_in, seconds_between};
 
-    /// A thread that sends sees the end without the main thread.
+    /// A sending thread sees the end without the main thread.
     #[test]
     fn the_end_comes_at_its_time_or_when_it_is_told() {
         let (timed, told) = (End::new(), End::new());
@@ -86,7 +86,7 @@ mod tests {
         timed.set(cycles() + cycles_in(Duration::from_millis(1)));
         let begin = std::time::Instant::now();
         while !timed.has_come() {
-            assert!(begin.elapsed().as_secs() < 180, "the time does not come");
+            assert!(begin.elapsed().as_secs() < 180, "the end does not come");
         }
         told.set(0);
         assert!(told.has_come());

@@ -1,4 +1,4 @@
-//! The line behind a port: its model, if it is one, its rate, and rates that are asked of it.
+//! The line rate of a port, requested rates, and the model behind a port.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub fn model(port: &Port) -> Option<Arc<Card>> {
     linerate::parse(port.name()).ok()?.model().and_then(sim82599::named)
 }
 
-/// Returns the line rate of a card in bits per second: that of its link, or 10 Gbit/s while that is down. `None` for other
-/// ports.
+/// Returns the line rate of a card in bits per second: that of its link, or the card's nominal rate while the link is
+/// down. `None` for ports without a line rate.
 fn line(port: &Port) -> Option<f64> {
     match port.link() {
         Ok(Link::Up { mbits }) if mbits > 0 => Some(f64::from(mbits) * 1e6),
@@ -24,7 +24,7 @@ fn line(port: &Port) -> Option<f64> {
     }
 }
 
-/// Returns a rate in packets or bits per second: a part of the line becomes bits.
+/// Returns a rate in packets or bits per second: a fraction of the line rate becomes bits.
 ///
 /// # Errors
 /// The port has no line rate.
@@ -35,13 +35,13 @@ pub fn on_line(rate: Rate, port: &Port) -> Result<Rate, String> {
     }
 }
 
-/// Returns the line, if it cannot carry a rate of frames of `len` bytes on average, without CRC.
+/// Returns the line rate if `rate` exceeds it, for frames of `len` bytes on average, without CRC.
 pub fn beyond_line(rate: Rate, len: f64, port: &Port) -> Option<Rate> {
     line(port).map(Rate::Bits).filter(|line| rate.packets_per_second(len) > line.packets_per_second(len) * 1.001)
 }
 
-/// Prints how a rate is understood, unless it should be quiet, and returns it; `None` for a rate that the line cannot carry,
-/// which is as fast as it goes. Frames have `len` bytes on average, without CRC.
+/// Prints how a rate is interpreted, unless `is_quiet`, and returns it; `None`, which means full speed, for a rate
+/// above the line rate. Frames have `len` bytes on average, without CRC.
 pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rate> {
     let rate = on_line(rate, port).unwrap_or_else(|why| usage(&why));
     let packets = |rate: Rate| Rate::Packets(rate.packets_per_second(len));
@@ -50,7 +50,7 @@ pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rat
         Some(line) => {
             let line = format!("{line} = {} of {size} bytes", packets(line));
             if !is_quiet {
-                note(&format!("note: {rate} are more than the line carries ({line}): as fast as it goes"));
+                note(&format!("note: {rate} is above the line rate ({line}): using full speed"));
             }
             None
         }
@@ -64,7 +64,7 @@ pub fn possible(rate: Rate, len: f64, port: &Port, is_quiet: bool) -> Option<Rat
     }
 }
 
-/// Returns whether a port has a link; a failure is reported elsewhere.
+/// Returns whether a port has a link. An error counts as up, as it is reported elsewhere.
 pub fn is_up(device: &Port) -> bool {
     !matches!(device.link(), Ok(Link::Down))
 }

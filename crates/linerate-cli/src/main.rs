@@ -2,24 +2,26 @@
 //!
 //! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
 //!   has `unbind`)
-//! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of what is between two ports; `report`: the
-//!   pages of both, and `chart` their pictures
+//! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of the device between two
+//!   ports
+//! - `report`: the pages of `bench` and `rfc2544`; `chart`: their pictures
 //! - `sim`: models as PCI devices, for virtual machines and other programs
-//! - `serve`: ports for other processes; `switch`: lists and changes the ports that are served
+//! - `serve`: ports for other processes; `switch`: lists and changes served ports
 //! - `extcap`: ports as interfaces of Wireshark and tshark
 //! - `vm`: starts QEMU with cards at ports
-//! - `grammar`: the command line, and the errors of its usage; `port_arg`: arguments that are names of ports; `examples`: below
-//!   each command's help; `manual`: pages of the manual, and completions for shells
-//! - `run`: opened ports, threads, and the end of a run (`limits`), for the commands above; `options`: theirs; `processors`: those
-//!   that they use
-//! - `moved`: the packets of a run's threads; `shortfall`: what was asked and not reached; `notes`: what the ports did not
-//!   move, and why; `error`: an error with its remedy and exit code
-//! - `line_rate`: the line behind a port; `wire`: the wires of models
+//! - `grammar`: the command line and its usage errors; `port_arg`: port names as arguments; `examples`: examples in
+//!   each command's help; `manual`: manual pages and shell completions
+//! - `run`: opened ports and threads of a run, for the commands above; `limits`: its end; `options`: common options;
+//!   `processors`: the processors that threads use
+//! - `moved`: the packets that a run's threads moved; `shortfall`: rates and counts that were not reached; `notes`:
+//!   packets that ports did not move, and why; `error`: an error with its remedy and exit code
+//! - `line_rate`: the line rate of a port; `wire`: the wires of models
 //! - `metrics`: the counters of a run for Prometheus
-//! - `reply`: answers of `gen` and `sink` to ARP and pings
-//! - `live`: what keys and a control socket ask of a run, and the full screen
-//! - `rates`: an interval of a run; `show`: it and the summary, as lines; `terminal`: notes, and the full screen that holds them
-//! - `quantiles`: of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
+//! - `reply`: ARP and ping replies of `gen` and `sink`
+//! - `live`: requests from keys and the control socket, and the full-screen view
+//! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
+//!   full-screen view
+//! - `quantiles`: quantiles of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;
 mod bind;
@@ -82,7 +84,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Forward between two ports, both ways, touching one byte of each packet
+    /// Forward packets between two ports in both directions, touching one byte of each
     Fwd {
         /// The first port, for example sim:0
         a: String,
@@ -91,10 +93,10 @@ enum Command {
         /// Port for packets from A that --only/--drop reject; its replies go back to A. Example: host:
         #[arg(long, value_name = "PORT", requires = "Rules")]
         rest: Option<String>,
-        /// Stop after exactly this many packets; with k, M or G
+        /// Stop after exactly this many packets; accepts k, M or G
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
-        /// Show the cycles of each part: receive, touch, send
+        /// Show the cycles per packet of each part: receive, touch, send
         #[arg(long)]
         profile: bool,
         #[command(flatten)]
@@ -104,13 +106,13 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Let some packets through and drop the others: between two ports, or all packets of one port at full speed
+    /// Forward only matching packets between two ports, or count and drop all packets of one port at full speed
     Filter {
         /// The first port, for example xdp:eth0
         a: String,
         /// The second port
         b: Option<String>,
-        /// Stop after exactly this many packets; with k, M or G
+        /// Stop after exactly this many packets; accepts k, M or G
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
         #[command(flatten)]
@@ -131,7 +133,7 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Send the frames of captures at their own times, or at others, and report how exactly that was done
+    /// Send the frames of captures with their original or another timing, and report its accuracy
     Replay {
         /// The capture, pcap or pcapng: a file or a pipe
         file: PathBuf,
@@ -148,7 +150,7 @@ enum Command {
     Sink {
         /// The port to receive from
         port: String,
-        /// Stop after exactly this many packets; with k, M or G
+        /// Stop after exactly this many packets; accepts k, M or G
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
         #[command(flatten)]
@@ -158,9 +160,9 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Capture the packets of ports into files that Wireshark and tcpdump read, or print a line of each
+    /// Capture packets from ports into files for Wireshark and tcpdump, or print one line per packet
     Capture {
-        /// The ports to receive from, for example sim:0, or vale0:a+rt for copies of another port's packets
+        /// The ports to capture from, for example sim:0, or vale0:a+rt for copies of another port's packets
         #[arg(required = true, value_name = "PORT")]
         ports: Vec<String>,
         #[command(flatten)]
@@ -168,8 +170,7 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Measure the latency of frames: through fwd, from the wire of one model to that of another; or from port to
-    /// port
+    /// Measure the latency of frames: through fwd, from one model's wire to the other's; or from port to port
     Latency {
         /// Port where frames enter, for example sim:0
         a: String,
@@ -180,8 +181,8 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Measure what is between two ports as RFC 2544 says: throughput, latency, frame loss rate, back-to-back frames; --seconds
-    /// is the time of a trial, 60 by default
+    /// Run the RFC 2544 benchmarks on the device between two ports: throughput, latency, frame loss rate, back-to-back
+    /// frames; --seconds sets the duration of a trial, 60 by default
     Rfc2544 {
         /// Port that sends
         a: String,
@@ -192,20 +193,20 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Repeat the measurements of the ixy paper, and write a report
+    /// Repeat the measurements of the ixy paper and write a report
     Bench(bench::Bench),
-    /// Take cards from the kernel, so that programs can use them
+    /// Bind cards to vfio or uio, so that programs can use them
     Bind {
         /// The cards' addresses, for example 0000:03:00.0
         #[arg(required = true)]
         cards: Vec<String>,
-        /// Use vfio, behind the IOMMU (the default where there is one)
+        /// Use vfio, with the IOMMU (the default where there is one)
         #[arg(long, conflicts_with = "uio")]
         vfio: bool,
-        /// Use uio, as root and without an IOMMU
+        /// Use uio, which needs root and works without an IOMMU
         #[arg(long)]
         uio: bool,
-        /// Take the card even if Linux is using it
+        /// Bind the card even if Linux is using it
         #[arg(long)]
         force: bool,
     },
@@ -215,32 +216,32 @@ enum Command {
         #[arg(required = true)]
         cards: Vec<String>,
     },
-    /// Serve 82599 models as PCI devices, over vfio-user: to virtual machines, or to `vfio-user:PATH`
+    /// Serve 82599 models as PCI devices over vfio-user: to virtual machines, or to `vfio-user:PATH`
     Sim(sim::Models),
     /// Serve ports to other processes: switches, interfaces and pipes, under netmap's names
     Serve(serve::Service),
-    /// Manage the ports and switches that are served
+    /// Manage served ports and switches
     Switch {
         #[command(subcommand)]
         command: Switch,
     },
-    /// Print the line that starts QEMU with a card at each port, or start it
+    /// Print the command that starts QEMU with a card at each port, or run it
     Vm(vm::Machine),
-    /// Make ports interfaces of Wireshark and tshark, without root: install it once, then see `tshark -D`
+    /// Offer ports as interfaces in Wireshark and tshark, without root: --install once, then `tshark -D` lists them
     Extcap(extcap::Extcap),
-    /// List the ports that can be opened here, and reasons why others cannot
+    /// List the ports of this machine, and what prevents their use
     #[command(after_help = examples::kinds(false), after_long_help = examples::kinds(true))]
     Ports {
         /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
     },
-    /// Write the manual's pages: one of linerate, and one of each command
+    /// Write the manual pages: one for linerate and one for each command
     Man {
-        /// The folder, for example ~/.local/share/man/man1; it is made if it is not there
+        /// The folder, for example ~/.local/share/man/man1; created if it does not exist
         folder: PathBuf,
     },
-    /// Print the completions for a shell, for example: eval "$(linerate completions bash)"
+    /// Print completions for a shell, for example: eval "$(linerate completions bash)"
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -249,7 +250,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Switch {
-    /// List the switches' ports with their counters; a pipe's packets are counted by the programs at its ends
+    /// List the switches' ports with their counters; a pipe's packets are counted only by the programs at its ends
     #[command(visible_alias = "stats")]
     List {
         /// Print one JSON object instead of a table
@@ -258,21 +259,21 @@ enum Switch {
     },
     /// Attach an interface, or a permanent port, to a switch
     Attach {
-        /// For example vale0:eth0
+        /// The switch and the port, for example vale0:eth0
         port: String,
-        /// Its name on the switch, in place of the interface's or the socket's file
+        /// Name on the switch, instead of the interface's name or the socket's file name
         #[arg(long)]
         name: Option<String>,
         /// Also attach the kernel's network stack behind the interface
         #[arg(long)]
         host: bool,
     },
-    /// Detach it again
+    /// Detach a port from its switch
     Detach {
-        /// For example vale0:eth0
+        /// The switch and the port, for example vale0:eth0
         port: String,
     },
-    /// Create a permanent port, which stays when no program uses it
+    /// Create a permanent port, which remains when no program uses it
     Create {
         /// The port's name, for example v1
         port: String,

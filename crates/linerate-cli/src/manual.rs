@@ -1,4 +1,4 @@
-//! Pages of the manual (man-pages(7)), and completions for shells: both are made from the command's grammar.
+//! Manual pages (man-pages(7)) and shell completions, generated from the command line's grammar.
 
 use std::fs::create_dir_all;
 use std::path::Path;
@@ -10,13 +10,13 @@ use clap_complete::Shell;
 use crate::show::print;
 use crate::terminal::note;
 
-/// Writes `linerate.1`, and a page for each command, into a folder.
+/// Writes `linerate.1` and a page for each command into a folder.
 pub fn write_pages(grammar: Command, folder: &Path) -> ExitCode {
     match create_dir_all(folder).and_then(|()| clap_mangen::generate_to(grammar, folder)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let folder = folder.display();
-            note(&format!("linerate: {folder}: {error}\n  name a folder that you may write to: linerate man FOLDER"));
+            note(&format!("linerate: {folder}: {error}\n  choose a writable folder: linerate man FOLDER"));
             ExitCode::FAILURE
         }
     }

@@ -18,7 +18,7 @@ use crate::terminal::{Notes, note};
 const MOST: u32 = 20;
 const TURN: Duration = Duration::from_secs(60);
 
-/// Shows warnings, or as many messages as LINERATE_LOG says (error to trace).
+/// Shows warnings, or the messages up to the level in `LINERATE_LOG` (error to trace).
 pub fn show() {
     let asked: Option<Level> = std::env::var("LINERATE_LOG").ok().and_then(|level| level.parse().ok());
     let messages = tracing_subscriber::fmt()
@@ -27,7 +27,7 @@ pub fn show() {
         .with_target(false)
         .without_time()
         .with_ansi(false)
-        // It would print its own failures, where nothing can be printed.
+        // It would report failed writes to the same unwritable standard error.
         .log_internal_errors(false)
         .finish();
     match asked {
@@ -36,12 +36,12 @@ pub fn show() {
     }
 }
 
-/// Lets [`MOST`] messages of one kind about one port pass: a peer that lies can cause any number, and must not silence what is said
-/// of other ports.
+/// Limits the messages of one kind about one port to [`MOST`] per [`TURN`]: a malicious peer can cause any number of
+/// them, which must not hide messages about other ports.
 #[derive(Default)]
 struct Bounded(Mutex<HashMap<(Identifier, String), Turn>>);
 
-/// The warnings of one kind about one port since a time.
+/// The number of warnings of one kind about one port since a time.
 struct Turn {
     begun: Instant,
     count: u32,
@@ -77,14 +77,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bounded {
         let turn = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_insert_with(fresh);
         if turn.begun.elapsed() >= TURN {
             if let hidden @ 1.. = turn.count.saturating_sub(MOST) {
-                note(&format!("note: {hidden} messages of the kind that follows were not shown"));
+                note(&format!("note: {hidden} messages like the next one were not shown"));
             }
             *turn = fresh();
         }
         turn.count = turn.count.saturating_add(1);
         if turn.count == MOST + 1 {
             note(
-                "note: more messages of the last kind about this port are not shown for a minute; LINERATE_LOG=warn shows all",
+                "note: more messages like the last one about this port are not shown for a minute; LINERATE_LOG=warn shows all",
             );
         }
         turn.count <= MOST

@@ -1,4 +1,4 @@
-//! `--metrics`: the counters of a run for Prometheus, in its text format, over HTTP.
+//! `--metrics`: serves the counters of a run to Prometheus over HTTP, in its text format.
 
 mod server;
 
@@ -11,19 +11,20 @@ use linerate::port::Statistics;
 pub use self::server::Metrics;
 use crate::run::Mode;
 
-/// Where the counters are served.
+/// The address at which the counters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(SocketAddr);
 
 impl FromStr for Address {
     type Err = String;
 
-    /// Reads `9500`, which is a port of loopback, or `ADDRESS:PORT`.
+    /// Parses a loopback port, such as `9500`, or `ADDRESS:PORT`.
     fn from_str(text: &str) -> Result<Address, String> {
         let of_loopback = || text.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         let address = text.parse().ok().or_else(of_loopback);
         address.map(Address).ok_or_else(|| {
-            "write a port of loopback, as 9500, or an address with a port, as 0.0.0.0:9500 or [::1]:9500".to_string()
+            "give a loopback port, such as 9500, or an address with a port, such as 0.0.0.0:9500 or [::1]:9500"
+                .to_string()
         })
     }
 }
@@ -35,7 +36,7 @@ pub struct Sample<'a> {
     pub statistics: &'a Statistics,
 }
 
-/// Returns the counters of a run: of its command, and of its ports.
+/// Returns the counters of a run's command and ports as text.
 pub fn text(mode: &dyn Mode, packets: u64, held: u64, cycles_per_packet: Option<f64>, ports: &[Sample]) -> String {
     let mut text = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, f64)>| {
@@ -49,21 +50,21 @@ pub fn text(mode: &dyn Mode, packets: u64, held: u64, cycles_per_packet: Option<
     };
     let of_command = || format!("command={}", quoted(mode.name()));
     let version = format!("version={},{}", quoted(env!("CARGO_PKG_VERSION")), of_command());
-    family("info", "gauge", "The program that runs.", &mut [(version, 1.0)].into_iter());
+    family("info", "gauge", "The running program.", &mut [(version, 1.0)].into_iter());
     let moved = [(of_command(), packets as f64)];
     family("packets_total", "counter", "Packets that the command has moved.", &mut moved.into_iter());
     let held = mode.forwards().then(|| (of_command(), held as f64));
-    family("not_forwarded_packets_total", "counter", "Packets that no port has taken.", &mut held.into_iter());
+    family("not_forwarded_packets_total", "counter", "Packets that no port has accepted.", &mut held.into_iter());
     let cycles = cycles_per_packet.map(|cycles| (of_command(), cycles));
-    family("cycles_per_packet", "gauge", "Cycles of the threads for each packet.", &mut cycles.into_iter());
+    family("cycles_per_packet", "gauge", "Cycles of the threads per packet.", &mut cycles.into_iter());
     let up = ports.iter().map(|port| (label(port), f64::from(u8::from(port.is_up))));
     family("port_up", "gauge", "Whether the port has a link.", &mut up.into_iter());
     type Read = fn(&Statistics) -> u64;
     let counters: [(&str, &str, Read); 4] = [
         ("port_receive_packets_total", "Packets that the port has received.", |port| port.rx_packets),
-        ("port_receive_bytes_total", "Their bytes, without CRC.", |port| port.rx_bytes),
+        ("port_receive_bytes_total", "Bytes of received packets, without CRC.", |port| port.rx_bytes),
         ("port_transmit_packets_total", "Packets that the port has sent.", |port| port.tx_packets),
-        ("port_transmit_bytes_total", "Their bytes, without CRC.", |port| port.tx_bytes),
+        ("port_transmit_bytes_total", "Bytes of sent packets, without CRC.", |port| port.tx_bytes),
     ];
     for (name, help, read) in counters {
         family(name, "counter", help, &mut ports.iter().map(|port| (label(port), read(port.statistics) as f64)));
@@ -80,7 +81,7 @@ fn label(port: &Sample) -> String {
     format!("port={}", quoted(port.name))
 }
 
-/// Returns a label's value as the format writes it.
+/// Returns a label's value, quoted for the format.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

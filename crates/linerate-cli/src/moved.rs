@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::profile::seconds_between;
 
-/// One thread's counters, in a cache line of its own. Only the thread itself writes.
+/// One thread's counters, in a separate cache line. Only the thread itself writes them.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct Work {
@@ -12,7 +12,7 @@ pub struct Work {
     packets: AtomicU64,
     /// TSC cycles of the turns that moved packets.
     cycles: AtomicU64,
-    /// The packets of the first of these turns, and its end.
+    /// The number of packets in the first of these turns, and its end.
     first: AtomicU64,
     first_end: AtomicU64,
     last_end: AtomicU64,
@@ -50,16 +50,16 @@ pub struct Moved {
     pub packets: u64,
     /// TSC cycles of the turns that moved packets.
     pub cycles: u64,
-    /// Packets of each thread's first batch. The time of the others begins when these have moved: N batches have N-1 times
+    /// Packets of the threads' first batches. The time for the rate begins after them, as N batches have N-1 intervals
     /// between them.
     pub first: u64,
-    /// Times, in cycles: the first batch's end, and the last one's.
+    /// The end of the first batch and of the last one, in cycles.
     first_end: u64,
     last_end: u64,
 }
 
 impl Moved {
-    /// Returns what both have moved.
+    /// Returns the sum of both.
     pub fn and(self, other: Moved) -> Moved {
         match (self.packets, other.packets) {
             (_, 0) => self,
@@ -74,7 +74,7 @@ impl Moved {
         }
     }
 
-    /// Returns the same with no more than this many packets, which cost as much each.
+    /// Returns the same with at most this many packets, at the same cycles per packet.
     pub fn at_most(self, packets: u64) -> Moved {
         match packets < self.packets {
             true => {
@@ -85,17 +85,17 @@ impl Moved {
         }
     }
 
-    /// Returns the packets behind the first batches.
+    /// Returns the number of packets after the first batches.
     pub fn behind_first(&self) -> u64 {
         self.packets - self.first
     }
 
-    /// Returns the seconds in which these moved: from the first batch's end to the last one's.
+    /// Returns the seconds in which those moved: from the end of the first batch to the end of the last one.
     pub fn seconds(&self) -> f64 {
         seconds_between(self.first_end, self.last_end)
     }
 
-    /// Returns packets per second of [`seconds`](Moved::seconds); `None` for a single batch, which has no time.
+    /// Returns packets per second over [`seconds`](Moved::seconds); `None` for a single batch, which has no duration.
     pub fn per_second(&self) -> Option<f64> {
         let (packets, seconds) = (self.behind_first(), self.seconds());
         (packets > 0 && seconds > 0.0).then(|| packets as f64 / seconds)
@@ -128,7 +128,8 @@ mod tests {
         work.moved()
     }
 
-    /// A rate is that of the packets behind the first batches, over the time from the first batch's end to the last one's.
+    /// A rate counts the packets after the first batches, over the time from the end of the first batch to the end of
+    /// the last.
     #[test]
     fn rates_are_packets_over_the_time_between_batches() {
         let one = turns(&[(32, 1_000_000, 2_000_000)]);
@@ -152,10 +153,11 @@ mod tests {
         assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");
     }
 
-    /// Few packets, and full batches back to back, have the rate at which they come.
+    /// The rate is also right for few packets, and for full batches back to back.
     #[test]
     fn rates_of_few_packets_are_not_too_high() {
-        // One packet each million cycles, each in a turn of 100; and batches of 32, each of which takes a million.
+        // One packet every million cycles, in a turn of 100 cycles; and batches of 32, each of which takes a million
+        // cycles.
         let paced =
             |count: u64| turns(&(0..count).map(|n| (1, n * 1_000_000, n * 1_000_000 + 100)).collect::<Vec<_>>());
         let full =

@@ -1,4 +1,4 @@
-//! The ports at a run's end: their figures, and notes on what they did not move, with causes and remedies.
+//! The ports at a run's end: their counters, and notes on packets that they did not move, with causes and remedies.
 
 use linerate::ErrorKind;
 use linerate::port::{
@@ -14,7 +14,8 @@ use crate::run::{Measured, Ports};
 use crate::show::{drops, occurred};
 use crate::terminal::note;
 
-/// Returns the number of frames that came and that the ports did not deliver. Packets wait for a buffer, and are not lost.
+/// Returns the number of frames that arrived but that the ports did not deliver. `no_buffer` is left out: those packets
+/// wait for a buffer and are not lost.
 pub fn undelivered(statistics: &[Statistics]) -> u64 {
     let of =
         |Drops {
@@ -31,15 +32,15 @@ pub fn undelivered(statistics: &[Statistics]) -> u64 {
     statistics.iter().map(|port| of(port.drops)).sum()
 }
 
-/// Returns the number of packets that a port was given and has neither sent nor dropped by a cause that it counts; `None` if
-/// they may be chains, of which only the slots are known.
+/// Returns the number of packets that a port was given but has neither sent nor dropped for a counted cause; `None` if
+/// packets may be chains, as then only the number of slots is known.
 fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Option<u64> {
     let given: u64 = device.queue_statistics().tx_slots.iter().sum();
     let Statistics { tx_packets, drops, .. } = statistics;
     (!may_have_chains).then(|| given.saturating_sub(tx_packets + drops.tx_too_long + drops.injected))
 }
 
-/// Returns the ports' parts of a summary. `reports` are those of their wires.
+/// Returns the ports' parts of a summary. `reports` are the reports of their wires.
 pub fn port_summaries(ports: &Ports, measured: &Measured, reports: &[Option<Report>]) -> Vec<Value> {
     let chains = ports.may_have_chains();
     let known = ports.devices.iter().zip(measured.statistics.iter().zip(reports.iter().zip(&measured.gone)));
@@ -48,7 +49,7 @@ pub fn port_summaries(ports: &Ports, measured: &Measured, reports: &[Option<Repo
         .collect()
 }
 
-/// Returns a port's part of a summary. `wire`: the report of its wire.
+/// Returns a port's part of a summary. `wire` is the report of its wire.
 fn port_summary(
     device: &Port,
     statistics: &Statistics,
@@ -56,7 +57,7 @@ fn port_summary(
     is_gone: bool,
     may_have_chains: bool,
 ) -> Value {
-    // A port's bytes are counted where it was served.
+    // The server counts the bytes of a served port: they are unknown once the port is gone.
     let bytes = |bytes: u64| (!is_gone).then_some(bytes);
     let QueueStatistics { rx_slots, tx_slots, rx_no_descriptor } = device.queue_statistics();
     let CaptureCounts { not_ethernet, snapped } = capture_counts(device, wire);
@@ -73,8 +74,8 @@ fn port_summary(
     })
 }
 
-/// The ports of a run and of its models' wires, with the count of packets that their interfaces had dropped on the way out when it
-/// began.
+/// The ports of a run and of its models' wires, each with the number of packets that its interface had dropped on
+/// transmit when the run began.
 pub struct WaysOut(Vec<(Option<u64>, PortName)>);
 
 impl WaysOut {
@@ -91,14 +92,14 @@ impl WaysOut {
             if now > 0 {
                 let name = name.short();
                 note(&format!(
-                    "note: {name}: the interface dropped {now} packets on the way out, which may count as sent"
+                    "note: {name}: the interface dropped {now} packets on transmit, which may count as sent"
                 ));
             }
         }
     }
 }
 
-/// Returns how many packets the interface of an `xdp:` port has dropped on the way out; the kernel has taken them by then.
+/// Returns how many packets the interface of an `xdp:` port has dropped on transmit, after the kernel accepted them.
 fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     let count = |interface: &str| {
         let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
@@ -109,7 +110,7 @@ fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
     count(name).or_else(|| count(name.rsplit_once('-')?.0))
 }
 
-/// Prints notes on the packets that a run did not move, of the `count` that it was asked for.
+/// Prints notes on the packets that a run did not move. `count` is the requested number of packets.
 pub fn note_unmoved(ports: &Ports, count: Option<u64>, measured: &Measured, reports: &[Option<Report>]) {
     let Ports { names, devices, .. } = ports;
     note_captures(devices, reports);
@@ -125,17 +126,17 @@ pub fn note_unmoved(ports: &Ports, count: Option<u64>, measured: &Measured, repo
     }
 }
 
-/// Prints a note for each model whose wire did not send all frames that left the card, with the causes.
+/// Prints a note for each model whose wire did not send all frames of the card, with the causes.
 fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
     for (name, device) in names.iter().zip(devices) {
         let Some(unsent) = model(device).map(|card| card.unsent_by_wire()).filter(|unsent| unsent.total() > 0) else {
             continue;
         };
         let wire = name.option("wire").unwrap_or_default();
-        // The longest payload that leaves the card is that of a frame without a tag.
+        // A frame without a VLAN tag has the longest payload.
         let payload = device.info().max_frame.saturating_sub(FRAME_HEADERS - 4);
         note(&format!(
-            "note: {}: {} frames left the card, count as sent, and were not sent by the port that is its wire: {}",
+            "note: {}: the card sent {} frames, but the port behind its wire did not: {}",
             device.name(),
             unsent.total(),
             causes(&unsent, wire, payload, is_up(device))
@@ -143,7 +144,7 @@ fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
     }
 }
 
-/// Returns why a wire's port did not send frames of at most `payload` bytes, and what mends that.
+/// Returns why the port behind a wire did not send frames of at most `payload` bytes, with a remedy for each cause.
 fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
     let Unsent { too_long, refused, injected, no_buffer, waiting } = *unsent;
     let behind = linerate::parse(&wire.replace(';', "&")).map(|wire| wire.behind());
@@ -157,24 +158,24 @@ fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
         false => format!("open it with a larger mtu: {}", with(format!("mtu={payload}"))),
     };
     // A TAP interface takes its MTU from the port.
-    let interface = if is_on_interface { ", and set that of its interface" } else { "" };
+    let interface = if is_on_interface { ", and raise its interface's MTU" } else { "" };
     let is_there = match is_on_interface || matches!(behind, Ok(Behind::Stack)) {
-        true => " (is its interface up, and the interface's MTU large enough?)",
+        true => " (is its interface up, and its MTU large enough?)",
         false => "",
     };
-    let wait = if is_up { "it has no room; is its other end slow?" } else { "its link is down" };
+    let wait = if is_up { "it has no room; is its peer slow?" } else { "its link is down" };
     let all = [
-        (too_long, format!("too long for it ({longer}{interface})")),
-        (refused, format!("refused by it{is_there}")),
+        (too_long, format!("too long for this port ({longer}{interface})")),
+        (refused, format!("refused by this port{is_there}")),
         (injected, "injected faults".to_string()),
-        (no_buffer, format!("without a free buffer ({})", with("ring=256".to_string()) + " holds fewer")),
-        (waiting, format!("waiting in it ({wait})")),
+        (no_buffer, format!("without a free buffer ({})", with("ring=256".to_string()) + " needs fewer")),
+        (waiting, format!("queued in this port ({wait})")),
     ];
     let all = all.into_iter().filter(|(count, _)| *count > 0);
     all.map(|(count, cause)| format!("{count} {cause}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a note for each capture file, of a port or its wire, whose packets did not all come, or not whole.
+/// Prints a note for each capture file, of a port or its wire, whose packets were skipped or truncated.
 fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
     for (device, report) in devices.iter().zip(reports) {
         let counts = capture_counts(device, report.as_ref());
@@ -183,13 +184,13 @@ fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
         if too_long > 0 {
             let name = device.name();
             note(&format!(
-                "note: {name}: {too_long} frames that came to the port that is its wire were too long for it"
+                "note: {name}: the port behind its wire dropped {too_long} received frames that were too long for it"
             ));
         }
     }
 }
 
-/// Returns the counts of a port's capture file, or of that at its wire.
+/// Returns the counts of a port's capture file, or of the capture file at its wire.
 fn capture_counts(device: &Port, wire: Option<&Report>) -> CaptureCounts {
     wire.map_or_else(|| device.capture_counts(), capture_of_wire)
 }
@@ -199,17 +200,14 @@ pub fn capture_of_wire(report: &Report) -> CaptureCounts {
     CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped }
 }
 
-/// Returns what a capture has not, or not whole, as lines.
+/// Returns, as lines, how many packets of a capture were skipped, and how many were truncated.
 pub fn defects(counts: &CaptureCounts) -> Vec<String> {
     let CaptureCounts { not_ethernet, snapped } = *counts;
     let all = [
         (not_ethernet, format!("{not_ethernet} packets of other interfaces were skipped: not Ethernet")),
         (
             snapped,
-            format!(
-                "{snapped} frames were cut by the capture's snap length: their ends are missing, and those with a stamp \
-                 count as corrupted"
-            ),
+            format!("{snapped} frames were cut by the capture's snap length; those with a stamp count as corrupted"),
         ),
     ];
     all.into_iter().filter(|(count, _)| *count > 0).map(|(_, line)| line).collect()
@@ -222,24 +220,24 @@ fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: 
         let left = report.map_or(0, |report| report.sent.saturating_sub(seen));
         if left > 0 {
             note(&format!(
-                "note: {}: {left} frames of its wire are still in the card: it had no free descriptor",
+                "note: {}: {left} frames from its wire are still in the card, which had no free descriptor",
                 device.name()
             ));
         }
     }
 }
 
-/// Returns a port that does not take what it is given, and why.
+/// Returns the name of a port that does not accept packets, with the reason.
 pub fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
     let name = device.name();
     match device.link() {
         Err(error) if error.kind() == ErrorKind::File => Some(format!("{name}: {error}")),
-        _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which takes no frames of that length")),
+        _ if statistics.drops.tx_too_long > 0 => Some(format!("{name}, which does not send frames of that length")),
         _ => None,
     }
 }
 
-/// Prints notes on packets that ports did not send, or did not take.
+/// Prints notes on packets that ports did not send or did not accept.
 fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bool) {
     for (device, port) in devices.iter().zip(statistics) {
         let Statistics { rx_packets, drops, .. } = port;
@@ -247,11 +245,11 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
         let name = device.name();
         let link = if is_up(device) { "" } else { ": the link is down" };
         if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
-            note(&format!("note: {name}: {unsent} packets that it was given were not sent{link}"));
+            note(&format!("note: {name}: {unsent} packets were queued but not sent{link}"));
         }
         let others = match device.info().behind {
-            Behind::Xdp => "packets that the kernel took and dropped count as sent",
-            Behind::Server => "packets that wait for the pipe's other end count as sent",
+            Behind::Xdp => "packets that the kernel accepted and dropped count as sent",
+            Behind::Server => "packets that are queued for the pipe's other end count as sent",
             _ => "",
         };
         if given > 0 && !link.is_empty() && !others.is_empty() {
@@ -259,7 +257,7 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
         }
         if *rx_packets == 0 && drops.oversize > 0 {
             note(&format!(
-                "note: {}: all {} frames were longer than the port takes; allow longer ones with --mtu",
+                "note: {}: all {} received frames were too long for the port; allow longer ones with --mtu",
                 device.name(),
                 drops.oversize
             ));
@@ -269,10 +267,10 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
             let name = device.name();
             let parsed = linerate::parse(name).ok();
             let interface = parsed.as_ref().and_then(PortName::interface).map_or_else(String::new, |interface| {
-                format!(", and set that of its interface: ip link set dev {interface} mtu MTU")
+                format!(", and raise the interface's MTU: ip link set dev {interface} mtu MTU")
             });
             note(&format!(
-                "note: {name}: none of {} packets could be sent: they are too long for it; allow longer ones with --mtu\
+                "note: {name}: none of {} packets could be sent: too long for the port; allow longer ones with --mtu\
                  {interface}",
                 drops.tx_too_long
             ));
@@ -280,7 +278,7 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
     }
 }
 
-/// Prints a note for each port of this process that no other port can reach.
+/// Prints a note for each port in this process's memory that no other port is connected to.
 fn note_alone(devices: &[Port]) {
     // The switch, or the pipe.
     let meets = |device: &Port| match device.name().split_once(':') {
@@ -294,12 +292,12 @@ fn note_alone(devices: &[Port]) {
             continue;
         }
         note(&format!(
-            "note: nothing else reaches {name}, which is in this process; for ports of several: linerate serve"
+            "note: {name} exists only in this process, where no other port is connected to it; to share ports: linerate serve"
         ));
     }
 }
 
-/// Prints a note for a port of another process's switch on which there is no other one.
+/// Prints a note if a port of a served switch is the only one on that switch.
 pub fn note_alone_on_switch(device: &Port) {
     let name = device.name();
     let Some((switch, _)) = switch_and_port(name) else { return };
@@ -308,7 +306,9 @@ pub fn note_alone_on_switch(device: &Port) {
     let own = name.split('?').next();
     let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
     if device.info().behind == Behind::Server && !ports.iter().any(|port| is_other(&port.name)) {
-        note(&format!("note: {name}: nothing else is attached to {switch} yet: packets go nowhere until it is"));
+        note(&format!(
+            "note: {name}: no other port is attached to {switch} yet; its packets have no receiver until one is"
+        ));
     }
 }
 
@@ -320,18 +320,23 @@ mod tests {
     fn frames_that_a_wire_does_not_send_have_cause_and_remedy() {
         let long = Unsent { too_long: 7, ..Unsent::default() };
         for (unsent, wire, is_up, parts) in [
-            (long, "tap:t0", true, &["7 too long for it (open it with a larger mtu: wire=tap:t0?mtu=9004)"][..]),
-            (long, "packet:h0?flow=all", true, &["wire=packet:h0?flow=all;mtu=9004, and set that of its interface)"]),
-            (long, "faulty:xdp:h0?mtu=100", true, &["(open it with mtu=9004, and set that of its interface)"]),
+            (long, "tap:t0", true, &["7 too long for this port (open it with a larger mtu: wire=tap:t0?mtu=9004)"][..]),
+            (long, "packet:h0?flow=all", true, &["wire=packet:h0?flow=all;mtu=9004, and raise its interface's MTU)"]),
+            (long, "faulty:xdp:h0?mtu=100", true, &["(open it with mtu=9004, and raise its interface's MTU)"]),
             (
                 Unsent { refused: 2, injected: 3, ..Unsent::default() },
                 "faulty:tap:t0?drop=1%",
                 true,
-                &["2 refused by it (is its interface up, ", "?), 3 injected faults"],
+                &["2 refused by this port (is its interface up, ", "?), 3 injected faults"],
             ),
-            (Unsent { refused: 2, ..Unsent::default() }, "pcap:f?write", true, &["2 refused by it"]),
-            (Unsent { waiting: 4, ..Unsent::default() }, "packet:h0", false, &["4 waiting in it (its link is down)"]),
-            (Unsent { waiting: 4, ..Unsent::default() }, "packet:h0", true, &["4 waiting in it (it has no room"]),
+            (Unsent { refused: 2, ..Unsent::default() }, "pcap:f?write", true, &["2 refused by this port"]),
+            (
+                Unsent { waiting: 4, ..Unsent::default() },
+                "packet:h0",
+                false,
+                &["4 queued in this port (its link is down)"],
+            ),
+            (Unsent { waiting: 4, ..Unsent::default() }, "packet:h0", true, &["4 queued in this port (it has no room"]),
             (
                 Unsent { no_buffer: 5, ..Unsent::default() },
                 "xdp:h0",

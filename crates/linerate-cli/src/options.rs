@@ -1,4 +1,4 @@
-//! Options of the commands that move packets, and their values.
+//! Options of the commands that move packets.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -12,62 +12,62 @@ use crate::live::Steering;
 use crate::tune::Tuner;
 use crate::{metrics, processors};
 
-/// The longest payload that ports take: `--mtu` and the option `mtu`.
+/// The largest `--mtu`, and the largest value of the ports' option `mtu`.
 pub const LONGEST_MTU: u16 = 9710;
 
 /// Options of all commands that move packets.
 #[derive(Args, Clone)]
 pub struct RunOptions {
-    /// Packets received or sent at a time: 1 to 4096, or auto, where fwd looks for the cheapest size
+    /// Packets per batch: 1 to 4096, or auto, with which fwd finds the cheapest size
     #[arg(long, default_value = "32")]
     pub batch: BatchSize,
-    /// Descriptors in each ring, a power of two from 64 to 4096; default 512, 4096 for capture, or 8192 to receive from another
-    /// process
+    /// Descriptors per ring, a power of two from 64 to 4096; default 512, 4096 for capture, or 8192 to receive from
+    /// another process
     #[arg(long)]
     pub ring: Option<u16>,
-    /// Queues of each port; each has its own thread
+    /// Queues per port; each has its own thread
     #[arg(long, default_value_t = 1, value_parser = whole::<u16>(1, 64))]
     pub queues: u16,
-    /// The longest payload of a frame, at least that of gen's --size; frames longer than a buffer become chains
+    /// The longest payload of a frame, raised to fit gen's --size; frames longer than a buffer become chains
     #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
     pub mtu: u16,
-    /// Stop this many seconds after the links are up, for which a run waits at most 10 s
+    /// Stop this many seconds after the links are up; a run waits at most 10 s for them
     #[arg(long, value_parser = seconds)]
     pub seconds: Option<Duration>,
     /// Processors for the threads, for example 0,2 or 0-3; by default the kernel chooses
     #[arg(long, value_name = "CORES", value_parser = cores)]
     pub cores: Option<Cores>,
-    /// Pages for the packets' memory
+    /// Page size of the packet memory
     #[arg(long, value_enum, default_value_t = Pages::Auto)]
     pub pages: Pages,
-    /// NUMA node of the packets' memory; the card's node is best
+    /// NUMA node of the packet memory; the card's node is best
     #[arg(long)]
     pub numa: Option<u32>,
-    /// How a thread waits for packets; default poll, or adaptive for a port that another process serves
+    /// How a thread waits for packets; default poll, or adaptive for a port served by another process
     #[arg(long, value_enum)]
     pub wait: Option<Wait>,
     /// Minimum time between two interrupts of a queue, in microseconds (where the card can throttle)
     #[arg(long, default_value_t = 10, value_parser = whole::<u16>(0, 8191))]
     pub throttle: u16,
-    /// Take cards from the kernel for this run, and give them back at its end
+    /// Bind cards for this run only, and give them back to their drivers at its end
     #[arg(long)]
     pub bind: bool,
-    /// With --bind: take the card even if Linux is using it
+    /// With --bind: bind the card even if Linux is using it
     #[arg(long, requires = "bind")]
     pub force: bool,
-    /// Fail, with exit code 1, if a rate that was asked for is not reached
+    /// Exit with code 1 if a requested rate or count is not reached
     #[arg(long)]
     pub strict: bool,
-    /// Serve the run's counters to Prometheus while it lasts, at a port of loopback or an address: 9500, 0.0.0.0:9500
+    /// Serve the run's counters to Prometheus, at a loopback port or an address: 9500, 0.0.0.0:9500
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<metrics::Address>,
-    /// Print one JSON object per second and line instead of a table; the last one is the summary
+    /// Print one JSON object per line each second instead of a table; the last is the summary
     #[arg(long)]
     pub json: bool,
-    /// Whether the times at which packets arrive are recorded
+    /// Record the arrival times of packets
     #[arg(skip)]
     pub timestamps: bool,
-    /// Of commands that can be steered
+    /// Options of commands that can be controlled while they run
     #[arg(skip)]
     pub steering: Steering,
 }
@@ -85,7 +85,7 @@ impl RunOptions {
     }
 }
 
-/// Processors, in the order in which threads get them.
+/// Processors, in the order in which they are assigned to threads.
 pub type Cores = Vec<u16>;
 
 fn cores(text: &str) -> Result<Cores, String> {
@@ -93,7 +93,7 @@ fn cores(text: &str) -> Result<Cores, String> {
     Ok(parts.concat())
 }
 
-/// Returns a reader of whole numbers from `least` to `most`.
+/// Returns a parser of whole numbers from `least` to `most`.
 pub fn whole<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: TryFrom<u64> + PartialOrd + Copy + Display,
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// Reads a number of packets.
+/// Parses a number of packets.
 pub fn packets(text: &str) -> Result<u64, String> {
     match port::count(text) {
         Some(0) => Err("it must be at least 1".to_string()),
@@ -114,7 +114,7 @@ pub fn packets(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A number of packets at a time.
+/// The number of packets per batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
     Fixed(u16),
@@ -146,11 +146,11 @@ impl FromStr for BatchSize {
 /// How a thread waits for packets.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Wait {
-    /// Ask again at once
+    /// Poll without pause
     Poll,
-    /// Sleep until an interrupt announces a packet
+    /// Sleep until an interrupt signals a packet
     Interrupt,
-    /// Poll while packets come, sleep after 100 µs without one
+    /// Poll while packets arrive, sleep after 100 µs without any
     Adaptive,
 }
 
@@ -164,7 +164,7 @@ impl From<Wait> for port::Wait {
     }
 }
 
-/// The library's choices of pages, with names for the command line.
+/// The library's page sizes, with names for the command line.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pages {
     /// 2 MiB hugepages where enough are free, otherwise ordinary pages

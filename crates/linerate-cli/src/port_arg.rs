@@ -1,4 +1,4 @@
-//! Arguments that are names of ports: any text, of which shells complete the beginning.
+//! Arguments that are port names: any text; shells complete the prefix.
 
 use std::ffi::OsStr;
 
@@ -7,7 +7,7 @@ use clap::{Arg, Command, Error};
 use linerate::KINDS;
 use linerate::port::Form;
 
-/// Parses a port's name as text: a port that cannot be opened is an error of the library's.
+/// Parses a port's name as text. The library reports invalid names when it opens the port.
 #[derive(Clone)]
 struct PortArg;
 
@@ -18,14 +18,15 @@ impl TypedValueParser for PortArg {
         NonEmptyStringValueParser::new().parse_ref(command, arg, value)
     }
 
-    /// For completions only: they are hidden in help, which has a page for them.
+    /// For completions only: help hides them, as `linerate ports --help` lists the kinds.
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let beginnings = KINDS.iter().filter(|kind| matches!(kind.form, Form::Prefix) && !kind.prefix.is_empty());
         Some(Box::new(beginnings.map(|kind| PossibleValue::new(format!("{}:", kind.prefix)).help(kind.what))))
     }
 }
 
-/// Has shells complete an argument that is a port's name. `--port` of Wireshark's calls may be empty.
+/// Lets shells complete an argument that is a port's name. `--port` of Wireshark's calls is left out, as it may be
+/// empty.
 pub fn completed(arg: Arg) -> Arg {
     match (arg.get_id().as_str(), arg.is_positional()) {
         ("a" | "b" | "port" | "ports", true) | ("rest", false) => arg.value_parser(PortArg).hide_possible_values(true),

@@ -1,4 +1,4 @@
-//! `linerate ports`: the ports that can be opened here, and reasons why others cannot.
+//! `linerate ports`: lists the ports that can be opened here, and why others cannot.
 
 use std::process::ExitCode;
 
@@ -15,15 +15,15 @@ use crate::show::print;
 /// A card with its notes.
 struct Entry {
     card: NetworkCard,
-    /// A description, if there is a driver for it.
+    /// A description, if linerate has a driver for it.
     what: Option<&'static str>,
     /// Notes: Linux's use of the card, the rest of its IOMMU group, a process that left it behind.
     notes: Vec<String>,
-    /// True if it can be opened as it is.
+    /// Whether it can be opened without further steps.
     usable: bool,
 }
 
-/// Describes an interface of the kernel's.
+/// Describes one of the kernel's interfaces.
 fn as_value(interface: &Interface, left: &[LeftBehind]) -> Value {
     let of_it = left.iter().filter(|left| left.interface == interface.name());
     let notes: Vec<String> = of_it.map(|left| as_note(left.process, left.rules)).collect();
@@ -34,7 +34,7 @@ fn as_value(interface: &Interface, left: &[LeftBehind]) -> Value {
 }
 
 fn as_note(process: u32, rules: usize) -> String {
-    format!("{rules} rules of process {process}, which has ended, are in the card; the next xdp: port removes them")
+    format!("the card still has {rules} rules of process {process}, which has ended; the next xdp: port removes them")
 }
 
 /// Lists models, cards and interfaces. It only reads.
@@ -91,7 +91,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         }
         if let Some(address) = interface.addresses().first() {
             print(&format!(
-                "               Linux uses it, with {address}: choose packets with a flow, as ?flow=udp:4321\n"
+                "               Linux uses it, with {address}: choose packets by a flow, such as ?flow=udp:4321\n"
             ));
         }
     }
@@ -99,7 +99,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         "tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address\n\
          pcap:FILE      a capture file to read; pcap:FILE?write to write\n\
          valeS:P, X{N   a port of a switch, an end of a pipe; null: drops all; faulty:PORT, recorded:PORT around any\n\
-         PORT?cluster=N  any of them, handed out to N consumers; &by=flow, inner, addresses or turn\n\n",
+         PORT?cluster=N  any of them, shared by N consumers; &by=flow, inner, addresses or turn\n\n",
     );
     print(&format!("{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none\n"));
     Ok(ExitCode::SUCCESS)
@@ -126,7 +126,7 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
             notes.extend(in_use(&card));
             notes.push(match default_route(&card) {
                 Some(interface) => format!(
-                    "not to be taken from Linux: the default route is over {interface}; share it: xdp:{interface}?flow=udp:4321"
+                    "do not take it from Linux: the default route uses {interface}; share it: xdp:{interface}?flow=udp:4321"
                 ),
                 None => format!("to use it: sudo linerate bind {address}"),
             });

@@ -1,4 +1,4 @@
-//! The processors: which of them there are, which the threads use, and how often the threads had to wait for one.
+//! The processors: which ones exist, which ones the threads use, and how long the threads had to wait for one.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -6,11 +6,11 @@ use std::time::Instant;
 use rustix::thread::sched_getaffinity;
 use serde_json::{Value, json};
 
-/// The name of the thread that runs the models, as the kernel has it.
+/// The kernel's name of the thread that runs the models.
 const MODEL: &str = "82599 model";
-/// The part of the time without a processor beyond which figures are not those of a quiet machine.
+/// The fraction of the time without a processor above which the machine counts as busy.
 const WAITED: f64 = 0.05;
-/// The same for the part of all processors that a hypervisor gave to others.
+/// The same for the fraction of processor time that a hypervisor gave to other machines.
 const STOLEN: f64 = 0.01;
 
 /// Returns the processors that this process may use.
@@ -21,7 +21,7 @@ pub fn allowed() -> Vec<u16> {
     }
 }
 
-/// Reads processors as `0,2` or `0-3,6`.
+/// Parses a processor, or a range such as `0-3`.
 pub fn parse(text: &str) -> Result<Vec<u16>, String> {
     let bad = || format!("'{text}' is not a processor, and not a range such as 0-3");
     let allowed = allowed();
@@ -63,7 +63,7 @@ fn there_are(cores: &[u16]) -> String {
     format!("{} {}", if cores.len() == 1 { "is" } else { "are" }, shown.join(", "))
 }
 
-/// One thread so far.
+/// A thread's times.
 struct Thread {
     name: String,
     /// Nanoseconds on a processor, and ready but without one (`/proc/PID/schedstat`).
@@ -73,17 +73,17 @@ struct Thread {
     processor: u16,
 }
 
-/// All threads of this process, and the machine's processors, at a time.
+/// The times of all threads of this process, and of the machine's processors, at a moment.
 pub struct Snapshot {
     time: Instant,
     threads: BTreeMap<u32, Thread>,
-    /// Of all processors: the time given to other machines by a hypervisor, and all time (`/proc/stat`).
+    /// Time of all processors: stolen by a hypervisor for other machines, and in total (`/proc/stat`).
     stolen: u64,
     all: u64,
 }
 
 impl Snapshot {
-    /// Reads them; what the kernel does not have stays 0.
+    /// Takes a snapshot. Values that the kernel does not provide are 0.
     pub fn take() -> Snapshot {
         let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let threads = tasks.filter_map(|task| {
@@ -102,12 +102,12 @@ impl Snapshot {
         let threads = threads.collect();
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = stat.lines().next().unwrap_or_default();
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's.
+        // user, nice, system, idle, iowait, irq, softirq, steal; user includes guest time.
         let times: Vec<u64> = line.split_whitespace().skip(1).take(8).map(|time| time.parse().unwrap_or(0)).collect();
         Snapshot { time: Instant::now(), threads, stolen: times.get(7).copied().unwrap_or(0), all: times.iter().sum() }
     }
 
-    /// Returns the processors that the threads of packets use: those of a run, and the models'.
+    /// Returns the processors of the threads that move packets.
     pub fn processors(&self) -> Vec<u16> {
         let mut all: Vec<u16> =
             self.threads.values().filter(|thread| moves_packets(&thread.name)).map(|thread| thread.processor).collect();
@@ -116,12 +116,12 @@ impl Snapshot {
         all
     }
 
-    /// Returns what has happened since an earlier snapshot, to the threads for which `is_meant` is true.
+    /// Returns the use of processors since an earlier snapshot, by the threads for which `is_meant` is true.
     pub fn since(&self, before: &Snapshot, is_meant: impl Fn(&str) -> bool) -> Use {
         let seconds = (self.time - before.time).as_secs_f64().max(1e-9);
         let mut result = Use { seconds, processors: self.processors(), ..Use::default() };
         for (number, thread) in self.threads.iter().filter(|(_, thread)| is_meant(&thread.name)) {
-            // A thread may have begun in between.
+            // A thread may have started in between.
             let old = before.threads.get(number);
             let of = |now: u64, then: fn(&Thread) -> u64| now.saturating_sub(old.map_or(0, then));
             let part = |time: u64| (time as f64 / 1e9 / seconds).min(1.0);
@@ -136,31 +136,31 @@ impl Snapshot {
     }
 }
 
-/// True for the threads that move packets: those of a run, and the models'.
+/// Returns whether a thread moves packets: the threads of a run, and the models' thread.
 pub fn moves_packets(name: &str) -> bool {
     name.starts_with("linerate ") || name == MODEL
 }
 
-/// The shortest time that is judged by its parts: threads wait for their first processor when they start.
+/// The shortest time that is judged by fractions of it, as threads wait for their first processor when they start.
 const JUDGED: f64 = 0.2;
 
 /// The use of processors over a time.
 #[derive(Clone, Default)]
 pub struct Use {
-    /// The time.
+    /// The duration.
     pub seconds: f64,
     /// The processors used at its end.
     pub processors: Vec<u16>,
-    /// The largest part of the time that a thread was ready and had no processor.
+    /// The largest fraction of the time for which a thread was ready but had no processor.
     pub waited: f64,
-    /// The part of all processors that a hypervisor gave to other machines.
+    /// The fraction of all processor time that a hypervisor gave to other machines.
     pub stolen: f64,
-    /// The part of a processor that the models' thread had, and its number.
+    /// The fraction of a processor that the models' thread used, and the processor's number.
     pub model: Option<(f64, u16)>,
 }
 
 impl Use {
-    /// Returns the worse of both.
+    /// Returns the worse values of both.
     pub fn worse(self, other: Use) -> Use {
         Use {
             seconds: self.seconds.max(other.seconds),
@@ -170,7 +170,7 @@ impl Use {
         }
     }
 
-    /// Returns what bounds a rate that a model has: its thread.
+    /// Returns the bottleneck of a paced run: the models' thread, or other programs.
     pub fn bound(&self) -> Option<String> {
         let Some((part, core)) = self.model else {
             return (self.waited > WAITED).then(|| "the processors, which other programs use, too".to_string());
@@ -179,8 +179,8 @@ impl Use {
         Some(format!("the model's thread: {:.0} % of processor {core}{others}", part * 100.0))
     }
 
-    /// Returns what bounds threads that pace themselves: their own work, or other programs, if they have time to spare.
-    /// `busy` is the part of the time in which they moved packets.
+    /// Returns the bottleneck of threads that pace themselves: their own work, or, if they have time to spare, other
+    /// programs. `busy` is the fraction of the time in which they moved packets.
     pub fn bound_of_sender(&self, busy: f64) -> String {
         match self.waited > WAITED && busy < 0.9 {
             true => "the processors, which other programs use, too".to_string(),
@@ -188,7 +188,7 @@ impl Use {
         }
     }
 
-    /// Returns what bounds a run that goes as fast as it can: its own threads, or a model's. `busy` is the part of the time
+    /// Returns the bottleneck of a run at full speed: its own threads, or a model's. `busy` is the fraction of the time
     /// in which its threads moved packets.
     pub fn bound_of_fastest(&self, busy: f64) -> Option<String> {
         let percent = (busy.min(1.0) * 100.0).round();
@@ -200,8 +200,8 @@ impl Use {
         self.bound().map(|model| format!("{model} (the run's threads moved packets {percent} % of the time)"))
     }
 
-    /// Returns whether the time is long enough to tell a busy machine from the threads' start: a part of it is, or what a
-    /// thread waited is as much as would matter in a longer one.
+    /// Returns whether a busy machine can be told from the threads' start: the time is long enough, or a thread waited
+    /// so long that it would matter in a longer time.
     fn is_judged(&self) -> bool {
         self.seconds >= JUDGED || self.waited * self.seconds > WAITED * JUDGED
     }
@@ -210,13 +210,13 @@ impl Use {
         self.waited > WAITED || self.stolen > STOLEN
     }
 
-    /// Returns a warning if processors were taken away; then times and rates are not those of a quiet machine.
+    /// Returns a warning if the threads lacked processors: times and rates are then those of a busy machine.
     pub fn warning(&self) -> Option<String> {
         let percent = |part: f64| (part * 100.0).round();
         match self.is_judged() && self.has_waited() {
             true => Some(format!(
-                "processors were taken away: a thread was ready without one for {} % of the time, and a \
-                 hypervisor took {} %; the figures are those of a busy machine",
+                "processors were taken away: a thread waited for one for {} % of the time, and a \
+                 hypervisor took {} %; these are results of a busy machine",
                 percent(self.waited),
                 percent(self.stolen),
             )),
@@ -224,7 +224,7 @@ impl Use {
         }
     }
 
-    /// Returns the same for programs. `taken_away` is null where the time is too short to tell.
+    /// Returns the same as JSON. `taken_away` is null if the time is too short to tell.
     pub fn json(&self) -> Value {
         let is_taken_away = (self.is_judged() || !self.has_waited()).then(|| self.has_waited());
         let percent = |part: f64| (part * 1000.0).round() / 10.0;
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(there_are(&[0, 1, 2, 5, 7, 8]), "are 0 to 2, 5, 7 and 8");
     }
 
-    /// A thread that had to wait, and stolen time, are reported; a quiet machine is not.
+    /// Waiting threads and stolen time are reported; a quiet machine is not.
     #[test]
     fn processors_that_are_taken_away_are_reported() {
         let thread = |ran, waited| Thread { name: MODEL.to_string(), ran, waited, processor: 1 };
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(stolen.json()["taken_away"], true);
         let short = snapshot(0, thread(0, u64::MAX), 90, 1400).since(&before(), moves_packets);
         assert_eq!((short.warning(), &short.json()["taken_away"]), (None, &Value::Null), "a start");
-        // The machine was busy, however short the time.
+        // A busy machine is recognised even in a short time.
         for (seconds, waited, taken_away) in [
             (0.05, 0.95, json!(true)),
             (0.05, 0.1, Value::Null),

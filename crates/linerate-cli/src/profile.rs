@@ -1,4 +1,4 @@
-//! The cycles of each part of a forwarder's path, as in the ixy paper's table, while it runs.
+//! The cycles of each part of a forwarder's path while it runs, as in the ixy paper's table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -20,16 +20,16 @@ pub fn seconds_between(from: u64, to: u64) -> f64 {
 
 /// Returns the cycles in this time.
 pub fn cycles_in(time: Duration) -> u64 {
-    // The clock tells only the nanoseconds in cycles.
+    // The clock converts only from cycles to nanoseconds.
     const MANY: u64 = 1 << 40;
     (time.as_nanos() as f64 * MANY as f64 / CLOCK.delta_as_nanos(0, MANY) as f64) as u64
 }
 
-/// One turn in `EVERY` is timed, so that the stamps cost little beside what they measure, also with batches of one.
-/// It is a prime: a power of two would always hit the same places of a ring.
+/// One in `EVERY` turns is timed, so that the time stamps cost little compared with the turns, even with batches of
+/// one. It is prime: a power of two would always hit the same ring positions.
 pub const EVERY: u32 = 127;
 
-/// Cycles and packets of the timed turns, of all threads.
+/// Cycles and packets of the timed turns of all threads.
 #[derive(Default)]
 pub struct Profile {
     packets: AtomicU64,
@@ -81,7 +81,7 @@ impl Stamps {
         Stamps { profile, turn: 0, cost }
     }
 
-    /// True in the turns that are to be timed.
+    /// Returns whether this turn is to be timed.
     #[inline]
     pub fn is_due(&mut self) -> bool {
         self.turn = self.turn.wrapping_add(1);

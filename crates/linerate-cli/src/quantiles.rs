@@ -9,17 +9,17 @@ use crate::show::time;
 const QUANTILES: [(&str, f64); 7] =
     [("min", 0.0), ("median", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
 
-/// Returns the nanoseconds within which this part of all times is; `None` if there is no time.
+/// Returns a quantile in nanoseconds; `None` without any time.
 pub fn quantile(histogram: &Histogram<u64>, part: f64) -> Option<u64> {
     match part {
         _ if histogram.is_empty() => None,
-        // As for the others, the highest time that counts as the same.
+        // The highest equivalent value, as for the other quantiles.
         0.0 => Some(histogram.highest_equivalent(histogram.min())),
         part => Some(histogram.value_at_quantile(part)),
     }
 }
 
-/// Returns the quantiles of a histogram of nanoseconds, in microseconds; null without a time.
+/// Returns the quantiles of a histogram of nanoseconds, in microseconds; null without any time.
 pub fn microseconds(histogram: &Histogram<u64>) -> Value {
     let of = |part| quantile(histogram, part).map(|time| time as f64 / 1000.0);
     Value::Object(QUANTILES.map(|(name, part)| (name.to_string(), json!(of(part)))).into_iter().collect::<Map<_, _>>())
@@ -36,12 +36,12 @@ pub fn row(microseconds: &Value) -> String {
     QUANTILES.map(|(name, _)| format!(" {:>8}", shown(name))).concat()
 }
 
-/// Returns a histogram of nanoseconds in the text form of HdrHistogram's percentile distribution, in microseconds: what its
-/// plotter reads.
+/// Returns a histogram of nanoseconds as HdrHistogram's percentile distribution in text form, in microseconds, for
+/// HdrHistogram's plotter.
 pub fn distribution(histogram: &Histogram<u64>) -> String {
     let mut text = format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
     let mut below = 0;
-    // Five points for each halving of what is above, as HdrHistogram's own programs print.
+    // Five points for each halving of the rest, as HdrHistogram's own programs print.
     for step in histogram.iter_quantiles(5) {
         below += step.count_since_last_iteration();
         let (value, part) = (step.value_iterated_to() as f64 / 1e3, step.quantile_iterated_to());
@@ -53,7 +53,7 @@ pub fn distribution(histogram: &Histogram<u64>) -> String {
     let [mean, deviation, most] = [histogram.mean(), histogram.stdev(), histogram.max() as f64].map(|time| time / 1e3);
     text += &format!("#[Mean    = {mean:12.3}, StdDeviation   = {deviation:12.3}]\n");
     text += &format!("#[Max     = {most:12.3}, Total count    = {:12}]\n", histogram.len());
-    // As HdrHistogram names its resolution: values of the first bucket, and the buckets of twice the range each.
+    // HdrHistogram's resolution: the number of values in the first bucket, and of buckets with twice the range each.
     text + &format!("#[Buckets = {:12}, SubBuckets     = {:12}]\n", histogram.buckets(), 2048)
 }
 
@@ -72,7 +72,8 @@ mod tests {
             .filter_map(|line| line.split_whitespace().map(|word| word.parse().ok()).collect())
             .filter(|row: &Vec<f64>| !row.is_empty())
             .collect();
-        // The first is the least, the last all of them; a row's time is at its part, within the histogram's 0.1 %.
+        // The first row is the minimum, the last counts all times; a row's time fits its percentile, within the
+        // histogram's 0.1 %.
         assert_eq!((rows[0][1], rows[0][2]), (0.0, 1.0));
         assert_eq!((rows[rows.len() - 1][1], rows[rows.len() - 1][2]), (1.0, 1000.0));
         assert!(rows.iter().all(|row| (row[0] - (row[1] * 1000.0).ceil()).abs() <= 1.0 + row[0] * 1e-3 && row[0] >= row[2] * 0.999), "{text}");

@@ -13,7 +13,7 @@ pub struct Rates {
     pub rx: Rate,
     pub tx: Rate,
     pub dropped: u64,
-    /// Dropped packets by cause; causes that did not occur are left out.
+    /// Dropped packets by cause, without causes that did not occur.
     pub drops: Vec<(&'static str, u64)>,
     pub queues: Queues,
 }
@@ -24,7 +24,7 @@ pub struct Queues {
     /// Millions of slots per second, by receive queue and by transmit queue.
     pub rx_mslots: Vec<f64>,
     pub tx_mslots: Vec<f64>,
-    /// Packets that each receive queue had no descriptor for; empty where the port does not count them by queue.
+    /// Packets for which each receive queue had no descriptor; empty if the port does not count them by queue.
     pub no_descriptor: Vec<u64>,
 }
 
@@ -35,22 +35,22 @@ pub struct Counters {
     pub queues: QueueStatistics,
 }
 
-/// One direction.
+/// The rates of one direction.
 #[derive(Clone)]
 pub struct Rate {
-    /// Packets since the counters began at zero.
+    /// Packets since the counters were reset.
     pub packets: u64,
     pub mpps: f64,
-    /// Frames without CRC.
+    /// Gbit/s of frames without CRC.
     pub gbits: f64,
-    /// With CRC, preamble, start and gap: 24 bytes a frame.
+    /// Gbit/s with CRC, preamble, start delimiter and gap: 24 more bytes per frame.
     pub wire_gbits: f64,
 }
 
 impl Rate {
-    /// Computes the rates from `before` to `now`, both packets and bytes; the packets are those since `zero`.
+    /// Computes the rates from `before` to `now`, each a pair of packets and bytes; packets count since `zero`.
     fn new([zero, before, now]: [(u64, u64); 3], seconds: f64) -> Rate {
-        // Frames that a file could not take were counted before its buffer was written, and are not any more.
+        // Counts can decrease: frames of a file are counted before its buffer is written, and subtracted if that fails.
         let (packets, bytes) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
         let per_second = |count: u64| count as f64 / seconds;
         Rate {
@@ -69,7 +69,7 @@ impl Rate {
 }
 
 impl Rates {
-    /// Computes the rates from `before` to `now`. Packets and drops are those since `zero`.
+    /// Computes the rates from `before` to `now`. Packets and drops count since `zero`.
     pub fn new(name: &str, is_up: bool, [zero, before, now]: [&Counters; 3], seconds: f64) -> Rates {
         let rate = |of: fn(&Statistics) -> (u64, u64)| Rate::new([zero, before, now].map(|all| of(&all.port)), seconds);
         let drops = now.port.drops.by_cause().into_iter().zip(zero.port.drops.by_cause());
@@ -107,12 +107,12 @@ impl Rates {
 /// One interval of a run.
 #[derive(Clone)]
 pub struct Tick {
-    /// Since the run began.
+    /// Seconds since the run began.
     pub seconds: f64,
     pub ports: Vec<Rates>,
-    /// Packets that no port has taken, since the run began.
+    /// Packets that no port has accepted since the run began.
     pub held: u64,
-    /// `None` if nothing moved.
+    /// `None` if no packets moved.
     pub cycles_per_packet: Option<f64>,
     pub parts: Option<Parts>,
     /// The processors that the threads use.
@@ -146,8 +146,8 @@ impl Tick {
         line
     }
 
-    /// Returns the table for a terminal of `width` columns, of which no line is longer: a line for the names of the columns, one
-    /// for each port, and those for cycles.
+    /// Returns the table for a terminal of `width` columns: a line with the names of the columns, one for each port,
+    /// and those for cycles. No line is longer than `width`.
     pub fn table(&self, width: usize) -> String {
         let columns: Vec<&Column> = COLUMNS.iter().filter(|(_, _, least, _)| width >= *least).collect();
         let numbers: usize = columns.iter().map(|(_, width, ..)| width).sum();
@@ -172,7 +172,7 @@ impl Tick {
         lines.push(cycles + &used + &held);
         if let Some(Parts { receive, touch, send }) = self.parts {
             let parts = format!("receive {receive:.1}, touch {touch:.1}, send {send:.1}");
-            // The unit is in the line above, too.
+            // If the line is too long, leave out the unit, which the line above has, too.
             let line = format!("cycles/packet: {parts}");
             lines.push(if line.len() > width { parts } else { line });
         }
@@ -180,7 +180,7 @@ impl Tick {
     }
 }
 
-/// Returns a line of the cells that fit `width` columns: a figure that is cut is a wrong one.
+/// Returns a line of the cells that fit into `width` columns. Cells are not cut, as a cut figure would be wrong.
 fn fitting(name: String, cells: impl Iterator<Item = String>, width: usize) -> String {
     let mut line = name;
     for cell in cells {
@@ -192,7 +192,7 @@ fn fitting(name: String, cells: impl Iterator<Item = String>, width: usize) -> S
     line
 }
 
-/// Returns a line of at most `width` columns; of a longer one the words that fit, and a mark that some are missing.
+/// Returns a line of at most `width` columns. A longer line is reduced to the words that fit, and an ellipsis.
 fn whole_words(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_string();
@@ -213,7 +213,8 @@ fn whole_words(line: &str, width: usize) -> String {
         .collect()
 }
 
-/// Returns a name of at most `room` characters; of a longer one the beginning and the end, which distinguish names.
+/// Returns a name of at most `room` characters. A longer one is reduced to its beginning and end, which distinguish
+/// names.
 pub fn shortened(name: &str, room: usize) -> String {
     let count = name.chars().count();
     if count <= room {
@@ -224,13 +225,13 @@ pub fn shortened(name: &str, room: usize) -> String {
     name.chars().take(front).collect::<String>() + "…" + &end
 }
 
-/// Returns counts by cause as people say them; `None` without any.
+/// Describes counts by cause; `None` without any.
 pub fn causes_in_words<'a>(causes: impl Iterator<Item = (&'a str, u64)>) -> Option<String> {
     let causes: Vec<String> = causes.map(|(cause, count)| format!("{count} {}", in_words(cause))).collect();
     (!causes.is_empty()).then(|| causes.join(", "))
 }
 
-/// Returns a cause of drops as people say it; docs/wires.md explains each.
+/// Describes a cause of drops; docs/wires.md explains each.
 pub fn in_words(cause: &str) -> &str {
     match cause {
         "no_descriptor" => "without a free descriptor",
@@ -246,7 +247,8 @@ pub fn in_words(cause: &str) -> &str {
     }
 }
 
-/// Returns millions per second: of less than one with more digits, down to one packet per second, and less in full.
+/// Formats millions per second: with three decimals, with six below 1, and in scientific notation below one packet per
+/// second.
 pub fn mpps(value: f64) -> String {
     match value {
         _ if value <= 0.0 || value >= 0.9995 => format!("{value:.3}"),
@@ -255,7 +257,7 @@ pub fn mpps(value: f64) -> String {
     }
 }
 
-/// Returns a count per second with three significant digits: `14.9M`.
+/// Formats a count per second with three significant digits: `14.9M`.
 pub fn per_second(value: f64) -> String {
     let (value, prefix) = match value {
         ..999.5 => (value, ""),
@@ -293,7 +295,7 @@ mod tests {
             let table = tick.table(width);
             assert_eq!(table.lines().count(), 5, "{table}");
             assert!(table.lines().all(|line| line.chars().count() <= width), "{width}:\n{table}");
-            // A figure is there as on a wide terminal, or not at all.
+            // A figure is shown as on a wide terminal, or not at all.
             let is_whole = |word: &str| word.contains('…') || whole.contains(&word.trim_end_matches(','));
             assert!(table.lines().skip(1).flat_map(str::split_whitespace).all(is_whole), "{width}:\n{table}");
             let has_rates = table.lines().nth(1).is_some_and(|line| line.contains("14.881"));

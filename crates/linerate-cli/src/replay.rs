@@ -1,8 +1,9 @@
-//! `linerate replay`: sends the frames of captures at their times.
+//! `linerate replay`: sends the frames of captures with their original or another timing.
 //!
 //! - `merge`: several captures as one stream, by time; `source`: their frames in memory before they are due
-//! - `schedule`: when each is due, in nanoseconds since the start; `timeline`: those on the time stamp counter
-//! - `sender`: the thread; `errors`: how far its times were from those that were due
+//! - `schedule`: when each frame is due, in nanoseconds since the start; `timeline`: these times on the time stamp
+//!   counter
+//! - `sender`: the thread that sends; `errors`: by how much it missed the due times
 
 mod errors;
 mod merge;
@@ -49,36 +50,36 @@ impl Mode for Replay {
     }
 
     fn no_pause(&self) -> Option<&'static str> {
-        Some("replay does not pause: its frames have times")
+        Some("replay cannot pause: its frames have fixed times")
     }
 }
 
 /// Options of the replay.
 #[derive(Args)]
 pub struct How {
-    /// Send the frames of this capture, too, merged by their times; repeat it for several
+    /// Also send the frames of this capture, merged by time; can be repeated
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
-    /// Send at the captures' times, this many times as fast: 2x, 0.5x; default 1x
+    /// Send with the captures' timing, this many times as fast: 2x, 0.5x; default 1x
     #[arg(long, conflicts_with_all = ["rate", "top"])]
     speed: Option<Speed>,
     /// Send at a rate instead: in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%)
     #[arg(long, conflicts_with = "top")]
     rate: Option<Rate>,
-    /// Send as fast as the port takes the frames
+    /// Send as fast as the port accepts frames
     #[arg(long)]
     top: bool,
-    /// Send everything this many times; 0: for ever
+    /// Send the captures this many times; 0: for ever
     #[arg(long = "loop", value_name = "N", default_value = "1", value_parser = passes)]
     passes: u64,
-    /// Spin until each frame is due, on a processor that has nothing else to do; without it the thread sleeps in long gaps
+    /// Spin until each frame is due, which needs an otherwise idle processor; without it the thread sleeps in long gaps
     #[arg(long, conflicts_with = "top")]
     exact: bool,
-    /// Stop after exactly this many frames; with k, M or G
+    /// Stop after exactly this many frames; accepts k, M or G
     #[arg(long, value_parser = packets)]
     count: Option<u64>,
-    /// Read captures into memory beforehand if they have at most this many bytes, with k, M or G; larger ones are read
-    /// ahead by a thread
+    /// Read captures into memory before the start if they have at most this many bytes; accepts k, M or G; a thread
+    /// reads larger ones ahead
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = bytes)]
     memory: u64,
 }
@@ -91,15 +92,15 @@ fn bytes(text: &str) -> Result<u64, String> {
     port::count(text).ok_or_else(|| "it must be a whole number of bytes, such as 500M".to_string())
 }
 
-/// Runs until its end.
+/// Sends the captures until the run ends.
 pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result<ExitCode, Error> {
     let parsed = linerate::parse(name)?;
     if parsed.is_capture_to_read() {
         let written = with_option(name, "write");
-        usage(&format!("{name} is read; to write into it: replay {} '{written}'", file.display()));
+        usage(&format!("{name} is opened for reading; to write to it: replay {} '{written}'", file.display()));
     }
     if options.queues > 1 {
-        usage("replay sends by one queue, which keeps the order: leave out --queues");
+        usage("replay uses one queue, to keep the order: leave out --queues");
     }
     let paths: Vec<PathBuf> = [file].into_iter().chain(how.with.iter().cloned()).collect();
     if how.passes != 1
@@ -110,10 +111,10 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     for path in paths.iter().filter(|path| !path.exists()) {
         let port = path.to_str().and_then(|path| linerate::parse(path).ok()).filter(PortName::is_capture_to_read);
         if let Some(port) = port {
-            usage(&format!("{port} is the name of a port; replay has the file: replay {} {name}", port.rest()));
+            usage(&format!("{port} is the name of a port; give the file instead: replay {} {name}", port.rest()));
         }
     }
-    // A thread that spins until frames are due does not rest between them.
+    // A thread that spins until frames are due must not sleep between them.
     let wait = if how.exact { Some(Wait::Poll) } else { options.wait };
     let options = RunOptions { wait, ..options.clone() };
     let source = Source::open(&paths, how.passes, how.memory.min(free_memory() / 2))?;
@@ -122,7 +123,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     let mut run = Run::open(&Replay, &[name], how.count, &options)?;
     let device = &mut run.ports.devices[0];
     let (room, info) = (device.pool().region().room(), device.info());
-    // A file has no longest frame, and a chain at most 64 slots.
+    // A file has no longest frame, but a chain has at most 64 slots.
     let most = if matches!(info.behind, Behind::Capture | Behind::Nothing) { 64 * room } else { info.max_frame };
     let pace = match (how.rate, how.top) {
         (Some(rate), _) => {
@@ -174,7 +175,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     )
 }
 
-/// Returns the bytes of memory that are free, as far as it is known.
+/// Returns the available bytes of memory; `u64::MAX` if unknown.
 fn free_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -182,11 +183,11 @@ fn free_memory() -> u64 {
     kib.map_or(u64::MAX, |kib| kib * 1024)
 }
 
-/// Prints what was found in the files, if they were read.
+/// Prints the number of frames and the duration of each file, if the files were read into memory.
 fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
     let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
     if !is_in_memory {
-        return note("the captures are read ahead, 16 MiB, by a thread");
+        return note("the captures are read ahead by a thread, up to 16 MiB");
     }
     for file in &reading.files {
         let begins = match file.begins(reading.begin) {
@@ -198,7 +199,7 @@ fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
     }
 }
 
-/// A replay whose figures are judged.
+/// The settings of a replay, by which its results are judged.
 struct About<'a> {
     /// The port.
     name: &'a str,
@@ -208,7 +209,7 @@ struct About<'a> {
 }
 
 impl About<'_> {
-    /// Adds to the measurements what was not reached, prints notes with causes and remedies, and returns the summary's part.
+    /// Adds shortfalls to the measurements, prints notes with causes and remedies, and returns the summary's part.
     fn judge(&self, tally: &Tally, reading: &Mutex<Reading>, measured: &mut Measured) -> Value {
         let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
         for failure in &reading.failures {
@@ -221,7 +222,7 @@ impl About<'_> {
             }
         }
         if self.pace != Pace::Top {
-            // A thread that waits is not at its limit.
+            // A thread that waits for due times is not at its limit.
             measured.bound = None;
         }
         self.times_not_kept(tally, measured);
@@ -231,20 +232,21 @@ impl About<'_> {
         let Tally { given, no_room, not_read, too_long, snapped, .. } = *tally;
         let name = self.name;
         if measured.interrupted && tally.is_unfinished {
-            note(&format!("note: interrupted: {given} frames were sent, and not those behind them"));
+            note(&format!("note: interrupted: {given} frames were sent, and not those after them"));
         }
         let all = [
             (skipped, "packets of other interfaces were skipped: not Ethernet".to_string()),
-            (earlier, "frames have a time before that of the frame in front, and are sent right behind it".to_string()),
-            (snapped, "frames were cut by the capture's snap length, and sent without their ends".to_string()),
+            (earlier, "frames have an earlier time than the frame before, and are sent right after it".to_string()),
+            (snapped, "frames were cut by the capture's snap length, and sent incomplete".to_string()),
             (
                 too_long,
-                format!("frames were not sent: too long for {name}; a larger --mtu takes them, if the port can"),
+                format!("frames were not sent: too long for {name}; use a larger --mtu, if the port supports it"),
             ),
             (no_room, format!("frames were late: {name} had no room when they were due")),
             (
                 not_read,
-                "frames were due before they were read: is the disk slow? more --memory reads them before".to_string(),
+                "frames were due before they were read: is the disk slow? a larger --memory reads them in advance"
+                    .to_string(),
             ),
         ];
         for (count, what) in all.iter().filter(|(count, _)| *count > 0) {
@@ -266,32 +268,32 @@ impl About<'_> {
             if late as f64 > MANY_PAUSED * given as f64 {
                 let [sum, longest] = tally.pauses.seconds().map(time);
                 note(&format!(
-                    "note: {late} frames were late because the processor did something else, for {sum} in sum and at most {longest}: \
-                     choose one that is free of other work and interrupts (isolcpus=, nohz_full=) with --cores"
+                    "note: {late} frames were late because the processor did other work, for {sum} in total and at most \
+                     {longest} at a time: choose one without other work and interrupts (isolcpus=, nohz_full=) with --cores"
                 ));
             }
         }
         part
     }
 
-    /// Adds a shortfall if the port was given frames that it did not send, or could not be given some.
+    /// Adds a shortfall if the port did not accept frames, or accepted frames that it did not send.
     fn frames_not_sent(&self, tally: &Tally, measured: &mut Measured) {
-        // Without any frame given, times are not judged.
+        // `times_not_kept` does not judge a replay without any accepted frame: it counts here.
         let refused = u64::from(tally.given == 0 && tally.overdue.is_some());
         let (due, sent) = (tally.given + tally.too_long + refused, measured.moved.packets);
         let is_counted = measured.shortfalls.iter().any(|shortfall| matches!(shortfall, Shortfall::Count { .. }));
         if sent < due && !is_counted {
             let too_long =
-                || (tally.too_long > 0).then(|| format!("{}, which takes no frames of that length", self.name));
+                || (tally.too_long > 0).then(|| format!("{}, which does not send frames of that length", self.name));
             let bound = measured.stopped_by.clone().or_else(too_long);
             measured.shortfalls.push(Shortfall::Frames { due, sent, bound });
         }
     }
 
-    /// Adds a shortfall if the last frame was sent noticeably later than it was due, or could not be sent any more.
+    /// Adds a shortfall if the last frame was sent noticeably later than it was due, or could not be sent.
     fn times_not_kept(&self, tally: &Tally, measured: &mut Measured) {
         let late = tally.overdue.unwrap_or(0).max(tally.errors.last().max(0) as u64);
-        // The time in which all that were due would have been sent, and that in which they were.
+        // The time that sending took, and the time that it should have taken.
         let took = tally.nanoseconds.max(tally.overdue.map_or(0, |_| (measured.seconds * 1e9) as u64));
         let asked = took.saturating_sub(late);
         let seconds = took as f64 / 1e9;
@@ -313,7 +315,7 @@ impl About<'_> {
     }
 }
 
-/// The part of frames that pauses may make late without a note.
+/// The fraction of frames that may be late due to pauses without a note.
 const MANY_PAUSED: f64 = 0.01;
 
 /// Returns a replay's part of the summary as lines.

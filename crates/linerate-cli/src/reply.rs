@@ -1,4 +1,4 @@
-//! `--reply`: a port that answers ARP and pings while it is sent to or received from.
+//! `--reply`: answers ARP requests and pings at a port while packets are sent or received.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use linerate::memory::Pool;
 use linerate::port::{Port, TxQueue};
 use linerate::traffic::Host;
 
-/// Options of a port that answers.
+/// Options of replies.
 #[derive(Args)]
 pub struct Reply {
-    /// Answer these requests for --address: arp, ping (both also of IPv6)
+    /// Answer these requests for --address: arp, ping (both for IPv6, too)
     #[arg(long, value_enum, value_delimiter = ',', requires = "address")]
     reply: Vec<Request>,
     /// The port's addresses for --reply, for example 10.0.0.9,fd00::9
@@ -23,10 +23,10 @@ pub struct Reply {
 
 /// Parses an address that a host on a network can have (RFC 1122, section 3.2.1.3; RFC 4291).
 fn host_address(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| "it is no IPv4 or IPv6 address".to_string())?;
+    let address: IpAddr = text.parse().map_err(|_| "it is not an IPv4 or IPv6 address".to_string())?;
     let is_broadcast = address == IpAddr::from([255; 4]);
     match address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast {
-        true => Err("a host on a network does not have this address".to_string()),
+        true => Err("a host on a network cannot have this address".to_string()),
         false => Ok(address),
     }
 }
@@ -34,19 +34,19 @@ fn host_address(text: &str) -> Result<IpAddr, String> {
 /// Requests that a port answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Request {
-    /// For the MAC address: ARP, and IPv6's neighbour solicitations
+    /// ARP requests, and IPv6's neighbour solicitations
     Arp,
     /// Echo requests
     Ping,
 }
 
 impl Reply {
-    /// Returns whether the port answers.
+    /// Returns whether requests are answered.
     pub fn is_on(&self) -> bool {
         !self.reply.is_empty()
     }
 
-    /// Returns a queue's responder, which counts in `answered`; `None` without `--reply`.
+    /// Returns a queue's responder, which counts its answers in `answered`; `None` without `--reply`.
     pub fn responder(&self, port: &Port, answered: &Arc<AtomicU64>) -> Option<Responder> {
         let has = |request: Request| self.reply.contains(&request);
         self.is_on().then(|| Responder {
@@ -73,10 +73,10 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers a frame, and returns true, if it is a request. The answer waits for [`send`](Responder::send). If no more
-    /// can wait, the request stays unanswered, and is a frame like others.
+    /// Answers a frame if it is a request, and returns whether it did. The answer is queued for
+    /// [`send`](Responder::send). If the queue is full, the request is treated as an ordinary frame.
     pub fn answers(&mut self, frame: &[u8]) -> bool {
-        // The longest answer is that to a ping in one piece; and most frames are no requests.
+        // Check this first, as most frames are not requests.
         let is_request = matches!(frame.get(12..14), Some([8, 6] | [8, 0] | [0x86, 0xDD]));
         if !is_request || self.answers.len() == self.answers.capacity() {
             return false;
@@ -88,7 +88,7 @@ impl Responder {
         is_answered && self.answers.push(&self.pool, &self.bytes)
     }
 
-    /// Sends the answers; those for which the port has no room wait.
+    /// Sends the queued answers; those for which the port has no room remain queued.
     pub fn send(&mut self, tx: &mut TxQueue) {
         if !self.answers.is_empty() {
             let before = self.answers.packets().count();

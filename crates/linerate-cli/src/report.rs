@@ -1,4 +1,4 @@
-//! The results of `bench` and `rfc2544`: tables, pictures, and the page that shows them.
+//! The results of `bench` and `rfc2544`: tables, charts, and the page that shows them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use crate::terminal::note;
 pub struct Section {
     /// Its name on the command line and in file names.
     pub name: &'static str,
-    /// Its title, with the part of the paper that it repeats.
+    /// Its title, with the part of the paper that it reproduces.
     pub title: &'static str,
-    /// The comparison with the published figures that is valid.
+    /// Which comparison with the published figures is valid.
     pub compares: String,
     pub columns: Vec<&'static str>,
     pub rows: Vec<Vec<Cell>>,
     /// Disturbances of the measurement.
     pub warnings: Vec<String>,
     pub chart: Option<Chart>,
-    /// Why nothing was measured; the page names it behind the others.
+    /// Why nothing was measured. The page lists such sections at the end.
     pub missing: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Section {
 #[derive(Clone)]
 pub enum Cell {
     Text(String),
-    /// A number with this many digits after the point.
+    /// A number with this many decimals.
     Number(f64, usize),
     /// Not measured, or not published.
     Nothing,
@@ -46,12 +46,12 @@ impl From<&str> for Cell {
     }
 }
 
-/// Returns a cell with a number that may not have been measured.
+/// Returns a cell for a number that may not have been measured.
 pub fn number(value: Option<f64>, digits: usize) -> Cell {
     value.map_or(Cell::Nothing, |value| Cell::Number(value, digits))
 }
 
-/// Returns a rate; nothing that moves is nothing that was measured.
+/// Returns a rate; `None` if nothing moved, as then nothing was measured.
 pub fn positive(value: f64) -> Option<f64> {
     Some(value).filter(|&value| value > 0.0)
 }
@@ -151,23 +151,23 @@ fn escaped(text: &str) -> String {
 pub struct Report {
     command: &'static str,
     folder: PathBuf,
-    /// How it was measured, for the page.
+    /// How the sections were measured, for the page.
     about: String,
     machine: String,
     date: String,
     ports: [String; 2],
     sections: Vec<Section>,
-    /// The part during which Ctrl-C came.
+    /// The part that Ctrl-C interrupted.
     interrupted: Option<String>,
-    /// The picture that sums the report up.
+    /// The picture that summarizes the report.
     card: Option<String>,
 }
 
 impl Report {
-    /// Begins the report of a command in a folder; `about` says on the page how it was measured, and is HTML.
+    /// Begins the report of a command in a folder. `about` is HTML that describes on the page how it was measured.
     ///
     /// # Errors
-    /// The command's exit code: files cannot be written there.
+    /// The command's exit code if files cannot be written there.
     pub fn new(command: &'static str, ports: &[String; 2], about: String, folder: &Path) -> Result<Report, ExitCode> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let (folder, machine, ports) = (folder.to_path_buf(), machine(), ports.clone());
@@ -177,10 +177,10 @@ impl Report {
         Ok(report)
     }
 
-    /// Writes all files, and prints where they are, or all of it as JSON.
+    /// Writes all files, and prints the path of the page, or the report as JSON.
     ///
     /// # Errors
-    /// The command's exit code: they cannot be written.
+    /// The command's exit code if the files cannot be written.
     pub fn finish(&self, is_json: bool) -> Result<(), ExitCode> {
         self.write().map_err(|error| self.unwritable(&error))?;
         match is_json {
@@ -196,7 +196,7 @@ impl Report {
         ExitCode::FAILURE
     }
 
-    /// Sums the report up: bars below a title, as a picture that can be shared.
+    /// Creates a picture that summarizes the report and can be shared: bars below a title.
     pub fn sum_up(&mut self, title: &str, bars: &Bars, about: &str) {
         let below =
             [about.to_string(), self.machine.clone(), format!("linerate {}, {}", env!("CARGO_PKG_VERSION"), self.date)];
@@ -225,7 +225,7 @@ impl Report {
         }})
     }
 
-    /// Creates the folder of a report, and checks that files can be written there, before anything is measured.
+    /// Creates the folder of the report, and checks that files can be written there before anything is measured.
     fn prepare(&self) -> io::Result<()> {
         let folder = &self.folder;
         std::fs::create_dir_all(folder)?;
@@ -233,7 +233,7 @@ impl Report {
         if earlier.try_exists()? {
             std::fs::File::options().append(true).open(earlier)?;
         }
-        // A full disk takes names, and no bytes.
+        // On a full disk, files can be created but not written.
         let probe = folder.join(format!(".{}.{}", self.command, std::process::id()));
         let written = std::fs::write(&probe, [0; 4096]);
         let removed = std::fs::remove_file(&probe);
@@ -293,7 +293,7 @@ impl Report {
     }
 }
 
-/// The page's style: readable on a telephone, where wide tables scroll.
+/// The page's style. It is readable on a phone, where wide tables scroll.
 const STYLE: &str = "\
     body { font: 16px/1.5 system-ui, sans-serif; max-width: 860px; margin: 2em auto; padding: 0 1em; color: #222 }\n\
     h1, h2 { line-height: 1.2 } section { margin: 3em 0; border-top: 1px solid #ddd }\n\
@@ -303,7 +303,7 @@ const STYLE: &str = "\
     th { vertical-align: bottom; color: #555; font-weight: 600 }\n\
     th:first-child, td:first-child { text-align: left; padding-left: 0 } .warning { color: #a00 }\n";
 
-/// Returns the processor, their number, the rate of the cycles, and the kernel.
+/// Returns the processor model, the number of processors, the TSC frequency, and the kernel.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

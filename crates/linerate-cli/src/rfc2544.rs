@@ -1,5 +1,5 @@
-//! `linerate rfc2544`: the benchmarks of RFC 2544 for what is between two ports: throughput, latency, frame loss rate, and
-//! back-to-back frames.
+//! `linerate rfc2544`: the benchmarks of RFC 2544 for the device between two ports: throughput, latency, frame loss
+//! rate, and back-to-back frames.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,13 +30,13 @@ pub struct Benchmarks {
     /// Run only these tests
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Test>,
-    /// The highest rate: in packets (1M) or bits (1Gbit) per second, or a part of the line
+    /// The highest rate: in packets (1M) or bits (1Gbit) per second, or a part of the line rate
     #[arg(long, default_value = "100%")]
     rate: Rate,
-    /// How close the search for a rate or a burst comes to its limit, as a part of the highest one
+    /// Precision of the search for a rate or a burst, as a part of the highest one
     #[arg(long, value_name = "PART", default_value = "0.1%", value_parser = part)]
     resolution: f64,
-    /// Lost frames that a rate may have and still count, as a part of those sent
+    /// Frame loss at which a rate still counts, as a part of the frames sent
     #[arg(long, value_name = "PART", default_value = "0%", value_parser = part)]
     loss: f64,
     /// Folder for the report: index.html, rfc2544.json, a CSV per test, and a picture of the throughput
@@ -49,7 +49,7 @@ pub struct Benchmarks {
 enum Test {
     /// The highest rate without loss (section 26.1)
     Throughput,
-    /// Times at that rate (26.2)
+    /// Latency at that rate (26.2)
     Latency,
     /// Lost frames at 100 %, 90 % and so on of the highest rate (26.3)
     Loss,
@@ -57,7 +57,7 @@ enum Test {
     BackToBack,
 }
 
-/// Reads a part, as a percentage.
+/// Parses a percentage.
 fn part(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     match number.filter(|number| (0.0..=100.0).contains(number)) {
@@ -66,9 +66,9 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The time of a trial, as the RFC asks for (section 24), unless another one is given.
+/// The default duration of a trial, as required by the RFC (section 24).
 const TRIAL: Duration = Duration::from_secs(60);
-/// The time of a burst (section 26.4: at least two seconds).
+/// The duration of the longest burst in seconds (section 26.4: at least two).
 const BURST: f64 = 2.0;
 /// The most steps of a search, whatever the resolution.
 const STEPS: u32 = 20;
@@ -81,16 +81,17 @@ struct Row {
     offered: f64,
     /// The highest rate without loss.
     throughput: Option<f64>,
-    /// The reason why no higher rate was offered, if it is the sender's.
+    /// Why the sender offered no higher rate, if it could not.
     bound: Option<String>,
     latency: Option<Times>,
-    /// At 100 %, 90 % and so on of that rate: the packets per second that were sent, and the part of them that was lost.
+    /// At 100 %, 90 % and so on of the offered rate: the packets per second that were sent, and the fraction that was
+    /// lost.
     losses: Vec<(f64, f64)>,
     /// Whether any frame arrived.
     arrives: bool,
     /// Rates that were not reached.
     unreached: Vec<String>,
-    /// The longest burst without loss, and the one that was tried first.
+    /// The longest burst without loss, and the first one that was tried.
     burst: Option<(u64, u64)>,
 }
 
@@ -108,9 +109,9 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
     let trial = options.seconds.unwrap_or(TRIAL);
     let seconds = trial.as_secs_f64();
     let about = format!(
-        "RFC 2544, with trials of {seconds} s{}, a resolution of {} %, and a loss of at most {} %. Frames are numbered and stamped; \
-         rates count CRC, preamble and gap.",
-        if seconds < 60.0 { " (the RFC asks for 60)" } else { "" },
+        "RFC 2544, with trials of {seconds} s{}, a resolution of {} %, and a loss of at most {} %. Frames are numbered and \
+         stamped; rates include CRC, preamble and gap.",
+        if seconds < 60.0 { " (the RFC requires 60)" } else { "" },
         what.resolution * 100.0,
         what.loss * 100.0
     );
@@ -126,7 +127,7 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
     if seconds >= 10.0 {
         let (trials, time) = (tester.most_trials() * what.sizes.len() as u64, trial);
         let all = humantime::format_duration(Duration::from_secs(trials * time.as_secs()));
-        note(&format!("note: at most {trials} trials of {seconds} s, {all}; --seconds 1 takes less"));
+        note(&format!("note: at most {trials} trials of {seconds} s, {all}; --seconds 1 is faster"));
     }
     let mut rows = Vec::new();
     for &size in &what.sizes {
@@ -150,15 +151,12 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
         return Ok(code);
     }
     if let Some(place) = report.interrupted() {
-        note(&format!(
-            "linerate: {} at {place}, which the report does not have, nor what follows",
-            interrupts().word()
-        ));
+        note(&format!("linerate: {} at {place}: the report lacks this and what follows", interrupts().word()));
         return Ok(ExitCode::FAILURE);
     }
     let is_good = rows.iter().all(|row| row.arrives);
     for row in rows.iter().filter(|row| !row.arrives) {
-        note(&format!("error: no frame of {} bytes arrived: does {} lead to {}?", row.size, names[0], names[1]));
+        note(&format!("error: no frame of {} bytes arrived: is {} linked to {}?", row.size, names[0], names[1]));
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -168,12 +166,12 @@ impl Tester<'_> {
         self.what.only.is_empty() || self.what.only.contains(&test)
     }
 
-    /// Returns the steps of a search.
+    /// Returns the number of steps of a search.
     fn steps(&self) -> u32 {
         (1.0 / self.what.resolution.max(1e-9)).log2().ceil().clamp(1.0, STEPS.into()) as u32
     }
 
-    /// Returns the most trials of one frame size.
+    /// Returns the highest number of trials for one frame size.
     fn most_trials(&self) -> u64 {
         let of = |test, trials: u32| if self.wants(test) { u64::from(trials) } else { 0 };
         of(Test::Loss, 9)
@@ -182,7 +180,7 @@ impl Tester<'_> {
             + if self.wants(Test::Throughput) || self.wants(Test::Latency) { 1 + u64::from(self.steps()) } else { 1 }
     }
 
-    /// Sends frames for the time of a trial, or `count` of them. Returns nothing of one that was interrupted.
+    /// Runs a trial: sends frames for its duration, or `count` frames. Returns `None` if it was interrupted.
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
         let load = Load { rate: Vec::new(), histogram: None, plot: None, size, every: 1, is_quiet: true, count };
@@ -192,17 +190,17 @@ impl Tester<'_> {
         Ok((!interrupts().have_come()).then_some(times))
     }
 
-    /// Returns whether a trial lost no more than it may.
+    /// Returns whether a trial's loss was within the tolerance.
     fn is_clean(&self, times: &Times) -> bool {
         let (sent, lost) = (times.total_sent(), times.lost + times.corrupted);
         sent > 0 && lost as f64 <= self.what.loss * sent as f64
     }
 
-    /// Runs all tests of one frame size; returns nothing if they were interrupted.
+    /// Runs all tests for one frame size; returns `None` if they were interrupted.
     fn measure(&mut self, size: u16) -> Result<Option<Row>, Error> {
         self.progress.inc_length(self.most_trials());
         let Some(first) = self.trial(size, self.what.rate, None, "the highest rate")? else { return Ok(None) };
-        // A sender that sends less than it is asked for shows no more than what it sent.
+        // If the sender sends less than requested, only the rate that it reached was tested.
         let highest = first.rates()[0].min(first.asked).min(first.line.unwrap_or(f64::INFINITY));
         let mut row = Row { size, offered: highest, ..Row::default() };
         row.bound = first.shortfall.as_ref().map(|shortfall| shortfall.line());
@@ -242,7 +240,7 @@ impl Tester<'_> {
         Ok((!interrupts().have_come()).then_some(row))
     }
 
-    /// Searches the highest clean rate below one that is not: packets per second; `None` if every rate loses.
+    /// Searches the highest clean rate below one that is not, in packets per second; `None` if every rate loses frames.
     fn search_rate(&mut self, size: u16, highest: f64) -> Result<Option<f64>, Error> {
         let (mut low, mut high) = (None, highest);
         for _ in 0..self.steps() {
@@ -256,15 +254,15 @@ impl Tester<'_> {
         Ok(low)
     }
 
-    /// Searches the longest burst without loss; returns it and the longest that was tried.
+    /// Searches the longest burst without loss; returns it and the longest one that was tried.
     fn search_burst(&mut self, size: u16, highest: f64) -> Result<Option<(u64, u64)>, Error> {
         let longest = (highest * BURST) as u64;
-        // Until a burst has been sent, and some time for what is late.
+        // The time to send a burst, and some more for late frames.
         let seconds = Some(Duration::from_secs_f64(BURST + 0.5));
         let options = RunOptions { seconds, ..self.options.clone() };
         let kept = std::mem::replace(&mut self.options, options);
         let (mut low, mut high) = (0, longest + 1);
-        // As close as a part of the burst that is found, which may be short.
+        // The resolution is relative to the burst that is found, which may be short.
         while high - low > (low as f64 * self.what.resolution) as u64 + 1 {
             let count = if high > longest { longest.max(1) } else { (low + high) / 2 };
             let rate = Rate::Packets(highest);
@@ -291,7 +289,7 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "throughput",
                 title: "Throughput (RFC 2544, section 26.1)",
-                compares: "The highest rate at which no more than the allowed part was lost.".to_string(),
+                compares: "The highest rate at which the loss was within the tolerance.".to_string(),
                 columns: vec!["bytes", "offered, Mpps", "Mpps", "Gbit/s", "% of the offered rate"],
                 rows: rows
                     .iter()
@@ -331,7 +329,7 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "latency",
                 title: "Latency at the throughput (section 26.2)",
-                compares: "Of every frame of one trial; the RFC asks for the mean of 20 trials, of one frame each."
+                compares: "For every frame of one trial; the RFC requires the mean of 20 trials, with one frame each."
                     .to_string(),
                 columns: vec![
                     "bytes",
@@ -358,7 +356,7 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "loss",
                 title: "Frame loss rate (section 26.3)",
-                compares: "Lost frames at parts of the offered rate, until two successive ones lose nothing."
+                compares: "Frame loss at parts of the offered rate, until two successive ones have no loss."
                     .to_string(),
                 columns: vec!["bytes", "% of the offered rate", "sent, Mpps", "lost, %"],
                 rows: rows
@@ -398,9 +396,10 @@ impl Tester<'_> {
             sections.push(Section {
                 name: "back-to-back",
                 title: "Back-to-back frames (section 26.4)",
-                compares: "The longest burst at the offered rate of which no frame was lost, and the one that was tried first: two \
-                           seconds. One trial of each length; the RFC asks for the mean of 50."
-                    .to_string(),
+                compares:
+                    "The longest burst at the offered rate without a lost frame, and the one that was tried first: two \
+                           seconds. One trial of each length; the RFC requires the mean of 50."
+                        .to_string(),
                 columns: vec!["bytes", "frames", "tried"],
                 rows: rows
                     .iter()
@@ -418,7 +417,7 @@ impl Tester<'_> {
     }
 }
 
-/// Returns the part of a trial's frames that was lost, or damaged.
+/// Returns the fraction of a trial's frames that was lost or damaged.
 fn loss_of(times: &Times) -> f64 {
     match times.total_sent() {
         0 => 0.0,

@@ -1,9 +1,11 @@
 //! A run: opened ports, threads that move packets, an end, and a summary.
 //!
-//! - `mode`: what differs between commands
-//! - `ports`: the opened ports; `links`: theirs; `threads`: one for each queue; `clock`: its time, count and intervals
-//! - `watch`: the loop until the end of its time; `observer`: what this loop calls; `requests`: from keys and programs
-//! - `drain`: the frames in flight at its end; `measured`: its measurements; `bounds`: what it did not reach, and why
+//! - `mode`: differences between commands
+//! - `ports`: the opened ports; `links`: their links; `threads`: one for each queue; `clock`: the run's time, count and
+//!   intervals
+//! - `watch`: the loop until the end of the run's time; `observer`: observers that the loop calls; `requests`: from
+//!   keys and programs
+//! - `drain`: the frames in flight at the end; `measured`: the measurements; `bounds`: shortfalls and bottlenecks
 
 mod bounds;
 mod clock;
@@ -47,7 +49,7 @@ use crate::show::Shown;
 use crate::signals::interrupts;
 use crate::terminal::note;
 
-/// How often it is looked for frames that are still moving.
+/// How often the run checks whether frames are still moving.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Opened ports, and the threads that work on them.
@@ -60,12 +62,12 @@ pub struct Run {
     intervals: RefCell<Intervals>,
     pub live: Live,
     observers: Vec<Box<dyn Observer>>,
-    /// Packets per second that the threads are asked for.
+    /// The requested rate of the threads, in packets per second.
     pub asked: Option<f64>,
     pub shown: Shown,
 }
 
-/// Sends what fits, and returns the number of packets: that of slots, unless there can be chains.
+/// Sends what fits, and returns the number of packets. Without chains, this is the number of slots.
 pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
     if !chains {
         return tx.send(batch);
@@ -99,7 +101,7 @@ impl Run {
             asked: None,
             shown: Shown::All,
         };
-        // Before queues are claimed, from when on frames come: those of the time of waiting are not the run's.
+        // Before queues are claimed, as frames arrive from then on: the wait does not belong to the run.
         let links = Links::wait(&run, || {
             while let Some(asked) = observers.iter_mut().find_map(|observer| observer.request(&run)) {
                 run.answer_early(asked)?;
@@ -116,8 +118,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Returns whether threads without work sleep for [`REST`]: if the other side is a process, it needs the processor. Threads
-    /// that send have no waiter.
+    /// Returns whether threads without work sleep for [`REST`], as a peer process may need the processor. Threads that
+    /// generate frames have no waiter.
     pub fn rests(&self) -> bool {
         match self.options.wait {
             Some(Wait::Poll) => false,
@@ -134,7 +136,7 @@ impl Run {
 
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
     /// flight, ends the threads, and prints the summary. `part` completes the measurements once the threads have ended, and returns
-    /// the command's own part of the summary, and its table.
+    /// the command's own part of the summary, as JSON and as a table.
     pub fn finish(
         self,
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,
@@ -154,8 +156,8 @@ impl Run {
         }
     }
 
-    /// As [`finish`](Run::finish), but returns the measurements, and shows progress to `observer` only. `judge` gets the reports of
-    /// the ports' wires.
+    /// Like [`finish`](Run::finish), but returns the measurements, and shows progress to `observer` only. `judge` gets
+    /// the reports of the ports' wires.
     pub fn measure(
         mut self,
         observer: &mut dyn Observer,
@@ -174,14 +176,14 @@ impl Run {
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(observer, &mut observers));
         let mut measured = self.in_time(&processors, &wires);
-        // An interrupted experiment is not shown, so that it need not be complete.
+        // An interrupted experiment is not shown, so it need not be complete.
         if outcome.is_ok() && !(measured.is_ended && self.mode.is_experiment()) {
             self.drain(&judge, measured.in_time.packets);
         }
-        // Frames of other senders that come after the threads have stopped are not lost.
+        // Read before the threads stop: frames that other senders send later are not lost.
         let undelivered = undelivered(&self.ports.known_statistics().0);
         self.stop(&mut measured);
-        // A run that is shown has its summary also after an error, once all of its threads run.
+        // A run that is shown has a summary even after an error, if all of its threads have started.
         measured.failure = match outcome {
             Err(error) if !is_shown || !has_started => return Err(error),
             outcome => outcome.err(),
@@ -200,11 +202,11 @@ impl Run {
         Ok(measured)
     }
 
-    /// Ends the run's time, and returns what was measured in it. `processors` and `wires` are those of its beginning.
+    /// Ends the run's time, and returns what was measured in it. `processors` and `wires` were read at its beginning.
     fn in_time(&self, processors: &Snapshot, wires: &[Option<Report>]) -> Measured {
         self.clock.end.set(0);
         self.live.resume();
-        // A peer may end while frames in flight are waited for.
+        // Read now: a peer may end while the run waits for frames in flight.
         let are_up = self.ports.devices.iter().all(is_up);
         let (in_time, reports) = (self.threads.moved(), self.ports.reports());
         let seconds = self.clock.measured(&in_time);
@@ -220,9 +222,9 @@ impl Run {
     /// Ends the threads, and completes what was measured.
     fn stop(&mut self, measured: &mut Measured) {
         measured.panicked = self.threads.join();
-        // The packets, the ports' counters and the losses are those of one moment: now nothing moves any more.
+        // Nothing moves any more, so that packets, port counters and losses are consistent.
         (measured.statistics, measured.gone) = self.ports.known_statistics();
-        // Packets that are still in a port's ring, or that it has dropped, are not moved.
+        // Packets that are still in a port's ring, or that it has dropped, do not count as moved.
         let most = self.sent(&measured.statistics).unwrap_or(u64::MAX);
         measured.moved = self.threads.moved().at_most(most);
         measured.in_time = measured.in_time.at_most(most);

@@ -1,4 +1,4 @@
-//! `linerate serve`: ports for other processes.
+//! `linerate serve`: serves ports to other processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,25 +15,24 @@ use crate::options::seconds;
 use crate::show::print;
 use crate::signals::interrupts;
 
-/// Reads the permissions of a file.
+/// Parses the permissions of a file.
 fn octal(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| "it must be octal, as 0660".to_string())
+    mode.ok_or_else(|| "it must be octal, such as 0660".to_string())
 }
 
-/// The names that are served, and to whom.
+/// The served names, and who may use them.
 #[derive(Args)]
 pub struct Service {
-    /// Switches and interfaces to serve, for example vale0, with one socket each; without any, all names at one
-    /// socket
+    /// Switches and interfaces to serve, for example vale0, with one socket each; by default all names at one socket
     names: Vec<String>,
     /// Permissions of the sockets, in octal
     #[arg(long, default_value = "0600", value_parser = octal)]
     mode: u32,
-    /// The sockets' group
+    /// Group of the sockets
     #[arg(long)]
     group: Option<String>,
-    /// Let programs of different users have the two ends of a pipe; they then share its memory
+    /// Let programs of different users open the two ends of a pipe; they then share its memory
     #[arg(long)]
     join_users: bool,
     /// Stop after this many seconds
@@ -41,7 +40,7 @@ pub struct Service {
     seconds: Option<Duration>,
 }
 
-/// Serves until Ctrl-C, or for the time given.
+/// Serves until Ctrl-C, or for the given time.
 pub fn run(Service { names, mode, group, join_users, seconds }: &Service) -> Result<ExitCode, Error> {
     for name in names {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -49,12 +48,12 @@ pub fn run(Service { names, mode, group, join_users, seconds }: &Service) -> Res
         if !is_name {
             let port = match linerate::parse(name) {
                 Ok(_) if !is_vale(name) && name.contains(':') => {
-                    format!("; a port joins a switch: linerate switch attach vale0:{name}")
+                    format!("; to attach a port to a switch: linerate switch attach vale0:{name}")
                 }
                 _ => String::new(),
             };
             usage(&format!(
-                "'{name}' is not a name: a switch or an interface has letters, digits, '-', '_' and '.', without '/'{port}"
+                "'{name}' is not a valid name: use letters, digits, '-', '_' and '.' for a switch or an interface{port}"
             ));
         }
         check(name);
@@ -80,31 +79,31 @@ pub fn run(Service { names, mode, group, join_users, seconds }: &Service) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a name that no port can have: it is neither a switch's nor an interface's.
+/// Refuses a name that belongs neither to a switch nor to an interface.
 fn check(name: &str) {
     if is_vale(name) {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.len() > LONGEST_NAME || !name.chars().all(plain) {
-            usage(&format!("'{name}' is no switch: its name has at most {LONGEST_NAME} letters, digits and '_'"));
+            usage(&format!("'{name}' is not a switch: its name has at most {LONGEST_NAME} letters, digits and '_'"));
         }
     } else if name != ANY
         && let Err(error) = Interface::open(name)
         && error.kind() == ErrorKind::NotFound
     {
         let why = error.why();
-        usage(&format!("'{name}' is no switch, as vale0, and {why}; to serve pipes of any name: linerate serve"));
+        usage(&format!("'{name}' is not a switch, as vale0, and {why}; to serve pipes of any name: linerate serve"));
     }
 }
 
-/// Raises the limit of descriptors to its maximum: each connection takes several.
+/// Raises the limit of descriptors to its maximum, as each connection uses several.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised it stays: the server reports when it is reached.
+    // A failure is ignored: the server reports when the limit is reached.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Returns a group's number, by its name or number (group(5)).
+/// Returns a group's number, given its name or number (group(5)).
 fn group_number(group: &str) -> u32 {
     if let Ok(number) = group.parse() {
         return number;

@@ -1,18 +1,18 @@
-//! The part of a run's demands that was not reached.
+//! Requested rates and counts that a run did not reach.
 
 use linerate::traffic::Rate;
 use serde_json::{Value, json};
 
 use crate::terminal::note;
 
-/// The part of the rate asked for from which on it is reached.
+/// The fraction of the requested rate from which it counts as reached.
 const REACHED: f64 = 0.98;
 
-/// The shortest time over which a rate is judged, and the packets that suffice in less.
+/// The shortest time over which a rate is judged, and the number of packets that suffices in less.
 pub const JUDGED: f64 = 0.2;
 pub const ENOUGH: u64 = 10_000;
 
-/// A rate or a count that was asked for and not reached.
+/// A requested rate or count that was not reached.
 pub enum Shortfall {
     Rate {
         /// The port, or the command.
@@ -20,27 +20,27 @@ pub enum Shortfall {
         /// Packets per second.
         asked: f64,
         sent: f64,
-        /// The part that was at its limit, if that is known.
+        /// The bottleneck, if known.
         bound: Option<String>,
     },
     Count {
         asked: u64,
         moved: u64,
-        /// The reason why the others were not, if it is known.
+        /// Why the others were not moved, if known.
         bound: Option<String>,
     },
-    /// Frames that were due so far, and those of them that were sent.
+    /// The number of frames that were due so far, and how many of them were sent.
     Frames {
         due: u64,
         sent: u64,
-        /// The reason why the others were not sent, if it is known.
+        /// Why the others were not sent, if known.
         bound: Option<String>,
     },
 }
 
 impl Shortfall {
-    /// Returns the shortfall, if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be on its
-    /// way, so a rate of which none was due is reached.
+    /// Returns the shortfall if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be in
+    /// flight, so a rate is reached if no packet was due.
     pub fn of(what: &str, asked: f64, sent: u64, seconds: f64, bound: Option<String>) -> Option<Shortfall> {
         ((sent as f64 + 1.0) < asked * seconds * REACHED).then(|| Shortfall::Rate {
             what: what.to_string(),
@@ -55,17 +55,17 @@ impl Shortfall {
         let (line, bound) = match self {
             Shortfall::Rate { what, asked, sent, bound } => {
                 let [asked, sent] = [asked, sent].map(|rate| Rate::Packets(*rate));
-                (format!("{what}: {asked} were asked for, {sent} were sent"), bound)
+                (format!("{what}: {asked} requested, {sent} sent"), bound)
             }
             Shortfall::Count { asked, moved, bound } => {
-                (format!("the count: {asked} packets were asked for, {moved} were moved"), bound)
+                (format!("the count: {asked} packets requested, {moved} moved"), bound)
             }
-            Shortfall::Frames { due, sent, bound } => (format!("the frames: {due} were due, {sent} were sent"), bound),
+            Shortfall::Frames { due, sent, bound } => (format!("the frames: {due} due, {sent} sent"), bound),
         };
         line + &bound.as_ref().map_or(String::new(), |bound| format!(": bounded by {bound}"))
     }
 
-    /// Prints it: an error if the run is strict, otherwise a note.
+    /// Prints the shortfall: as an error if the run is strict, otherwise as a note.
     pub fn print(&self, strict: bool) {
         note(&format!("{}: {}", if strict { "error" } else { "note" }, self.line()));
     }
@@ -89,14 +89,14 @@ impl Shortfall {
 mod tests {
     use super::*;
 
-    /// A port that jams early has not reached the rate of the whole run.
+    /// A port that stalls early has not reached the rate of the whole run.
     #[test]
     fn a_rate_is_reached_over_the_whole_time() {
         let is_short = |asked, sent, seconds| Shortfall::of("the rate", asked, sent, seconds, None).is_some();
         assert!(is_short(10e6, 512, 3.0));
         assert!(is_short(1e6, 979_000, 1.0) && !is_short(1e6, 980_000, 1.0));
         assert!(!is_short(1.0, 0, 0.5), "none was due");
-        assert!(!is_short(10.0, 9, 1.0) && is_short(10.0, 8, 1.0), "the last one may be on its way");
+        assert!(!is_short(10.0, 9, 1.0) && is_short(10.0, 8, 1.0), "the last one may be in flight");
         assert!(is_short(1e9, 0, 1.0));
     }
 }

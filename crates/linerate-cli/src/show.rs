@@ -21,7 +21,7 @@ pub enum Shown {
     All,
     /// The summary.
     Summary,
-    /// The summary, on standard error: standard output has other things.
+    /// The summary, on standard error, as standard output has other content.
     Aside,
 }
 
@@ -33,7 +33,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Prints JSON lines, or shows the screen, or prints a table each second.
+    /// Creates a display that prints JSON lines, updates the screen, or prints a table each second.
     pub fn new(json: bool, shown: Shown, screen: Option<Screen>) -> Show {
         Show { json, shown, screen }
     }
@@ -53,7 +53,7 @@ impl Show {
         self.screen.as_mut()
     }
 
-    /// Leaves the full-screen view, and prints the summary, and behind it the command's own table.
+    /// Leaves the full-screen view, and prints the summary, followed by the command's own table.
     pub fn summary(&mut self, summary: &Value, table: &str) {
         self.screen = None;
         let text = if self.json { format!("{summary}\n") } else { summary_table(&summary["summary"]) + table };
@@ -64,7 +64,7 @@ impl Show {
     }
 }
 
-/// Returns the columns of the terminal, 80 if it does not report them; without a terminal there is no limit.
+/// Returns the number of columns of the terminal, 80 if it does not report them; without a terminal there is no limit.
 fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(stdout()).ok();
     let reported = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
@@ -155,7 +155,7 @@ pub fn time(seconds: f64) -> String {
 /// Standard output was closed when the process began (`>&-`).
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Looks before `main`: Rust's runtime opens `/dev/null` in place of a standard output that is closed.
+/// Checks before `main`, as Rust's runtime opens `/dev/null` in place of a closed standard output.
 #[allow(unsafe_code)]
 // SAFETY: the C library calls the functions of this section once each, with arguments that this one ignores, before `main`;
 // it uses neither Rust's runtime nor memory.
@@ -163,7 +163,7 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 #[used]
 static LOOK: extern "C" fn() = {
     extern "C" fn look() {
-        // SAFETY: the call reads a descriptor's flags; there need not be one.
+        // SAFETY: the call only reads a descriptor's flags, and fails if it is not open.
         let flags = unsafe { libc::fcntl(1, libc::F_GETFD) };
         CLOSED.store(flags < 0, Ordering::Relaxed);
     }
@@ -173,10 +173,10 @@ static LOOK: extern "C" fn() = {
 /// The first failure to write to standard output.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
-/// The most bytes that a pipe takes without a wait once it has any room (pipe(7): `PIPE_BUF`).
+/// The most bytes that can be written to a pipe without blocking once it is writable (pipe(7): `PIPE_BUF`).
 const AT_ONCE: usize = 4096;
 
-/// Writes `text`. After Ctrl-C a reader that reads nothing has a second.
+/// Writes `text`. After Ctrl-C, gives up if the reader reads nothing for 1 s.
 fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     for piece in text.as_bytes().chunks(AT_ONCE) {
@@ -193,8 +193,8 @@ fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Prints `text`. If it has no reader, as after `linerate … | head -1`, or if it cannot be written, the run ends as
-/// after Ctrl-C: it gives its cards back.
+/// Prints `text`. If there is no reader any more, as after `linerate … | head -1`, or if writing fails, the run ends as
+/// after Ctrl-C, and gives its cards back.
 pub fn print(text: &str) {
     let out = stdout().lock();
     let is_open = match is_closed() {
@@ -214,7 +214,7 @@ pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Returns the command's exit code: `code`, unless standard output could not be written.
+/// Returns the command's exit code: `code`, or a failure if standard output could not be written.
 pub fn exit_code(code: ExitCode) -> ExitCode {
     UNWRITTEN.get().map_or(code, |why| unwritable(why))
 }
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    /// Each cause has words.
+    /// Each cause has a description.
     #[test]
     fn drops_are_shown_in_words() {
         for (cause, _) in linerate::port::Drops::default().by_cause() {

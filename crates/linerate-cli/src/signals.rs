@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 
 use crate::terminal::{leave, note};
 
-/// The time after the first signal within which others are the same one.
+/// Signals within this time after the first one count as the same signal.
 const SAME: Duration = Duration::from_millis(100);
 
-/// Ctrl-C, SIGTERM and SIGHUP, for all of the process.
+/// Ctrl-C, SIGTERM and SIGHUP, for the process.
 pub struct Interrupts {
-    /// The command is to end. It stays, so that each part of a command sees it.
+    /// The command is to end. It remains set, so that each part of a command sees it.
     have_come: AtomicBool,
-    /// A signal has come.
+    /// A signal has arrived.
     are_signals: AtomicBool,
-    /// When the first one came.
+    /// When the first signal arrived.
     first: OnceLock<Instant>,
     wake: Mutex<Sender<()>>,
     woken: Mutex<Receiver<()>>,
 }
 
 impl Interrupts {
-    /// Waits for `time`; true if the command is to end.
+    /// Waits for `time`, or until woken. Returns whether the command is to end.
     pub fn wait(&self, time: Duration) -> bool {
         if !self.have_come() {
             let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,17 +39,17 @@ impl Interrupts {
         while !self.wait(time.unwrap_or(DAY)) && time.is_none() {}
     }
 
-    /// True if the command is to end: a signal has come, or standard output takes nothing more.
+    /// Returns whether the command is to end: a signal has arrived, or standard output cannot be written any more.
     pub fn have_come(&self) -> bool {
         self.have_come.load(Ordering::Relaxed)
     }
 
-    /// True if a signal has come.
+    /// Returns whether a signal has arrived.
     pub fn are_signals(&self) -> bool {
         self.are_signals.load(Ordering::Relaxed)
     }
 
-    /// Returns the word for the command's end: a signal interrupts it, and an output that takes nothing more ends it.
+    /// Returns the word for the command's end: "interrupted" by a signal, otherwise "ended".
     pub fn word(&self) -> &'static str {
         if self.are_signals() { "interrupted" } else { "ended" }
     }
@@ -65,13 +65,15 @@ impl Interrupts {
         let _ = self.wake.lock().unwrap_or_else(PoisonError::into_inner).send(());
     }
 
-    /// Handles a signal: the second one ends the process at once. timeout(1) signals its child and then its process group,
-    /// which is one signal.
+    /// Handles a signal. The second one ends the process immediately. timeout(1) signals its child and then its process
+    /// group, which counts as one signal.
     pub fn signal(&self) {
         if self.first.get_or_init(Instant::now).elapsed() >= SAME {
             leave();
-            let _ =
-                writeln!(stderr(), "linerate: ended at once; `linerate ports` shows cards that were not given back");
+            let _ = writeln!(
+                stderr(),
+                "linerate: ended immediately; `linerate ports` lists cards that were not given back"
+            );
             std::process::exit(130);
         }
         self.are_signals.store(true, Ordering::Relaxed);
@@ -79,7 +81,7 @@ impl Interrupts {
     }
 }
 
-/// Catches the signals, from the command's first moment on.
+/// Installs the signal handler.
 pub fn catch() {
     ignore_file_size();
     if let Err(error) = ctrlc::set_handler(|| interrupts().signal()) {
@@ -87,8 +89,8 @@ pub fn catch() {
     }
 }
 
-/// Ignores the signal of a file that reaches the limit (`ulimit -f`), which would end the process: the write fails, as on a
-/// full disk.
+/// Ignores SIGXFSZ, which would end the process when a file reaches the size limit (`ulimit -f`). The write then fails,
+/// as on a full disk.
 #[allow(unsafe_code)]
 fn ignore_file_size() {
     // SAFETY: no handler is installed, and no other thread changes signals.

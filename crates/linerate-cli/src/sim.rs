@@ -1,4 +1,4 @@
-//! `linerate sim`: models as PCI devices.
+//! `linerate sim`: serves models as PCI devices.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use crate::signals::interrupts;
 use crate::terminal::note;
 use crate::wire::check_cables;
 
-/// Breaches of a card that are printed one by one.
+/// The most breaches of a card that are printed individually.
 const SHOWN: usize = 20;
 
-/// A card with its servers and its thread. The fields are in drop order: serving ends before the card stops.
+/// A card with its servers and its thread. Fields are dropped in this order: serving ends before the card stops.
 struct Served {
     _servers: Vec<Server>,
     _runner: Arc<Runner>,
@@ -32,7 +32,7 @@ struct Served {
 /// The cards.
 #[derive(Args)]
 pub struct Models {
-    /// Socket of a card; repeat it for several cards
+    /// Socket of a card; repeat for several cards
     #[arg(long, required = true)]
     socket: Vec<PathBuf>,
     /// Other end of each card's cable, in the order of the sockets: none (the default), sink,
@@ -50,19 +50,19 @@ pub struct Models {
     /// Stop after this many seconds
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
-    /// End with one line of JSON: the summary
+    /// Print the summary as one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Serves until Ctrl-C, or for the time given.
+/// Serves until Ctrl-C, or for the given time.
 pub fn run(
     Models { socket: sockets, wire: wires, device: devices, vfs, seconds, json }: &Models,
 ) -> Result<ExitCode, Error> {
     let names: Vec<String> = sockets.iter().map(|socket| name(socket)).collect();
     if wires.len() > sockets.len() {
         usage(&format!(
-            "{} wires are given for {} sockets: --wire stands for the card of the socket in its place",
+            "{} wires are given for {} sockets: each --wire is for the card of the --socket at the same position",
             wires.len(),
             sockets.len()
         ));
@@ -117,14 +117,14 @@ pub fn run(
     Ok(if is_good && breaches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns a card's name: that of its socket's file, without characters that a name cannot have.
+/// Returns a card's name: that of its socket's file, with characters that are not allowed in names replaced.
 fn name(socket: &Path) -> String {
     let name = socket.file_stem().unwrap_or_default().to_string_lossy();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
 }
 
 fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> Result<Served, Error> {
-    // Options of the model's own wires and its recording stand in its name; a port's own stand in the wire's.
+    // Options of the model's own wires and of its recording belong to its name, those of a port to the wire's name.
     let (wire, options) = wire.split_once('?').unwrap_or((wire, ""));
     let is_model =
         |option: &&str| ["record", "size", "flows", "rate", "count"].iter().any(|own| option.starts_with(own));

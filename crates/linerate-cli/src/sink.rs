@@ -1,4 +1,4 @@
-//! `linerate sink`: receives, and checks sequence numbers.
+//! `linerate sink`: receives packets and checks their sequence numbers.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -25,11 +25,11 @@ impl Mode for Sink {
     }
 }
 
-/// Runs until its end.
+/// Receives packets until the run ends.
 pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) -> Result<ExitCode, Error> {
     if linerate::parse(port)?.is_capture_to_write() {
         usage(&format!(
-            "{port} is written, which would empty it; to read it: sink {}",
+            "{port} is opened for writing, which would empty it; to read it: sink {}",
             port.split('?').next().unwrap_or(port)
         ));
     }
@@ -61,7 +61,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
                     packet.append_to(&mut whole);
                     &whole
                 };
-                // Requests are no frames of a sender that is checked.
+                // Answered requests are not frames of the checked sender.
                 if !responder.as_mut().is_some_and(|(responder, _)| responder.answers(frame)) {
                     checker.check(frame);
                 }
@@ -92,10 +92,10 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         }
         let Report { lost, corrupted, reordered, duplicated, received, foreign, .. } = sum.by_sender(is_tester, 0);
         let mut outcome = Outcome { lost, corrupted, reordered, duplicated, ..Outcome::default() };
-        // Of a count that was received, the frames that came later are not lost.
+        // Once the count is received, frames that arrive later are not lost.
         if count.is_none_or(|count| received < count) {
             if let [Some(sender)] = senders {
-                // The wire's own count has no gaps of a capture file that it sends, and has its repeated frames.
+                // The wire's count includes repeated frames of a capture file, and not the gaps in it.
                 let arrived = if is_tester { received - duplicated } else { received };
                 outcome.lost = outcome.lost.max(sender.sent.saturating_sub(arrived));
             }
@@ -110,9 +110,9 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         answered => (json!({ "answered": answered }), format!("requests answered: {answered}\n")),
     });
     if after_count.get() {
-        note("note: the count was reached: packets that the port dropped after the last one do not count as lost");
+        note("note: the count was reached: packets that the port dropped afterwards do not count as lost");
     }
-    // The judge is asked many times while frames arrive.
+    // Noted here, as the judge runs many times while frames arrive.
     match unnumbered.get() {
         0 => {}
         1 => note("note: 1 packet had no sequence number"),

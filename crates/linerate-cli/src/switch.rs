@@ -1,4 +1,4 @@
-//! `linerate switch`: manages switches that are served, as vale-ctl(8) does.
+//! `linerate switch`: manages served switches, as vale-ctl(8) does.
 
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ fn client(name: &str) -> Result<Client, Error> {
     Client::find(&folder, name)?.ok_or_else(|| Error::no_server(name, &folder))
 }
 
-/// Returns the switch and the port of a name. The server may have another working directory.
+/// Splits a name into switch and port. Paths become absolute, as the server may have another working directory.
 fn parts(name: &str) -> Result<(&str, String), Error> {
     let why = || {
         let port = if linerate::parse(name).is_err() && name.chars().all(char::is_alphanumeric) { name } else { "a" };
@@ -45,7 +45,7 @@ fn parts(name: &str) -> Result<(&str, String), Error> {
     let (switch, port) = switch_and_port(name).ok_or_else(why)?;
     let port = match linerate::parse(port) {
         Ok(port) => port.with_absolute_path()?,
-        // A name that only the server knows.
+        // A name that only the server can resolve.
         Err(_) => port.to_string(),
     };
     Ok((switch, port))
@@ -64,9 +64,9 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let room = ports.iter().map(|port| port.name.chars().count()).max().unwrap_or(0).max(24);
-    print(&format!("{:<room$} {:>6} {:>14} {:>14} {:>10}\n", "port", "number", "to it", "from it", "dropped"));
+    print(&format!("{:<room$} {:>6} {:>14} {:>14} {:>10}\n", "port", "number", "to port", "from port", "dropped"));
     for port in &ports {
-        // A port that is attached has received what comes from it.
+        // The server receives what comes from an attached port.
         let (to, from) = match is_vale(&port.name) {
             true => (port.rx_packets, port.tx_packets),
             false => (port.tx_packets, port.rx_packets),

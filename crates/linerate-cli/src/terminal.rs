@@ -1,4 +1,4 @@
-//! The terminal: notes on standard error, and the full screen, on which they wait for its end.
+//! The terminal: notes on standard error, and the full screen, during which they are held back.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
@@ -10,13 +10,13 @@ use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The notes since the full screen was entered; `None` without it.
+/// The notes since the full screen was entered; `None` without full screen.
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Held {
     notes: Vec<String>,
-    /// Notes beyond [`MOST`].
+    /// The number of notes beyond [`MOST`].
     others: usize,
 }
 
@@ -27,12 +27,12 @@ fn held() -> MutexGuard<'static, Option<Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints a line on standard error; while the full screen is there, when it ends. A standard error that cannot be written has
-/// no place for a message.
+/// Prints a line on standard error; during the full screen, when it ends. A failure to write is ignored, as it cannot
+/// be reported.
 pub fn note(text: &str) {
     if let Some(held) = &mut *held() {
         match held.notes.len() < MOST {
-            // A key that is held down.
+            // Repeated, as by a key that is held down.
             _ if held.notes.last().is_some_and(|last| last == text) => {}
             true => held.notes.push(text.to_string()),
             false => held.others += 1,
@@ -59,8 +59,8 @@ pub fn last_notes(lines: usize) -> Vec<String> {
     last
 }
 
-/// Returns whether a full screen can be shown, and its keys read: this process has the terminal, and the terminal can move
-/// its cursor.
+/// Returns whether a full screen can be shown and keys can be read: this process is in the foreground, and the terminal
+/// can move its cursor.
 pub fn is_ours() -> bool {
     let is_in_front = || rustix::termios::tcgetpgrp(stdin()).ok() == Some(rustix::process::getpgrp());
     let can_move = || std::env::var("TERM").is_ok_and(|kind| !kind.is_empty() && kind != "dumb");
@@ -76,7 +76,7 @@ pub fn enter() -> io::Result<DefaultTerminal> {
     ratatui::try_init().inspect_err(|_| leave())
 }
 
-/// Leaves the full screen, and prints the notes that waited for it.
+/// Leaves the full screen, and prints the notes that were held back.
 pub fn leave() {
     let Some(Held { notes, others }) = held().take() else { return };
     let _ = ratatui::try_restore();
@@ -84,7 +84,7 @@ pub fn leave() {
     if stderr().is_terminal() {
         notes.iter().for_each(|text| note(text));
         if others > 0 {
-            note(&format!("note: {others} more notes were not kept"));
+            note(&format!("note: {others} more notes were discarded"));
         }
     }
 }
@@ -100,7 +100,7 @@ impl<'a> MakeWriter<'a> for Notes {
     }
 }
 
-/// A message, which is written when it is complete.
+/// A message, which is printed when it is complete.
 pub struct Line(Vec<u8>);
 
 impl Write for Line {

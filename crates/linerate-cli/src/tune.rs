@@ -1,20 +1,20 @@
 //! `--batch auto`: finds the batch size with the lowest cost per packet.
 
-/// Sizes that are tried.
+/// The sizes to try.
 const SIZES: [usize; 6] = [8, 16, 32, 64, 128, 256];
-/// Packets after which a size is judged.
+/// The number of packets after which a size is judged.
 const PERIOD: u64 = 1 << 15;
-/// Periods between two trials of another size.
+/// The number of periods between two trials of another size.
 const PATIENCE: u32 = 16;
-/// The cost below which another size is taken, relative to the present one.
+/// The relative cost below which another size is preferred to the present one.
 const GAIN: f64 = 0.98;
 
-/// Moves from size to size, as long as packets become cheaper.
+/// Moves to neighbouring sizes as long as packets become cheaper.
 pub struct Tuner {
     /// The best size so far, and its cost per packet.
     best: usize,
     cost: f64,
-    /// The neighbour that is being tried.
+    /// The index of the neighbouring size that is being tried.
     tried: Option<usize>,
     up: bool,
     periods: u32,
@@ -29,12 +29,12 @@ impl Default for Tuner {
 }
 
 impl Tuner {
-    /// Returns the number of packets at a time.
+    /// Returns the present batch size.
     pub fn size(&self) -> usize {
         SIZES[self.tried.unwrap_or(self.best)]
     }
 
-    /// Records a turn that moved `packets` in `cycles`; turns without packets do not count.
+    /// Records a turn that moved `packets` in `cycles`. Turns without packets do not count.
     pub fn moved(&mut self, packets: usize, cycles: u64) {
         if packets == 0 {
             return;

@@ -1,4 +1,4 @@
-//! `linerate vm`: the line that starts QEMU with a card at a `vhost:` port.
+//! `linerate vm`: prints or runs the QEMU command of a machine with cards at `vhost:` ports.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -11,37 +11,37 @@ use crate::grammar::usage;
 use crate::options::{LONGEST_MTU, whole};
 use crate::show::print;
 
-/// The machine.
+/// Options of the machine.
 #[derive(Args)]
 pub struct Machine {
-    /// The ports that it has cards at: vhost:PATH, with the options of the command that opens it
+    /// The ports of its cards: vhost:PATH, with the same options as in the command that opens the port
     #[arg(required = true)]
     ports: Vec<String>,
-    /// Its memory in MiB, which is shared with the ports
+    /// Memory in MiB, which is shared with the ports
     #[arg(long, default_value_t = 512, value_parser = whole::<u32>(16, 1 << 20))]
     memory: u32,
-    /// Its processors; by default as many as a port has queues: Linux uses no more queues than processors
+    /// Number of processors; by default that of a port's queues, as Linux uses no more queues than processors
     #[arg(long, value_parser = whole::<u16>(1, 255))]
     processors: Option<u16>,
-    /// Its cards do not tell it whether their links are up: when a port's process ends and another one goes on, the machine does
-    /// not forget the addresses of its peers
+    /// Do not report link state to the machine, so that it keeps its peers' addresses when a port's process is replaced
+    /// by another one
     #[arg(long)]
     no_link_state: bool,
-    /// Emulate its processors, even if there is KVM: inside of another machine it may not work
+    /// Emulate the processors even if KVM is available: inside another virtual machine it may not work
     #[arg(long)]
     no_kvm: bool,
     /// The QEMU to use
     #[arg(long, default_value = "qemu-system-x86_64")]
     qemu: String,
-    /// Start it, instead of printing the line
+    /// Run QEMU instead of printing the command
     #[arg(long)]
     run: bool,
-    /// Other options of QEMU, for example its disk: -- -nographic disk.qcow2
+    /// More options for QEMU, for example a disk: -- -nographic disk.qcow2
     #[arg(last = true)]
     others: Vec<String>,
 }
 
-/// Prints the line, or becomes QEMU.
+/// Prints the command, or replaces this process with QEMU.
 pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
     let ports = machine.ports.iter().map(|text| card_of(text)).collect::<Result<Vec<_>, Error>>()?;
     for (n, port) in ports.iter().enumerate() {
@@ -59,11 +59,11 @@ pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the name of a port that a machine can have its card at.
+/// Parses the name of a port for a machine's card.
 fn card_of(text: &str) -> Result<PortName, Error> {
     let port = linerate::parse(text)?;
     if !std::ptr::eq(port.kind(), &vhost::KIND.about) {
-        usage(&format!("'{text}' is no port for a machine: a machine has its card at vhost:PATH"));
+        usage(&format!("'{text}' cannot be the port of a machine: use vhost:PATH"));
     }
     Ok(port)
 }
@@ -72,7 +72,6 @@ fn card_of(text: &str) -> Result<PortName, Error> {
 fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> Result<Vec<String>, Error> {
     let mut words = Vec::new();
     let mut option = |name: &str, value: String| words.extend([name.to_string(), value]);
-    // KVM runs the guest's code on the processor itself.
     let has_kvm = !machine.no_kvm && has_kvm();
     let accelerators = if has_kvm { "kvm:tcg" } else { "tcg" };
     option("-M", format!("q35,accel={accelerators},memory-backend=memory"));
@@ -90,23 +89,24 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
         let mtu = port.option("mtu").map(|_| port.number("mtu", 1500, 68..=LONGEST_MTU.into())).transpose()?;
         // A comma ends a value of QEMU's options, unless it is doubled.
         let path = path.replace(',', ",,");
-        // A connection that is lost with its back end is made again within a second, or, where QEMU can, before the machine's TCP
-        // repeats a segment, after 200 ms: Linux asks for its peer's address then, and, if the link is still down, again after 1 s.
+        // QEMU reconnects to a restarted back end within a second or, from 9.2 on, within 20 ms: before the machine's
+        // TCP repeats a segment after 200 ms. Linux then asks for its peer's address and, if the link is still down,
+        // asks again only after 1 s.
         let again = if (major, minor) >= (9, 2) { "reconnect-ms=20" } else { "reconnect=1" };
         let mode = if is_client { "server=on,wait=off" } else { again };
         option("-chardev", format!("socket,id=socket{n},path={path},{mode}"));
         option("-netdev", format!("vhost-user,id=net{n},chardev=socket{n},queues={queues}"));
-        // QEMU gives the cards of all machines the same addresses.
+        // By default, QEMU gives the cards of all machines the same MAC addresses.
         let mac = port_mac(port.short());
         let mut card = format!("virtio-net-pci,netdev=net{n},mac={mac}");
         if queues > 1 {
             card += ",mq=on";
         }
         if major < 8 && !has_kvm {
-            // QEMU 7.2 without KVM ends with a null pointer at the first message-signalled interrupt of such a card.
+            // QEMU 7.2 without KVM crashes with a null pointer at the first message-signalled interrupt of such a card.
             card += ",vectors=0";
         } else if queues > 1 {
-            // Two for each pair, one for the control queue, one for changes of the configuration.
+            // Two vectors for each pair, one for the control queue, one for configuration changes.
             card += &format!(",vectors={}", 2 * queues + 2);
         }
         if is_packed {
@@ -124,7 +124,7 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     Ok(words)
 }
 
-/// Returns an address of the local kind for the machine's card at a port: the same for each start.
+/// Returns a locally administered MAC address for the machine's card at a port, the same at each start.
 fn port_mac(name: &str) -> String {
     // FNV-1a.
     let hash = name
@@ -145,7 +145,7 @@ fn version(qemu: &str) -> Result<(u32, u32), Error> {
         let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
         Some((numbers.next()??, numbers.next()??))
     });
-    Ok(numbers.unwrap_or_else(|| usage(&format!("'{qemu} --version' names no version of QEMU: {text}"))))
+    Ok(numbers.unwrap_or_else(|| usage(&format!("'{qemu} --version' does not print QEMU's version: {text}"))))
 }
 
 /// Returns whether this user may use KVM.
@@ -153,7 +153,7 @@ fn has_kvm() -> bool {
     std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
-/// Returns a word as a shell reads it.
+/// Returns a word, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=,.:/+%@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

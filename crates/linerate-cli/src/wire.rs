@@ -1,4 +1,4 @@
-//! Names of ports as they are given, and the wires of models in them.
+//! Options in port names, above all the wires of models.
 
 use linerate::Error;
 use linerate::port::PortName;
@@ -9,7 +9,7 @@ pub fn wire_of(name: &PortName) -> Option<&str> {
     name.model().map(|_| name.option("wire").unwrap_or("traffic"))
 }
 
-/// Returns the rate that the wire of a model is asked for, and its frames' length without CRC.
+/// Returns the requested rate of a model's wire, and its frames' length without CRC.
 pub fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
     let wire = wire_of(name)?;
     let size = name.number("size", 64, 64..=9732).ok()?;
@@ -17,7 +17,7 @@ pub fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
     (wire == "traffic").then_some((rate, (size - 4) as f64))
 }
 
-/// Returns whether the port is a model whose wire sends frames with a stamp, and nothing else.
+/// Returns whether the port is a model whose wire sends only stamped frames.
 pub fn is_tester(name: &str) -> bool {
     linerate::parse(name).is_ok_and(|name| wire_of(&name) == Some("traffic"))
 }
@@ -27,7 +27,7 @@ pub fn is_checked(name: &str) -> bool {
     linerate::parse(name).is_ok_and(|name| matches!(wire_of(&name), Some("traffic" | "sink")))
 }
 
-/// Returns a port's name as it was given, with another option.
+/// Adds an option to a port's name.
 pub fn with_option(name: &str, option: &str) -> String {
     format!("{name}{}{option}", if name.contains('?') { '&' } else { '?' })
 }
@@ -39,7 +39,7 @@ pub fn with_option(name: &str, option: &str) -> String {
 pub fn check_cables(wires: &[(&str, &str)]) -> Result<(), Error> {
     for (name, wire) in wires {
         let Ok(wire_name) = linerate::parse(wire) else { continue };
-        // A wire around a model is no cable.
+        // A wire such as `faulty:sim:0`, around a model, is not a cable.
         let Some(other) = wire_name.model().filter(|other| wire_name.rest() == *other) else { continue };
         let back = format!("sim:{name}");
         if !wires.iter().any(|(name, wire)| *name == other && *wire == back) {

@@ -1,4 +1,4 @@
-//! `linerate capture`: its files as other programs read them, and its lines.
+//! `linerate capture`: its files, as read by other programs, and its lines.
 
 mod kit;
 
@@ -74,12 +74,13 @@ fn files_have_what_came() {
         assert_eq!(said["capture"]["files"], serde_json::json!([path]));
         assert!(read(&path) == (sent.clone(), read(&input).1), "{name}");
     }
-    // A model's card has no clock here: a packet has the time at which it was received. Times differ, so that programs can tell packets apart.
+    // The model does not stamp packets here: they have the time of their reception. Times differ, so that programs can
+    // tell packets apart.
     let path = folder.path("sim.pcapng");
     capture(0, &["sim:0?count=1000", "--count", "1000", "--write", &path]);
     let (_, times) = read(&path);
     assert!(times.windows(2).all(|pair| pair[0] < pair[1]) && times.len() == 1000);
-    // Wireshark's programs read the same, with nanoseconds and the port's name.
+    // Wireshark's programs read the same frames, with nanoseconds and the port's name.
     let path = folder.path("out.pcapng");
     let about = text(&expect(0, Command::new("capinfos").arg(&path)).stdout);
     for part in
@@ -114,7 +115,7 @@ fn frames_are_cut_to_the_snap_length() {
     }
 }
 
-/// Packets of one queue have the times that they came with, and those behind a later one are counted.
+/// Packets of one queue keep their arrival times, and packets that follow a later one are counted.
 #[test]
 fn packets_behind_a_later_one_are_counted() {
     let folder = Folder::new("capture-unsorted");
@@ -128,7 +129,7 @@ fn packets_behind_a_later_one_are_counted() {
     assert_eq!(read(&to).1, times);
 }
 
-/// The statistics at the end of a file say what became of all that came.
+/// The statistics at the end of a file account for all packets that arrived.
 #[test]
 fn ports_and_queues_are_merged_by_time_and_counted() {
     let folder = Folder::new("capture-merged");
@@ -155,7 +156,7 @@ fn ports_and_queues_are_merged_by_time_and_counted() {
     for (n, port) in said["ports"].as_array().unwrap().iter().enumerate() {
         let of_port = names.lines().filter(|name| *name == port["name"]).count() as u64;
         let [received, dropped_by_port, accepted, dropped, delivered] = statistics[n];
-        // All that the model counts as received, and all that it dropped, is here.
+        // The statistics include all packets that the model received or dropped.
         assert_eq!(accepted, number(&port["rx_packets"]), "{said}");
         assert_eq!(dropped_by_port, number(&port["undelivered"]), "{said}");
         assert_eq!((received, delivered), (accepted + dropped_by_port, of_port), "{said}");
@@ -190,7 +191,7 @@ fn statistics(bytes: &[u8]) -> Vec<[u64; 5]> {
     found
 }
 
-/// Files that another program removes are said to be missing, and one that could not be made is not counted.
+/// Files that another program removes are reported as missing, and a file that could not be created is not counted.
 #[test]
 fn files_that_are_not_there_any_more_are_said() {
     let folder = Folder::new("capture-gone");
@@ -202,9 +203,9 @@ fn files_that_are_not_there_any_more_are_said() {
     words.push(&path);
     let mut capture = Process::start(&mut linerate(&words));
     until("there are two files", || std::fs::read_dir(&ring).unwrap().count() == 2);
-    // At once: a folder to which a file is added cannot be removed.
+    // In one step: a folder cannot be removed while files are added.
     std::fs::rename(&ring, folder.path("gone")).unwrap();
-    capture.await_error("2 files are not there any more");
+    capture.await_error("2 files do not exist any more");
     let (code, said) = capture.ended();
     let line = said.lines().find(|line| line.starts_with("wrote ")).unwrap_or_else(|| panic!("{said}"));
     let number = |before: &str| -> u64 {
@@ -219,12 +220,12 @@ fn files_that_are_not_there_any_more_are_said() {
     until("the file is there", || std::fs::metadata(&one).is_ok_and(|file| file.len() > 0));
     std::fs::remove_file(&one).unwrap();
     capture.stop();
-    capture.await_error(&format!("{one} is not there any more: another program has removed or moved it"));
+    capture.await_error(&format!("{one} does not exist any more: another program has removed or moved it"));
     let (code, said) = capture.ended();
     assert!(code == Some(0) && said.contains(&format!("into {one}\n")), "{said}");
 }
 
-/// Captures into a ring of two files in `ring`, in which `other` takes a file's place. Returns its place.
+/// Captures into a ring of two files in `ring`, where `other` replaces one of the files. Returns the path of that file.
 fn exchanged_in_ring(port: &str, ring: &str, other: &str) -> std::path::PathBuf {
     std::fs::create_dir(ring).unwrap();
     let path = format!("{ring}/a.pcapng");
@@ -236,14 +237,14 @@ fn exchanged_in_ring(port: &str, ring: &str, other: &str) -> std::path::PathBuf 
         names
     };
     let mut place = std::path::PathBuf::new();
-    // At once, or the ring may remove the file before.
+    // In one step, as the ring may remove the file at any time.
     until("a file's place is taken", || {
         place = names().into_iter().next().unwrap_or_default();
         renameat_with(CWD, other, CWD, &place, RenameFlags::EXCHANGE).is_ok()
     });
     until("the ring has gone on", || names().iter().any(|name| name.display().to_string().contains("a_00006_")));
     capture.stop();
-    capture.await_error("it is not as it was written");
+    capture.await_error("another program has changed or replaced it");
     let (code, said) = capture.ended();
     let said = summary(said.as_bytes());
     let capture = &said["capture"];
@@ -254,7 +255,7 @@ fn exchanged_in_ring(port: &str, ring: &str, other: &str) -> std::path::PathBuf 
     place
 }
 
-/// Files that another program cuts or replaces are said to be changed, and what is in their place stays.
+/// Files that another program truncates or replaces are reported as changed, and their replacements are not removed.
 #[test]
 fn files_that_are_not_as_they_were_written_are_said() {
     let folder = Folder::new("capture-changed");
@@ -269,18 +270,18 @@ fn files_that_are_not_as_they_were_written_are_said() {
         for name in ["one.pcap", "two.pcapng.zst"] {
             let (port, path) = (format!("sim:changed{n}{}?rate=1k", name.len()), folder.path(&format!("{n}{name}")));
             let mut capture = Process::start(&mut linerate(&["capture", &port, "--seconds", "60", "--write", &path]));
-            // A compressor begins after a second.
+            // A compressor is flushed after a second.
             until("the file has frames", || std::fs::metadata(&path).is_ok_and(|file| file.len() > 100));
             change(&path);
             capture.stop();
-            let line = capture.await_error("it is not as it was written: another program has changed or replaced it");
+            let line = capture.await_error("another program has changed or replaced it since it was written");
             assert!(line.contains(&path), "{line}");
             assert_eq!(capture.ended().0, Some(1));
         }
     }
     assert_eq!(std::fs::read_to_string(folder.path("1one.pcap")).unwrap(), "of another program");
 
-    // Another program's folder or link in the place of a ring's file is not the ring's.
+    // Another program's folder or link at the path of a ring's file is not removed.
     let [other, target, link] = ["other", "target", "link"].map(|name| folder.path(name));
     std::fs::create_dir(&other).unwrap();
     std::fs::write(&target, "").unwrap();
@@ -291,7 +292,7 @@ fn files_that_are_not_as_they_were_written_are_said() {
     assert!(place.is_symlink());
 }
 
-/// Standard output by another name than `-` has the capture alone, too; one that is closed is an error.
+/// Nothing but the capture is written to standard output under any of its names. A closed standard output is an error.
 #[test]
 fn each_name_of_standard_output_has_the_capture_alone() {
     let folder = Folder::new("capture-stdout");
@@ -347,13 +348,13 @@ fn a_ring_of_files_keeps_the_newest() {
         assert_eq!(said["capture"]["written"], 1000, "{said}");
         for name in &names {
             let len = std::fs::metadata(name).unwrap().len();
-            // A file has its statistics behind the limit.
+            // The statistics at the end may exceed the limit.
             assert!(len <= 100_200, "{name}: {len}");
         }
         match most {
             None => {
                 assert!(kept == sent && names.len() > 5, "{said}");
-                // Of the packets on their way into the next file, a file says nothing.
+                // A file's statistics do not include packets that are in flight to the next file.
                 let mut until = 0;
                 for name in &names {
                     until += read(name).0.len() as u64;
@@ -386,12 +387,12 @@ fn filters_take_what_tcpdump_takes() {
             capture(0, &[&port, "--write", &path, "--only", ours]);
             assert!(read(&path).0 == wanted, "{ours}");
         }
-        // Exactly this many of those.
+        // Exactly this many of the accepted packets.
         capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7", "--seconds", "60"]);
         assert!(read(&path).0 == wanted[..7], "{expression}");
     }
     let said = expect(2, &mut linerate(&["capture", "null:", "--pcap-filter", "tcp port many"]));
-    assert!(text(&said.stderr).contains("libpcap does not understand it: "), "{}", text(&said.stderr));
+    assert!(text(&said.stderr).contains("libpcap cannot compile it: "), "{}", text(&said.stderr));
 }
 
 #[test]
@@ -400,7 +401,7 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
     write_frames(&folder.path("in.pcap"), &frames(1000));
     let disk = folder.path("disk");
     std::fs::create_dir(&disk).unwrap();
-    // A disk of its own for the process, which is copied before it is gone.
+    // A separate disk for the process, from which the file is copied before it is unmounted.
     let script = "mount -t tmpfs -o size=100k tmpfs $1; file=$1/out.pcapng; copy=$2; shift 2; \"$@\" --write $file; \
                   code=$?; cp $file $copy; exit $code";
     let copy = folder.path("out.pcapng");
@@ -413,17 +414,17 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
         why.contains(&format!("cannot write it: No space left on device (os error 28); it has {written} whole")),
         "{why}"
     );
-    // The run ends at the error, so that not all frames were taken.
+    // The run ends at the error, so not all frames were received.
     assert_eq!(said["lost"], said["packets"].as_u64().unwrap() - written, "{said}");
     let mut reader = Reader::open(folder.path("out.pcapng").as_ref()).unwrap();
     let (mut frame, mut whole) = (Vec::new(), 0);
-    // The frame that did not fit is removed: the file ends with a whole one.
+    // The part of the frame that did not fit is removed: the file ends with a complete frame.
     while reader.next(&mut frame).unwrap().is_some() {
         whole += 1;
     }
     assert_eq!((whole, written > 10), (written, true));
 
-    // A compressor has taken more frames than are in the file, whose blocks have up to 128 KiB.
+    // A compressor has accepted more frames than are in the file, whose blocks have up to 128 KiB.
     let random = |count: u32| -> Vec<Vec<u8>> {
         let mut state = 7u32;
         let mut byte = || {
@@ -443,15 +444,15 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
     assert_eq!((&said["capture"]["written"], whole < 3000), (&whole.into(), true), "{said}");
 }
 
-/// A reader of standard output that reads nothing has all the time until Ctrl-C, and then a second.
+/// The capture waits for a stuck reader of standard output until Ctrl-C, and then for one more second.
 #[test]
 fn a_reader_that_reads_nothing_does_not_keep_the_capture_from_its_end() {
     let folder = Folder::new("capture-stuck");
     write_frames(&folder.path("in.pcap"), &frames(1000));
     let port = format!("pcap:{}", folder.path("in.pcap"));
     for (write, said) in [
-        (&["--write", "-"][..], "the reader of standard output has not read all packets yet; Ctrl-C ends"),
-        (&[], "all ports are at their end"),
+        (&["--write", "-"][..], "the reader of standard output has not read all packets yet; Ctrl-C discards"),
+        (&[], "all ports have reached their end"),
     ] {
         let mut command = linerate(&["capture", &port]);
         let mut child = command.args(write).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -469,7 +470,7 @@ fn a_reader_that_reads_nothing_does_not_keep_the_capture_from_its_end() {
     }
 }
 
-/// A reader that reads nothing for a time: what finds no room is dropped, and counted.
+/// While a reader reads nothing, packets without room are dropped and counted.
 #[test]
 fn a_slow_reader_loses_what_is_counted() {
     let folder = Folder::new("capture-slow");
@@ -480,7 +481,7 @@ fn a_slow_reader_loses_what_is_counted() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = std::io::BufReader::new(Timely(child.stderr.take().unwrap()));
     let mut line = String::new();
-    while !line.contains("all ports are at their end") {
+    while !line.contains("all ports have reached their end") {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut errors, &mut line).unwrap() > 0);
     }
@@ -499,7 +500,7 @@ fn a_slow_reader_loses_what_is_counted() {
     assert!(frames.iter().all(|frame| all.any(|sent| sent == frame)));
 }
 
-/// The frames of an interface, of its own MTU, which has several queues.
+/// The frames of an interface with several queues and another MTU are captured.
 #[test]
 fn an_interface_s_queues_and_its_longest_frames_are_captured() {
     let (namespace, folder) = (Namespace::new("capture"), Folder::new("capture-interface"));
@@ -514,7 +515,7 @@ fn an_interface_s_queues_and_its_longest_frames_are_captured() {
             &namespace,
             &format!("capture {port} {mode} --write {path} --count 10 --seconds 60 --json"),
         ));
-        // Its queues are there.
+        // Its queues exist by now.
         capture.await_output("seconds");
         let is_promiscuous = !namespace.run("ip -d link show v1").contains("promiscuity 0");
         assert_eq!(is_promiscuous, mode.is_empty(), "{port} {mode}");
@@ -539,7 +540,7 @@ fn a_monitor_is_captured() {
     user.await_output("seconds");
     let path = folder.path("out.pcapng");
     let mut capture = start(&["capture", "vale0:a+rt", "--write", &path, "--count", "100", "--json"]);
-    // Its queue is there.
+    // Its queue exists by now.
     capture.await_output("seconds");
     let sent = start(&["gen", "vale0:b", "--count", "100", "--rate", "10k", "--json"]).ended();
     assert_eq!((sent.0, user.ended().0), (Some(0), Some(0)));
@@ -602,7 +603,7 @@ fn a_line_says_what_a_packet_is() {
     let lines = text(&output.stdout);
     assert_eq!(lines.lines().count(), all.len(), "{lines}");
     for (line, (_, said)) in lines.lines().zip(&all) {
-        // The time of day in front, to the nanosecond.
+        // The line begins with the time of day, to the nanosecond.
         let (time, rest) = line.split_at(19);
         assert!(
             time.bytes().zip(b"00:00:00.000000000 ").all(|(is, like)| is == *like || is.is_ascii_digit()),
@@ -646,15 +647,15 @@ fn what_cannot_be_done_is_said() {
         assert!(said.contains(why), "{arguments:?}: {said}");
     };
     let file = folder.path("out.pcap");
-    refused(2, &["null:", "sim:0", "--write", &file], "pcap cannot say which port");
+    refused(2, &["null:", "sim:0", "--write", &file], "pcap cannot record which port");
     refused(2, &["null:", "--write", &file, "--files", "3"], "--files needs --file-size or --file-seconds");
-    refused(2, &["null:", "--write", "-", "--file-size", "1M"], "standard output is one file");
+    refused(2, &["null:", "--write", "-", "--file-size", "1M"], "standard output cannot be split into files");
     refused(2, &["null:", "--write", &file, "--file-seconds", "0"], "a number of seconds");
     refused(2, &["null:", "--write", &file, "--snaplen", "0"], "a whole number from 1 to 262144");
-    refused(2, &["null:", "--write", &folder.path("out.pcapng.gz")], "compressed by zstd: --write");
+    refused(2, &["null:", "--write", &folder.path("out.pcapng.gz")], "compressed with zstd: --write");
     refused(2, &["null:", "--file-size", "1M"], "--write");
     refused(1, &["null:", "--write", &folder.path("none/out.pcap")], "cannot write it: No such file or directory");
-    refused(2, &[&format!("pcap:{file}?write"), "--write", &file], "gives no packets");
+    refused(2, &[&format!("pcap:{file}?write"), "--write", &file], "receives no packets");
     refused(2, &["null:", "--only", "udp", "--drop", "udp"], "nothing would be left");
     assert!(std::fs::read_dir(&folder.0).unwrap().next().is_none(), "nothing is created");
 }

@@ -1,11 +1,11 @@
-//! The command, as a user runs it.
+//! The command, run as a user runs it.
 
 mod kit;
 
 use kit::{Folder, InTime, Process, expect, frames, linerate, summary, text, write_frames};
 use serde_json::Value;
 
-/// Runs a command to its end with success, and returns its summary.
+/// Runs a command, which must succeed, and returns its summary.
 fn run(arguments: &[&str]) -> Value {
     summary(&expect(0, linerate(arguments).arg("--json")).stdout)
 }
@@ -14,7 +14,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Returns the errors of a failing command.
+/// Runs a command, which must fail, and returns its errors.
 fn fails(code: i32, arguments: &[&str]) -> String {
     text(&expect(code, &mut linerate(arguments)).stderr)
 }
@@ -77,10 +77,10 @@ fn a_paced_wire_keeps_its_rate() {
     assert!(summary["seconds"].as_f64().unwrap() >= 0.45, "{summary}");
 }
 
-/// A recording that ends early is reported, and the frames go on to the wire behind it.
+/// A failed recording is reported, and the frames still reach the wire behind it.
 #[test]
 fn a_recording_on_a_full_disk_is_an_error_and_loses_no_frame() {
-    // First few enough frames that the file's buffer holds all until the end, then more.
+    // First so few frames that the file's buffer holds all until the end, then more.
     for count in ["10", "5000"] {
         let forwards = ["fwd", &format!("sim:0?count={count}"), "sim:1?wire=sink&record=/dev/full", "--count", count];
         let output = expect(1, linerate(&forwards).args(["--seconds", "60", "--json"]));
@@ -150,7 +150,7 @@ fn capture_files_are_ports() {
     run(&["gen", &written, "--size", "100", "--count", "1000", "--flows", "10", "--seconds", "60"]);
     let sent = frames(&file);
     assert!(sent.len() == 1000 && sent.iter().all(|frame| frame.len() == 96));
-    // The file is read by a port, and by a port at a card's outside.
+    // The file is read by a port, and by the port behind a model's wire.
     let nested = format!("sim:s?wire=pcap:{file}?loop=1;write=off");
     for port in [format!("pcap:{file}"), nested] {
         let summary = run(&["sink", &port, "--count", "1000", "--seconds", "60"]);
@@ -159,14 +159,14 @@ fn capture_files_are_ports() {
     }
     let summary = run(&["fwd", &format!("pcap:{file}?loop=2"), "null:", "--count", "2000", "--seconds", "60"]);
     assert_eq!(number(&summary["ports"][0]["rx_packets"]), 2000);
-    // At the times that the file has.
+    // With the file's timing.
     write_frames(&file, &sent[..3]);
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[24 + 2 * (16 + 96)] = 1;
     std::fs::write(&file, &bytes).unwrap();
     let summary = run(&["fwd", &format!("pcap:{file}?speed=4x"), "null:", "--count", "3", "--seconds", "60"]);
     assert!(summary["seconds"].as_f64().unwrap() >= 0.25, "{summary}");
-    // A file that is cut, a disk that is full, a file that is written twice.
+    // A truncated file, a full disk, and a file that is written twice.
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
     let place = format!("it is cut after frame 2, in the record at byte 248; what is whole: head -c 248 '{file}' >NEW");
     for port in [format!("pcap:{file}"), format!("sim:0?wire=pcap:{file}")] {
@@ -178,7 +178,7 @@ fn capture_files_are_ports() {
     let full = ["gen", "pcap:/dev/full?write", "--count", "1000", "--seconds", "60", "--json"];
     let full = expect(1, &mut linerate(&full));
     assert!(text(&full.stderr).contains("cannot write it: No space left"), "{}", text(&full.stderr));
-    // A file that is read is not emptied, and a run that does not begin keeps an older recording.
+    // A file that is read is not truncated, and a run that fails to start keeps an older recording.
     let kept = std::fs::read(&file).unwrap();
     let said = fails(1, &["fwd", &format!("pcap:{file}"), &written, "--seconds", "1"]);
     assert!(said.contains("it is being read"), "{said}");
@@ -190,7 +190,7 @@ fn capture_files_are_ports() {
         fails(1, &["fwd", &port, &format!("pcap:{file}"), "--seconds", "1"]);
         assert!(std::fs::read(&file).unwrap() == kept, "{port}");
     }
-    // A run without frames has a recording without frames.
+    // A run without frames makes an empty recording.
     for port in at_wires {
         std::fs::write(&file, &kept).unwrap();
         run(&["gen", &port, "--rate", "0.001", "--seconds", "0.1"]);
@@ -221,16 +221,16 @@ fn gen_with_queues_a_template_jumbo_frames_and_a_rate() {
     let port = format!("sim:g?wire=sink&record={sent}");
     let output =
         expect(0, &mut linerate(&["gen", &port, "--template", &template, "--count", "3", "--seconds", "60", "--json"]));
-    assert!(text(&output.stderr).contains("sent as it is"));
+    assert!(text(&output.stderr).contains("sent unchanged"));
     assert_eq!(frames(&sent), [arp.clone(), arp.clone(), arp]);
-    // The other crate's files have shorter frames.
+    // Frames as long as this one need linerate's own writer.
     linerate::capture::Writer::create(template.as_ref()).unwrap().write(0, &vec![0xA5; 200_000]).unwrap();
     let said = fails(2, &["gen", "null:", "--template", &template, "--count", "3"]);
     assert!(said.contains("first frame has 200000 bytes") && said.contains("a larger --mtu"), "{said}");
     run(&["gen", "null:", "--template", &template, "--count", "3", "--mtu", "9000"]);
 }
 
-/// Streams of a file are sent beside each other, each with its frames, its count, and its sequence numbers.
+/// Streams of a file are sent concurrently, each with its own frames, count and sequence numbers.
 #[test]
 fn gen_sends_streams_beside_each_other() {
     let folder = Folder::new("several");
@@ -266,20 +266,20 @@ fn gen_sends_streams_beside_each_other() {
         assert_eq!(of_streams, [("dns", 1000), ("stream 2", 2000), ("stream 3", 500)]);
         let frames = frames(&sent);
         let of_len = |len: usize| frames.iter().filter(|frame| frame.len() == len).count();
-        // A seventh of the first stream, and the mix of the second, to which three queues add a part of a round each.
+        // A seventh of the first stream, and the mix of the second, where each of three queues may add part of a round.
         assert!((142..=144).contains(&of_len(66)) && of_len(590).abs_diff(2000 / 3) <= 3, "{}", of_len(590));
         let of_dns = frames.iter().filter(|frame| frame[36..38] == 53u16.to_be_bytes());
         let mut senders = std::collections::HashMap::new();
-        // The queues together send the first 1,000 frames.
+        // All queues together send the first 1,000 frames.
         of_dns.for_each(|frame| *senders.entry(frame[26..30].to_vec()).or_insert(0) += 1);
         assert!(senders.len() == 250 && senders.values().all(|count| *count == 4), "{senders:?}");
     }
-    // Frames that take several buffers, beside short ones.
+    // Frames of several buffers, mixed with short ones.
     let streams = "[[stream]]\nsize = '64,9000'\ncount = 300\n[[stream]]\nsize = '5000-5009'\ncount = 200";
     std::fs::write(&file, streams).unwrap();
     let summary = run(&["gen", "sim:several?wire=sink", "--streams", &file, "--seconds", "60"]);
     assert_eq!((number(&summary["packets"]), number(&summary["lost"]), number(&summary["corrupted"])), (500, 0, 0));
-    // Random numbers of streams differ, unless they have the same seed.
+    // Streams have different random numbers, unless they have the same seed.
     for (seeds, are_same) in [(["", ""], false), (["seed = 7", "seed = 7"], true)] {
         let stream =
             |seed: &str| format!("[[stream]]\npacket = 'eth/ip(id=random)/udp'\nrate = '1k'\ncount = 20\n{seed}\n");
@@ -290,14 +290,14 @@ fn gen_sends_streams_beside_each_other() {
         ids.dedup();
         assert_eq!((ids.len() <= 20, ids.len() >= 38), (are_same, !are_same), "{ids:?}");
     }
-    // No port has room for these: each is held back, whatever its gaps.
+    // No port can send at these rates: each stream is delayed equally, whatever its gaps.
     for gaps in ["", "burst = 32", "gaps = 'poisson'"] {
         std::fs::write(&file, format!("[[stream]]\nrate = '100G'\n[[stream]]\nrate = '100G'\n{gaps}")).unwrap();
         let summary = run(&["gen", "null:", "--streams", &file, "--seconds", "0.3"]);
         let [a, b] = [0, 1].map(|stream| number(&summary["gen"]["streams"][stream]["packets"]));
         assert!(a.abs_diff(b) < a / 10, "{gaps}: {summary}");
     }
-    // Without an end of their own they stop together.
+    // Without counts they stop together.
     std::fs::write(&file, "[[stream]]\nrate = '1k'\n[[stream]]\npacket = 'eth/arp'\nrate = '3k'").unwrap();
     let summary = run(&["gen", "null:", "--streams", &file, "--seconds", "0.3"]);
     assert!(number(&summary["packets"]) > 0 && summary["gen"]["streams"][1]["asked_mpps"] == 0.003, "{summary}");
@@ -353,7 +353,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
         let text = fails(2, &arguments);
         assert!(text.starts_with("linerate: ") && text.contains(part), "{arguments:?}: {text}");
     }
-    assert!(fails(2, &["serve", "../eth0", "--seconds", "1"]).contains("without '/'"));
+    assert!(fails(2, &["serve", "../eth0", "--seconds", "1"]).contains("is not a valid name"));
     assert!(fails(2, &["serve", "--group", "no such", "--seconds", "1"]).contains("there is no group 'no such'"));
     assert!(fails(2, &["fwd", "sim:0", "sim:0"]).contains("'sim:0' is given twice"));
     assert!(fails(2, &["fwd", "x{1", "x{1?ring=64"]).contains("'x{1' is given twice"));
@@ -374,7 +374,7 @@ fn mistakes_are_explained_and_end_with_their_code() {
     }
 }
 
-/// Clients come and go; their memory, descriptors and interrupts are released with them.
+/// When clients disconnect, their memory, descriptors and interrupts are released.
 #[test]
 fn a_served_card_keeps_nothing_of_its_clients() {
     let folder = Folder::new("served");
@@ -390,7 +390,7 @@ fn a_served_card_keeps_nothing_of_its_clients() {
         let generator = ["gen", &port, "--count", "1000", "--seconds", "60", "--json", "--wait", wait];
         let output = expect(0, &mut linerate(&generator));
         assert_eq!(summary(&output.stdout)["ports"][0]["tx_packets"], 1000);
-        // The next client is admitted once the previous one has been forgotten.
+        // The next client is admitted once the previous one has been released.
         expect(0, &mut linerate(&["sink", &port, "--seconds", "0.1", "--json"]));
         if round == 1 {
             before = (process.counted("fd"), process.counted("maps"));
@@ -423,7 +423,7 @@ fn sim_explains_invalid_options() {
 
 #[test]
 fn filters_take_packets_out() {
-    // The generator's flows are UDP from ports 1024 on, to port 9.
+    // The generator's flows are UDP, from port 1024 upwards to port 9.
     let sims = ["sim:fa?flows=4&count=4000&wire=traffic", "sim:fb?wire=sink"];
     let of = |rules: &[&str]| {
         let arguments = [&["fwd"][..], &sims, rules, &["--seconds", "3"]].concat();

@@ -1,4 +1,4 @@
-//! `--control`: a program steers a run.
+//! `--control`: a program controls a run.
 
 mod kit;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use kit::{Deadline, Folder, InTime, Process, Timely, expect, linerate, summary, text};
 use serde_json::{Value, json};
 
-/// A client of a run.
+/// A client of a run's control socket.
 struct Client(BufReader<Timely<UnixStream>>);
 
 impl Client {
@@ -18,7 +18,7 @@ impl Client {
         Client(BufReader::new(Timely(UnixStream::connect(path).unwrap())))
     }
 
-    /// Writes a line, and returns the answer.
+    /// Sends a request, and returns the answer.
     fn ask(&mut self, line: &str) -> Value {
         self.0.get_mut().0.write_all(format!("{line}\n").as_bytes()).unwrap();
         self.answer().unwrap_or_else(|| panic!("no answer to {line}"))
@@ -34,7 +34,7 @@ impl Client {
         (count > 0).then(|| serde_json::from_str(&answer).unwrap_or_else(|why| panic!("{answer}: {why}")))
     }
 
-    /// Asks for the state until it is as wanted.
+    /// Asks for the state until it is as expected.
     #[track_caller]
     fn until(&mut self, mut is_so: impl FnMut(&Value) -> bool) -> Value {
         let deadline = Deadline::begin();
@@ -69,7 +69,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     assert_eq!((&state["asked_mpps"], &state["paused"]), (&json!(0.001), &json!(false)), "{state}");
     run.await_output("\"seconds\":");
 
-    // Hundred times as many.
+    // A hundred times as many.
     let state = client.ask(r#"{"rate":"100k"}"#);
     assert_eq!(state["asked_mpps"], json!(0.1), "{state}");
     let before = sent(&state);
@@ -78,7 +78,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     let state = client.ask(r#"{"pause":true,"reset":true}"#);
     assert_eq!(state["paused"], json!(true), "{state}");
     assert!(sent(&state) < 1000, "the counters began at zero: {state}");
-    // Frames in the ring are still sent; then the count stays.
+    // Frames in the ring are still sent; then the count does not change.
     let mut last = client.ask("{}");
     run.await_output("\"cycles_per_packet\":null");
     let still = client.until(|state| {
@@ -91,7 +91,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     other.ask(r#"{"pause":false}"#);
     client.until(|state| sent(state) > sent(&still));
 
-    // At full speed, and from there a rate again.
+    // To full speed, and from there to a rate again.
     assert_eq!(client.ask(r#"{"rate":"full"}"#)["asked_mpps"], Value::Null);
     let half = client.ask(r#"{"rate":"50%"}"#)["asked_mpps"].clone();
     assert!((half.as_f64().unwrap() - 7.440476).abs() < 1e-5, "of 10 Gbit/s: {half}");
@@ -99,12 +99,12 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
 
     for (line, why) in [
         ("", "EOF"),
-        ("pause", "an object of JSON"),
-        ("[]", "an object of JSON"),
+        ("pause", "a JSON object"),
+        ("[]", "a JSON object"),
         (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),
         (r#"{"pause":true,"pause":false}"#, "duplicate field `pause`"),
         (r#"{"pause":null}"#, "invalid type: null"),
-        (r#"[true]"#, "an object of JSON"),
+        (r#"[true]"#, "a JSON object"),
         (r#"{"rate":"0"}"#, "a rate is positive"),
         (r#"{"rate":"1M"} {"rate":"2M"}"#, "trailing characters"),
     ] {
@@ -145,7 +145,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     assert!(!Path::new(&socket).exists(), "the socket is removed");
 }
 
-/// Streams keep their parts of the rate; other commands have none.
+/// Streams keep their shares of the rate; other commands have no rate.
 #[test]
 fn only_senders_have_a_rate() {
     let folder = Folder::new("control-rate");
@@ -158,14 +158,14 @@ fn only_senders_have_a_rate() {
     let (_, rest) = run.interrupt();
     let streams = kit::summary(rest.as_bytes())["gen"]["streams"].clone();
     let [few, many] = [0, 1].map(|n| streams[n]["packets"].as_f64().unwrap());
-    // A thread without a processor gives up more frames of the faster one.
+    // A thread that lacks a processor drops more frames of the faster stream.
     assert!((2.0..4.0).contains(&(many / few)), "{streams}");
 
-    // A request that changes nothing excuses nothing.
+    // After a request that changes nothing, a shortfall is still reported.
     let run = start(&["gen", "sim:0?wire=none", "--rate", "100k"], &socket);
     let mut client = Client::connect(&socket);
     client.ask(r#"{"rate":"100k","pause":false}"#);
-    // Beyond the descriptors of a card without a link.
+    // Wait until more frames are due than fit into the ring of the card, which has no link.
     client.until(|state| state["seconds"].as_f64() > Some(1.0));
     let (_, rest) = run.interrupt();
     assert_eq!(kit::summary(rest.as_bytes())["unreached"].as_array().unwrap().len(), 1, "{rest}");
@@ -173,15 +173,15 @@ fn only_senders_have_a_rate() {
     let run = start(&["fwd", "sim:0", "sim:1"], &socket);
     let mut client = Client::connect(&socket);
     let said = client.ask(r#"{"rate":"1M","pause":true}"#);
-    assert_eq!(said["error"], "fwd has no rate of its own: gen has");
+    assert_eq!(said["error"], "fwd has no rate that can change; gen has");
     assert_eq!(client.ask("{}")["paused"], json!(false), "nothing of a request that is refused is done");
-    // A run that is paused at its end forwards what is on its way, and loses nothing.
+    // A run that is paused when it ends forwards the frames in flight, and loses none.
     client.ask(r#"{"pause":true}"#);
     let (code, rest) = run.interrupt();
     assert_eq!((code, &kit::summary(rest.as_bytes())["lost"]), (Some(0), &json!(0)), "{rest}");
 }
 
-/// Requests at the end of a run have answers, too.
+/// Requests at the end of a run are answered, too.
 #[test]
 fn all_requests_to_end_are_answered() {
     let folder = Folder::new("control-ends");
@@ -190,11 +190,11 @@ fn all_requests_to_end_are_answered() {
         let run = start(&["gen", "null:", "--rate", "1k"], &socket);
         let mut clients = [(); 4].map(|()| Client::connect(&socket));
         clients.iter_mut().for_each(|client| drop(client.ask("{}")));
-        // One that comes after the end does not arrive.
+        // A request after the end fails to be written.
         let has_come = clients.each_mut().map(|client| client.0.get_mut().0.write_all(b"{\"stop\":true}\n").is_ok());
         for (client, _) in clients.iter_mut().zip(has_come).filter(|(_, has_come)| *has_come) {
             let answer = client.answer().expect("an answer");
-            let is_late = answer["error"] == json!("the run is at its end");
+            let is_late = answer["error"] == json!("the run has ended");
             assert!(is_late || answer["ports"].is_array(), "{answer}");
         }
         assert_eq!(run.ended().0, Some(0));
@@ -205,22 +205,22 @@ fn all_requests_to_end_are_answered() {
 fn a_socket_belongs_to_one_run_and_its_user() {
     let folder = Folder::new("control-socket");
     let socket = folder.path("socket");
-    // One that is left behind is replaced.
+    // A socket that was left behind is replaced.
     drop(UnixListener::bind(&socket).unwrap());
     let run = start(&["sink", "sim:0?rate=1k"], &socket);
     let second = linerate(&["sink", "sim:1", "--control", &socket]).output_in_time().unwrap();
     assert_eq!(second.status.code(), Some(1));
-    assert!(text(&second.stderr).contains("another run listens there already"), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("another run already listens there"), "{}", text(&second.stderr));
     let file = folder.path("file");
     std::fs::write(&file, "kept").unwrap();
     let refused = text(&expect(2, &mut linerate(&["sink", "sim:1", "--control", &file])).stderr);
-    assert!(refused.contains("no socket is there"), "{refused}");
+    assert!(refused.contains("a file that is not a socket exists there"), "{refused}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     let nowhere = folder.path("none/socket");
     let refused = text(&expect(1, &mut linerate(&["sink", "sim:1", "--control", &nowhere])).stderr);
-    assert!(refused.contains("a folder that exists"), "{refused}");
+    assert!(refused.contains("an existing folder"), "{refused}");
 
-    // Another user is refused, also if the socket's permissions were opened.
+    // Another user is refused, even if the socket's permissions allow access.
     let ask = format!(
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{socket}'); print(s.makefile().readline())"
     );
@@ -235,16 +235,21 @@ fn a_socket_belongs_to_one_run_and_its_user() {
         expect(0, Command::new("chmod").args(["o+rwx", path]));
     }
     let output = as_other();
-    assert!(text(&output.stdout).contains("another user's run"), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("the run is another user's"),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
     assert_eq!(Client::connect(&socket).ask("{}")["paused"], json!(false));
-    // A file that takes the socket's place stays.
+    // A file that replaces the socket is not removed.
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, "kept").unwrap();
     assert_eq!(run.interrupt().0, Some(0));
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "kept");
 }
 
-/// A back end that takes nothing: what it was given is not sent, and a note says so.
+/// A note reports packets that a back end did not receive.
 #[test]
 fn packets_that_a_back_end_does_not_take_are_not_sent() {
     let folder = Folder::new("untaken");
@@ -257,17 +262,17 @@ fn packets_that_a_back_end_does_not_take_are_not_sent() {
         expect(0, &mut linerate(&["gen", &name, "--count", "200", "--rate", "50k", "--seconds", "2", "--json"]));
     let (said, port) = (text(&output.stderr), &summary(&output.stdout)["ports"][0]);
     assert_eq!((&port["tx_packets"], &port["unsent"]), (&json!(0), &json!(200)), "{said}");
-    assert!(said.contains("200 packets that it was given were not sent"), "{said}");
+    assert!(said.contains("200 packets were queued but not sent"), "{said}");
     assert_eq!(summary(&output.stdout)["packets"], json!(0));
     sink.interrupt();
 }
 
-/// Its queue is full until its end; that the back end goes while the last packets are waited for is another matter.
+/// The bottleneck is the back end, whose queue is full, although it disconnects during the final wait for packets.
 #[test]
 fn a_link_that_goes_after_the_end_is_no_bound() {
     let folder = Folder::new("after-end");
     let (path, socket) = (folder.path("vhost"), folder.path("control"));
-    // On a busy machine the back end may be gone before.
+    // On a busy machine the back end may be gone earlier.
     let bound = || {
         let sink = start(&["sink", &format!("vhost:{path}")], &socket);
         let mut client = Client::connect(&socket);
@@ -295,7 +300,7 @@ fn a_run_that_waits_for_its_link_answers() {
     let mut client = Client::connect(&socket);
     let state = client.ask("{}");
     assert_eq!((&state["seconds"], &state["ports"][0]["rx"]["packets"]), (&json!(0.0), &json!(0)), "{state}");
-    let why = "the run waits for its links: its rate can change when it has begun";
+    let why = "the run is waiting for its links: the rate can change once it has begun";
     assert_eq!(client.ask(r#"{"rate":"1M"}"#)["error"], why);
     assert_eq!(client.ask(r#"{"pause":true}"#)["paused"], json!(true));
     assert_eq!(client.ask(r#"{"stop":true}"#)["paused"], json!(true));

@@ -1,5 +1,5 @@
-//! The commands of README and docs, as they stand there but for half a second each, in a network namespace with the interfaces
-//! that they name. Only those that name a card of the machine, or take minutes, are left out.
+//! Runs the commands of README and docs unchanged, except for a time of half a second each, in a network namespace with
+//! the interfaces that they name. Commands that need a card of the machine, or take minutes, are left out.
 
 mod kit;
 
@@ -26,7 +26,7 @@ const PAGES: [(&str, &str); 15] = [
     ("wires.md", include_str!("../../../docs/wires.md")),
 ];
 
-/// Returns the lines of a page's shell examples, without comments; a block's end is an empty line.
+/// Returns the lines of a page's shell examples, without comments. An empty line marks the end of a block.
 fn commands(page: &str) -> Vec<String> {
     let (mut lines, mut is_shell) = (Vec::new(), false);
     for line in page.lines() {
@@ -43,11 +43,11 @@ fn commands(page: &str) -> Vec<String> {
     lines
 }
 
-/// True for a command of linerate's that can be run anywhere.
+/// Returns whether a line is a command of linerate that can be run on any machine.
 fn can_run(line: &str) -> bool {
     let line = line.trim_start_matches("sudo ").trim_start_matches("LINERATE_LOG=debug ");
-    // Cards of the machine, minutes of measurements, and a command that bind explains; virtual machines and their peers, which
-    // the guests' tests have.
+    // Left out: cards of the machine, measurements of minutes, and a command that the text on bind explains; virtual
+    // machines and their peers, which the guests' tests cover.
     let needs_machine =
         ["linerate vm ", "virtio-user:", "memif:", "vhost:/run/"].iter().any(|part| line.contains(part));
     line.starts_with("linerate ")
@@ -79,7 +79,7 @@ impl Place {
         Place { here, _far: far, folder }
     }
 
-    /// Returns a line of a page as a command, which ends after a moment if the line does not say when.
+    /// Returns a line of a page as a command, which ends after a short time unless the line limits it.
     fn command(&self, line: &str) -> Command {
         let line = line.trim_start_matches("sudo ").trim_end_matches('&').trim();
         let runs = ["fwd", "filter", "gen", "replay", "sink", "capture", "latency"]
@@ -92,14 +92,14 @@ impl Place {
         let mut command = self.here.command("sh -c");
         command.arg(format!("cd '{place}'; PATH='{place}/bin':$PATH; {line}{time}"));
         command.env("LINERATE_PORTS", self.folder.path("ports"));
-        // For what they install.
+        // Commands install files there.
         command.env("HOME", &self.folder.0).env_remove("XDG_CONFIG_HOME");
         command
     }
 
-    /// Runs a line to its end: with success, or with packets lost, which faults and a busy machine cause.
+    /// Runs a line to its end. It may fail only because of lost packets, due to faults or a busy machine.
     fn run(&self, page: &str, line: &str) {
-        // Half a second shows what more would.
+        // Half a second is enough.
         let line = line.split_once("--seconds ").map_or(line.to_string(), |(command, rest)| {
             let rest = rest.split_once(' ').map_or("", |(_, rest)| rest);
             format!("{command}--seconds 0.5 {rest}")
@@ -119,7 +119,7 @@ fn documented_commands_run_as_they_stand() {
     let place = Place::new();
     let mut count = 0;
     for (page, text) in PAGES {
-        // Servers of a block, and what runs beside its other lines.
+        // Servers of a block, and other commands that run in the background.
         let mut beside: Vec<Process> = Vec::new();
         for line in commands(text) {
             if line.is_empty() {
@@ -139,7 +139,7 @@ fn documented_commands_run_as_they_stand() {
                 } else if line.ends_with('&') {
                     beside.push(Process::start(&mut place.command(&line)));
                 } else if line.contains("vale") && beside.is_empty() {
-                    // A server of an earlier block.
+                    // The line needs the server of an earlier block.
                     let mut server = Process::start(&mut place.command("linerate serve"));
                     server.await_output("ports/");
                     place.run(page, &line);
@@ -152,16 +152,16 @@ fn documented_commands_run_as_they_stand() {
     assert!(count >= 30, "{count} commands were found");
 }
 
-/// Programs of others, which the docs run on our ports.
+/// Third-party programs that the docs run on linerate's ports.
 const PROGRAMS: [&str; 6] = ["tcpdump", "dumpcap", "tcpreplay", "arp-scan", "python3", "tshark"];
 
-/// The lines of other programs run as they stand, with the object that they name, or Wireshark's interfaces. Those without an end
-/// are stopped after a while.
+/// The docs' lines with other programs run unchanged, with the shared object that they name, or Wireshark's interfaces.
+/// Programs that do not end by themselves are stopped after a while.
 #[test]
 fn documented_programs_run_as_they_stand() {
     let _alone = alone();
     let place = Place::new();
-    // Where the docs have it.
+    // At the path in the docs.
     std::fs::create_dir_all(place.folder.path("target/release")).unwrap();
     let object = "liblinerate_pcap.so";
     let built = std::env::current_exe().unwrap().with_file_name(object);
@@ -188,7 +188,7 @@ fn documented_programs_run_as_they_stand() {
             beside.push(server);
         }
         if block.contains("vale0:a+rt") && !block.contains(" vale0:a ") {
-            // The program whose port is watched.
+            // The program whose port is monitored.
             let mut user = Process::start(&mut place.command("linerate sink vale0:a --seconds 60"));
             user.await_output("s ");
             beside.push(user);
@@ -204,7 +204,7 @@ fn documented_programs_run_as_they_stand() {
             } else if PROGRAMS.contains(&&*words_of(line)) {
                 count += 1;
                 let has_end = !line.contains("'udp port 53'");
-                // Debian's, which has Debian's scapy.
+                // Debian's Python, for which Debian's scapy is installed.
                 let line = line.replace("python3", "/usr/bin/python3");
                 let line =
                     line.strip_prefix("LD_PRELOAD=").map_or(line.clone(), |rest| format!("env LD_PRELOAD={rest}"));
@@ -213,7 +213,7 @@ fn documented_programs_run_as_they_stand() {
                 let output = { output }.output_in_time().unwrap();
                 let code = if has_end { 0 } else { 124 };
                 let said = text(&output.stdout) + &text(&output.stderr);
-                // tcpdump ends well when it is stopped.
+                // tcpdump succeeds when it is stopped.
                 let is_good = output.status.code() == Some(code) || !has_end && output.status.success();
                 assert!(is_good, "{page}: {line}\n{:?}\n{said}", output.status);
             } else if line.starts_with("linerate ") {

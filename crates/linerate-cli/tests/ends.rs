@@ -1,4 +1,4 @@
-//! How commands end: by signals, with outputs that cannot be written, without threads.
+//! How commands end: by signals, with outputs that cannot be written, and without threads.
 
 mod kit;
 
@@ -42,7 +42,7 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
         assert!(!said.contains("panicked") && !said.contains("interrupt"), "{said}");
         let end = match arguments[0] {
             "latency" => "linerate: ended at 1k packets/s; 2k packets/s not measured",
-            "gen" if arguments.contains(&"1M") => "bounded by standard output, which takes nothing more",
+            "gen" if arguments.contains(&"1M") => "bounded by standard output, which cannot be written any more",
             _ => "",
         };
         assert!(said.contains(end), "{said}");
@@ -50,7 +50,7 @@ fn a_full_standard_output_is_a_failure_in_one_line() {
     let _ = std::fs::remove_dir_all("/tmp/linerate-bench-of-a-test");
 }
 
-/// The runtime opens /dev/null in place of an output that is closed, so that all that is printed would vanish.
+/// Rust's runtime opens /dev/null in place of a closed output, so that all output would vanish.
 #[test]
 fn a_standard_output_that_is_not_open_is_a_failure() {
     for arguments in ["fwd sim:0 sim:1 --seconds 60", "gen null: --count 10 --json", "ports"] {
@@ -63,7 +63,7 @@ fn a_standard_output_that_is_not_open_is_a_failure() {
     ended_with(0, linerate(&["ports"]).stdout(Stdio::null()).stderr(Stdio::piped()));
 }
 
-/// Errors, notes and messages that cannot be printed change no exit code.
+/// Errors, notes and messages that cannot be printed do not change the exit code.
 #[test]
 fn a_full_standard_error_is_no_panic() {
     for (code, arguments) in [
@@ -93,7 +93,7 @@ fn a_closed_standard_output_ends_the_run() {
     assert_eq!((output.status.code(), text(&output.stderr).contains("panicked")), (Some(0), false));
 }
 
-/// A process that may have no more threads: an error in one line and its hint, no panic.
+/// A process that cannot create threads prints an error and its hint, and does not panic.
 #[test]
 fn threads_that_cannot_be_made_are_an_error() {
     for limit in 0..6 {
@@ -103,7 +103,7 @@ fn threads_that_cannot_be_made_are_an_error() {
             "gen null: --queues 4 --seconds 0.2",
             "latency L{0 L}0 --seconds 0.2",
         ] {
-            // The limit counts all threads of the user, so that it needs a user without any.
+            // The limit counts all threads of the user, so the test needs a user without any.
             let words = format!("prlimit --nproc={limit} setpriv --reuid 64123 --regid 64123 --clear-groups");
             let mut words = words.split(' ');
             let mut command = std::process::Command::new(words.next().unwrap());
@@ -113,7 +113,7 @@ fn threads_that_cannot_be_made_are_an_error() {
             assert!(!said.contains("panicked"), "{arguments} with {limit}: {said}");
             match output.status.code() {
                 Some(0) => {}
-                // It began, on a busy machine.
+                // It started, but the machine was busy.
                 Some(1) if said.contains("no frame was timed") => {}
                 Some(1) => {
                     assert!(
@@ -129,7 +129,7 @@ fn threads_that_cannot_be_made_are_an_error() {
     }
 }
 
-/// A process that may open no more files: that is the error, and not missing hugepages, however many are free.
+/// A process that cannot open more files reports this, and not missing hugepages.
 #[test]
 fn too_few_descriptors_are_an_error_of_that_name() {
     let (mut failed, mut worked) = (0, 0);
@@ -155,7 +155,7 @@ fn too_few_descriptors_are_an_error_of_that_name() {
     assert!(failed > 0 && worked > 0, "{failed} failed, {worked} worked");
 }
 
-/// Returns the command where all users may run it.
+/// Returns the path of the command in a folder where all users may run it.
 fn copied() -> String {
     use std::os::unix::fs::PermissionsExt;
     static COPY: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
@@ -171,7 +171,7 @@ fn copied() -> String {
     folder.path().join("linerate").display().to_string()
 }
 
-/// A pipe whose writer is silent keeps no command from its end.
+/// A pipe without data does not prevent the end of a command.
 #[test]
 fn a_template_comes_through_a_pipe() {
     let folder = Folder::new("template-pipe");
@@ -185,7 +185,7 @@ fn a_template_comes_through_a_pipe() {
         names().any(|name| std::fs::read_to_string(name).is_ok_and(|name| name.trim() == "capture"))
     });
     waiting.stop();
-    waiting.await_error("no packet came");
+    waiting.await_error("no packet arrived");
     assert_eq!(waiting.ended().0, Some(1));
 
     expect(0, &mut linerate(&["gen", &format!("pcap:{file}?write"), "--count", "1"]));
@@ -200,7 +200,7 @@ fn a_template_comes_through_a_pipe() {
     );
 }
 
-/// A recording on a full disk ends the run at once, and its packets are not lost ones.
+/// A recording on a full disk ends the run immediately, and its packets do not count as lost.
 #[test]
 fn a_recording_that_cannot_be_written_ends_the_run() {
     let begin = Instant::now();
@@ -213,13 +213,13 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
 }
 
-/// A recording that reaches the limit of a file's length: the error has the number of frames that are in the file, and not
-/// those that were still to be written.
+/// If a recording reaches the limit of the file size, the error has the number of frames in the file, without those
+/// that were not yet written.
 #[test]
 fn a_recording_that_may_not_grow_ends_the_run() {
     let folder = Folder::new("limit");
     let file = folder.path("out.pcap");
-    // The packets' memory has a length, too: 32 MiB.
+    // The limit applies to the packet memory, too, which has 32 MiB.
     let mut command = std::process::Command::new("prlimit");
     command.args(["--fsize=40000000", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("pcap:{file}?write")]);
     let output = expect(1, command.args(["--size", "1000", "--count", "1M", "--seconds", "100", "--json"]));
@@ -227,9 +227,9 @@ fn a_recording_that_may_not_grow_ends_the_run() {
     let summary = kit::summary(&output.stdout);
     assert_eq!(summary["lost"], 0, "{said}");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 40_000_000);
-    // A record has 16 bytes in front of the frame, whose CRC is not recorded.
+    // A record has a header of 16 bytes, and the frame without its CRC.
     let whole = (40_000_000 - 24) / (16 + 996);
-    // Packets that the port got afterwards, or that were still to be written, do not count as sent.
+    // Packets that the port got afterwards, or had not yet written, do not count as sent.
     let port = &summary["ports"][0];
     assert_eq!((&summary["packets"], &port["tx_packets"]), (&whole.into(), &whole.into()), "{summary}");
     assert_eq!(port["tx_bytes"], whole * 996, "{summary}");
@@ -247,8 +247,8 @@ fn memory_that_may_not_be_as_long_is_an_error() {
     assert!(said.contains("File too large") && said.contains("\n  try: ulimit -f unlimited"), "{said}");
 }
 
-/// A card of another process goes on: its frames of after the end are neither waited for nor lost, and the table and the
-/// total are of one moment.
+/// A card of another process continues after the end: its later frames are neither waited for nor lost, and the table
+/// and the total are consistent.
 #[test]
 fn a_sender_that_does_not_stop_is_not_waited_for() {
     let folder = Folder::new("goes-on");
@@ -262,13 +262,13 @@ fn a_sender_that_does_not_stop_is_not_waited_for() {
     let (received, lost) = (number(&summary["packets"]), number(&summary["lost"]));
     let table = number(&summary["ports"][0]["rx_packets"]);
     assert!(received > 0 && lost > 0, "{summary}");
-    // Waiting for what is missing would take five seconds, in which frames come.
+    // A wait for missing frames would take five seconds, in which more arrive.
     let [active, seconds] = ["active_seconds", "seconds"].map(|key| summary[key].as_f64().unwrap());
     assert!(active < seconds + 2.5, "{summary}");
-    // A ring has frames that no thread has received yet; of those that were dropped last, no later one tells.
+    // The ring may hold frames that no thread has received, and the loss of the last dropped frames cannot be noticed.
     let [injected, no_descriptor] =
         ["injected", "no_descriptor"].map(|drop| summary["ports"][0]["drops"][drop].as_u64().unwrap_or(0));
-    // A thread that waits for a processor has no descriptors for what comes meanwhile.
+    // While a thread waits for a processor, the card runs out of descriptors.
     assert!(lost <= injected + no_descriptor, "{summary}");
     assert!(table >= received && table <= received + injected + 512, "{summary}");
 
@@ -277,7 +277,7 @@ fn a_sender_that_does_not_stop_is_not_waited_for() {
     assert_eq!(summary["packets"], summary["ports"][0]["tx_packets"], "{summary}");
 }
 
-/// The server of a card ends: what was received is shown, and then the error.
+/// When the server of a card ends, the summary is shown, and then the error.
 #[test]
 fn a_card_that_goes_leaves_a_summary() {
     let folder = Folder::new("goes");
@@ -286,7 +286,7 @@ fn a_card_that_goes_leaves_a_summary() {
     server.await_error("-device");
     let mut sink = linerate(&["sink", &format!("vfio-user:{socket}"), "--seconds", "60", "--json"]);
     let mut sink = Process::start(&mut sink);
-    // A second with packets.
+    // Wait for one second with packets.
     sink.await_output("\"ports\"");
     sink.await_output("\"ports\"");
     drop(server);
@@ -300,7 +300,7 @@ fn a_card_that_goes_leaves_a_summary() {
     assert_eq!(summary["bounded_by"], format!("the end of vfio-user:{socket}"), "{summary}");
 }
 
-/// The server of a port ends: the port's row and the total are one number, and its end is the reason.
+/// When the server of a port ends, the port's row and the total are equal, and its end is given as the reason.
 #[test]
 fn a_served_port_that_goes_leaves_one_number() {
     let folder = Folder::new("server-goes");
@@ -308,7 +308,7 @@ fn a_served_port_that_goes_leaves_one_number() {
     let mut server = start(&["serve"]);
     server.await_output("ports");
     let mut sender = start(&["gen", "vale0:a", "--rate", "99G", "--seconds", "60", "--json"]);
-    // A second with packets.
+    // Wait for one second with packets.
     sender.await_output("\"ports\"");
     assert_eq!(server.interrupt().0, Some(0));
     let said = sender.await_error("the rate: ");
@@ -321,7 +321,7 @@ fn a_served_port_that_goes_leaves_one_number() {
     assert!(said.contains("bounded by the end of vale0:a"), "{said}");
 }
 
-/// `latency` ends as `bench` does: frames in flight arrive, and what was not measured is named.
+/// An interrupted `latency` waits for frames in flight, and names the rates that were not measured.
 #[test]
 fn an_interrupted_latency_is_marked() {
     for rates in ["30", "10,20", "30,20,3"] {
@@ -330,7 +330,7 @@ fn an_interrupted_latency_is_marked() {
         command.args(["--rate", &rates.join(",")]);
         let mut latency = Process::start(&mut command);
         latency.await_error("packets/s of 64 bytes");
-        // A time with frames in flight.
+        // Wait until frames are in flight.
         std::thread::park_timeout(Duration::from_millis(300));
         latency.stop();
         let said = latency.await_error("interrupted at ");
@@ -347,7 +347,7 @@ fn an_interrupted_latency_is_marked() {
     }
 }
 
-/// `bench` ends at any point, and what it writes is marked.
+/// `bench` can be interrupted at any point, and its report is marked.
 #[test]
 fn an_interrupted_bench_is_marked() {
     for (number, name) in ["parts", "cores", "latency", "netmap", "imbalance"].into_iter().enumerate() {
@@ -355,11 +355,11 @@ fn an_interrupted_bench_is_marked() {
         let out = folder.path("report");
         let mut bench = Process::start(&mut linerate(&["bench", "--only", &format!("iommu,{name}"), "--out", &out]));
         bench.await_output("figure 9");
-        // At different places of the next experiment, of which each point takes six seconds.
+        // At different times of the next experiment, each of whose points takes six seconds.
         std::thread::park_timeout(Duration::from_millis(250 * number as u64));
         let begin = Instant::now();
         let (code, _) = bench.interrupt();
-        // A second on a machine with a free processor.
+        // It takes one second on a machine with a free processor.
         assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
         assert_eq!(code, Some(1), "{name}");
         let read = |file: &str| std::fs::read_to_string(std::path::Path::new(&out).join(file)).unwrap();
@@ -372,7 +372,8 @@ fn an_interrupted_bench_is_marked() {
     }
 }
 
-/// timeout(1) signals its child, and its process group right after: one signal, and the run has its summary.
+/// timeout(1) signals its child, and its process group right after: this counts as one signal, and the run prints its
+/// summary.
 #[test]
 fn signals_at_once_are_one() {
     let mut process = Process::start(&mut linerate(&["fwd", "null:", "null:", "--json"]));
@@ -385,14 +386,14 @@ fn signals_at_once_are_one() {
     assert_eq!((code, &kit::summary(shown.as_bytes())["interrupted"]), (Some(0), &true.into()), "{shown}");
 }
 
-/// The second Ctrl-C ends a command that the first one did not end yet.
+/// The second Ctrl-C ends a command that is still ending after the first.
 #[test]
 fn the_second_signal_ends_a_command_at_once() {
-    // Packets that are never sent, for which the end of the run waits for two seconds.
+    // The end of the run waits two seconds for packets that are never sent.
     let mut process = Process::start(&mut linerate(&["gen", "sim:0?wire=none", "--json"]));
     process.await_output("ports");
     let pid = Pid::from_raw(process.id() as i32).unwrap();
-    // Signals within the first 100 ms are one.
+    // Signals within the first 100 ms count as one.
     for _ in 0..30 {
         let _ = kill_process(pid, Signal::INT);
         std::thread::park_timeout(Duration::from_millis(50));
@@ -400,7 +401,7 @@ fn the_second_signal_ends_a_command_at_once() {
     assert_eq!(process.ended().0, Some(130));
 }
 
-/// A recording that fails at the wire of a served card is said at the server's end.
+/// A recording that fails at the wire of a served card is reported at the server's end.
 #[test]
 fn a_served_card_says_that_its_recording_failed() {
     let folder = Folder::new("recording-served");

@@ -1,4 +1,4 @@
-//! The library's examples beside Linux, which does the same.
+//! The library's examples, compared with Linux, which does the same.
 
 mod kit;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, frames, pair, write_frames};
 
-/// Builds the library's examples, as `cargo test --workspace` does, and returns the path of this one.
+/// Builds the library's examples, as `cargo test --workspace` does, and returns the path of the given one.
 fn example(name: &str) -> PathBuf {
     let of_tests = ["--workspace", "--profile", "test"];
     expect(0, Command::new(env!("CARGO")).args(["build", "--quiet", "--examples"]).args(of_tests));
@@ -23,13 +23,13 @@ fn bytes(mac: &str) -> Vec<u8> {
     mac.split(':').map(|digits| u8::from_str_radix(digits, 16).unwrap()).collect()
 }
 
-/// Turns Linux's own forwarding on or off.
+/// Turns Linux's forwarding on or off.
 fn set_forwarding(namespace: &Namespace, on: bool) {
     let line = format!("echo {} >/proc/sys/net/ipv4/ip_forward", u8::from(on));
     expect(0, Command::new("ip").args(["netns", "exec", &namespace.name, "sh", "-c", &line]));
 }
 
-/// Returns a UDP packet to `destination`, of `len` bytes from its IP header on, followed by `padding`.
+/// Returns a UDP packet to `destination`, with an IP packet of `len` bytes, followed by `padding`.
 fn packet(mac: &[u8], destination: [u8; 4], ttl: u8, len: usize, padding: usize) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 0, 0x12, 0x34, 0, 0, ttl, 17, 0, 0, 10, 50, 0, 9][..], &destination].concat();
     ip[2..4].copy_from_slice(&(len as u16).to_be_bytes());
@@ -40,14 +40,14 @@ fn packet(mac: &[u8], destination: [u8; 4], ttl: u8, len: usize, padding: usize)
     [mac, &[2, 0, 0, 0, 0x50, 9, 8, 0], &ip, &udp, &payload, &vec![0xEE; padding]].concat()
 }
 
-/// The outcome for a frame.
+/// The expected outcome for a frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Out(usize),
     Dropped,
 }
 
-/// Returns frames for the router with this address, and their outcomes.
+/// Returns frames for the router with this address, and their expected outcomes.
 fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
     use Fate::{Dropped, Out};
     let mut all = Vec::new();
@@ -55,7 +55,7 @@ fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
         for (ttl, host) in [(64, 1), (2, 2), (255, 255)] {
             let padding = 46usize.saturating_sub(len) + if len == 29 || len == 100 { 3 } else { 0 };
             all.push((packet(router, [10, 1, n as u8, host], ttl, len, padding), Out(0)));
-            // The longer prefix is inside the shorter one.
+            // The longer prefix lies within the shorter one.
             all.push((packet(router, [10, 1, 7, host - u8::from(host == 255)], ttl, len, padding), Out(1)));
             all.push((packet(router, [192, 0, 2, host], ttl, len, padding), Dropped));
         }
@@ -69,17 +69,17 @@ fn traffic(router: &[u8]) -> Vec<(Vec<u8>, Fate)> {
         all.push((frame, Dropped));
     };
     change(&|frame| frame[24] ^= 1); // the checksum
-    change(&|frame| frame[5] ^= 1); // another station's address
+    change(&|frame| frame[5] ^= 1); // another station's MAC address
     change(&|frame| frame[14] = 0x65);
     change(&|frame| frame[12..14].copy_from_slice(&[0x88, 0xB5]));
-    change(&|frame| frame.truncate(14 + 99)); // shorter than its header says
+    change(&|frame| frame.truncate(14 + 99)); // shorter than in its header
     change(&|frame| frame.truncate(14 + 19));
     all.push((packet(router, [10, 1, 2, 3], 64, 100, 0), Out(0)));
     all.push((packet(router, [10, 1, 7, 3], 64, 100, 0), Out(1)));
     all
 }
 
-/// Sends the frames into the router, and returns the frames at each of its outputs.
+/// Sends the frames to the router, and returns the frames at each of its outputs.
 fn routed(
     from: &Namespace,
     outputs: &[Namespace; 2],
@@ -105,7 +105,7 @@ fn routed(
     captured.into()
 }
 
-/// The router forwards what Linux forwards, changed in the same way, and nothing else.
+/// The router forwards exactly the frames that Linux forwards, with the same changes.
 #[test]
 fn the_router_does_what_linux_does() {
     let _alone = alone();
@@ -146,7 +146,7 @@ fn the_router_does_what_linux_does() {
     }
 }
 
-/// One end of a tunnel is the example, the other is Linux's; frames of all lengths, and TCP, pass through.
+/// Frames of all lengths, and TCP, pass through a tunnel with the example at one end and Linux at the other.
 #[test]
 fn the_tunnel_ends_at_linux() {
     let _alone = alone();

@@ -11,7 +11,7 @@ use linerate::capture::Reader;
 use linerate::traffic::Checker;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A folder for files, and of the sockets of a server.
+/// A folder for files and for the sockets of a server.
 struct Place {
     folder: Folder,
     server: Option<Process>,
@@ -34,7 +34,7 @@ impl Place {
         self.folder.path("ports")
     }
 
-    /// Returns a command whose user has this folder as home.
+    /// Returns a command with this folder as HOME.
     fn program(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("LINERATE_PORTS", self.ports()).env("HOME", &self.folder.0).env_remove("XDG_CONFIG_HOME");
@@ -48,14 +48,14 @@ impl Place {
         command
     }
 
-    /// Calls the program, which succeeds and prints nothing to standard error.
+    /// Calls the program, which must succeed and print nothing to standard error.
     fn says(&self, arguments: &[&str]) -> String {
         let output = expect(0, self.command(&["extcap"]).args(arguments));
         assert_eq!(text(&output.stderr), "", "{arguments:?}");
         text(&output.stdout)
     }
 
-    /// Calls the program, which fails with one line.
+    /// Calls the program, which must fail with one line.
     fn fails(&self, arguments: &[&str]) -> String {
         let output = expect(1, self.command(&["extcap"]).args(arguments));
         let why = text(&output.stderr);
@@ -69,7 +69,7 @@ impl Place {
         let mut command = self.command(&["extcap", "--capture", "--fifo", &pipe]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let capture = Capture(command.spawn().unwrap());
-        // The header comes when the port is open.
+        // The header is written once the port is open.
         let reader = Reader::new(File::open(pipe).unwrap(), "the pipe");
         match reader {
             Ok(reader) => (capture, reader),
@@ -90,7 +90,7 @@ fn parent(path: &str) -> String {
     Path::new(path).parent().unwrap().display().to_string()
 }
 
-/// A capture that runs.
+/// A running capture.
 struct Capture(Child);
 
 impl Capture {
@@ -117,7 +117,7 @@ fn well() -> (Option<i32>, String) {
     (Some(0), String::new())
 }
 
-/// Reads all frames of a capture, with their lengths before they were cut.
+/// Reads all frames of a capture, with their original lengths.
 fn frames(mut reader: Reader) -> Vec<(Vec<u8>, usize)> {
     let (mut all, mut bytes) = (Vec::new(), Vec::new());
     while let Some(record) = reader.next(&mut bytes).unwrap() {
@@ -127,7 +127,7 @@ fn frames(mut reader: Reader) -> Vec<(Vec<u8>, usize)> {
     all
 }
 
-/// Returns a UDP packet to a port; its length differs from that to other ports.
+/// Returns a UDP packet to a port, whose length depends on the port.
 fn packet(port: u8) -> Vec<u8> {
     let mut frame = vec![0; 60 + usize::from(port)];
     frame[12..15].copy_from_slice(&[8, 0, 0x45]);
@@ -180,7 +180,7 @@ fn link_types_and_options_are_listed() {
     }
 }
 
-/// A model's frames arrive whole and in order, and the end of the reader is the end of the capture.
+/// A model's frames arrive complete and in order, and the capture ends with its reader.
 #[test]
 fn a_models_packets_are_captured() {
     let place = Place::new("model");
@@ -202,7 +202,7 @@ fn a_models_packets_are_captured() {
     assert_eq!(counts, (20_000, 0, 0, 0, 0));
 }
 
-/// A file's frames, with a filter, and cut; the end of the file is the end of the capture.
+/// Captures a file's frames with a filter and a snap length; the capture ends with the file.
 #[test]
 fn filters_and_snap_lengths_hold() {
     let place = Place::new("filters");
@@ -249,7 +249,7 @@ fn a_capture_without_packets_ends() {
         }
         assert_eq!(capture.ended(), well(), "{signal:?}");
     }
-    // Before the pipe has a reader. The first signal that has a handler ends it.
+    // Before the pipe has a reader. It ends by the first signal for which it has a handler.
     let pipe = place.pipe();
     let mut command =
         place.command(&["extcap", "--capture", "--extcap-interface", "linerate-vale0:b", "--fifo", &pipe]);
@@ -259,7 +259,7 @@ fn a_capture_without_packets_ends() {
     assert_eq!(capture.ended(), well());
 }
 
-/// A port that another program has is captured by copies, an end of a pipe, too.
+/// A port that another program uses is captured by copies, even if it is an end of a pipe.
 #[test]
 fn copies_of_served_ports_are_captured() {
     let place = Place::serving("copies");
@@ -275,7 +275,7 @@ fn copies_of_served_ports_are_captured() {
             let pipe = place.pipe();
             let _reader = File::options().read(true).write(true).open(&pipe).unwrap();
             let why = place.fails(&["--capture", "--extcap-interface=linerate-vale0:b", "--fifo", &pipe]);
-            let copies = "another program has port 'vale0:b'; try copies of its packets: linerate-vale0:b+rt";
+            let copies = "another program uses port 'vale0:b'; to capture copies of its packets: linerate-vale0:b+rt";
             assert!(why.contains(copies), "{why}");
         }
         let from = if port == "p}1" { "p{1" } else { "vale0:a" };
@@ -301,7 +301,7 @@ fn dropped_packets_are_reported() {
     let place = Place::serving("dropped");
     let (capture, mut reader) = place.capture(&["--extcap-interface=linerate-vale0:a"]);
     expect(0, &mut place.command(&["gen", "vale0:b", "--count", &COUNT.to_string(), "--seconds", "60"]));
-    // All have passed the switch when they are counted.
+    // Once all are counted, they have passed the switch.
     let deadline = Deadline::begin();
     let dropped = loop {
         let list = text(&expect(0, &mut place.command(&["switch", "list", "--json"])).stdout);
@@ -321,13 +321,13 @@ fn dropped_packets_are_reported() {
     capture.signal(Signal::TERM);
     let (code, why) = capture.ended();
     assert_eq!((code, why.lines().count()), (Some(0), 1), "{why}");
-    assert!(why.starts_with(&format!("linerate: vale0:a dropped {dropped} packets, which came faster")), "{why}");
+    assert!(why.starts_with(&format!("linerate: vale0:a dropped {dropped} packets, which arrived faster")), "{why}");
 }
 
 #[test]
 fn what_cannot_be_captured_is_explained() {
     let place = Place::new("refused");
-    // A filter alone is checked: the answer is on standard output.
+    // A filter alone is checked, and the result is printed to standard output.
     for filter in ["udp:53", "tcp:80+from:10.0.0.0/8,icmp", "", " arp "] {
         assert_eq!(place.says(&["--extcap-capture-filter", filter, "--extcap-interface=linerate"]), "");
     }
@@ -351,7 +351,7 @@ fn what_cannot_be_captured_is_explained() {
         assert!(capture("linerate", &pipe, &["--port", port]).contains(part), "{port}");
     }
     assert!(capture("eth0", &pipe, &[]).contains("there is no interface 'eth0'"));
-    assert!(capture("linerate", "/nonexistent/pipe", &[]).contains("/nonexistent/pipe: cannot write it: "));
+    assert!(capture("linerate", "/nonexistent/pipe", &[]).contains("/nonexistent/pipe: cannot write to it: "));
 }
 
 #[test]
@@ -361,14 +361,14 @@ fn installs_and_uninstalls() {
     let links: Vec<PathBuf> =
         folders.iter().map(|folder| place.folder.0.join(folder).join("linerate-extcap")).collect();
     let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_linerate")).unwrap();
-    // Twice is as good as once.
+    // Installing twice has the same result.
     for _ in 0..2 {
         let said = place.says(&["--install"]);
         assert!(links.iter().all(|link| said.contains(&format!("{} -> ", link.display()))), "{said}");
         assert!(said.ends_with("to check: tshark -D\n"), "{said}");
         assert!(links.iter().all(|link| std::fs::read_link(link).unwrap() == program));
     }
-    // A folder that another user may not look into.
+    // A folder that another user may not access.
     let closed = place.folder.path("closed");
     std::fs::create_dir(&closed).unwrap();
     std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -378,7 +378,7 @@ fn installs_and_uninstalls() {
     assert!(said.contains("Permission denied") && said.contains("try another folder"), "{said}");
     let called = expect(0, place.program(&links[0]).arg("--extcap-interfaces"));
     assert!(text(&called.stdout).ends_with(GENERAL), "{}", text(&called.stdout));
-    // A file that is not ours stays, and nothing changes.
+    // Another program's file is kept, and nothing changes.
     let other = &links[1];
     std::fs::remove_file(other).unwrap();
     for make in [
@@ -388,24 +388,26 @@ fn installs_and_uninstalls() {
     ] {
         make(other);
         std::fs::remove_file(&links[0]).unwrap();
-        assert!(place.fails(&["--install"]).contains("exists and is not linerate's; move it away"));
+        assert!(place.fails(&["--install"]).contains("exists and is not a link to linerate; move it away"));
         assert!(links[0].symlink_metadata().is_err(), "all or none");
         std::os::unix::fs::symlink(&program, &links[0]).unwrap();
         assert!(
-            place.fails(&["--uninstall", &parent(other.to_str().unwrap())]).contains("is not linerate's, and stays")
+            place
+                .fails(&["--uninstall", &parent(other.to_str().unwrap())])
+                .contains("is not a link to linerate, and was not removed")
         );
         assert!(other.symlink_metadata().is_ok());
         let _ = std::fs::remove_file(other).or_else(|_| std::fs::remove_dir(other));
     }
     let said = place.says(&["--uninstall"]);
-    assert_eq!(said, format!("{} is removed\n", links[0].display()));
+    assert_eq!(said, format!("removed {}\n", links[0].display()));
     assert!(links[0].symlink_metadata().is_err());
     let folder = place.folder.path("some/where");
     place.says(&["--install", &folder]);
     assert_eq!(std::fs::read_link(format!("{folder}/linerate-extcap")).unwrap(), program);
     place.says(&["--uninstall", &folder]);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
-    // Without a home, the folder has to be named.
+    // Without HOME, the folder must be given.
     let output = expect(1, place.command(&["extcap", "--install"]).env_remove("HOME"));
     assert!(text(&output.stderr).contains("HOME is not set; name the folder"), "{}", text(&output.stderr));
 }
@@ -419,7 +421,7 @@ fn documented_commands_run() {
     let (mut background, mut captures) = (Vec::new(), 0);
     for line in commands.lines().map(|line| line.split("  #").next().unwrap().trim()) {
         if let Some(line) = line.strip_suffix(" &") {
-            // It becomes the program, so that it ends with the test.
+            // The shell is replaced by the program, so that it ends with the test.
             let mut process = Process::start(place.program("sh").args(["-c", &format!("exec {line}")]));
             process.await_output(if line.contains("serve") { "any" } else { "Mpps" });
             background.push(process);
@@ -439,8 +441,8 @@ fn documented_commands_run() {
     assert_eq!((captures, background.len()), (3, 2));
 }
 
-/// tshark lists the interfaces under names that it takes, captures with the options and filters that it hands on, and
-/// shows errors.
+/// tshark lists the interfaces under names that it accepts, captures with the options and filters that it passes on,
+/// and shows errors.
 #[test]
 fn tshark_captures() {
     let place = Place::serving("tshark");
@@ -466,7 +468,7 @@ fn tshark_captures() {
     assert!(code != Some(0) && said.is_empty() && why.contains("udp port 53: this is no filter"), "{why}");
     let (code, said, why) = capture(&["-i", "linerate-vale0:a"]);
     assert!(
-        code != Some(0) && said.is_empty() && why.contains("try copies of its packets: linerate-vale0:a+rt"),
+        code != Some(0) && said.is_empty() && why.contains("to capture copies of its packets: linerate-vale0:a+rt"),
         "{why}"
     );
 }

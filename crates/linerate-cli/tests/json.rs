@@ -1,4 +1,4 @@
-//! The JSON of each command, by its schema (`docs/json.schema.json`) and Debian's jsonschema.
+//! The JSON of each command, validated against its schema (`docs/json.schema.json`) by Debian's jsonschema.
 
 mod kit;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, InTime, Process, expect, linerate, text};
 
-/// Prints each line of a file that the schema does not allow, and why, and the count of lines.
+/// Prints each line of a file that violates the schema, with the reason, and the number of lines.
 const CHECK: &str = r#"
 import json, sys
 from jsonschema import Draft202012Validator
@@ -60,7 +60,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
         assert!(shown.lines().count() > 0 && shown.ends_with('\n'), "{words:?}: {shown}{}", text(&output.stderr));
         lines += &shown;
     }
-    // A server with a port that a program has open.
+    // A server with a port that a program uses.
     let ports = path("ports");
     let with_ports = |words: &[&str]| {
         let mut command = linerate(words);
@@ -73,7 +73,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     sink.await_error("vale0:a");
     lines += &text(&expect(0, &mut with_ports(&["switch", "list", "--json"])).stdout);
 
-    // A run that is steered, with the answers to its requests.
+    // A run that is controlled, and the answers to requests.
     let control = path("control");
     let words = ["gen", "null:", "--rate", "1k", "--json", "--seconds", "60", "--control", &control];
     let mut run = Process::start(&mut linerate(&words));

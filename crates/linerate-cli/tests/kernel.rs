@@ -1,5 +1,4 @@
-//! Ports on the kernel's own interfaces, between namespaces: Linux is at both ends, and keeps the rest of the
-//! traffic.
+//! Ports on the kernel's interfaces, between namespaces: Linux is at both ends, and keeps the rest of the traffic.
 
 mod kit;
 
@@ -9,7 +8,7 @@ use kit::{Folder, InTime, Namespace, Process, alone, expect, frames, inside, pai
 use linerate::traffic::Generator;
 use serde_json::Value;
 
-/// Writes a file with one frame like the generator's, but for an interface of the kernel's: its address, 10.87.0.1,
+/// Writes a file with one frame like the generator's, but addressed to a kernel interface: its MAC address, 10.87.0.1,
 /// and port 4321.
 fn template(folder: &Folder, namespace: &Namespace, interface: &str) -> String {
     let mut frame = vec![0; 60];
@@ -28,7 +27,7 @@ fn template(folder: &Folder, namespace: &Namespace, interface: &str) -> String {
     file
 }
 
-/// Returns a counter of the kernel's (`nstat`).
+/// Returns a counter of the kernel (`nstat`).
 fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
     let text = namespace.run("cat /proc/net/snmp");
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(&format!("{protocol}:"))).collect();
@@ -37,7 +36,7 @@ fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
     found.1.parse().unwrap()
 }
 
-/// A million packets of a flow are received; ping, TCP and a download continue beside them.
+/// A million packets of a flow are received while ping, TCP and a download continue.
 #[test]
 fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     let _alone = alone();
@@ -48,7 +47,7 @@ fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     let template = template(&folder, &host, "h0");
     std::fs::File::create(folder.path("file")).unwrap().write_all(&vec![0x5A; 4 << 20]).unwrap();
 
-    // With a queue of its own before it, a pair makes the sender wait instead of dropping (since Linux 6.16).
+    // With a queueing discipline, the pair makes the sender wait instead of dropping packets (since Linux 6.16).
     far.run("tc qdisc add dev f0 root pfifo");
     let count = format!("--count {COUNT} --seconds 40 --json");
     let mut sink = Process::start(&mut inside(&host, &format!("sink xdp:h0?flow=udp:4321&ring=4096 {count}")));
@@ -56,7 +55,7 @@ fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     let generator = format!("gen xdp:f0 --template {template} --flows 4 --rate 100k {count}");
     let generator = Process::start(&mut inside(&far, &generator));
 
-    // Other traffic is paced: bursts that fill the pair's queue of 256 would be lost by the kernel.
+    // Other traffic is paced, as the kernel would drop bursts that exceed the pair's queue of 256.
     far.ping(20, "10.87.0.1");
     let mut server = host.start("iperf3 --server --one-off --forceflush");
     server.await_output("Server listening");
@@ -73,7 +72,7 @@ fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     assert_eq!(code, Some(0), "{said}");
     let (_, said) = sink.ended();
     let sink = summary(said.as_bytes());
-    // The only losses are those that the pair itself counts as dropped, and the port, whose thread has had no processor.
+    // The only losses are the drops counted by the pair, and by the port when its thread lacked a processor.
     let dropped: u64 = far.run("cat /sys/class/net/f0/statistics/tx_dropped").trim().parse().unwrap();
     let port = &sink["ports"][0];
     let of_port = port["drops"]["no_descriptor"].as_u64().unwrap_or(0);
@@ -81,13 +80,13 @@ fn a_flow_is_received_and_the_rest_stays_with_the_kernel() {
     assert_eq!(port["rx_packets"].as_u64(), Some(COUNT - dropped - of_port), "{sink}");
     assert!(of_port < COUNT / 4, "{sink}");
     assert_eq!((&sink["corrupted"], &sink["reordered"]), (&0.into(), &0.into()));
-    // Port 4321 is not open: the kernel would have counted any packet that reached it.
+    // UDP port 4321 is not open, so the kernel would have counted any packet that reached it.
     assert_eq!(counter(&host, "Udp", "NoPorts"), 0);
     // No XDP program is left attached.
     assert!(!host.run("ip -d link show h0").contains("xdp"));
 }
 
-/// Two namespaces of Linux, and one between them whose two interfaces are joined by `linerate fwd`.
+/// Two Linux namespaces, and one between them whose two interfaces are joined by `linerate fwd`.
 struct Between {
     left: Namespace,
     right: Namespace,
@@ -96,7 +95,7 @@ struct Between {
 }
 
 impl Between {
-    /// With veth pairs. `ports` are the names in the middle, whose interfaces are m0 and m1.
+    /// Uses veth pairs. `ports` are the names in the middle, whose interfaces are m0 and m1.
     fn with_veth(test: &str, mtu: usize, ports: &str) -> Between {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
         for (here, there, outer) in [("m0", "l0", &left), ("m1", "r0", &right)] {
@@ -108,7 +107,7 @@ impl Between {
         Between { left, right, _middle: middle, forwarder }.connected(["l0", "r0"], mtu)
     }
 
-    /// With TAP interfaces l0 and r0, which `ports` create.
+    /// Uses TAP interfaces l0 and r0, which `ports` create.
     fn with_taps(test: &str, mtu: usize, ports: &str) -> Between {
         let [left, middle, right] = ["l", "m", "r"].map(|side| Namespace::new(&format!("{test}{side}")));
         let forwarder = Process::start(&mut inside(&middle, &forward(mtu, ports)));
@@ -126,7 +125,7 @@ impl Between {
         self.addressed(interfaces, mtu)
     }
 
-    /// Puts both ends into one network.
+    /// Gives both ends addresses of one network.
     fn addressed(self, interfaces: [&str; 2], mtu: usize) -> Between {
         for (namespace, interface, host) in [(&self.left, interfaces[0], 1), (&self.right, interfaces[1], 2)] {
             namespace.run("ip link set lo up");
@@ -138,7 +137,7 @@ impl Between {
         self
     }
 
-    /// Sends 55 datagrams that Linux leaves to a card to be made of one (`UDP_SEGMENT`), if the interface can.
+    /// Sends 55 datagrams as one, which Linux leaves to the card to segment (`UDP_SEGMENT`), if the interface can.
     fn carries_large_datagrams(&self) {
         const RECEIVE: &str = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
             s.setsockopt(1, 8, 200000); s.bind(('10.88.0.2', 4433)); s.settimeout(20); print('ready', flush=True); \
@@ -152,13 +151,13 @@ impl Between {
         assert_eq!(receiver.ended().0, Some(0), "datagrams are missing, or wrong");
     }
 
-    /// Sends pings of many sizes, TCP both ways, and UDP, and ends the forwarder.
+    /// Sends pings of many sizes, TCP in both directions, and UDP, and ends the forwarder.
     fn carries_all(self, mtu: usize) {
         for size in [0, 1, 18, 56, 700, 1472, 1473, 1900, 4000, 8972].into_iter().filter(|size| size + 28 <= mtu) {
             self.left.ping(3, &format!("-M do -s {size} 10.88.0.2"));
         }
         self.right.ping(3, &format!("-s {} fd88::1", mtu - 48));
-        // The sockets have room for all of it, as far as Linux allows: a late receiver then loses nothing.
+        // The sockets have room for all data, as far as Linux allows, so that a late receiver loses nothing.
         let most = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).unwrap();
         let window = ["rmem_max", "wmem_max"].map(|name| most(name).trim().parse::<u64>().unwrap());
         let datagrams = format!("--udp --bitrate 20M --bytes 2M --window {}", window[0].min(window[1]).min(2_000_000));
@@ -168,7 +167,7 @@ impl Between {
             ("fd88::2", "--bytes 5M"),
             ("10.88.0.2", &datagrams),
         ] {
-            // A server of several tests does not listen for a moment between two.
+            // One server per test, as a server briefly stops listening between two tests.
             let mut server = self.right.start("iperf3 --server --one-off --forceflush");
             server.await_output("Server listening");
             let result = self.left.run(&format!("iperf3 --client {to} {options} --json --connect-timeout 5000"));
@@ -177,7 +176,7 @@ impl Between {
             let sent = end["sum_sent"]["bytes"].as_u64().or(end["sum"]["bytes"].as_u64());
             assert!(sent >= Some(2_000_000), "{options}: {result}");
             if options.contains("udp") {
-                // Datagrams for which the receiver's socket had no room were not lost on the way.
+                // Datagrams for which the receiver's socket had no room were not lost in transit.
                 let unread = counter(&self.right, "Udp", "RcvbufErrors");
                 assert_eq!(end["sum"]["lost_packets"], 0, "{unread} at the receiver's socket: {result}");
             }
@@ -215,7 +214,7 @@ fn traffic_crosses_two_packet_ports() {
     between.carries_all(1500);
 }
 
-/// Checksums and segmentation that a sender left undone are passed on, or done by the port.
+/// Checksums and segmentation that a sender leaves to the card are passed on, or done by the port.
 #[test]
 fn pending_offloads_are_done_or_passed_on() {
     let _alone = alone();
@@ -239,7 +238,7 @@ fn frames_cross_byte_for_byte() {
     let mut sent = Vec::new();
     for size in (60..=1514).step_by(97).chain((1515..=9014).step_by(833)) {
         let mut frame: Vec<u8> = (0..size).map(|n| (n * 31 + size) as u8).collect();
-        // An address that Linux ignores, and a protocol that it does not answer.
+        // An address that Linux ignores, and a protocol to which it does not reply.
         frame[..14].copy_from_slice(&[0x02, 1, 1, 1, 1, 1, 0x02, 2, 2, 2, 2, 2, 0x88, 0xB5]);
         sent.push(frame.clone());
         if size < 9010 {
@@ -281,7 +280,7 @@ fn traffic_crosses_two_taps() {
     between.carries_all(1500);
 }
 
-/// Checksums and segmentation are left to the other Linux, on several queues.
+/// Checksums and segmentation are left to the other end's kernel, on several queues.
 #[test]
 fn packets_cross_two_taps_uncut() {
     let _alone = alone();
@@ -290,7 +289,8 @@ fn packets_cross_two_taps_uncut() {
     between.carries_all(9000);
 }
 
-/// Checksums and segmentation that Linux leaves to a port are done where the next port cannot: at a card, here a model.
+/// Checksums and segmentation that Linux leaves to a port are done before a port that cannot do them: a card, here a
+/// model.
 #[test]
 fn a_port_without_offloads_segments() {
     let _alone = alone();
@@ -301,14 +301,14 @@ fn a_port_without_offloads_segments() {
     between.carries_all(1500);
 }
 
-/// A card of linerate's, here a model, appears as an interface of Linux with its address.
+/// A card driven by linerate, here a model, appears as a Linux interface with its address.
 #[test]
 fn linux_uses_a_card_through_its_twin() {
     let _alone = alone();
     let [outside, inside_of] = ["co", "ci"].map(Namespace::new);
     let command = forward(1500, "sim:card?wire=tap:w0 host:twin");
     let mut forwarder = Process::start(&mut inside(&inside_of, &command));
-    // A model's address is derived from its name, and begins with these bytes.
+    // A model's MAC address is derived from its name, and begins with these bytes.
     assert!(forwarder.await_error("host:twin").contains(" 02:82:59:"));
     forwarder.await_output("ports");
     inside_of.run(&format!("ip link set w0 netns {}", outside.name));
@@ -317,7 +317,7 @@ fn linux_uses_a_card_through_its_twin() {
     between.carries_all(1500);
 }
 
-/// Of the packets received by a card, a flow is forwarded to one port, and Linux gets the rest.
+/// One flow of the packets that a card receives is forwarded to a port, and Linux gets the rest.
 #[test]
 fn a_flow_is_forwarded_and_linux_gets_the_rest() {
     let _alone = alone();
@@ -353,7 +353,7 @@ fn a_flow_is_forwarded_and_linux_gets_the_rest() {
         (Some(0), Some(COUNT), Some(0)),
         "{sink}"
     );
-    // Packets of the flow's port end there.
+    // Packets that the flow's port receives are not forwarded.
     assert_eq!(counter(&linux, "Udp", "NoPorts"), 0);
     let (_, said) = forwarder.interrupt();
     let summary = summary(said.as_bytes());
@@ -361,7 +361,7 @@ fn a_flow_is_forwarded_and_linux_gets_the_rest() {
     assert!(summary["filtered"].as_u64() >= summary["ports"][2]["tx_packets"].as_u64(), "{summary}");
 }
 
-/// A checksum that Linux left undone at one port is left to Linux at the other.
+/// A checksum that Linux leaves to one port is left to Linux at the other.
 #[test]
 fn a_checksum_is_left_to_the_kernel() {
     let _alone = alone();
@@ -387,7 +387,7 @@ fn a_checksum_is_left_to_the_kernel() {
     forwarder.interrupt();
 }
 
-/// Ports that the program's own thread drives.
+/// Busy polling: the program's own thread drives the ports.
 #[test]
 fn traffic_crosses_ports_that_are_polled_busily() {
     let _alone = alone();
@@ -396,7 +396,7 @@ fn traffic_crosses_ports_that_are_polled_busily() {
     between.carries_all(1500);
 }
 
-/// Between any two of the four kinds; features that one of them lacks are emulated.
+/// Traffic crosses between any two of the four kinds. Features that one of them lacks are emulated.
 #[test]
 fn traffic_crosses_from_a_tap() {
     let _alone = alone();
@@ -412,7 +412,7 @@ fn traffic_crosses_from_a_tap() {
     }
 }
 
-/// Between an interface of Linux's and a card of linerate's.
+/// Traffic crosses between a Linux interface and a card driven by linerate.
 #[test]
 fn traffic_crosses_between_an_interface_and_a_card() {
     let _alone = alone();
@@ -426,7 +426,7 @@ fn traffic_crosses_between_an_interface_and_a_card() {
     between.addressed(["l0", "r0"], 1500).carries_all(1500);
 }
 
-/// Several queues, each with a thread and its own flows.
+/// Traffic crosses several queues, each with a thread and its own flows.
 #[test]
 fn flows_are_spread_over_queues() {
     let _alone = alone();
@@ -451,7 +451,7 @@ fn flows_are_spread_over_queues() {
         let queues: Vec<u64> =
             summary["ports"][0]["rx_slots"].as_array().unwrap().iter().flat_map(Value::as_u64).collect();
         assert!(queues.len() == 2 && queues.iter().all(|slots| *slots > COUNT / 10), "{port}: {queues:?}");
-        // The pair's sender counts the frames that it had no room for, and so does the port.
+        // The pair's sender counts the frames for which it had no room, and so does the port.
         let lost = far.run("cat /sys/class/net/f0/statistics/tx_dropped").trim().parse::<u64>().unwrap();
         let drops = summary["ports"][0]["drops"].as_object().unwrap().values().flat_map(Value::as_u64);
         assert_eq!(queues.iter().sum::<u64>() + lost + drops.sum::<u64>(), COUNT, "{summary}");
@@ -459,7 +459,7 @@ fn flows_are_spread_over_queues() {
     }
 }
 
-/// An interface drops frames beyond its MTU, and the kernel would try to send them again and again: they are not given to it.
+/// Frames beyond an interface's MTU are not passed to the kernel, which would try to send them again and again.
 #[test]
 fn a_frame_beyond_the_mtu_holds_nothing_up() {
     let _alone = alone();
@@ -468,7 +468,7 @@ fn a_frame_beyond_the_mtu_holds_nothing_up() {
     let statistic = |name: &str| host.run(&format!("cat /sys/class/net/h0/statistics/{name}")).trim().parse::<u64>();
     for port in ["packet:h0", "xdp:h0"] {
         let before = statistic("tx_dropped").unwrap();
-        // 1,518 bytes with the CRC are an MTU of 1,500.
+        // 1,518 bytes with CRC correspond to an MTU of 1,500.
         for (size, sent) in [(1519, 0), (1518, 5)] {
             let run = format!("gen {port} --mtu 3000 --count 5 --size {size} --seconds 20 --json");
             let summary = summary(&inside(&host, &run).output_in_time().unwrap().stdout);
@@ -479,7 +479,7 @@ fn a_frame_beyond_the_mtu_holds_nothing_up() {
     }
 }
 
-/// The server says that it is detached, and the next interface of the name can be attached.
+/// The server reports that a deleted interface is detached, and the next interface of that name can be attached.
 #[test]
 fn a_deleted_interface_is_detached_with_a_message() {
     let namespace = Namespace::new("kd");

@@ -1,4 +1,4 @@
-//! The manual's pages and the completions, read by groff and bash.
+//! The manual pages and the completions, checked with groff and bash.
 
 mod kit;
 
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use kit::{Folder, InTime, expect, linerate, text};
 
-/// Returns the names of the commands, as the help lists them.
+/// Returns the names of the commands, as listed in the help.
 fn commands() -> Vec<String> {
     let help = text(&expect(0, &mut linerate(&["--help"])).stdout);
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());

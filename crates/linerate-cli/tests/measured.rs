@@ -1,12 +1,12 @@
-//! The measuring commands: `fwd --profile`, `latency`, `bench`. The figures depend on the machine; the form of the
-//! output and the files written do not.
+//! The measuring commands: `fwd --profile`, `latency`, `bench`, `rfc2544`. Their results depend on the machine, but the
+//! format of the output and of the files does not.
 
 mod kit;
 
 use kit::{InTime, Namespace, Process, alone, expect, inside, linerate, summary, text, with_mounts};
 use serde_json::Value;
 
-/// Returns a positive number.
+/// Returns a number, which must be positive.
 #[track_caller]
 fn positive(value: &Value) -> f64 {
     let number = value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"));
@@ -25,7 +25,7 @@ fn a_profile_shows_the_cycles_of_each_part() {
     assert!(text(&output.stdout).contains("cycles/packet: receive "));
 }
 
-/// Checks the times of each load, which grow from the shortest to the longest.
+/// Checks that the quantiles of each load increase.
 #[track_caller]
 fn check_loads(output: &[u8], loads: usize) {
     let found = summary(output)["loads"].as_array().unwrap().clone();
@@ -55,7 +55,7 @@ fn latency_of_the_path_between_other_ports_is_measured() {
     }
 }
 
-/// The histogram of each rate is in a file of its own, which is made before anything is measured.
+/// The histogram of each rate is written to a separate file, which is created before anything is measured.
 #[test]
 fn latency_writes_histograms_and_a_plot() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,14 +73,14 @@ fn latency_writes_histograms_and_a_plot() {
             let total = text.split("Total count    =").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
             assert_eq!(total.trim().parse::<u64>().unwrap(), looked_at(&summary, n), "{text}");
         }
-        // A line of each rate.
+        // One line for each rate.
         let svg = std::fs::read_to_string(&plot).unwrap();
         assert_eq!(svg.matches("k packets/s").count(), rates.split(',').count(), "{svg}");
         assert!(svg.contains("99.9 %") && svg.contains("latency, µs"), "{svg}");
     }
     let said = text(&expect(1, &mut linerate(&["latency", "H{0", "H}0", "--histogram", "/nowhere/a.hgrm"])).stderr);
     assert!(said.contains("/nowhere/a.hgrm") && said.contains("No such file"), "{said}");
-    // A full disk does not take what was measured.
+    // The results are printed even if the disk is full.
     let full = ["latency", "H{0", "H}0", "--rate", "20k", "--seconds", "1", "--json"];
     let output = expect(1, linerate(&full).args(["--histogram", "/dev/full", "--plot", "/dev/full"]));
     assert!(looked_at(&summary(&output.stdout), 0) > 0);
@@ -136,7 +136,7 @@ fn a_report_has_tables_pictures_and_published_figures() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!out.join("iommu.csv").exists(), "no file without figures");
-    // The card has the published bars beside ours, the machine, and the date.
+    // The card has the published bars and ours, the machine, and the date.
     let card = read("share.svg");
     for part in ["width=\"1200\" height=\"630\"", "DPDK, 1.2 GHz (published)", "linerate, one processor", "Linux", "T"]
     {
@@ -149,11 +149,11 @@ fn a_report_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    // At once: all experiments would take minutes.
+    // It fails immediately; all experiments would take minutes.
     let output = expect(1, &mut linerate(&["bench", "--out", file.to_str().unwrap(), "--json"]));
     assert!(text(&output.stderr).contains("--out") && output.stdout.is_empty(), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains("batch"), "{}", text(&output.stderr));
-    // A disk of its own for the process, which has names left, and no bytes.
+    // A separate disk for the process, on which files can be created but not written.
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let script = "mount -t tmpfs -o size=16k tmpfs $1; cat /dev/zero >$1/full 2>/dev/null; \
@@ -174,7 +174,7 @@ fn a_batch_size_is_found_or_refused() {
     }
 }
 
-/// A model at full speed carries more than a line; the offered rate is that of the line at most.
+/// A model at full speed exceeds the line rate, but the offered rate is at most the line rate.
 #[test]
 fn rfc2544_offers_no_more_than_the_line_carries() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,8 +185,8 @@ fn rfc2544_offers_no_more_than_the_line_carries() {
     assert!(positive(&report["experiments"][0]["rows"][0]["offered, Mpps"]) <= 0.812_75, "{report}");
 }
 
-/// All benchmarks of RFC 2544 over a cable between two models, which loses nothing at these rates, and over one that leads
-/// nowhere.
+/// All benchmarks of RFC 2544 over a cable between two models, which loses nothing at these rates, and between ports
+/// that are not connected.
 #[test]
 fn rfc2544_measures_what_is_between_two_ports() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn rfc2544_measures_what_is_between_two_ports() {
     let names: Vec<_> = experiments.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["throughput", "latency", "loss", "back-to-back"]);
     for (n, size) in [64, 1518].into_iter().enumerate() {
-        // Of loss there are two rows: two successive rates lose nothing.
+        // The loss test ends after two rows, as two successive rates lose nothing.
         let rows =
             [n, n, 2 * n, n].iter().zip(experiments).map(|(n, experiment)| &experiment["rows"][*n]).collect::<Vec<_>>();
         assert!(rows.iter().all(|row| row["bytes"] == size), "{report}");
@@ -216,10 +216,10 @@ fn rfc2544_measures_what_is_between_two_ports() {
     let arguments = [&["rfc2544", "null:", "N{0", "--out", &out][..], &rest].concat();
     let output = expect(1, &mut linerate(&arguments));
     assert!(text(&output.stdout).contains("Throughput (RFC 2544, section 26.1)"));
-    assert!(text(&output.stderr).contains("no frame of 64 bytes arrived: does null: lead to N{0?"));
+    assert!(text(&output.stderr).contains("no frame of 64 bytes arrived: is null: linked to N{0?"));
 }
 
-/// A trial that was interrupted is no result.
+/// An interrupted trial is not part of the report.
 #[test]
 fn rfc2544_that_is_interrupted_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn rfc2544_that_is_interrupted_says_so() {
     assert!(page.contains("Interrupted in frames of 64 bytes: that and what follows are missing."), "{page}");
 }
 
-/// The throughput of a bridge of Linux's is that of a token bucket behind it.
+/// The throughput of a Linux bridge is the rate of the token bucket filter behind it.
 #[test]
 fn rfc2544_finds_a_known_limit() {
     let _alone = alone();
@@ -250,8 +250,8 @@ fn rfc2544_finds_a_known_limit() {
     }
     namespace.disable_ipv6("br0");
     namespace.run("ip link set br0 up");
-    // 60 bytes a frame, and 20,833 frames per second. There is room for those of 20 ms, 1 % of a trial's, since on a busy machine
-    // they come late, and then at once.
+    // 60 bytes per frame make 20,833 frames per second. The queue has room for 20 ms of them, 1 % of a trial, as on a
+    // busy machine frames come late and then in a burst.
     namespace.run("tc qdisc add dev b1 root tbf rate 10mbit burst 2kb limit 25kb");
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display().to_string();
@@ -259,7 +259,8 @@ fn rfc2544_finds_a_known_limit() {
         "rfc2544 packet:a0 packet:b0 --only throughput --sizes 64 --rate 25k --resolution 0.5% --seconds 2 --json --out {out}"
     );
     let known = 10.0 / 480.0;
-    // A bucket never passes more. It passes less if frames come later than that: the report says so of a busy machine.
+    // The filter never passes more. It passes less if frames come even later: then the report says that the machine was
+    // busy.
     let mut is_busy = false;
     for _ in 0..5 {
         let report = summary(&expect(0, &mut inside(&namespace, &words)).stdout);

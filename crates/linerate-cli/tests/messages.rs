@@ -1,4 +1,4 @@
-//! The command's answers to mistakes and dead ends, and its exit codes.
+//! The command's messages on mistakes and runs without traffic, and its exit codes.
 
 mod kit;
 
@@ -23,20 +23,20 @@ fn values_of_options_are_explained() {
     says(2, &["gen", "null:", "--template", "/nowhere/x.pcap"], &["/nowhere/x.pcap", "No such file"]);
     for address in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "ff02::1"] {
         let words = ["sink", "null:", "--reply", "arp", "--address", address];
-        says(2, &words, &[address, "a host on a network does not have this address"]);
+        says(2, &words, &[address, "a host on a network cannot have this address"]);
     }
     let words = ["gen", "null:", "--rate", "0.5", "--seconds", "0.1"];
-    says(0, &words, &["no packet is due within --seconds: one comes every 2.000 s"]);
+    says(0, &words, &["no packet is due within --seconds: at this rate one is due every 2.000 s"]);
 }
 
-/// A file of streams says where it is wrong.
+/// The error in a file of streams names its position.
 #[test]
 fn files_of_streams_say_where_they_are_wrong() {
     let folder = Folder::new("streams");
     let file = folder.path("streams.toml");
     says(2, &["gen", "null:", "--streams", &file], &[&file, "No such file"]);
     for (text, parts) in [
-        ("", &["it has no stream: each is a table [[stream]]"][..]),
+        ("", &["it has no stream: add a table [[stream]]"][..]),
         ("stream = []", &["it has no stream"]),
         ("[stream]", &["line 1", "expected a sequence", "each stream is a table [[stream]]"]),
         ("[[stream]]\nrate = true", &["line 2", "expected a number, or a text such as '1M'"]),
@@ -49,21 +49,21 @@ fn files_of_streams_say_where_they_are_wrong() {
         ("[[stream]]\nrate = 'fast'", &["line 2", "'fast' is not a rate"]),
         ("[[stream]]\n\n[[stream]]\npacket = 'eth/udp'", &["line 4", "eth has no number for udp"]),
         ("[[stream]]\nname = 'a'\nburst = 8", &["a: bursts need a rate"]),
-        ("[[stream]]\npacket = 'eth'\nflows = 2", &["stream 1: flows differ by fields of the packet"]),
+        ("[[stream]]\npacket = 'eth'\nflows = 2", &["stream 1: packet makes flows by the range of a field"]),
         ("[[stream]]\ncount = 0", &["line 2", "it must be at least 1"]),
     ] {
         std::fs::write(&file, text).unwrap();
         says(2, &["gen", "null:", "--streams", &file, "--count", "1"][..4], &[&[file.as_str()][..], parts].concat());
     }
     says(2, &["gen", "null:", "--streams", &file, "--count", "1"], &["cannot be used with"]);
-    // Pipes, devices and folders are refused: they may have no end.
+    // Pipes, devices and folders are refused, as they may have no end.
     let pipe = folder.path("pipe");
     expect(0, std::process::Command::new("mkfifo").arg(&pipe));
     for file in [&pipe, "/dev/zero", "/"] {
-        says(2, &["gen", "null:", "--streams", file], &[file, "it is no regular file"]);
+        says(2, &["gen", "null:", "--streams", file], &[file, "it is not a regular file"]);
     }
     std::fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
-    says(2, &["gen", "null:", "--streams", &file], &["it has 1073741824 bytes: at most 1048576"]);
+    says(2, &["gen", "null:", "--streams", &file], &["it has 1073741824 bytes; the limit is 1048576"]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn wrong_names_and_options_are_usage() {
     says(
         2,
         &["sink", "sim:0", "--rate", "5"],
-        &["unexpected", "an option of gen, and of a model's wire: sim:0?rate=1M"],
+        &["unexpected", "gen has this option, and so has a model's wire: sim:0?rate=1M"],
     );
     for (packet, why) in [
         ("ip/udp", "a frame begins with eth"),
@@ -101,7 +101,7 @@ fn wrong_names_and_options_are_usage() {
     says(
         2,
         &["gen", "null:", "--burst", "1000", "--rate", "100", "--seconds", "2"],
-        &["a burst of 1000 frames comes every 10.000 s at this rate: --seconds is shorter"],
+        &["at this rate a burst of 1000 frames is due every 10.000 s: --seconds is shorter"],
     );
     says(2, &["gen", "null:", "--rate", "-1"], &["a rate is positive"]);
     says(2, &["gen", "null:", "--rate", "1e400", "--count", "1"], &["'1e400' is too large a number for a rate"]);
@@ -122,21 +122,21 @@ fn wrong_names_and_options_are_usage() {
         expect(0, &mut linerate(&["sink", &format!("sim:0?count={count}"), "--count", "1000", "--seconds", "30"]));
     }
     says(2, &["sink", "sim:0?count=1x"], &["it must be a number from ", ", such as 1000, 1k, 1M or 1e6"]);
-    says(2, &["serve", "../../evil"], &["'../../evil' is not a name"]);
-    says(2, &["serve", "bad name"], &["'bad name' is not a name"]);
+    says(2, &["serve", "../../evil"], &["'../../evil' is not a valid name"]);
+    says(2, &["serve", "bad name"], &["'bad name' is not a valid name"]);
     says(
         2,
         &["serve", "sim:0"],
-        &["'sim:0' is not a name", "a port joins a switch: linerate switch attach vale0:sim:0"],
+        &["'sim:0' is not a valid name", "to attach a port to a switch: linerate switch attach vale0:sim:0"],
     );
     let folder = Folder::new("served-names");
     let serve = |name| {
         linerate(&["serve", name, "--seconds", "0.1"]).env("LINERATE_PORTS", &folder.0).output_in_time().unwrap()
     };
     for (name, why) in [
-        ("nonexist0", "is no switch, as vale0, and there is no such interface; there are lo"),
-        ("vale0123456789ab", "is no switch: its name has at most 15 letters, digits and '_'"),
-        ("vale-0", "is no switch"),
+        ("nonexist0", "is not a switch, as vale0, and there is no such interface; there are lo"),
+        ("vale0123456789ab", "is not a switch: its name has at most 15 letters, digits and '_'"),
+        ("vale-0", "is not a switch"),
     ] {
         let output = serve(name);
         let said = text(&output.stderr);
@@ -146,7 +146,7 @@ fn wrong_names_and_options_are_usage() {
         assert_eq!(serve(name).status.code(), Some(0), "{name}");
     }
     for (only, drop) in [("udp", "udp"), ("udp:1-100", "udp"), ("icmp,udp:53", "ip+proto:1,udp:1-100")] {
-        let said = format!("--drop {drop} has all packets of --only {only}: nothing would be left");
+        let said = format!("--drop {drop} covers all packets of --only {only}: nothing would be left");
         says(
             2,
             &["fwd", "sim:0", "sim:1", "--only", only, "--drop", drop],
@@ -166,13 +166,13 @@ fn wrong_names_and_options_are_usage() {
     for (option, why) in [("reorder=60%", "it is at most 50 %"), ("drop=200%", "it must be a probability")] {
         says(2, &["sink", &format!("faulty:sim:0?{option}")], &[&format!("option {option}: {why}")]);
     }
-    // The command of a switch has a port of a switch.
+    // `linerate switch` expects a port of a switch.
     for (name, port) in [("foo", "vale0:foo"), ("0000:99:00.0", "vale0:a")] {
         says(2, &["switch", "attach", name], &["a port of a switch is named valeS:P", &format!("try: {port}")]);
     }
     says(2, &["gen", "vale-:a"], &["a port of a switch is named valeS:P", "try: vale0:a"]);
     says(2, &["gen", "tap:a_name_of_18_bytes"], &["tap:a_name_of_18_bytes: no port has this name", "up to 15 bytes"]);
-    says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is read; to write into it: gen 'pcap:x.pcap?write'"]);
+    says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is opened for reading; to write to it: gen 'pcap:x.pcap?write'"]);
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["leave out the option rate"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
 }
@@ -194,7 +194,7 @@ fn queues_that_are_not_there_are_usage() {
 
 #[test]
 fn threads_that_share_processors_are_reported() {
-    let said = "2 threads poll on one processor of --cores, and take turns";
+    let said = "2 threads poll on one processor of --cores, and have to share";
     says(0, &["gen", "null:", "--cores", "0", "--queues", "2", "--count", "10"], &[said]);
 }
 
@@ -204,7 +204,7 @@ fn ranges_of_processors_work() {
     assert_eq!(summary(&output.stdout)["processors"]["used"], serde_json::json!([0]));
 }
 
-/// Threads are not pinned unless that is requested: two commands would have the same processor.
+/// Threads are not pinned unless requested, as two commands would use the same processor.
 #[test]
 fn no_thread_is_pinned_without_cores() {
     let allowed = |path: &std::path::Path| {
@@ -234,10 +234,10 @@ fn cables_that_lead_nowhere_are_errors() {
     let sockets = ["sim", "--socket", &a, "--socket", &b, "--seconds", "1"];
     says(2, &[&sockets[..], &["--wire", "sim:b", "--wire", "sink"]].concat(), &one_sided);
     expect(0, linerate(&sockets).args(["--wire", "sim:b", "--wire", "sim:a"]));
-    says(0, &["sink", "sim:a?wire=none", "--seconds", "0.2"], &["sim:a: no link, with wire=none"]);
+    says(0, &["sink", "sim:a?wire=none", "--seconds", "0.2"], &["sim:a: no link, because of wire=none"]);
 }
 
-/// A frame whose stamp is damaged is corrupted, and counts as arrived.
+/// A frame with a damaged stamp is corrupted, but counts as arrived.
 #[test]
 fn damaged_frames_of_a_tester_are_corrupted() {
     for words in [
@@ -252,7 +252,7 @@ fn damaged_frames_of_a_tester_are_corrupted() {
     }
 }
 
-/// Packets of several slots are packets.
+/// Packets of several slots do not count as unsent.
 #[test]
 fn chains_are_not_unsent() {
     let folder = Folder::new("chains");
@@ -263,7 +263,7 @@ fn chains_are_not_unsent() {
     assert_eq!(summary(&output.stdout)["ports"][1]["unsent"], serde_json::Value::Null);
 }
 
-/// Frames of the time that another port's link was waited for are not the run's.
+/// Frames that arrive while the run waits for another port's link do not belong to the run.
 #[test]
 fn frames_come_from_the_runs_start_on() {
     let _alone = alone();
@@ -282,7 +282,7 @@ fn frames_come_from_the_runs_start_on() {
     let summary = summary(said.as_bytes());
     let came = summary["ports"][0]["rx_packets"].as_u64().unwrap();
     let seconds = summary["seconds"].as_f64().unwrap();
-    // The pacer of a thread without a processor catches up no more than a burst.
+    // A thread that lost its processor catches up at most one burst.
     assert!((came as f64) < 10e3 * (seconds + 0.2), "{summary}");
 }
 
@@ -294,9 +294,9 @@ fn runs_that_move_nothing_say_why() {
     says(
         0,
         &stuck,
-        &["frames of its wire are still in the card", "511 packets that it was given were not sent: the link is down"],
+        &["frames from its wire are still in the card", "511 packets were queued but not sent: the link is down"],
     );
-    // All that was received is somewhere.
+    // Each received packet is accounted for.
     let stuck = ["fwd", "sim:g?rate=1M&count=3000&flows=9", "sim:h?wire=none", "--drop", "from-port:1025"];
     let output = ended_with(
         0,
@@ -335,7 +335,7 @@ fn a_list_without_a_server_is_a_failure() {
     }
 }
 
-/// The note of hugepages is for cards, which the tests of guests have; models, and errors, have none.
+/// Only cards get the note on hugepages, which the guests' tests check; models and errors do not.
 #[test]
 fn models_have_no_note_of_hugepages() {
     for arguments in
@@ -356,7 +356,7 @@ fn drops_are_words_in_a_table_and_names_in_json() {
     let output = expect(1, &mut linerate(&arguments));
     let (shown, said) = (text(&output.stdout), text(&output.stderr));
     assert!(shown.contains("dropped  70 too long") && !shown.contains('{'), "{shown}");
-    assert!(said.contains("all 70 frames were longer than the port takes; allow longer ones with --mtu"), "{said}");
+    assert!(said.contains("all 70 received frames were too long for the port; allow longer ones with --mtu"), "{said}");
     let output = expect(1, linerate(&arguments).arg("--json"));
     assert_eq!(summary(&output.stdout)["ports"][0]["drops"]["oversize"], 70);
     let wires = include_str!("../../../docs/wires.md");
@@ -386,8 +386,8 @@ fn help_lists_the_wires() {
     }
 }
 
-/// The command reports packets that an interface without a carrier does not send, and pauses between attempts. AF_XDP does
-/// not report that the kernel drops packets.
+/// The command reports packets that an interface without carrier does not send, and pauses between attempts. AF_XDP
+/// does not report that the kernel drops packets.
 #[test]
 fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
     let _alone = alone();
@@ -398,19 +398,19 @@ fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
         generator.await_output("ports");
         far.run("ip link set f0 down");
         let begin = std::time::Instant::now();
-        generator.await_error(&format!("note: {port}: the link is down: nothing comes and goes here"));
+        generator.await_error(&format!("note: {port}: the link is down; no traffic on this port"));
         generator.stop();
         generator.await_error(note);
         generator.ended();
         let dropped: u64 = host.run("cat /sys/class/net/h0/statistics/tx_dropped").trim().parse().unwrap();
-        // One attempt in 20 ms, and the first ones.
+        // One attempt every 20 ms, and the first ones.
         let most = 100 + begin.elapsed().as_millis() as u64 / 20;
         assert!(port != "packet:h0" || dropped <= most, "{dropped} of {most}");
         far.run("ip link set f0 up");
     }
 }
 
-/// A port that is down, and one whose link goes: a line at once, not ten seconds of silence.
+/// A port that is down, or whose link goes down, is reported immediately, not after ten seconds of silence.
 #[test]
 fn a_link_that_is_down_is_reported() {
     let _alone = alone();
@@ -426,7 +426,7 @@ fn a_link_that_is_down_is_reported() {
     host.run("ip link set h0 up");
     sink.await_error("packet:h0: the link is up again");
     assert_eq!(sink.interrupt().0, Some(0));
-    // The kernel reports an absent carrier some time after the other end is down.
+    // The kernel reports the loss of the carrier some time after the other end goes down.
     far.run("ip link set f0 down");
     until("h0 has no carrier", || host.run("ip link show h0").contains("NO-CARRIER"));
     let mut sink = Process::start(&mut inside(&host, "sink packet:h0 --seconds 60"));
@@ -435,7 +435,7 @@ fn a_link_that_is_down_is_reported() {
     );
 }
 
-/// A sink of a file that is written would leave it empty.
+/// `sink` refuses a file opened for writing, which would be emptied.
 #[test]
 fn a_capture_is_not_emptied_by_a_sink() {
     let folder = Folder::new("emptied");
@@ -443,7 +443,7 @@ fn a_capture_is_not_emptied_by_a_sink() {
     write_frames(&path, &[vec![1; 60]]);
     let before = std::fs::read(&path).unwrap();
     let name = format!("pcap:{path}?write");
-    says(2, &["sink", &name], &["is written, which would empty it", &format!("sink pcap:{path}")]);
+    says(2, &["sink", &name], &["is opened for writing, which would empty it", &format!("sink pcap:{path}")]);
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
@@ -451,8 +451,9 @@ fn a_capture_is_not_emptied_by_a_sink() {
 fn a_port_in_memory_without_another_end_is_reported() {
     for name in ["vale0:alone", "alone{1"] {
         let said = text(&expect(0, &mut linerate(&["gen", name, "--count", "10", "--seconds", "1"])).stderr);
-        let why =
-            format!("nothing else reaches {name}, which is in this process; for ports of several: linerate serve");
+        let why = format!(
+            "{name} exists only in this process, where no other port is connected to it; to share ports: linerate serve"
+        );
         assert!(said.contains(&why), "{said}");
     }
 }
@@ -461,10 +462,11 @@ fn a_port_in_memory_without_another_end_is_reported() {
 fn a_latency_that_timed_nothing_says_why() {
     let load = ["--rate", "1k", "--every", "1000000", "--seconds", "0.2"];
     let said = text(&expect(1, &mut linerate(&[&["latency", "few{0", "few}0"][..], &load].concat())).stderr);
-    assert!(said.contains("no frame was timed in 0.2 s: use more --seconds, or less --every"), "{said}");
+    assert!(said.contains("no frame was timed in 0.2 s: use more --seconds, or a smaller --every"), "{said}");
 }
 
-/// The kernel takes frames for a link that is down, and drops them: also if the link is up again at the end.
+/// The kernel accepts frames for a link that is down, and drops them. This is reported even if the link is up again at
+/// the end.
 #[test]
 fn packets_that_an_interface_drops_on_the_way_out_are_reported() {
     let _alone = alone();
@@ -479,19 +481,19 @@ fn packets_that_an_interface_drops_on_the_way_out_are_reported() {
     generator.stop();
     let said = generator.await_error("the interface dropped");
     let dropped = host.run("cat /sys/class/net/h0/statistics/tx_dropped");
-    assert!(said.contains(&format!("dropped {} packets on the way out", dropped.trim())), "{said}");
+    assert!(said.contains(&format!("dropped {} packets on transmit", dropped.trim())), "{said}");
     generator.ended();
-    // Behind a model's wire, the card has sent them.
+    // Behind a model's wire: the card has sent them.
     let dropped = |wire: &str| {
         let words = format!("gen sim:0?wire={wire} --size 2000 --count 100 --seconds 60");
         let output = expect(0, &mut inside(&host, &words));
         text(&output.stderr)
     };
-    for (wire, remedy) in [("tap:t9", "wire=tap:t9?mtu=1986)"), ("packet:h0", "wire=packet:h0?mtu=1986, and set")] {
+    for (wire, remedy) in [("tap:t9", "wire=tap:t9?mtu=1986)"), ("packet:h0", "wire=packet:h0?mtu=1986, and raise")] {
         let said = dropped(wire);
-        assert!(said.contains("its wire: 100 too long for it (open it with a larger mtu: "), "{said}");
+        assert!(said.contains("its wire did not: 100 too long for this port (open it with a larger mtu: "), "{said}");
         assert!(said.contains(remedy), "{said}");
     }
     let said = dropped("tap:t9?mtu=1986");
-    assert!(!said.contains("left the card"), "{said}");
+    assert!(!said.contains("behind its wire"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `--metrics`, read by Debian's prometheus and by clients that do not behave.
+//! `--metrics`, read by Debian's prometheus and by misbehaving clients.
 
 mod kit;
 
@@ -62,7 +62,7 @@ fn counters_are_those_of_the_run_and_its_ports() {
     let last = summary(output.as_bytes());
     assert!(code == Some(0) && last["packets"].as_f64().unwrap() >= before, "{output}");
 
-    // Commands that open ports anew serve at one address.
+    // Commands that open ports several times serve at one address.
     let (mut process, address) = start(&["latency", "M{0", "M}0", "--rate", "10k,20k", "--seconds", "1"]);
     process.await_output("asked_mpps");
     until("the second load moves", || {
@@ -71,7 +71,8 @@ fn counters_are_those_of_the_run_and_its_ports() {
     assert_eq!(process.ended().0, Some(0));
 }
 
-/// Other requests have an answer; a client that sends nothing, too much, or nothing more keeps no other from its own.
+/// Other requests are answered, and a client that sends nothing, too much, or only part of a request does not block
+/// others.
 #[test]
 fn clients_that_misbehave_keep_no_other_from_its_answer() {
     let (process, address) = start(&["sink", "sim:c?rate=1k", "--seconds", "200"]);
@@ -87,14 +88,14 @@ fn clients_that_misbehave_keep_no_other_from_its_answer() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {head}");
         assert_eq!(body.is_empty(), request.starts_with("HEAD"), "{request:?}: {body}");
     }
-    // More than it answers at a time; two seconds of each would be minutes.
+    // More clients than it serves at a time; two seconds for each would take minutes.
     let mut held: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
     held[1].write_all(b"GET /metrics").unwrap();
     let _ = held[2].write_all(&vec![b'x'; 100_000]);
     let before = std::time::Instant::now();
     assert!(scrape(&address).contains("linerate_info"));
     assert!(before.elapsed().as_secs() < 60);
-    // Those that are kept are left in time.
+    // Idle clients are dropped after a time.
     let (mut last, mut rest) = (held.pop().unwrap(), Vec::new());
     last.read_to_end(&mut rest).unwrap();
     drop(held);
@@ -109,7 +110,7 @@ fn clients_that_misbehave_keep_no_other_from_its_answer() {
     assert!(said.contains("0.0.0.0:9500"), "{said}");
 }
 
-/// promtool finds nothing to complain of, and prometheus has the counters.
+/// promtool reports no problem, and prometheus reads the counters.
 #[test]
 fn prometheus_reads_the_counters() {
     let (process, address) = start(&["fwd", "sim:p0?rate=10k", "sim:p1?rate=10k", "--seconds", "200"]);
@@ -128,7 +129,7 @@ fn prometheus_reads_the_counters() {
         "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: linerate\n  static_configs: [{{targets: ['{address}']}}]\n"
     );
     std::fs::write(&config, scraped).unwrap();
-    // A port that is free now: prometheus prints none that it was given by the system.
+    // A port that is free now, as prometheus does not print a port that the system chose.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut prometheus = Command::new(program("prometheus"));
     prometheus.args(["--config.file", &config, "--storage.tsdb.path", &folder.path("data")]);

@@ -1,5 +1,5 @@
-//! Real traffic: two network namespaces of Linux, a TAP in each as the wire of a model, and `linerate fwd` between
-//! the models.
+//! Real traffic: two Linux network namespaces, each with a TAP interface as the wire of a model, and `linerate fwd`
+//! between the models.
 
 mod kit;
 
@@ -12,7 +12,7 @@ use kit::{Folder, Namespace, Process, expect, frames, linerate, summary, text, w
 struct Link {
     left: Namespace,
     right: Namespace,
-    /// The TAPs' names; names of interfaces are short.
+    /// The names of the TAP interfaces, which must be short.
     taps: [String; 2],
     forwarder: Process,
 }
@@ -44,7 +44,7 @@ impl Link {
     }
 }
 
-/// Bytes without patterns, which cannot be compressed.
+/// Returns incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut next = || {
@@ -72,7 +72,7 @@ fn ping_iperf_and_http_cross_two_models() {
     }
     link.right.ping(5, "-s 1452 fd82::1");
 
-    // TCP for ten seconds, with progress in every second.
+    // TCP for ten seconds, with progress in each second.
     let mut server = link.right.start("iperf3 --server --one-off --forceflush");
     server.await_output("Server listening");
     let result = link.left.run("iperf3 --client 10.82.0.2 --time 10 --json");
@@ -83,7 +83,7 @@ fn ping_iperf_and_http_cross_two_models() {
         assert!(interval["sum"]["bytes"].as_u64().unwrap() > 0, "a stall: {interval}");
     }
 
-    // A download must equal the file offered.
+    // The download must equal the offered file.
     let folder = Folder::new("http");
     std::fs::File::create(folder.path("file")).unwrap().write_all(&noise(20 << 20)).unwrap();
     let _server = link.right.start(&format!("busybox httpd -f -p 80 -h {}", folder.0.display()));
@@ -100,7 +100,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
     let folder = Folder::new("capture");
     let files = ["left", "right"].map(|side| folder.path(&format!("{side}.pcap")));
     let link = Link::up("c", &[]);
-    // Frames that arrive on each side; those that leave are not padded yet.
+    // Captures of arriving frames on each side, as frames that leave are not padded yet.
     let mut captures: Vec<Process> = [(&link.left, 0), (&link.right, 1)]
         .into_iter()
         .map(|(side, n)| {
@@ -109,7 +109,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
         .collect();
     captures.iter_mut().for_each(|capture| drop(capture.await_error("listening on")));
 
-    // This kernel may have no VLAN interfaces; tcpreplay can send tagged frames anyway.
+    // The kernel may lack VLAN interfaces, but tcpreplay can send tagged frames anyway.
     let tagged = folder.path("tagged.pcap");
     write_frames(&tagged, &[64, 700, 1518].map(|size| tag(linerate::traffic::Generator::new(size, 1))));
     for (side, tap) in [(&link.left, &link.taps[0]), (&link.right, &link.taps[1])] {
@@ -139,7 +139,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
         has("IPv6", &|frame| frame[12..14] == [0x86, 0xDD]);
         has("VLAN", &|frame| frame[12..14] == [0x81, 0x00] && frame.len() == 1518);
         has("TCP", &|frame| frame[12..14] == [0x08, 0x00] && frame[23] == 6);
-        // The captures of both sides have DNS: questions on one, answers on the other.
+        // The captures have DNS packets: questions on one side, answers on the other.
         has("DNS", &|frame| frame[23] == 17 && (frame[34..36] == [0, 53] || frame[36..38] == [0, 53]));
         let out = folder.path("out.pcap");
         let (from, to) = (format!("sim:0?wire=pcap:{file}"), format!("sim:1?wire=sink&record={out}"));
@@ -147,7 +147,7 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
         let output = expect(0, &mut linerate(&["fwd", &from, &to, "--count", &count, "--seconds", "60", "--json"]));
         assert_eq!(summary(&output.stdout)["ports"][1]["tx_packets"], sent.len(), "{}", text(&output.stdout));
         assert!(frames(&out) == sent, "{file} did not come out as it went in");
-        // tcpdump, another reader of capture files, accepts the recording.
+        // tcpdump accepts the recording, too.
         let listing = expect(0, Command::new("tcpdump").args(["-n", "-r", &out]));
         assert_eq!(
             text(&listing.stdout).lines().filter(|line| line.contains(" > ") || line.contains("ARP")).count(),

@@ -1,4 +1,4 @@
-//! Counts are exact, and rates are those that were asked for, or the difference is reported.
+//! Counts are exact, and rates are as requested, or the difference is reported.
 
 mod kit;
 
@@ -31,8 +31,7 @@ fn a_count_is_exact() {
     }
 }
 
-/// Several threads share the count, chains count once, and packets that the rules drop do not count.
-/// Frames that come while the run is prepared are in the first second's rate.
+/// Frames that arrive while the run is prepared count in the first second's rate.
 #[test]
 fn the_seconds_have_all_packets() {
     for _ in 0..3 {
@@ -45,11 +44,12 @@ fn the_seconds_have_all_packets() {
             packets += tick["ports"][0]["rx"]["mpps"].as_f64().unwrap() * 1e6 * (now - last);
             last = now;
         }
-        // The times have one decimal.
+        // The printed times have one decimal.
         assert!((900.0..1100.0).contains(&packets), "{output}");
     }
 }
 
+/// Several threads share the count, chains count once, and packets that the rules drop do not count.
 #[test]
 fn a_count_is_exact_with_queues_chains_and_rules() {
     let flows = ["fwd", "sim:a?flows=64", "sim:b?flows=64", "--queues", "4", "--count", "1003", "--seconds", "60"];
@@ -58,7 +58,7 @@ fn a_count_is_exact_with_queues_chains_and_rules() {
     let jumbo = ["fwd", "sim:a?size=9000&wire=traffic", "sim:b?wire=sink", "--mtu", "9000", "--count", "35"];
     let (forwarded, _) = run(0, &[&jumbo[..], &["--seconds", "60"]].concat());
     assert_eq!((number(&forwarded["packets"]), number(&forwarded["ports"][1]["tx_packets"])), (35, 35), "{forwarded}");
-    // Slots of packets that the port drops are given to it, too.
+    // Slots of packets that the port drops count as given to it, too.
     let long = ["fwd", "sim:0?size=3000&count=100&mtu=9000", "sim:1?wire=sink", "--seconds", "1"];
     let (dropped, _) = run(1, &long);
     assert_eq!(dropped["ports"][0]["rx_slots"], dropped["ports"][1]["tx_slots"], "{dropped}");
@@ -95,7 +95,7 @@ fn counts_have_prefixes() {
     }
 }
 
-/// Frames that the port dropped are lost, also after the last one that arrived, and all others arrive.
+/// Exactly the frames that the port drops are lost, even after the last one that arrives.
 #[test]
 fn what_a_port_dropped_is_lost_for_a_sink() {
     for (port, cause, least) in [
@@ -107,7 +107,7 @@ fn what_a_port_dropped_is_lost_for_a_sink() {
         assert_eq!(sunk["ports"][0]["drops"][cause], sunk["lost"], "{sunk}");
         assert!(number(&sunk["lost"]) >= least, "{sunk}");
     }
-    // More than one processor can receive.
+    // More than a single processor can receive.
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate"), "sink", "sim:0?rate=14M", "--seconds", "0.5", "--json"]);
     let sunk = summary(&expect(1, &mut command).stdout);
@@ -116,23 +116,23 @@ fn what_a_port_dropped_is_lost_for_a_sink() {
     assert!(number(&sunk["lost"]) > 0, "{sunk}");
 }
 
-/// Frames that leave a card and that the port at its cable does not send.
+/// Frames that a card sends but the port behind its wire does not are reported.
 #[test]
 fn what_a_wire_does_not_send_is_reported() {
     let (sent, said) = run(0, &["gen", "sim:0?wire=faulty:null:?drop=100%", "--count", "1000", "--seconds", "60"]);
     assert_eq!(sent["ports"][0]["tx_packets"], 1000, "{sent}");
-    assert!(said.contains("note: sim:0: 1000 frames left the card, count as sent, and were not sent"), "{said}");
-    assert!(said.contains("by the port that is its wire: 1000 injected faults"), "{said}");
+    assert!(said.contains("note: sim:0: the card sent 1000 frames, but the port behind its wire did not"), "{said}");
+    assert!(said.contains("behind its wire did not: 1000 injected faults"), "{said}");
     assert_eq!(sent["ports"][0]["unsent_by_wire"], serde_json::json!({"injected": 1000}), "{sent}");
     let full = ["gen", "sim:0?wire=pcap:/dev/full?write", "--size", "2000", "--count", "1000", "--seconds", "60"];
     let (sent, said) = run(1, &full);
-    assert!(said.contains("its wire: 1000 refused by it\n"), "a file has no longest frame: {said}");
+    assert!(said.contains("its wire did not: 1000 refused by this port\n"), "a file has no longest frame: {said}");
     assert_eq!(sent["ports"][0]["unsent_by_wire"], serde_json::json!({"refused": 1000}), "{sent}");
     let (_, said) = run(0, &["gen", "sim:0?wire=null:", "--count", "1000", "--seconds", "60"]);
-    assert!(!said.contains("left the card"), "{said}");
+    assert!(!said.contains("behind its wire"), "{said}");
 }
 
-/// A file that is full is the reason why a count is not reached.
+/// A full disk is given as the reason why a count is not reached.
 #[test]
 fn a_count_that_is_not_reached_has_its_reason() {
     let (sent, said) = run(1, &["gen", "pcap:/dev/full?write", "--count", "100k", "--seconds", "60"]);
@@ -140,7 +140,7 @@ fn a_count_that_is_not_reached_has_its_reason() {
     assert!(bound.contains("No space left on device") && !said.contains("too long"), "{sent} {said}");
 }
 
-/// A source that is at its end is bounded by nothing.
+/// A run whose source has ended has no bottleneck.
 #[test]
 fn what_is_at_its_end_has_no_bound() {
     let (forwarded, _) = run(0, &["fwd", "sim:0?count=1000", "sim:1?wire=sink", "--seconds", "1"]);
@@ -156,31 +156,31 @@ fn what_is_at_its_end_has_no_bound() {
     assert!(text(&output.stderr).contains("bounded by the link, which is down"), "{}", text(&output.stderr));
 }
 
-/// A corrupted frame has arrived.
+/// A corrupted frame counts as arrived.
 #[test]
 fn corrupted_frames_are_not_lost() {
     let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--count", "9999", "--seconds", "60"]);
     assert!(number(&sunk["corrupted"]) > 800, "{sunk}");
-    // Those of which the stamp is no longer one have no number.
+    // Frames with a destroyed stamp have no sequence number.
     assert!(number(&sunk["lost"]) < 100, "{sunk}");
     let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--seconds", "1"]);
     assert_eq!((number(&sunk["packets"]), number(&sunk["lost"])), (10_000, 0), "{sunk}");
 }
 
-/// A card without a link takes packets into its ring, and sends none.
+/// A card without a link accepts packets into its ring, but sends none.
 #[test]
 fn what_a_card_has_not_sent_is_not_moved() {
     let (sent, said) = run(0, &["gen", "sim:0?wire=none", "--count", "100", "--seconds", "1"]);
     assert_eq!((number(&sent["packets"]), number(&sent["ports"][0]["tx_packets"])), (0, 0), "{sent}");
-    let line = "the count: 100 packets were asked for, 0 were moved: bounded by the link, which is down";
+    let line = "the count: 100 packets requested, 0 moved: bounded by the link, which is down";
     assert!(said.contains(line), "{said}");
     assert_eq!(sent["unreached"][0]["bounded_by"], "the link, which is down", "{sent}");
 }
 
-/// Frames that arrive after the end of a run make it no longer, and its rate no smaller.
+/// Frames that arrive after the end of a run neither prolong it nor lower its rate.
 #[test]
 fn rates_are_those_of_the_time_of_the_run() {
-    // Two threads on one processor, so that frames wait in the models.
+    // Two threads on one processor, so that frames queue up in the models.
     let mut command = std::process::Command::new("taskset");
     let ports = ["fwd", "sim:0?rate=10M", "sim:1?rate=10M", "--ring", "64", "--seconds", "0.5", "--json"];
     let output = command.args(["-c", "0", env!("CARGO_BIN_EXE_linerate")]).args(ports).output_in_time().unwrap();
@@ -192,10 +192,10 @@ fn rates_are_those_of_the_time_of_the_run() {
     assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "{forwarded}");
 }
 
-/// A thousand packets take no time, and not that until the main thread looks.
+/// The time of a thousand packets is very short, and does not last until the main thread's next check.
 #[test]
 fn rates_are_those_from_the_first_packet_to_the_last() {
-    // The thread may lose its processor in between, but not always.
+    // The thread may lose its processor meanwhile, but not every time.
     let quick = (0..50).map(|_| run(0, &["gen", "null:", "--count", "1000", "--seconds", "60"]).0);
     let mut quick = quick.filter(|sent| sent["active_seconds"].as_f64().unwrap() < 0.05);
     let sent = quick.next().expect("one of them is not interrupted");
@@ -209,7 +209,7 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
         let rate = (number("packets") - number("first_batch")) / number("active_seconds") / 1e6;
         assert!((number("mpps") / rate - 1.0).abs() < 1e-9, "one measurement: {sent}");
     }
-    // One packet, and one batch, have no time in between.
+    // A single packet or a single batch has no duration.
     for count in ["1", "32"] {
         let one = ["gen", "null:", "--count", count, "--seconds", "60"];
         let (sent, _) = run(0, &one);
@@ -221,14 +221,11 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
 
 #[test]
 fn a_rate_that_is_not_reached_is_reported() {
-    // No processor makes this many packets a second.
+    // No processor can generate this many packets per second.
     let much = ["gen", "null:", "--rate", "999M", "--seconds", "0.5"];
     let (sent, said) = run(0, &much);
     assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");
-    assert!(
-        said.contains("999M packets/s were asked for, ") && said.contains("bounded by the sending threads"),
-        "{said}"
-    );
+    assert!(said.contains("999M packets/s requested, ") && said.contains("bounded by the sending threads"), "{said}");
     let (_, said) = run(1, &[&much[..], &["--strict"]].concat());
     assert!(said.contains("error: the rate: "), "{said}");
     for (code, strict, said) in [(0, "--batch=32", "note: the rate: "), (1, "--strict", "error: the rate: ")] {
@@ -236,13 +233,13 @@ fn a_rate_that_is_not_reached_is_reported() {
         let output = expect(code, &mut linerate(&latency));
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
-    // One packet in two seconds.
+    // One packet every two seconds.
     let (sent, _) = run(0, &["gen", "null:", "--rate", "0.5", "--count", "1", "--seconds", "60", "--strict"]);
     assert!(sent["packets"] == 1 && sent["seconds"].as_f64() > Some(1.9), "{sent}");
-    // Two packets are due, and one of them may be on its way.
+    // Two packets are due, and one of them may be in flight.
     let (sent, said) = run(0, &["gen", "null:", "--rate", "4", "--seconds", "0.5", "--strict"]);
-    assert_eq!((&sent["unreached"], said.contains("asked for")), (&serde_json::json!([]), false), "{said}");
-    // A port that jams, also if its first packets went fast.
+    assert_eq!((&sent["unreached"], said.contains(" requested, ")), (&serde_json::json!([]), false), "{said}");
+    // A port that stalls, even if its first packets were sent quickly.
     for port in ["x{1", "sim:0?wire=none"] {
         let (sent, said) = run(1, &["gen", port, "--rate", "10M", "--seconds", "0.5", "--strict"]);
         assert_eq!(sent["unreached"][0]["what"], "the rate", "{sent}");
@@ -251,15 +248,15 @@ fn a_rate_that_is_not_reached_is_reported() {
         let much = ["gen", port, "--count", "1M", "--seconds", "0.5"];
         let (sent, said) = run(0, &much);
         assert_eq!(sent["unreached"][0]["asked"], 1_000_000, "{sent}");
-        assert!(said.contains("note: the count: 1000000 packets were asked for, "), "{said}");
+        assert!(said.contains("note: the count: 1000000 packets requested, "), "{said}");
         run(1, &[&much[..], &["--strict"]].concat());
     }
-    // A count that is moved in no time is judged if it is large enough.
+    // A count that is moved very quickly is judged only if it is large enough.
     let (sent, _) = run(0, &["gen", "null:", "--rate", "999M", "--count", "10k", "--seconds", "60"]);
     assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");
     let (sent, _) = run(0, &["gen", "null:", "--rate", "999M", "--count", "9999", "--seconds", "60"]);
     assert_eq!(sent["unreached"], serde_json::json!([]), "{sent}");
-    // A model's wire: three of them, whose thread shares one processor with that of the run.
+    // The wires of three models, whose thread shares one processor with that of the run.
     let mut three = std::process::Command::new("taskset");
     three.args(["-c", "0", env!("CARGO_BIN_EXE_linerate"), "fwd", "sim:0?rate=14.8M", "sim:1?rate=14.8M"]);
     three.args(["--rest", "sim:2?rate=14.8M", "--drop", "icmp", "--seconds", "0.5", "--strict", "--json"]);
@@ -267,25 +264,25 @@ fn a_rate_that_is_not_reached_is_reported() {
     let (sunk, said) = (summary(&output.stdout), text(&output.stderr));
     assert_eq!(sunk["unreached"][0]["what"], "sim:0's wire", "{sunk}");
     assert!(
-        said.contains("sim:0's wire: 14.8M packets/s were asked for") && said.contains("the model's thread: "),
+        said.contains("sim:0's wire: 14.8M packets/s requested, ") && said.contains("the model's thread: "),
         "{said}"
     );
 }
 
-/// The rates of wires are understood as those of senders.
+/// The rates of wires are interpreted like those of senders.
 #[test]
 fn rates_of_wires_are_understood_and_shown() {
     for (rate, shown) in [
         ("50%", "sim:0: 5 Gbit/s = 7.44M packets/s of 64 bytes"),
-        ("20G", "note: 20 Gbit/s are more than the line carries (10 Gbit/s = 14.88M packets/s of 64 bytes)"),
+        ("20G", "note: 20 Gbit/s is above the line rate (10 Gbit/s = 14.88M packets/s of 64 bytes)"),
     ] {
         let (sunk, said) = run(0, &["sink", &format!("sim:0?rate={rate}&count=100"), "--seconds", "0.3", "--strict"]);
-        assert_eq!((said.contains(shown), said.contains("asked for")), (true, false), "{rate}: {said}");
+        assert_eq!((said.contains(shown), said.contains(" requested, ")), (true, false), "{rate}: {said}");
         assert_eq!(sunk["unreached"], serde_json::json!([]), "{sunk}");
     }
 }
 
-/// All frames that entered a pipe left it, and no more leave than enter.
+/// Exactly the frames that enter a pipe leave it.
 #[test]
 fn latency_over_a_pipe_loses_nothing() {
     let output = expect(0, linerate(&["latency", "X{0", "X}0", "--rate", "100k,1M", "--seconds", "0.3"]).arg("--json"));
@@ -300,16 +297,18 @@ fn latency_over_a_pipe_loses_nothing() {
         }
     }
     let output = expect(2, &mut linerate(&["latency", "sim:0?wire=sink", "sim:1"]));
-    assert!(text(&output.stderr).contains("sim:1: its wire sends frames of its own"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("sim:1: its wire generates frames"), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "", "no table begins before an error");
     let output =
         expect(1, linerate(&["latency", "sim:0", "sim:1", "--rate", "0.01", "--seconds", "0.3"]).arg("--json"));
-    assert!(!text(&output.stderr).contains("asked for") && summary(&output.stdout)["loads"][0]["unreached"].is_null());
+    assert!(
+        !text(&output.stderr).contains(" requested, ") && summary(&output.stdout)["loads"][0]["unreached"].is_null()
+    );
 }
 
 #[test]
 fn latency_shows_the_rate_that_was_sent() {
-    // More than the line carries, and thus as fast as it goes.
+    // Above the line rate, and thus at full speed.
     let arguments = ["latency", "sim:l0", "sim:l1", "--rate", "1G,2k", "--size", "1518", "--seconds", "0.5"];
     let output = expect(0, linerate(&arguments).arg("--json"));
     let loads = summary(&output.stdout)["loads"].clone();
@@ -331,7 +330,8 @@ fn latency_shows_the_rate_that_was_sent() {
     assert!(text(&output.stdout).contains(" µs") || text(&output.stdout).contains(" ms"));
 }
 
-/// Two threads that poll on one processor take it from each other: the times are not those of a forwarder, and say so.
+/// Two threads that poll on one processor delay each other, so a warning says that the times are not those of a
+/// forwarder.
 #[test]
 fn processors_that_are_taken_away_are_reported() {
     let on_one = |arguments: &[&str]| {
@@ -343,8 +343,8 @@ fn processors_that_are_taken_away_are_reported() {
     let (forwarded, said) = on_one(&["fwd", "sim:0", "sim:1", "--seconds", "1"]);
     assert_eq!(forwarded["processors"]["taken_away"], true, "{forwarded}");
     assert_eq!(forwarded["processors"]["used"], serde_json::json!([0]), "{forwarded}");
-    assert!(said.contains("2 threads poll on one processor, and take turns"), "{said}");
-    assert!(said.contains("processors were taken away: a thread was ready without one for "), "{said}");
+    assert!(said.contains("2 threads poll on one processor, and have to share"), "{said}");
+    assert!(said.contains("processors were taken away: a thread waited for one for "), "{said}");
     let (measured, _) = on_one(&["latency", "sim:0", "sim:1", "--rate", "1k", "--seconds", "1"]);
     assert_eq!(measured["loads"][0]["processors"]["taken_away"], true, "{measured}");
     let folder = Folder::new("taken");
@@ -362,11 +362,8 @@ fn rates_are_understood_and_shown() {
         ("10Gbit", "sim:0: 10 Gbit/s = 14.88M packets/s of 64 bytes"),
         ("10gbit", "sim:0: 10 Gbit/s = 14.88M packets/s of 64 bytes"),
         ("50%", "sim:0: 5 Gbit/s = 7.44M packets/s of 64 bytes"),
-        (
-            "20G",
-            "20 Gbit/s are more than the line carries (10 Gbit/s = 14.88M packets/s of 64 bytes): as fast as it goes",
-        ),
-        ("1e8", "100M packets/s are more than the line carries"),
+        ("20G", "20 Gbit/s is above the line rate (10 Gbit/s = 14.88M packets/s of 64 bytes): using full speed"),
+        ("1e8", "100M packets/s is above the line rate"),
     ] {
         let (_, said) = run(0, &["gen", "sim:0?wire=sink", "--rate", rate, "--count", "10", "--seconds", "60"]);
         assert!(said.contains(shown), "{rate}: {said}");
@@ -386,7 +383,7 @@ fn rates_are_understood_and_shown() {
     }
 }
 
-/// A file that was read to its end ends the run; a pipe whose writer is silent does not, and does not keep it.
+/// A run ends when its file is read to the end. A pipe without data neither ends the run nor prevents its end.
 #[test]
 fn a_run_ends_with_its_captures() {
     let folder = Folder::new("ends");
@@ -395,7 +392,7 @@ fn a_run_ends_with_its_captures() {
     write_frames(&second, &vec![vec![0xAA; 60]; 7]);
     let begin = std::time::Instant::now();
     let (sunk, said) = run(0, &["sink", &format!("pcap:{first}")]);
-    assert!(said.contains("all ports are at their end: nothing more will be received"), "{said}");
+    assert!(said.contains("all ports have reached their end: no more packets will be received"), "{said}");
     assert_eq!(number(&sunk["packets"]), 100);
     let written = format!("recorded:pcap:{second}?to={out}");
     let (forwarded, _) = run(0, &["fwd", &format!("faulty:pcap:{first}"), &written]);
@@ -412,14 +409,14 @@ fn a_run_ends_with_its_captures() {
         move || {
             use std::io::Write;
             let mut file = std::fs::File::options().write(true).open(fifo).unwrap();
-            // The end comes within the last record.
+            // The data ends within the last record.
             file.write_all(&bytes[..bytes.len() - 1]).unwrap();
         }
     });
     let output = expect(1, &mut linerate(&["sink", &format!("pcap:{fifo}"), "--json"]));
     assert_eq!(number(&summary(&output.stdout)["packets"]), 99);
     let said = text(&output.stderr);
-    // 99 records of 76 bytes, behind the file's header.
+    // 99 records of 76 bytes, after the file's header.
     assert!(
         said.contains("it is cut after frame 99, in the record at byte 7548") && !said.contains("head -c"),
         "{said}"
@@ -427,7 +424,7 @@ fn a_run_ends_with_its_captures() {
     writer.join().unwrap();
 }
 
-/// A pcapng file with `whole` frames of Ethernet, `others` of another interface, and `cut` ones of which the end is missing.
+/// A pcapng file with `whole` Ethernet frames, `others` of another interface, and `cut` truncated ones.
 fn pcapng(whole: usize, others: usize, cut: usize) -> Vec<u8> {
     let block = |kind: u32, words: &[u32], data: &[u8]| {
         let len = 12 + 4 * words.len() as u32 + data.len() as u32;
@@ -443,7 +440,7 @@ fn pcapng(whole: usize, others: usize, cut: usize) -> Vec<u8> {
     file
 }
 
-/// Packets that a capture has and that are not received, and frames that it has not whole, are counted.
+/// Packets of a capture that are not received, and truncated frames, are counted.
 #[test]
 fn a_capture_says_what_it_has_not() {
     let folder = Folder::new("defects");
@@ -466,7 +463,7 @@ fn a_capture_says_what_it_has_not() {
                 "note: {name}: {} packets of other interfaces were skipped: not Ethernet\n",
                 counts["not_ethernet"]
             ),
-            format!("note: {name}: {} frames were cut by the capture's snap length: ", counts["snapped"]),
+            format!("note: {name}: {} frames were cut by the capture's snap length; ", counts["snapped"]),
         ] {
             assert!(said.contains(&note), "{words}: {said}");
         }
@@ -481,17 +478,17 @@ fn a_capture_says_what_it_has_not() {
     assert!(text(&output.stderr).contains("template; 2 packets are not Ethernet"), "{}", text(&output.stderr));
     std::fs::write(&path, pcapng(0, 0, 1)).unwrap();
     let output = expect(0, &mut linerate(&["gen", "null:", "--template", &path, "--count", "1"]));
-    assert!(text(&output.stderr).contains("the template's end is missing"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the template is incomplete"), "{}", text(&output.stderr));
 }
 
-/// `sink` tells gaps of a file from duplicates, whether it reads the file itself or a model's wire sends it.
+/// `sink` distinguishes gaps in a file from duplicates, whether it reads the file itself or a model's wire sends it.
 #[test]
 fn duplicates_and_gaps_are_told_apart() {
     let folder = Folder::new("gaps");
     let [whole, path] = ["whole.pcap", "gaps.pcap"].map(|name| folder.path(name));
     expect(0, &mut linerate(&["gen", &format!("pcap:{whole}?write"), "--count", "1000"]));
     let bytes = std::fs::read(&whole).unwrap();
-    // The file's header, and records of 76 bytes each; 100 to 199 are missing, and 200 to 299 are there twice.
+    // The file's header, and records of 76 bytes each; 100 to 199 are missing, and 200 to 299 are repeated.
     let (header, records) = bytes.split_at(24);
     let records = |from: usize, to: usize| &records[from * 76..to * 76];
     let parts = [header, records(0, 100), records(200, 300), records(200, 300), records(300, 1000)];
@@ -506,23 +503,23 @@ fn duplicates_and_gaps_are_told_apart() {
         let counts = ["lost", "reordered", "duplicated", "corrupted"].map(|name| number(&summary[name]));
         assert_eq!(counts, [100, 0, 100, 0], "{words}: {summary}");
     }
-    // A file that is sent several times has lost nothing.
+    // A file that is sent several times counts as without loss.
     for words in ["sink sim:0?wire=", "fwd sim:1?wire=sink sim:0?wire="] {
         let words = format!("{words}pcap:{whole}?loop=3 --seconds 1");
         let (summary, _) = run(0, &words.split(' ').collect::<Vec<_>>());
         let counts = ["lost", "duplicated", "packets"].map(|name| number(&summary[name]));
         assert_eq!(counts, [0, 2000, 3000], "{words}: {summary}");
     }
-    // Faults of a port: what is lost is what was injected, whatever else there is.
+    // Faults of a port: exactly the injected drops are lost, whatever other faults there are.
     let many = ["duplicate=20%&drop=20%&seed=1 --count 2000", "corrupt=20%&seed=1 --count 2000"].map(String::from);
-    // Of few frames, also the last ones are dropped.
+    // With few frames, the last ones are dropped, too.
     for faults in many.into_iter().chain((1..9).map(|seed| format!("drop=50%&seed={seed} --count 10"))) {
         let words = format!("gen faulty:sim:0?wire=sink&{faults}");
         let (summary, _) = run(1, &words.split(' ').collect::<Vec<_>>());
         let injected = summary["ports"][0]["drops"]["injected"].as_u64().unwrap_or(0);
         assert_eq!(injected, number(&summary["lost"]), "{words}: {summary}");
     }
-    // Each bit of each frame is checked where no one else has changed it, and damage is no loss.
+    // Every damaged frame is detected, and counts as corrupted but not as lost.
     for words in [
         "sink faulty:sim:0?corrupt=100%&count=2000 --seconds 1",
         "gen faulty:sim:0?corrupt=100%&wire=sink --count 2000",
@@ -535,7 +532,7 @@ fn duplicates_and_gaps_are_told_apart() {
     assert!(number(&sunk["lost"]) == 0 && number(&sunk["corrupted"]) > 1900, "{sunk}");
 }
 
-/// All frames of `latency` are in its counts, whatever happens to them on the way.
+/// `latency` counts each of its frames exactly once, whatever happens to it on the way.
 #[test]
 fn latency_counts_each_frame_once() {
     let _alone = alone();
@@ -565,7 +562,7 @@ fn latency_counts_each_frame_once() {
     assert!(text(&output.stderr).contains("error: corrupted on the way: "), "{}", text(&output.stderr));
 }
 
-/// A pipe without a reader takes a ring of packets.
+/// A pipe without a reader accepts one ring of packets.
 #[test]
 fn a_run_without_room_names_the_port() {
     let (sent, _) = run(0, &["gen", "full{1", "--seconds", "0.5"]);

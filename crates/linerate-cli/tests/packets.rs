@@ -1,4 +1,4 @@
-//! Frames of `gen --packet` beside scapy's, and before Linux; and answers to Linux's requests.
+//! Frames of `gen --packet`, compared with scapy's and received by Linux; and answers to Linux's requests.
 
 mod kit;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use kit::{Folder, Namespace, Process, alone, expect, frames, inside, linerate, pair, summary, text, write_frames};
 use linerate::traffic::Template;
 
-/// Layers of frames that scapy builds, too; N stands for another number in each of them.
+/// Layers of frames that scapy can build, too. Each N is replaced by another number.
 const STACKS: [&str; 22] = [
     "eth",
     "eth(type=0x88B6)/payload(46)",
@@ -35,7 +35,7 @@ const STACKS: [&str; 22] = [
     "eth/ip6/udp/vxlan/eth/vlan(id=N-99)/ip6(dst=2001:db8::/64)/udp(sport=1-7)/text(odd)",
 ];
 
-/// Builds the same frames from the same words by scapy, and prints those that differ.
+/// Builds the same frames from the same layers with scapy, and prints those that differ.
 const SCAPY: &str = r#"
 import ipaddress, sys
 from scapy.all import *
@@ -159,7 +159,7 @@ for line in open(sys.argv[1]):
 print(f"{count} frames")
 "#;
 
-/// Frames of each kind of template, with fields that change, are scapy's byte for byte. They are sent by the command.
+/// Frames of each kind of template, with variable fields, sent by the command, equal scapy's byte for byte.
 #[test]
 fn frames_are_those_of_scapy() {
     let folder = Folder::new("scapy");
@@ -181,15 +181,15 @@ fn frames_are_those_of_scapy() {
     let (script, list) = (folder.path("build.py"), folder.path("frames.txt"));
     std::fs::write(&script, SCAPY).unwrap();
     std::fs::write(&list, lines).unwrap();
-    // Debian's, which has Debian's scapy.
+    // Debian's Python, for which Debian's scapy is installed.
     let said = text(&expect(0, Command::new("/usr/bin/python3").args([&script, &list])).stdout);
     assert_eq!(said, format!("{} frames\n", STACKS.len() * 12));
 }
 
-/// Frames of each of Linux's counters.
+/// Numbers of frames by Linux's counters.
 type Counts = BTreeMap<String, u64>;
 
-/// Reads the counters of a namespace: those of `/proc/net/snmp` by protocol and name, and those of `/proc/net/snmp6`.
+/// Reads the counters of a namespace, from `/proc/net/snmp`, by protocol and name, and from `/proc/net/snmp6`.
 fn counters(namespace: &Namespace) -> Counts {
     let mut counts = Counts::new();
     let text = namespace.run("cat /proc/net/snmp");
@@ -209,14 +209,14 @@ fn counters(namespace: &Namespace) -> Counts {
     counts
 }
 
-/// Linux takes all frames of 1,000 random templates for what they are, and finds no error in one: each is counted where its
-/// protocol's packets are counted after their checksum was checked.
+/// Linux accepts all frames of 1,000 random templates without an error: each is counted by the counter of its protocol
+/// that follows the verification of the checksum.
 #[test]
 fn linux_accepts_frames_of_random_templates() {
     let _alone = alone();
     let (near, far) = (Namespace::new("tn"), Namespace::new("tf"));
     pair((&near, "n0"), (&far, "f0"), 9);
-    // Replies need no address: what is counted is what arrives.
+    // The sender needs no address for replies, as only arriving frames are counted.
     far.run("ip -6 address add fd87::2/64 dev f0 nodad");
     far.run("ip link add vx0 type vxlan id 42 local 10.87.9.2 dstport 4789 dev f0");
     far.run("ip address add 10.89.0.2/24 dev vx0");
@@ -233,7 +233,7 @@ fn linux_accepts_frames_of_random_templates() {
     };
     let (mut sent, mut expected) = (Vec::new(), Counts::new());
     for n in 0..1000u64 {
-        // A number, a range, a list, or any of a range.
+        // A number, a range, a list, or a random number of a range.
         let mut number = |least: u64, most: u64| {
             let (a, b) = (least + random(most - least + 1), least + random(most - least + 1));
             match random(4) {
@@ -295,7 +295,7 @@ fn linux_accepts_frames_of_random_templates() {
 
     let before = counters(&far);
     expect(0, &mut inside(&near, &format!("replay {file} packet:n0 --rate 10k --seconds 60")));
-    // The last packets may be on their way.
+    // The last packets may be in flight.
     let gained = || {
         let after = counters(&far);
         expected.keys().map(|name| (name.clone(), after[name] - before[name])).collect::<Counts>()
@@ -317,7 +317,8 @@ fn number_of(n: u64) -> u64 {
     3 + n % 248
 }
 
-/// Linux finds and pings a port that answers, by IPv4 and IPv6, while `sink` receives and while `gen` sends; arping finds it, too.
+/// Linux resolves and pings a port that answers, over IPv4 and IPv6, while `sink` receives and while `gen` sends.
+/// arping finds it, too.
 #[test]
 fn linux_pings_a_port() {
     let _alone = alone();
@@ -339,7 +340,7 @@ fn linux_pings_a_port() {
         assert_eq!(code, Some(0), "{output}");
         let summary = summary(output.as_bytes());
         let command = &command[..4].trim_end();
-        // 18 pings, and at least one request for each address, before and behind the flush.
+        // 18 pings, and at least one request for each address, before and after the flush.
         let answered = summary[command]["answered"].as_u64().unwrap();
         assert!(answered >= 18 + 2 + 2, "{summary}");
         let (packets, sent) =

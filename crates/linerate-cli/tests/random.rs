@@ -1,5 +1,5 @@
-//! Random command lines as processes: they end in a bounded time, and never panic. They name nothing of the machine's: no
-//! interface, no card. (Thousands of lines are parsed by a unit test of `main.rs`.)
+//! Runs random command lines as processes, which must end in a bounded time and never panic. They name no interface and
+//! no card of the machine. (A unit test of `grammar.rs` parses thousands of lines.)
 
 mod kit;
 
@@ -80,7 +80,7 @@ fn random_commands_end() {
         }
         lines.push(line);
     }
-    // Most of them wait for links, so that several run at once.
+    // Run several at a time, as most of them wait for links.
     let ports = folder.path().join("ports");
     std::thread::scope(|scope| {
         for some in lines.chunks(5) {
@@ -89,7 +89,7 @@ fn random_commands_end() {
     });
 }
 
-/// Runs a command until its end, which is no panic, and is explained if it is a failure.
+/// Runs a command to its end. It must not panic, and must explain a failure.
 fn ends(line: &[&str], ports: &Path) {
     let mut command = linerate(line);
     command.env("LINERATE_PORTS", ports).stdin(Stdio::null());

@@ -1,5 +1,4 @@
-//! Obstacles to ports on the kernel's interfaces and their error messages; the privileges that suffice; behaviour
-//! without traffic.
+//! Ports on the kernel's interfaces: error messages of obstacles, required privileges, and behaviour without traffic.
 
 mod kit;
 
@@ -9,7 +8,7 @@ use seccompiler::{
 };
 use serde_json::Value;
 
-/// Returns the command as another user, with these capabilities only.
+/// Returns the command, run by another user with only these capabilities.
 fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -> std::process::Command {
     let list = capabilities.iter().map(|one| format!(",+{one}")).collect::<String>();
     let mut command = namespace.command("setpriv --reuid 1000 --regid 1000 --clear-groups");
@@ -18,7 +17,7 @@ fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -
     command
 }
 
-/// Each capability named is needed, and no more are.
+/// Exactly the named capabilities are needed.
 #[test]
 fn some_capabilities_suffice() {
     let _alone = alone();
@@ -31,7 +30,7 @@ fn some_capabilities_suffice() {
     ] {
         let command = format!("sink {port} --count 1 --seconds 20 --json");
         for without in needed {
-            // Locking memory may also be allowed by the limit; see below.
+            // Locking memory may also be allowed by a resource limit; see below.
             let fewer: Vec<&str> = needed.iter().copied().filter(|one| one != without).collect();
             if *without != "ipc_lock" {
                 let output = unprivileged(&host, &fewer, &command).output_in_time().unwrap();
@@ -49,7 +48,7 @@ fn some_capabilities_suffice() {
         sink.await_error("link up");
         match port {
             "tap:t0" => drop(host.run("ip address add 10.99.0.1/24 dev t0")),
-            // The requests arrive here and not in Linux, so that they are not answered; a busy machine may be late for the first.
+            // The pings arrive here and not in Linux, so they are not answered. A busy machine may miss the first ones.
             _ => drop(far.command("ping -q -c 10 -i 0.2 -W 1 10.87.3.1").output_in_time().unwrap()),
         }
         let (code, said) = sink.ended();
@@ -58,7 +57,7 @@ fn some_capabilities_suffice() {
     }
 }
 
-/// A kernel without AF_XDP answers as this one does under a filter of its system calls.
+/// A kernel without AF_XDP is simulated by a filter of system calls.
 #[test]
 fn packet_sockets_replace_a_missing_af_xdp() {
     let _alone = alone();
@@ -76,7 +75,7 @@ fn packet_sockets_replace_a_missing_af_xdp() {
         );
         let filter: BpfProgram = filter.unwrap().try_into().unwrap();
         let mut command = inside(&host, command);
-        // The filter belongs to the thread, and its children inherit it.
+        // The filter applies to the thread, and its children inherit it.
         std::thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             Process::start(&mut command)
@@ -91,7 +90,7 @@ fn packet_sockets_replace_a_missing_af_xdp() {
     far.run("ping -q -c 3 -i 0.05 10.87.3.1");
     let (code, said) = sink.ended();
     assert_eq!((code, &summary(said.as_bytes())["ports"][0]["rx_packets"]), (Some(0), &3.into()), "{said}");
-    // Packet sockets do not replace options that they cannot provide.
+    // Packet sockets are no fallback if an option needs AF_XDP.
     for port in ["xdp:h0-0?flow=icmp", "xdp:h0?flow=icmp&copy=off", "xdp:h0?flow=icmp&busy=on"] {
         say(&format!("sink {port} --seconds 1")).await_error("the kernel has no AF_XDP");
     }
@@ -116,8 +115,8 @@ fn a_thread_without_work_sleeps_in_poll() {
             let sink = format!("sink {port} --wait {wait} --count 1 --seconds 60 --json");
             let mut sink = Process::start(&mut inside(&host, &sink));
             sink.await_output("ports");
-            // It wakes now and then to check for its end, and may then wait for a processor; a polling thread is
-            // never in poll(2).
+            // A sleeping thread wakes occasionally to check for its end, and may then wait for a processor. A polling
+            // thread is never in poll(2).
             let mut looks = (0..20).map(|_| (0..1000).filter(|_| sink.is_in_poll()).count());
             match sleeps {
                 true => assert!(looks.any(|polling| polling > 900), "{port} --wait {wait}"),
@@ -131,7 +130,7 @@ fn a_thread_without_work_sleeps_in_poll() {
             assert_eq!(sink.ended().0, Some(0));
         }
     }
-    // Beside a port that never receives, too.
+    // Together with a port that never receives, too.
     let folder = Folder::new("sleeps");
     for port in ["null:", &format!("pcap:{}?write", folder.path("out.pcap"))] {
         let mut forwarder = Process::start(&mut inside(&host, &format!("fwd tap:t1 {port} --wait interrupt --json")));
@@ -154,7 +153,7 @@ fn a_thread_without_work_sleeps_in_poll() {
     }
 }
 
-/// Each obstacle is named, with the command that removes it.
+/// Each error names the obstacle and the command that removes it.
 #[test]
 fn ports_that_cannot_be_opened_are_explained() {
     let _alone = alone();
@@ -163,7 +162,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     let fails = |command: &str| {
         let output = inside(&host, &format!("sink {command} --seconds 5")).output_in_time().unwrap();
         let said = text(&output.stderr);
-        // A wrong option, filter or interface is wrong usage.
+        // A wrong option, filter or interface is a usage error.
         let usage =
             [": option ", "this is no filter", "no such interface", "no port has this name", "are not possible"];
         let code = if usage.iter().any(|part| said.contains(part)) { 2 } else { 1 };
@@ -188,14 +187,14 @@ fn ports_that_cannot_be_opened_are_explained() {
     let h0 = ports["interfaces"].as_array().unwrap().iter().find(|interface| interface["name"] == "h0").unwrap();
     assert_eq!((&h0["driver"], &h0["queues"], &h0["addresses"][0]), (&"veth".into(), &1.into(), &"10.87.3.1".into()));
     says("xdp:h0", &["with the address 10.87.3.1", "all its packets", "flow=all"]);
-    // Another program has the queue.
+    // Another program uses the queue.
     let mut first = Process::start(&mut inside(&host, "sink xdp:h0?flow=all --seconds 60"));
     first.await_error("link up");
     says("xdp:h0", &["queue 0 is bound to another", "end the other program"]);
     first.interrupt();
     assert!(!host.run("ip link show h0").contains("xdp"));
 
-    // Another program has attached its own XDP program to the interface: with two queues, another linerate.
+    // Another program has attached its own XDP program to the interface; with two queues, another linerate has.
     host.run("ip link add p0 numrxqueues 2 numtxqueues 2 type veth peer name p1");
     host.run("ip link set p0 up");
     let first = Process::start(&mut inside(&host, "sink xdp:p0-0?flow=udp:1 --seconds 60 --json"));
@@ -205,15 +204,15 @@ fn ports_that_cannot_be_opened_are_explained() {
     drop(first);
     host.run("ip link delete p0");
 
-    // Memory that the kernel may not lock for an unprivileged user.
+    // The kernel does not allow an unprivileged user to lock this much memory.
     let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock";
     let command = format!("{limited} {} sink xdp:h0?flow=udp:1 --seconds 1", env!("CARGO_BIN_EXE_linerate"));
     let said = text(&host.command(&command).output_in_time().unwrap().stderr);
     assert!(said.contains("32768 KiB must be locked in memory") && said.contains("limits.conf"), "{said}");
-    // Frames for other addresses are received only while the port has all packets.
+    // Promiscuous mode is set only while a port receives all packets.
     assert!(host.run("ip -d link show h0").contains("promiscuity 0 "));
 
-    // Frames too long for any chain.
+    // Frames are too long for any chain.
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 60000", namespace.1));
     }
@@ -221,7 +220,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     for namespace in [(&host, "h0"), (&far, "f0")] {
         namespace.0.run(&format!("ip link set {} mtu 1500", namespace.1));
     }
-    // While the interface is down, that is reported; once it is up, packets arrive.
+    // An interface that is down is reported; once it is up, packets arrive.
     host.run("ip link set h0 down");
     let mut sink = Process::start(&mut inside(&host, "sink xdp:h0?flow=icmp --count 1 --seconds 60 --json"));
     let said = sink.await_error("h0");
@@ -238,7 +237,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     assert_eq!(sink.ended().0, Some(1));
 }
 
-/// The interface at a model's other end is deleted while it is used.
+/// The interface behind a model's wire is deleted while it is used.
 #[test]
 fn a_wire_that_goes_ends_the_run() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! `linerate replay`: the frames of captures, byte for byte, in order and at their times; and what it says if that fails.
+//! `linerate replay`: the frames of captures, byte for byte, in order and at their times; and its messages if that
+//! fails.
 
 mod kit;
 
@@ -10,7 +11,7 @@ use std::time::Instant;
 use kit::{Folder, Process, expect, frames, linerate, summary, text, write_frames};
 use serde_json::{Value, json};
 
-/// Runs a replay that ends with `code`; returns its part of the summary, the summary, and the errors.
+/// Runs a replay that must exit with `code`; returns its part of the summary, the summary, and the errors.
 #[track_caller]
 fn replay(code: i32, arguments: &[&str]) -> (Value, Value, String) {
     let output =
@@ -19,7 +20,7 @@ fn replay(code: i32, arguments: &[&str]) -> (Value, Value, String) {
     (summary["replay"].clone(), summary, text(&output.stderr))
 }
 
-/// Runs a replay that fails without a summary, and checks its errors.
+/// Runs a replay that must fail without a summary, and checks its errors.
 #[track_caller]
 fn refuses(code: i32, arguments: &[&str], parts: &[&str]) {
     let said = text(&expect(code, &mut linerate(&[&["replay"], arguments].concat())).stderr);
@@ -28,7 +29,7 @@ fn refuses(code: i32, arguments: &[&str], parts: &[&str]) {
     }
 }
 
-/// A frame that is like no other: its number is in it, and its length depends on it.
+/// Returns a unique frame, whose content and length depend on its number.
 fn frame(number: usize) -> Vec<u8> {
     let mut frame = vec![number as u8; 60 + number * 37 % 1400];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5]);
@@ -36,7 +37,7 @@ fn frame(number: usize) -> Vec<u8> {
     frame
 }
 
-/// Writes a capture of frames with their times in nanoseconds.
+/// Writes frames with their times in nanoseconds as pcap.
 fn write_timed(path: &str, frames: &[(u64, Vec<u8>)]) {
     let mut file = Vec::new();
     [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, 65_535, 1].iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
@@ -54,7 +55,7 @@ fn write_pcapng(path: &str, frames: &[(u64, Vec<u8>)]) {
     write_blocks(path, &frames.iter().map(|(time, frame)| (Some(*time), frame.clone())).collect::<Vec<_>>());
 }
 
-/// Writes frames as pcapng; those without a time are simple packets.
+/// Writes frames as pcapng. Frames without a time become simple packets.
 fn write_blocks(path: &str, frames: &[(Option<u64>, Vec<u8>)]) {
     let mut file = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
@@ -82,7 +83,7 @@ fn write_blocks(path: &str, frames: &[(Option<u64>, Vec<u8>)]) {
     std::fs::write(path, file).unwrap();
 }
 
-/// Frames 10 to 14 µs apart.
+/// Returns frames at intervals of 10 to 14 µs.
 fn some(count: usize) -> Vec<(u64, Vec<u8>)> {
     (0..count).map(|n| (1_700_000_000_000_000_000 + n as u64 * 10_000 + n as u64 % 5 * 1000, frame(n))).collect()
 }
@@ -91,7 +92,7 @@ fn bytes(frames: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
     frames.iter().map(|(_, frame)| frame.clone()).collect()
 }
 
-/// In every way of reading and of waiting, the recording has the capture's frames, and the histograms have them all.
+/// For all ways of reading and waiting, the recording has the capture's frames, and the histograms count all of them.
 #[test]
 fn frames_arrive_byte_for_byte_and_in_order() {
     let folder = Folder::new("replay-bytes");
@@ -129,12 +130,12 @@ fn frames_arrive_byte_for_byte_and_in_order() {
     }
 }
 
-/// The whole file takes its time, at each speed and rate: no frame is sent before it is due.
+/// At each speed and rate, no frame is sent before it is due.
 #[test]
 fn no_frame_is_early() {
     let folder = Folder::new("replay-times");
     let file = folder.path("in.pcap");
-    // 0.2 s, and 1,250 bytes with all that a wire adds: 10 kbit.
+    // 0.2 s of frames of 1,250 bytes on the wire: 10 kbit.
     let all: Vec<_> = (0..201).map(|n| (n * 1_000_000, vec![n as u8; 1226])).collect();
     write_timed(&file, &all);
     for (options, least) in [
@@ -144,7 +145,7 @@ fn no_frame_is_early() {
         (&["--speed", "0.5x", "--exact"], 0.4),
         (&["--rate", "2k"], 0.1),
         (&["--rate", "10Mbit"], 0.2),
-        // The next pass follows after an average gap.
+        // The next pass starts after an average gap.
         (&["--loop", "2"], 0.401),
     ] {
         let begin = Instant::now();
@@ -155,7 +156,8 @@ fn no_frame_is_early() {
     }
 }
 
-/// Frames of several captures come in the order of their times, those of equal times in the order of the files.
+/// Frames of several captures are sent in the order of their times, and frames with equal times in the order of the
+/// files.
 #[test]
 fn captures_are_merged_by_time() {
     let folder = Folder::new("replay-merge");
@@ -168,7 +170,7 @@ fn captures_are_merged_by_time() {
     write_pcapng(&b, &second);
     write_timed(&c, &third);
     let port = format!("pcap:{out}?write");
-    // Behind frame 20, which is due at 55, comes 21, whose time is earlier.
+    // Frame 20, which is due at 55, is followed by 21, which has an earlier time.
     let order = [10, 0, 20, 21, 1, 11, 2, 12, 22, 3].map(frame).to_vec();
     for memory in ["1G", "0"] {
         let (part, _, said) = replay(0, &[&a, &port, "--with", &b, "--with", &c, "--memory", memory]);
@@ -176,14 +178,14 @@ fn captures_are_merged_by_time() {
         let begins: Vec<f64> = (0..3).map(|n| part["files"][n]["begins"].as_f64().unwrap()).collect();
         assert_eq!(begins, [0.00004, 0.0, 0.000045], "{part}");
         assert_eq!([0, 1, 2].map(|n| part["files"][n]["earlier"].as_u64().unwrap()), [0, 0, 1], "{part}");
-        assert!(said.contains("1 frames have a time before that of the frame in front"), "{said}");
+        assert!(said.contains("1 frames have an earlier time than the frame before"), "{said}");
         let (part, ..) = replay(0, &[&a, &port, "--with", &b, "--with", &c, "--memory", memory, "--loop", "3"]);
         assert!(frames(&out) == [&order[..], &order, &order].concat(), "{part}");
     }
 }
 
-/// Frames without a time (simple packets of pcapng) are due at once, right behind those in front; all others at their times,
-/// which the first of them begins.
+/// Frames without a time (simple packets of pcapng) are due right after the frame before. All others are due at their
+/// times, relative to the first of them.
 #[test]
 fn frames_without_a_time_are_due_at_once() {
     let folder = Folder::new("replay-timeless");
@@ -237,15 +239,12 @@ fn loops_and_counts_are_exact() {
         }
         let (_, summary, said) = replay(0, &[&file, "null:", "--count", "101", "--memory", memory]);
         assert_eq!(summary["unreached"][0]["moved"], 100, "{summary}");
-        assert!(
-            said.contains("101 packets were asked for, 100 were moved: bounded by the captures' end (see --loop)"),
-            "{said}"
-        );
+        assert!(said.contains("101 packets requested, 100 moved: bounded by the captures' end (see --loop)"), "{said}");
         replay(1, &[&file, "null:", "--count", "101", "--strict", "--memory", memory]);
     }
 }
 
-/// Without an end it goes on until Ctrl-C or the time is over, and its summary is complete.
+/// An endless replay continues until Ctrl-C or until the time is over, and its summary is complete.
 #[test]
 fn a_replay_without_end_is_ended() {
     let folder = Folder::new("replay-ends");
@@ -269,7 +268,7 @@ fn a_replay_without_end_is_ended() {
     }
 }
 
-/// A processor that did something else has made frames late: here the thread was stopped.
+/// Frames are late because the processor did other work: here the thread was stopped.
 #[test]
 fn pauses_of_the_processor_are_told_apart() {
     const STOPS: usize = 3;
@@ -298,21 +297,21 @@ fn pauses_of_the_processor_are_told_apart() {
         process.await_output("seconds");
     }
     process.stop();
-    let said = process.await_error("the processor did something else");
+    let said = process.await_error("the processor did other work");
     let (code, rest) = process.ended();
     let part = &summary(rest.as_bytes())["replay"];
     let pauses = &part["pauses"];
-    // A stop may find the thread outside its loop, if rarely.
+    // In rare cases the thread is stopped outside its loop.
     assert!(pauses["longest_microseconds"].as_f64().unwrap() >= 20_000.0, "{part}");
     assert!(pauses["count"].as_u64().unwrap() > 0 && pauses["late"].as_u64().unwrap() > 1000, "{part}");
     let counts = ["gaps", "undisturbed_gaps"].map(|what| part["errors"][what]["count"].as_u64().unwrap());
     let late = pauses["late"].as_u64().unwrap();
-    // Frames that are late together have one gap in front of them, and one behind them.
+    // Frames that are late together have one gap before them, and one after them.
     assert!(counts[1] <= counts[0] - late && counts[1] >= counts[0].saturating_sub(2 * late), "{part}");
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// A pipe is read while its writer goes on.
+/// A pipe is read while its writer is still writing.
 #[test]
 fn a_pipe_is_replayed_as_it_comes() {
     let folder = Folder::new("replay-pipe");
@@ -327,7 +326,7 @@ fn a_pipe_is_replayed_as_it_comes() {
     let mut writer = OpenOptions::new().write(true).open(&pipe).unwrap();
     let (first, rest) = content.split_at(content.len() / 2);
     writer.write_all(first).unwrap();
-    // The rest comes when the run has begun.
+    // The rest is written once the run has begun.
     process.await_output("seconds");
     writer.write_all(rest).unwrap();
     drop(writer);
@@ -338,7 +337,7 @@ fn a_pipe_is_replayed_as_it_comes() {
     assert!(frames(&out) == bytes(&all));
 }
 
-/// Frames that are not sent, or not whole, are counted, said, and with --strict a failure.
+/// Frames that are not sent, or truncated, are counted, reported, and with --strict a failure.
 #[test]
 fn frames_that_are_not_sent_as_they_were_are_counted() {
     let folder = Folder::new("replay-frames");
@@ -354,15 +353,15 @@ fn frames_that_are_not_sent_as_they_were_are_counted() {
         assert!(said.contains("2 frames were not sent: too long for sim:0?wire=sink; a larger --mtu"), "{said}");
         assert_eq!(part["errors"]["times"]["count"], 2, "{part}");
         let (.., said) = replay(1, &[&long, "sim:0?wire=sink", "--memory", memory, "--strict"]);
-        assert!(said.contains("error: the frames: 4 were due, 2 were sent"), "{said}");
+        assert!(said.contains("error: the frames: 4 due, 2 sent"), "{said}");
         let (part, ..) = replay(0, &[&long, "sim:0?wire=sink", "--memory", memory, "--mtu", "3000", "--strict"]);
         assert_eq!((&part["too_long"], &part["given"]), (&json!(0), &json!(4)), "{part}");
-        // A file takes any length.
+        // A file accepts any length.
         let out = folder.path("out.pcap");
         replay(0, &[&long, &format!("pcap:{out}?write"), "--memory", memory, "--strict"]);
         assert_eq!(frames(&out).iter().map(Vec::len).collect::<Vec<_>>(), [60, 3000, 1514, 1519]);
     }
-    // A record of 40 of 100 bytes, and one of 80 of 80.
+    // Records of 70 of 100 bytes, of 80 of 80, and of 20 of 20.
     let mut file = std::fs::read(&long).unwrap()[..24].to_vec();
     for (there, whole) in [(70u32, 100u32), (80, 80), (20, 20)] {
         [0, 0, there, whole].iter().for_each(|word: &u32| file.extend(word.to_le_bytes()));
@@ -372,11 +371,12 @@ fn frames_that_are_not_sent_as_they_were_are_counted() {
     let out = folder.path("out.pcap");
     let (part, _, said) = replay(0, &[&short, &format!("pcap:{out}?write")]);
     assert_eq!((&part["snapped"], &part["given"]), (&json!(1), &json!(3)), "{part}");
-    assert!(said.contains("1 frames were cut by the capture's snap length, and sent without their ends"), "{said}");
+    assert!(said.contains("1 frames were cut by the capture's snap length, and sent incomplete"), "{said}");
     assert_eq!(frames(&out).iter().map(Vec::len).collect::<Vec<_>>(), [70, 80, 60], "padded, as by a card");
 }
 
-/// A port without room makes frames late; one that never has room sends none, and the times are not kept.
+/// Frames are late if the port has no room. If it never has room, no frame is sent, and the timing is reported as
+/// missed.
 #[test]
 fn a_port_without_room_is_the_reason() {
     let folder = Folder::new("replay-room");
@@ -389,7 +389,9 @@ fn a_port_without_room_is_the_reason() {
         part["late_no_room"].as_u64().unwrap() > 0 && part["overdue_microseconds"].as_f64().unwrap() > 1e4,
         "{part}"
     );
-    for part in ["no link, with wire=none", "had no room when they were due", "bounded by the link, which is down"] {
+    for part in
+        ["no link, because of wire=none", "had no room when they were due", "bounded by the link, which is down"]
+    {
         assert!(said.contains(part), "{part}: {said}");
     }
     let (.., said) = replay(1, &[&down[..], &["--strict"]].concat());
@@ -398,7 +400,7 @@ fn a_port_without_room_is_the_reason() {
     assert!(said.contains("error: the rate: "), "{said}");
 }
 
-/// A capture that is damaged is sent up to there, and the place is said. It is not sent again.
+/// A damaged capture is sent up to the damage, whose position is reported. It is not sent again.
 #[test]
 fn damaged_captures_have_their_place() {
     let folder = Folder::new("replay-damaged");
@@ -418,14 +420,14 @@ fn damaged_captures_have_their_place() {
             let (part, _, said) = replay(1, &[file, &port, "--memory", memory, "--loop", "3"]);
             assert!(said.contains(&format!("error: {file}: {place}")), "{said}");
             assert_eq!((&part["given"], frames(&out).len()), (&json!(count), count), "{part}");
-            // Frames of others go on.
+            // Frames of other captures are still sent.
             let (part, ..) = replay(1, &[file, &port, "--with", &good, "--memory", memory]);
             assert_eq!(part["given"], count + 20, "{part}");
         }
     }
 }
 
-/// Times that no clock has, and captures of which no frame can be sent, do not keep it from its end.
+/// A replay ends even if times are extreme, or if no frame of a capture can be sent.
 #[test]
 fn strange_captures_come_to_their_end() {
     let folder = Folder::new("replay-strange");
@@ -492,19 +494,19 @@ fn what_cannot_be_replayed_is_refused() {
         (&["--speed", "2", "--top"], "cannot be used with"),
         (&["--rate", "1M", "--top"], "cannot be used with"),
         (&["--exact", "--top"], "cannot be used with"),
-        (&["--queues", "2"], "replay sends by one queue"),
+        (&["--queues", "2"], "replay uses one queue"),
         (&["--rate", "50%"], "null: has no line rate"),
     ] {
         refuses(2, &[&[good.as_str(), "null:"], options].concat(), &[why]);
     }
     refuses(2, &[&good], &["required arguments", "<PORT>"]);
-    refuses(2, &[&good, &format!("pcap:{good}")], &["is read; to write into it: replay"]);
-    refuses(2, &[&format!("pcap:{good}"), "null:"], &["is the name of a port; replay has the file: replay "]);
+    refuses(2, &[&good, &format!("pcap:{good}")], &["is opened for reading; to write to it: replay"]);
+    refuses(2, &[&format!("pcap:{good}"), "null:"], &["is the name of a port; give the file instead: replay "]);
     refuses(2, &[&good, "eth0"], &["it has no kind in front"]);
     refuses(1, &[&good, "pcap:/dev/full?write", "--loop", "1000", "--top"], &["No space left on device"]);
 }
 
-/// The people's summary has the errors, too.
+/// The summary in text form has the errors, too.
 #[test]
 fn the_summary_has_a_table_of_errors() {
     let folder = Folder::new("replay-table");

@@ -1,5 +1,5 @@
-//! The full-screen view and its keys, as terminals of several sizes show them: script(1) makes a pseudo-terminal, and the
-//! crate vt100 is the screen.
+//! The full-screen view and its keys on terminals of several sizes: script(1) creates a pseudo-terminal, and the crate
+//! vt100 emulates the screen.
 
 mod kit;
 
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MINUTE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// A terminal with a command on it.
+/// A terminal that runs a command.
 struct Terminal {
     script: Child,
     keys: ChildStdin,
@@ -27,7 +27,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns script(1) that runs a line of the shell on a terminal of this size.
+/// Returns a command of script(1) that runs a shell line on a terminal of this size.
 fn script(line: &str, columns: u16, rows: u16) -> Command {
     let line = format!("stty cols {columns} rows {rows}; {line}");
     let mut command = Command::new("script");
@@ -35,7 +35,7 @@ fn script(line: &str, columns: u16, rows: u16) -> Command {
     command
 }
 
-/// Returns a line of the shell that runs the command.
+/// Returns a shell line that runs the command.
 fn line(arguments: &[&str]) -> String {
     let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
     format!("exec '{}' {}", env!("CARGO_BIN_EXE_linerate"), words.join(" "))
@@ -63,7 +63,7 @@ impl Terminal {
         screen.rows(0, screen.size().1).collect()
     }
 
-    /// Reads what is printed until the screen is as wanted.
+    /// Reads the output until the screen is as expected.
     fn until(&mut self, what: &str, is_so: impl Fn(&Terminal) -> bool) {
         let begin = Instant::now();
         let mut bytes = [0; 4096];
@@ -76,7 +76,7 @@ impl Terminal {
         println!("{what}:\n{}\n", self.lines().join("\n"));
     }
 
-    /// Waits for output; false if there is none in this time.
+    /// Waits for output; returns false if there is none in this time.
     fn has_output(&self, time: Timespec) -> bool {
         poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&time)).unwrap() > 0
     }
@@ -85,7 +85,7 @@ impl Terminal {
         self.until(text, |terminal| terminal.lines().iter().any(|line| line.contains(text)));
     }
 
-    /// Reads to the end, and returns the exit code and all that is printed outside of the full screen after `self`'s state.
+    /// Reads to the end, and returns the exit code and the text that is printed outside the full screen from now on.
     fn end(mut self) -> (Option<i32>, String) {
         let (mut rest, mut bytes) = (Vec::new(), [0; 4096]);
         loop {
@@ -128,21 +128,21 @@ fn a_forwarder_is_shown_on_80_columns() {
     terminal.until_shown("faulty:sim:l…-long-name- 0 ");
     terminal.until_shown("sim:1 0 ");
     terminal.press("?");
-    terminal.until_shown("end the run; its summary follows");
+    terminal.until_shown("end the run and print its summary");
     terminal.press("?+");
-    terminal.until_shown("fwd has no rate of its own: gen has");
+    terminal.until_shown("fwd has no rate that can change; gen has");
     terminal.press("p");
     terminal.until("the pause", |terminal| terminal.lines()[0].ends_with("  paused"));
-    // Frames on their way are still forwarded; then nothing moves.
+    // Frames in flight are still forwarded; then nothing moves.
     terminal.until("no rate", |terminal| terminal.lines().iter().any(|line| line.starts_with("no packets")));
     terminal.press(" ");
     terminal.until("the end of the pause", |terminal| !terminal.lines()[0].ends_with("paused"));
     terminal.until_shown(" cycles/packet, on processor");
     terminal.press("q");
     let (code, text) = terminal.end();
-    // Wires at full speed wait for the cards.
+    // Nothing is lost, as wires at full speed wait for the cards.
     assert_eq!(code, Some(0), "{text}");
-    for part in ["\nfwd: ", "lost 0", "s: paused\n", "s: goes on\n", "fwd has no rate of its own"] {
+    for part in ["\nfwd: ", "lost 0", "s: paused\n", "s: resumed\n", "fwd has no rate that can change"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -162,12 +162,12 @@ fn a_generator_is_shown_on_200_columns_and_takes_other_rates() {
     assert!(lines[59].starts_with("q end  ? keys  p pause  + - rate"), "{lines:#?}");
     assert!(lines[10..40].iter().any(|line| line.contains('█')), "the graph has the room: {lines:#?}");
     terminal.press("r");
-    terminal.until_shown("counters begin at zero here");
+    terminal.until_shown("counters reset");
     terminal.press("\x03");
     let (code, text) = terminal.end();
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("s: the rate is 11k packets/s\n") && text.contains("\ngen: "), "{text}");
-    assert!(text.contains("lost 0") && !text.contains("were asked for"), "{text}");
+    assert!(text.contains("lost 0") && !text.contains(" requested, "), "{text}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn keys_go_up_to_full_speed() {
     assert!(text.contains("s: full speed\n"), "{text}");
 }
 
-/// The title and the rates have the room of a low terminal; of a narrow one no figure is cut.
+/// A terminal with few lines shows the title and the rates; on a narrow one no figure is cut.
 #[test]
 fn small_terminals_show_what_fits() {
     for (columns, rows) in [(80, 3), (30, 24), (5, 2)] {
@@ -202,7 +202,7 @@ fn small_terminals_show_what_fits() {
     }
 }
 
-/// The second Ctrl-C ends the process at once, also while the first one's end is awaited, and the terminal is as it was.
+/// The second Ctrl-C ends the process immediately, even while the run is ending, and the terminal is restored.
 #[test]
 fn the_second_interrupt_ends_at_once() {
     let mut terminal = Terminal::start(&["gen", "sim:0?wire=none", "--rate", "10k"], 80, 24);
@@ -211,7 +211,7 @@ fn the_second_interrupt_ends_at_once() {
     let deadline = Deadline::begin();
     while terminal.screen.screen().alternate_screen() {
         deadline.check(|| format!("the end of the full screen:\n{}", terminal.lines().join("\n")));
-        // Within a tenth of a second the next one is the same.
+        // Within a tenth of a second, another one counts as the same.
         if pressed.is_none_or(|time| time.elapsed() > Duration::from_millis(150)) {
             terminal.press("\x03");
             pressed = Some(Instant::now());
@@ -225,7 +225,7 @@ fn the_second_interrupt_ends_at_once() {
     assert_eq!(code, Some(130), "{text}");
 }
 
-/// A terminal that is closed ends its run, as an output that cannot be written.
+/// A closed terminal ends its run, like an output that cannot be written.
 #[test]
 fn a_run_ends_with_its_terminal() {
     let folder = Folder::new("closed");
@@ -240,7 +240,7 @@ fn a_run_ends_with_its_terminal() {
     assert_eq!(ended(), "1\n");
 }
 
-/// Ctrl-Z gives the terminal back to the shell, and `fg` takes it again.
+/// Ctrl-Z returns the terminal to the shell, and `fg` resumes the full screen.
 #[test]
 fn a_run_is_suspended_and_goes_on() {
     let mut terminal = Terminal::shell("PS1='ready> ' exec bash --norc --noprofile -i", 80, 24);
@@ -261,7 +261,7 @@ fn a_run_is_suspended_and_goes_on() {
     assert_eq!(terminal.end().0, Some(0));
 }
 
-/// Without keys, or on a terminal that cannot move its cursor, the rates are lines, as for a pipe.
+/// Without keys, or on a terminal that cannot move its cursor, the rates are printed as lines, as for a pipe.
 #[test]
 fn lines_are_printed_where_there_is_no_full_screen() {
     let run = line(&["fwd", "sim:0", "sim:1", "--seconds", "1.5"]);

@@ -43,7 +43,7 @@ impl World {
 
 const COUNT: u64 = 20_000;
 
-/// Waits until a command has opened its port. The first end of a pipe has no link yet.
+/// Waits until a command has opened its port. The first end of a pipe to be opened has no link yet.
 fn await_open(process: &mut Process, port: &str) {
     match port.ends_with("}1") {
         true => {
@@ -72,14 +72,14 @@ fn chains_of_other_processes_are_packets() {
     assert_eq!(port["rx_slots"][0], 120, "they are chains: {forwarded}");
 }
 
-/// The same names are the same ports in all processes: a switch copies, a pipe loses nothing.
+/// A name is the same port in all processes: a switch copies packets, a pipe loses none.
 #[test]
 fn commands_meet_at_served_ports() {
     let world = World::serving("");
     for (from, to, wait) in
         [("vale0:a", "vale0:b", "interrupt"), ("p{1", "p}1", "poll"), ("vale0:c?queues=1", "vale0:d", "adaptive")]
     {
-        // With room for a fifth of a second, so that the switch need not drop.
+        // The ring has room for a fifth of a second, so that the switch need not drop packets.
         let sink = format!("sink {to} --count {COUNT} --seconds 30 --json --ring 4096 --wait {wait}");
         let mut sink = Process::start(&mut world.command(&sink));
         await_open(&mut sink, to);
@@ -116,18 +116,18 @@ fn ports_of_other_processes_are_monitored() {
     assert!(world.fails("sink vale0:absent/r --seconds 1").contains("not open"));
 }
 
-/// Each packet that was sent to a receiver is received, or counted by cause at the receiver.
+/// Each packet that is sent to a receiver is received, or counted by cause at the receiver.
 #[test]
 fn packets_that_a_slow_program_misses_are_its_drops() {
     let world = World::serving("");
     let longer = world.folder.path().join("longer.pcap").display().to_string();
     write_frames(&longer, &vec![vec![0x55; 3000]; 7]);
-    // Of 8,192 slots one is never filled, and each longer packet has two.
+    // One of 8,192 slots always stays empty, and each long packet uses two.
     const RECEIVED: u64 = 8191 - 7 * 2;
     let sink = format!("sink vale0:b --count {RECEIVED} --seconds 60 --json");
     let mut sink = Process::start(&mut world.command(&sink));
     sink.await_output("ports");
-    // A monitor of the packets that it receives.
+    // A monitor of the packets that the sink receives.
     let mut monitor = Process::start(&mut world.command("sink vale0:b/r --seconds 60 --json"));
     monitor.await_output("ports");
     monitor.pause(true);
@@ -141,7 +141,7 @@ fn packets_that_a_slow_program_misses_are_its_drops() {
     let port = &got["ports"][0];
     let drops = serde_json::json!({"no_descriptor": COUNT - RECEIVED, "oversize": 7});
     assert_eq!((&port["rx_packets"], &port["drops"]), (&RECEIVED.into(), &drops), "{code:?} {got}");
-    // Its port is closed: what it has not received before is still counted.
+    // The monitored port is closed: packets that the monitor has not received yet are still counted.
     monitor.pause(false);
     let (code, said) = monitor.ended();
     let got = summary(said.as_bytes());
@@ -174,13 +174,13 @@ fn served_ports_are_listed_and_managed() {
     assert!((0..200).any(|_| counted(&listed()) == 1000), "{}", listed());
     assert!(world.succeeds("switch list").contains("vale0:b"));
 
-    // A permanent port, without a program.
+    // A permanent port that no program uses.
     world.succeeds("switch create v1");
     assert!(world.fails("switch create v1").contains("is there already"));
     assert!(world.fails("sink netmap:v1 --seconds 1").contains("attached to no switch"));
     assert!(world.succeeds("switch attach vale0:v1").contains("vale0:v1 is port"));
     assert!(world.fails("switch attach vale0:v1").contains("open already"));
-    // It may be attached to several switches; its own name means the first.
+    // It can be attached to several switches; its own name refers to the first.
     world.succeeds("switch attach vale1:v1");
     world.succeeds("switch detach vale1:v1");
     assert!(
@@ -202,7 +202,7 @@ fn served_ports_are_listed_and_managed() {
     assert!(text(&expect(2, &mut world.command("switch attach nothing")).stderr).contains("valeS:P"));
 }
 
-/// Sockets of the same name have names that are chosen, and each name that is listed can be detached.
+/// Sockets with the same file name need different port names. Each listed name can be detached.
 #[test]
 fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     let world = World::serving("");
@@ -224,7 +224,7 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     }
     assert!(world.is_usage(&format!("switch attach vale2:vhost:{c} --host")).contains("behind an interface"));
     let listed = world.succeeds("switch list");
-    // A machine sends 8 frames to the switch: they come from its port.
+    // A machine sends 8 frames to the switch, which count as coming from its port.
     let sent = "gen virtio-user:SOCKET --count 8 --rate 1k --seconds 60".replace("SOCKET", &b);
     world.succeeds(&sent);
     for name in ["vale2:net_sock", "vale2:vm_b", "vale2:_of_a_long_name"] {
@@ -235,10 +235,10 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
         let line = listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {listed}"));
         line[name.len()..].split_whitespace().map(str::to_string).collect()
     };
-    // Number, to it, from it, dropped.
+    // Number, to the port, from the port, dropped.
     assert_eq!(line("vale2:vm_b")[1..], ["0", "8", "0"], "{listed}");
     assert_eq!(line(&format!("vhost:{b}"))[1..], ["0", "8", "0"], "{listed}");
-    // Frames that are too long for the machine are counted in its port's line.
+    // Frames that are too long for the machine are counted as drops in its port's line.
     let mut machine = Process::start(&mut world.command(&format!("sink virtio-user:{a} --seconds 60 --json")));
     machine.await_output("ports");
     let dropped = || -> u64 {
@@ -257,7 +257,7 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
     assert!(!world.succeeds("switch list").contains("vale2"));
 }
 
-/// Virtual machines' cards, here driven by virtio-user, are ports of a switch; of each packet it is known where it went.
+/// Cards of virtual machines, here driven by virtio-user, are ports of a switch, and each packet is accounted for.
 #[test]
 fn machines_are_ports_of_a_switch() {
     let world = World::serving("");
@@ -278,7 +278,8 @@ fn machines_are_ports_of_a_switch() {
     };
     let dropped = || ports().iter().map(|port| port["drops"].as_u64().unwrap()).sum::<u64>();
     let (near, far) = (format!("vhost:{near}"), format!("vhost:{far}"));
-    // The last packets are on their way. Each machine's port is joined to one of the switch, and each of these may drop some.
+    // Wait for the last packets in flight. Each machine's port is joined to a port of the switch, and both may drop
+    // some.
     let deadline = Deadline::begin();
     while counted(&near)[0] < COUNT || counted(&far)[1] + dropped() < COUNT {
         deadline.check(|| format!("{COUNT} packets: {}", world.succeeds("switch list --json")));
@@ -287,9 +288,9 @@ fn machines_are_ports_of_a_switch() {
     let (code, said) = sink.interrupt();
     let got = summary(said.as_bytes());
     assert_eq!(got["packets"].as_u64(), Some(counted(&far)[1]), "{code:?} {got}");
-    // Nothing shows that the last ones are missing.
+    // The sink cannot notice that the last packets are missing, so `lost` may be less.
     assert!(got["lost"].as_u64() <= Some(dropped()), "{got}");
-    // A path is the client's, whose working directory is another than the server's.
+    // Paths are relative to the client's working directory, which differs from the server's.
     for command in ["attach", "detach"] {
         let command = format!("switch {command} vale0:vhost:third");
         expect(0, world.command(&command).current_dir(world.folder.path()));
@@ -297,7 +298,7 @@ fn machines_are_ports_of_a_switch() {
     }
 }
 
-/// A switch's port of a machine with several queues receives from all of them, and sends to the first.
+/// The switch receives from all queues of a machine's port, and sends to the first one.
 #[test]
 fn all_queues_of_a_machine_reach_the_switch() {
     let world = World::serving("");
@@ -319,7 +320,7 @@ fn all_queues_of_a_machine_reach_the_switch() {
             deadline.check(|| format!("{count} packets: {}", world.succeeds("switch list --json")));
         }
     };
-    // The machine drops those that it is too slow for.
+    // The machine drops packets if it is too slow.
     until(&|| counted("rx_packets") + counted("drops"), COUNT);
     let (_, said) = machine.interrupt();
     let machine = summary(said.as_bytes());
@@ -330,18 +331,18 @@ fn all_queues_of_a_machine_reach_the_switch() {
     until(&from_machine, before + COUNT);
 }
 
-/// A card becomes part of a switch, and can then be reached only through it.
+/// A card that is attached to a switch can be reached only through the switch.
 #[test]
 fn cards_are_ports_of_a_switch() {
     let world = World::serving("");
-    // Rings for a fifth of a second, too.
+    // Rings with room for a fifth of a second, too.
     for port in ["vale0:sim:0?wire=sim:1&ring=4096", "vale1:sim:1?wire=sim:0&ring=4096"] {
         assert!(world.succeeds(&format!("switch attach {port}")).contains(" is port"));
     }
     let sink = format!("sink vale1:b --count {COUNT} --seconds 30 --json --ring 4096");
     let mut sink = Process::start(&mut world.command(&sink));
     sink.await_output("ports");
-    // More than the sink counts: a busy machine may drop some.
+    // Sends more than the sink counts, as some may be dropped on a busy machine.
     let generator = Process::start(&mut world.command("gen vale0:a --rate 20k --ring 4096 --seconds 30"));
     let got = summary(sink.ended().1.as_bytes());
     generator.interrupt();
@@ -351,13 +352,13 @@ fn cards_are_ports_of_a_switch() {
     assert!(list.contains("vale0:sim_0") && list.contains("vale1:sim_1"), "{list}");
     assert!(world.fails("switch attach vale1:sim:0").contains("open already"));
     assert!(world.is_usage("switch attach vale1:nothing:0").contains("no kind of port"));
-    // An endless flow from its wire blocks neither other programs nor a program that ends during it.
+    // An endless flow from the card's wire blocks neither other programs nor the end of a program.
     world.succeeds("switch attach vale2:sim:2?wire=traffic");
     let flood = summary(&world.command("sink vale2:b --seconds 1 --json").output_in_time().unwrap().stdout);
     assert!(flood["ports"][0]["rx_packets"].as_u64() > Some(0), "{flood}");
     world.succeeds("switch detach vale2:sim:2");
     world.succeeds("switch attach vale2:sim:2?wire=none");
-    // By the name that is listed, too.
+    // Its listed name can be used, too.
     assert!(world.succeeds("switch list").contains("vale2:sim_2"));
     world.succeeds("switch detach vale2:sim_2");
     assert!(!world.succeeds("switch list").contains("vale2:sim_2"));
@@ -370,7 +371,7 @@ fn only_root_and_the_servers_user_manage() {
     use std::os::unix::process::CommandExt;
     let world = World::serving(" --mode 0666");
     std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    // An unprivileged user may not be allowed to see the build folder.
+    // An unprivileged user may have no access to the build folder.
     let elsewhere = tempfile::tempdir().unwrap();
     std::fs::set_permissions(elsewhere.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = elsewhere.path().join("linerate");
@@ -391,7 +392,7 @@ fn only_root_and_the_servers_user_manage() {
     }
 }
 
-/// A socket for each switch has permissions of its own, and serves nothing else.
+/// Each switch's socket has its own permissions, and serves only this switch.
 #[test]
 fn each_switch_has_a_socket() {
     use std::os::unix::fs::PermissionsExt;
@@ -399,14 +400,14 @@ fn each_switch_has_a_socket() {
     let mode = |name: &str| std::fs::metadata(world.folder.path().join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("vale1"), mode("vale2")), (0o640, 0o640));
     world.succeeds("gen vale1:a --count 10 --seconds 30");
-    // These have no server: they belong to the process.
+    // These switches have no server: they exist only in the process.
     world.succeeds("gen vale3:a --count 10 --seconds 30");
     assert!(world.fails("switch create v1").contains("linerate serve"));
     assert!(world.fails("serve vale1").contains("another process serves it"));
     let refused = expect(2, &mut world.command("serve vale9 --group no_such_group"));
     assert!(kit::text(&refused.stderr).contains("getent group"));
     assert_eq!(expect(2, &mut world.command("serve --mode 9")).status.code(), Some(2));
-    // The socket `any` is for all names, also where it is named.
+    // The socket `any` serves all names, also if it is named explicitly.
     let world = World::serving(" any");
     world.succeeds("switch create v1");
 }
@@ -419,15 +420,15 @@ fn the_end_of_the_server_ends_its_users() {
     assert_eq!(world.server.take().unwrap().interrupt().0, Some(0));
     sink.await_error("the process that served it is gone");
     assert_eq!(sink.ended().0, Some(1));
-    // Its sockets are removed too: names belong to each process again.
+    // The server's sockets are removed, too, so names are local to each process again.
     assert_eq!(
         std::fs::read_dir(world.folder.path()).unwrap().flatten().filter(|entry| entry.file_name() != ".lock").count(),
         0
     );
 }
 
-/// The packets of a port of a switch, and of an interface, are handed out to two programs by flow. One is killed, and its share
-/// goes to the next.
+/// The packets of a switch's port, and of an interface, are divided between two programs by flow. One is killed, and
+/// the next program gets its share.
 #[test]
 fn a_served_port_is_handed_out_to_several_programs() {
     let [here, there] = ["handed", "hander"].map(Namespace::new);
@@ -458,7 +459,7 @@ fn a_served_port_is_handed_out_to_several_programs() {
         refused("?cluster=3&by=flow", 1, "is handed out with cluster=2&by=flow");
         refused("?cluster=2&by=turn", 1, "is handed out with cluster=2&by=flow");
         refused("", 1, "is handed out with cluster=2&by=flow");
-        // Killed, not ended.
+        // Killed, instead of ended.
         drop(first);
         let third = sink();
         let mut sender = match port {
@@ -467,7 +468,7 @@ fn a_served_port_is_handed_out_to_several_programs() {
         };
         expect(0, &mut sender);
         let counts = [second, third].map(|sink| {
-            // Frames that it had no time for are counted.
+            // Frames that it was too slow to receive are counted.
             let said = summary(sink.interrupt().1.as_bytes());
             let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
             assert_eq!(

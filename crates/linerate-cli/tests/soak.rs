@@ -1,5 +1,5 @@
-//! A server of ports under programs that start, end, stop, and are killed at random, on 4 switches and 16 pipes.
-//! When all have ended, the server holds what it held at the beginning, and still serves.
+//! A server of ports whose clients start, end, stop, and are killed at random, on 4 switches and 16 pipes.
+//! When all have ended, the server holds the same resources as at the beginning, and still serves.
 //!
 //! `LINERATE_SOAK_MINUTES` sets the time (default: one minute, and at most 600 actions), `LINERATE_SOAK_SEED` the
 //! actions.
@@ -19,13 +19,13 @@ mod kit;
 const PROGRAMS: usize = 64;
 const SWITCHES: usize = 4;
 const PIPES: usize = 16;
-/// Actions of the variant that runs with all tests.
+/// The number of actions if the test runs with all others.
 const ACTIONS: usize = 600;
 /// The longest wait for any event.
 const BOUND: Duration = Duration::from_secs(120);
-/// Free memory that the allocator may keep, in KiB: an arena for some of its threads.
+/// Free memory that the allocator may keep, in KiB: arenas for some threads.
 const KEPT: u64 = 16 << 10;
-/// Additional memory shared with programs that the server may have, in KiB.
+/// Additional memory, shared with programs, that the server may have, in KiB.
 const SHARED: u64 = 1 << 10;
 
 /// Xorshift (Marsaglia): the same seed gives the same soak.
@@ -66,7 +66,7 @@ struct World {
     netmap: Netmap,
     server: u32,
     _process: Process,
-    /// A connection of the test's own; its replies show that the server still answers.
+    /// The test's own connection, to check that the server still answers.
     client: Client,
 }
 
@@ -121,7 +121,7 @@ impl World {
         Held { descriptors: entries("fd"), threads: entries("task"), resident, shared }
     }
 
-    /// Waits until the server has no port, and as many descriptors and threads as before.
+    /// Waits until the server has no ports, and the same number of descriptors and threads as before.
     fn settle(&self, before: Option<&Held>) -> Held {
         let begin = Instant::now();
         loop {
@@ -159,17 +159,17 @@ impl World {
     }
 }
 
-/// A program of the soak, killed by its own number when this is dropped.
+/// A program of the soak, killed by its process ID when this is dropped.
 struct Program {
     child: Child,
     is_stopped: bool,
-    /// It has printed a line, or has ended.
+    /// Signals that the program has printed a line or has ended.
     begun: Receiver<()>,
 }
 
 impl Program {
     fn start(mut command: Command) -> Program {
-        // That a pipe's other end is not open is on standard error.
+        // Standard error is read, too: it has the note that a pipe's other end is not open.
         let (out, into) = std::io::pipe().unwrap();
         command.stdin(Stdio::null()).stdout(into.try_clone().unwrap()).stderr(into);
         let child = command.spawn().unwrap();
@@ -192,7 +192,7 @@ impl Program {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Stops it or lets it continue, and waits until it does so, or has ended.
+    /// Stops or continues the program, and waits until it has done so or has ended.
     fn toggle(&mut self) {
         self.is_stopped = !self.is_stopped;
         let (signal, event) = match self.is_stopped {
@@ -215,7 +215,7 @@ impl Drop for Program {
     }
 }
 
-/// Returns the program for a place: senders that end by themselves and receivers that do not, of linerate and of
+/// Returns the program for a position: senders that end by themselves and receivers that do not, of linerate and of
 /// netmap.
 fn words(place: usize) -> String {
     let is_netmap = place % 4 >= 2;
@@ -243,10 +243,10 @@ fn a_server_keeps_nothing_of_programs_that_have_ended() {
     let seed = variable("LINERATE_SOAK_SEED").unwrap_or(0x5EED).max(1);
     let world = World::new();
     let fresh = world.held();
-    // First one of everything: memory that the process allocates once is then included.
+    // First use everything once, so that memory that the process allocates only once is included.
     world.serves(1, 1);
     let before = world.settle(None);
-    // Without ports it has its first threads; that of the last port may still be at its end.
+    // Without ports the server has its initial threads; the thread of the last port may still be ending.
     let threads = before.threads.min(fresh.threads);
     let before = world.settle(Some(&Held { descriptors: before.descriptors.min(16), threads, ..before }));
     println!("seed {seed}; before: {before:?}");
@@ -260,15 +260,14 @@ fn a_server_keeps_nothing_of_programs_that_have_ended() {
         if begin.elapsed() >= time {
             break;
         }
-        // First one program per place, then random places.
+        // First one program per position, then random positions.
         let place = if action < PROGRAMS { action } else { random.below(PROGRAMS) };
         let program = &mut programs[place];
         let has_ended = program.as_mut().is_some_and(Program::has_ended);
         let what = match program {
             None => {
                 let new = Program::start(world.command(&words(place)));
-                // Nothing is sent on the channel: its sender is dropped after the first line, or at the program's
-                // end.
+                // Nothing is sent on the channel. Its sender is dropped after the first line or at the program's end.
                 let _ = new.begun.recv_timeout(BOUND).map_err(|error| {
                     assert_eq!(error, std::sync::mpsc::RecvTimeoutError::Disconnected, "{}", words(place));
                 });

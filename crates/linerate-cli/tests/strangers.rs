@@ -1,4 +1,4 @@
-//! Other users, and programs that start, end and stop, beside `linerate serve`.
+//! `linerate serve` with other users, and with programs that start, end and stop.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,11 +12,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
 
-/// An unprivileged user, and another.
+/// An unprivileged user, and another one.
 const NOBODY: u32 = 65_534;
 const STRANGER: u32 = 65_533;
 
-/// A folder for sockets that all users may enter, and the command where all may run it.
+/// A folder for sockets that all users may access, with a copy of the command that all may run.
 struct Place {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -89,8 +89,8 @@ fn a_server_of_another_user_is_not_used() {
     assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
 }
 
-/// A socket that this user may not connect to may have a server: it is not taken for an old one, and not replaced, in a folder where
-/// this user could.
+/// A socket to which this user may not connect may have a server. So it is not replaced as an old one, even in a folder
+/// where this user could.
 #[test]
 fn a_server_of_another_user_keeps_its_socket() {
     let place = Place::new();
@@ -105,12 +105,12 @@ fn a_server_of_another_user_keeps_its_socket() {
         let said = place.fails(STRANGER, &format!("gen {name} --count 1 --pages ordinary"));
         assert!(said.contains("not for this user, and may have a server") && said.contains("another path"), "{said}");
         assert!(path.exists(), "{said}");
-        // It ends as it is asked to.
+        // The server still ends normally.
         assert_eq!(server.interrupt().0, Some(0));
     }
 }
 
-/// A server that ends removes its own socket, and not that of the next one, which has taken its place.
+/// A server that ends removes only its own socket, not that of the next server at the same path.
 #[test]
 fn a_server_that_ends_leaves_another_s_socket() {
     let place = Place::new();
@@ -138,7 +138,7 @@ fn a_server_that_ends_leaves_another_s_socket() {
     }
 }
 
-/// Another user could replace the socket of a server that is trusted.
+/// In such a folder another user could replace the socket of a trusted server.
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {
     let place = Place::new();
@@ -178,7 +178,7 @@ fn other_users_cannot_monitor_a_port() {
         let said = place.fails(STRANGER, &format!("sink {port}+rt --count 1 --seconds 5 --pages ordinary"));
         assert!(said.contains("a monitor sees all packets") && said.contains("--join-users"), "{said}");
     }
-    // The port's own user may monitor it, and root.
+    // The port's own user and root may monitor it.
     for user in [NOBODY, 0] {
         expect(0, &mut place.command(user, "sink vale0:a+rt --seconds 1 --pages ordinary"));
     }
@@ -195,7 +195,7 @@ fn interfaces_are_for_users_admitted_by_their_sockets() {
 
 #[test]
 fn a_server_without_descriptors_reports_it_and_continues() {
-    // Room for eight connections of a user, and for none: the server itself has about as many descriptors.
+    // Limits for eight connections of a user, and for none, as the server itself needs about ten descriptors.
     for limit in [256, 10] {
         let place = Place::new();
         let mut command = Command::new("sh");
@@ -212,7 +212,8 @@ fn a_server_without_descriptors_reports_it_and_continues() {
                 }
                 deadline.check(|| format!("a list (or none: {wanted}): {output:?}"));
                 if !wanted {
-                    // Those that say nothing for two seconds are closed, which a busy machine may need for the list.
+                    // Silent connections are closed after two seconds, and on a busy machine the list may take as long:
+                    // open new ones.
                     held.clear();
                     held.extend((0..200).map_while(|_| connected(&place.ports().join("any"))));
                 }
@@ -246,7 +247,8 @@ fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
     }
 }
 
-/// A back end's socket that is free again: another user at that place does not get the port's packets, the first user does.
+/// After a back end has ended, another user's server at its path does not get the port's packets, but one of the first
+/// user does.
 #[test]
 fn another_user_does_not_take_a_back_ends_place() {
     let place = Place::new();
@@ -266,15 +268,15 @@ fn another_user_does_not_take_a_back_ends_place() {
     front.await_output("ports");
     first.interrupt();
     front.await_error("the link is down");
-    // A third user: the front end's own user, root and the first one are admitted.
+    // A third user is rejected: only the front end's own user, root and the first user are admitted.
     let (code, said) = served(1234, "--seconds 1").ended();
     assert_eq!((code, kit::summary(said.as_bytes())["packets"].as_u64()), (Some(0), Some(0)), "{said}");
     let (code, said) = served(NOBODY, "--count 1000 --seconds 60").ended();
     assert_eq!((code, kit::summary(said.as_bytes())["packets"].as_u64()), (Some(0), Some(1000)), "{said}");
 }
 
-/// The layout of containers: each process has the folder of the sockets at a place of its own, in a mount namespace of its
-/// own, and is another user. The group of the folder, which the socket inherits, decides which clients may connect.
+/// The layout of containers: each process is another user, in its own mount namespace, with its own path to the folder
+/// of the sockets. The group of the folder, which the socket inherits, decides which clients may connect.
 #[test]
 fn users_in_mount_namespaces_of_their_own_share_a_socket() {
     const GROUP: u32 = 64_100;
@@ -316,7 +318,7 @@ fn users_in_mount_namespaces_of_their_own_share_a_socket() {
     }
 }
 
-/// A front end that lies again and again does not fill the log, and hides nothing that is said of another port.
+/// A front end with repeated invalid requests does not flood the log, and does not hide messages about another port.
 #[test]
 fn warnings_of_one_kind_are_bounded() {
     let place = Place::new();
@@ -335,6 +337,6 @@ fn warnings_of_one_kind_are_bounded() {
     }
     forwarder.interrupt();
     let said = std::fs::read_to_string(&log).unwrap();
-    let lines = ["vhost\"}: request 99", "more messages of the last kind", "other\"}: request 99"];
+    let lines = ["vhost\"}: request 99", "more messages like the last one", "other\"}: request 99"];
     assert_eq!(lines.map(|line| said.matches(line).count()), [20, 1, 1], "{said}");
 }

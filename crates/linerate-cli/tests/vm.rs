@@ -1,4 +1,4 @@
-//! `linerate vm`: the line that starts QEMU, in the words of the QEMU that is there.
+//! `linerate vm`: the command that starts QEMU, with the options of the installed QEMU's version.
 
 mod kit;
 
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use kit::{Folder, Process, expect, linerate, summary, text};
 
-/// Returns a program that says it is QEMU of that version, and prints its other arguments, one in a line.
+/// Returns a program that claims to be QEMU of that version, and prints its other arguments, one per line.
 fn qemu(folder: &Folder, version: &str) -> String {
     let path = folder.path(version);
     let script = format!(
@@ -31,7 +31,7 @@ fn the_line_has_the_words_of_the_qemu_that_is_there() {
         let socket = format!("-chardev socket,id=socket0,path=/tmp/a,,b,{again} ");
         assert!(line.starts_with(&qemu) && line.contains(&socket), "{line}");
         assert!(line.contains("size=512M,share=on") && line.contains("memory-backend=memory"), "{line}");
-        // QEMU 7.2 without KVM ends at an MSI-X of a card like this.
+        // QEMU 7.2 without KVM crashes at an MSI-X interrupt of such a card.
         assert_eq!(line.contains(",vectors=0"), version.starts_with("7.") && line.contains("accel=tcg"), "{line}");
     }
 }
@@ -70,17 +70,17 @@ fn what_is_no_port_of_a_machine_is_refused() {
     let folder = Folder::new("vmr");
     let qemu = qemu(&folder, "10.0.13");
     for (code, arguments, why) in [
-        (2, &["vm", "sim:0", "--qemu", &qemu][..], "a machine has its card at vhost:PATH"),
+        (2, &["vm", "sim:0", "--qemu", &qemu][..], "cannot be the port of a machine: use vhost:PATH"),
         (2, &["vm", "vhost:/tmp/s?queues=65", "--qemu", &qemu], "queues"),
         (2, &["vm", "vhost:/tmp/s?packed=ON", "--qemu", &qemu], "on or off"),
         (2, &["vm", "vhost:/tmp/s?mtu=20000", "--qemu", &qemu], "to 9710"),
         (2, &["vm", "vhost:/tmp/s?mtu=50", "--qemu", &qemu], "from 68 to 9710"),
         (2, &["vm"], "required"),
         (2, &["vm", "vhost:/tmp/s", "vhost:/tmp/s?packed=on", "--qemu", &qemu], "given twice"),
-        (2, &["vm", "sim:0", "--qemu", "/nowhere/qemu"], "a machine has its card at vhost:PATH"),
+        (2, &["vm", "sim:0", "--qemu", "/nowhere/qemu"], "cannot be the port of a machine: use vhost:PATH"),
         (2, &["vm", "vhost:/tmp/s", "--memory", "4"], "from 16 to"),
         (1, &["vm", "vhost:/tmp/s", "--qemu", "/nowhere/qemu"], "sudo apt install qemu-system-x86"),
-        (2, &["vm", "vhost:/tmp/s", "--qemu", "true"], "names no version of QEMU"),
+        (2, &["vm", "vhost:/tmp/s", "--qemu", "true"], "does not print QEMU's version"),
     ] {
         let said = text(&expect(code, &mut linerate(arguments)).stderr);
         assert!(said.contains(why), "{arguments:?}: {said}");
@@ -95,8 +95,8 @@ fn count(value: &serde_json::Value) -> u64 {
     value.as_u64().unwrap()
 }
 
-/// A machine whose driver uses fewer queues than its port has: it gets all packets by those that it uses. Once it is gone, they are
-/// dropped, and counted at once.
+/// A machine whose driver uses fewer queues than its port has gets all packets on the queues that it uses. Once it is
+/// gone, packets are dropped and counted immediately.
 #[test]
 fn packets_come_by_the_queues_that_a_machine_uses() {
     const COUNT: u64 = 3000;
@@ -110,12 +110,12 @@ fn packets_come_by_the_queues_that_a_machine_uses() {
     let generator = format!("gen virtio-user:{a}?queues=2 --queues 2 --flows 8 --count {COUNT} --rate 1k --seconds 60");
     let generate = || expect(0, &mut linerate(&generator.split(' ').collect::<Vec<_>>()));
     generate();
-    // By two threads, of which each has half of the flows.
+    // By two threads, each with half of the flows.
     let (_, said) = sink.ended();
     assert_eq!(count(&summary(said.as_bytes())["packets"]), COUNT, "{said}");
     forwarder.await_error(&format!("{b}: the link is down"));
     generate();
-    forwarder.await_error("are dropped, since it has taken nothing for a second: its other side is not there, or down");
+    forwarder.await_error(": it has not accepted any for 1 s; its peer is absent or down");
     forwarder.await_output(&format!("\"held\":{COUNT}"));
     let (_, said) = forwarder.interrupt();
     let forwarded = summary(said.as_bytes());
@@ -124,7 +124,7 @@ fn packets_come_by_the_queues_that_a_machine_uses() {
     assert_eq!((received, sent, count(&forwarded["held"])), (2 * COUNT, COUNT, COUNT), "{forwarded}");
 }
 
-/// A thread that sleeps when nothing comes does not sleep while it drops: the sender goes on as fast as before.
+/// A thread that sleeps when idle does not sleep while it drops packets, so the sender is as fast as before.
 #[test]
 fn packets_to_a_machine_that_is_not_there_do_not_hold_their_sender_up() {
     const COUNT: u64 = 100_000;
@@ -147,7 +147,8 @@ fn packets_to_a_machine_that_is_not_there_do_not_hold_their_sender_up() {
     assert_eq!((received, sent + count(&forwarded["held"])), (2 * COUNT, 2 * COUNT), "{forwarded}");
 }
 
-/// A machine that is there and takes nothing: packets wait for it, which is said. Where some go to a third port, they are dropped.
+/// Packets to a connected machine that accepts none are queued, which is noted. If there is a third port, they are
+/// dropped.
 #[test]
 fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {
     const COUNT: u64 = 3000;
@@ -165,7 +166,7 @@ fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {
     forwarder.await_error("waiting for the link");
     let _machine = busy();
     generate(10);
-    forwarder.await_error("has taken nothing for a second: packets wait until it does");
+    forwarder.await_error("has not accepted packets for 1 s; packets are queued until it does");
     forwarder.interrupt();
 
     let rule = format!("--only udp:9 --rest vhost:{c}");
@@ -181,7 +182,7 @@ fn a_machine_that_takes_nothing_does_not_stop_a_third_port() {
     forwarder.interrupt();
 }
 
-/// Packets in the rings of a peer that ends without taking them are lost, which is said.
+/// Packets in the rings of a peer that ends before it receives them are lost, which is reported.
 #[test]
 fn packets_that_a_memif_peer_had_not_taken_are_said() {
     let folder = Folder::new("untaken");
@@ -191,7 +192,7 @@ fn packets_that_a_memif_peer_had_not_taken_are_said() {
     let mut generator = start(&format!("gen memif:{path} --rate 1k --seconds 60 --json"));
     server.await_output("ports");
     server.pause(true);
-    // From here on none is taken.
+    // From here on it receives none.
     generator.await_output("ports");
     generator.await_output("ports");
     drop(server);
@@ -199,7 +200,7 @@ fn packets_that_a_memif_peer_had_not_taken_are_said() {
     generator.interrupt();
 }
 
-/// Waiting does not mend a wrong secret: the run ends with the server's words, before its link is up and in the middle.
+/// A run with a wrong secret does not wait: it ends with the server's message, before its link is up or in the middle.
 #[test]
 fn a_server_that_refuses_the_secret_ends_the_run() {
     let folder = Folder::new("secret");
@@ -210,7 +211,7 @@ fn a_server_that_refuses_the_secret_ends_the_run() {
         server
     };
     let server = serve("right");
-    // Without the refusal it would run for ten minutes: `timeout` ends it with 137.
+    // If it is not refused it runs for ten minutes, and `timeout` ends it with 137.
     let mut client = std::process::Command::new("timeout");
     client.args(["--signal=KILL", "100", env!("CARGO_BIN_EXE_linerate"), "gen", &format!("memif:{path}?secret=wrong")]);
     let said = text(&expect(1, client.args(["--rate", "1k", "--seconds", "600"])).stderr);
@@ -223,7 +224,7 @@ fn a_server_that_refuses_the_secret_ends_the_run() {
     assert_eq!(running.ended().0, Some(1));
 }
 
-/// Ports with different numbers of queues are refused before a machine is waited for, and leave no socket.
+/// Ports with different numbers of queues are refused before the wait for a machine, and leave no socket.
 #[test]
 fn different_numbers_of_queues_are_refused_at_once() {
     let folder = Folder::new("differ");

@@ -11,7 +11,7 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_TEST_RUN: libc::c_long = 10;
 const PROG_TYPE_XDP: u32 = 6;
 const LIVE_FRAMES: u32 = 1 << 1;
-/// Frames that the kernel sends in a call; before and after each it pauses for some milliseconds.
+/// Frames that the kernel sends per call; before and after each call it pauses for some milliseconds.
 const AT_ONCE: u32 = 1 << 18;
 
 #[repr(C)]
@@ -49,7 +49,7 @@ fn bpf<T>(command: libc::c_long, part: &mut T) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Sends `frame` out of interface `index` for the given time, from the caller's processor and network namespace.
+/// Sends `frame` through interface `index` for the given time, from the caller's processor and network namespace.
 /// Returns the number of frames.
 pub fn blast(index: u32, frame: &[u8], time: Duration) -> io::Result<u64> {
     // r1 = index; r2 = 0; call redirect; exit (RFC 9669).

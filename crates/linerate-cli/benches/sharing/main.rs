@@ -1,6 +1,6 @@
-//! Ports on the kernel's interfaces, compared with DPDK's drivers for them and with plain sockets: receive, send,
-//! forward and drop frames of 64 bytes, over veth pairs. All are measured in one run, each program on one
-//! processor. The kernel is the source, on the other processor, and faster than any of them.
+//! Compares ports on the kernel's interfaces with DPDK's drivers for them and with plain sockets: receive, send,
+//! forward and drop frames of 64 bytes, over veth pairs. All are measured in one run, each program on one processor.
+//! The kernel is the source, on the other processor, and faster than any of them.
 //!
 //! `cargo bench -p linerate-cli --bench sharing`; as root, with dpdk-testpmd, nft and iptables.
 
@@ -22,9 +22,9 @@ use linerate::traffic::Generator;
 use rustix::thread::{CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_setaffinity};
 use sockets::Loop;
 
-/// How long each is measured.
+/// The duration of each measurement.
 const TIME: Duration = Duration::from_secs(1);
-/// How often each is measured.
+/// The number of measurements of each.
 const ROUNDS: usize = 5;
 /// The processors of the source, and of the program under test.
 const SOURCE: usize = 0;
@@ -110,7 +110,7 @@ struct Measured {
     kernel: f64,
 }
 
-/// The namespace under test, and one on either side of it.
+/// The namespace under test, and one on each side of it.
 struct Place {
     source: Namespace,
     middle: Namespace,
@@ -133,8 +133,8 @@ impl Place {
         Place { source, middle, far }
     }
 
-    /// Sends into m0 at full speed, and returns the number of frames. They go to m0's own address, or to another,
-    /// which Linux's own stack drops early.
+    /// Sends to m0 at full speed, and returns the number of frames. They are addressed to m0, or to another address, so
+    /// that Linux's stack drops them early.
     fn blast(&self, is_for_linux: bool) -> u64 {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.source.name)).unwrap();
         let mut frame = frame();
@@ -226,7 +226,7 @@ fn main() {
             "{name:<28} {:>7} {:>10} {:>13} {:>9} {:>9}",
             "Mpps", "to af_xdp", "to af_packet", "own ns", "kernel ns"
         );
-        // In turns, so that other load on the machine affects all of them.
+        // In turn, so that other load on the machine affects all of them.
         let mut all: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
             all.iter_mut().zip(contenders).for_each(|(all, who)| all.push(place.measure(who, what, false)));
@@ -256,7 +256,7 @@ fn main() {
 /// A way to drop packets to a port, after Cloudflare's "How to drop 10 million packets per second".
 #[derive(Clone, Copy)]
 enum Dropper {
-    /// A rule of Linux's: the commands that create it, print its packet counter, and delete it.
+    /// A Linux rule: the commands that create it, print its packet counter, and delete it.
     Rule(&'static str, [&'static str; 3]),
     /// A program that receives the packets.
     Program(Who),

@@ -1,13 +1,13 @@
-//! A simple program, written from the manual: packet sockets, and many packets in each system call.
+//! A simple program, written from the manual: packet sockets with many packets per system call.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Packets in a call.
+/// Packets per call.
 const BATCH: usize = 32;
-/// Bytes for each.
+/// Bytes per packet.
 const ROOM: usize = 2048;
 
 /// The action of the loop.
@@ -15,7 +15,7 @@ const ROOM: usize = 2048;
 pub enum Loop {
     Receive,
     Send,
-    /// From the first interface to the second.
+    /// Forwards from the first interface to the second.
     Forward,
 }
 
@@ -28,17 +28,17 @@ fn open(interface: &str, receives: bool) -> io::Result<OwnedFd> {
     }
     // SAFETY: as above.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: plain data, of which zeros are a value.
+    // SAFETY: plain data, for which all zeros are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = protocol;
     address.sll_ifindex = rustix::net::netdevice::name_to_index(&socket, interface)? as i32;
     let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the kernel reads one address.
+    // SAFETY: the kernel reads one address of the given length.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     let on: libc::c_int = 1;
     for option in [libc::PACKET_QDISC_BYPASS, libc::PACKET_IGNORE_OUTGOING] {
-        // SAFETY: the kernel reads an int.
+        // SAFETY: the kernel reads one int of the given length.
         unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const on).cast(), 4) };
     }
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
@@ -56,7 +56,7 @@ pub fn run(what: Loop, interfaces: &[String], frame: &[u8], stop: &AtomicBool, c
     let mut messages: Vec<libc::mmsghdr> = parts
         .iter_mut()
         .map(|part| {
-            // SAFETY: plain data, of which zeros are a value.
+            // SAFETY: plain data, for which all zeros are valid.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
             message
@@ -67,7 +67,7 @@ pub fn run(what: Loop, interfaces: &[String], frame: &[u8], stop: &AtomicBool, c
         if what != Loop::Send {
             parts.iter_mut().for_each(|part| part.iov_len = ROOM);
             let (socket, flags) = (first.as_raw_fd(), libc::MSG_DONTWAIT);
-            // SAFETY: each message names one part, and each part its own bytes; all live as long as the loop.
+            // SAFETY: each message refers to one part, and each part to its own bytes, which outlive the loop.
             let result =
                 unsafe { libc::recvmmsg(socket, messages.as_mut_ptr(), BATCH as u32, flags, std::ptr::null_mut()) };
             found = result.max(0) as usize;

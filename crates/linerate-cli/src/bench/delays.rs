@@ -11,9 +11,9 @@ use crate::options::{RunOptions, Wait};
 use crate::quantiles::quantile;
 use crate::report::{Cell, Section, number, positive};
 
-/// More packets per second than any model delivers, and thus more than any forwarder takes from it.
+/// More packets per second than any model delivers, and thus more than any forwarder receives from it.
 const OVERLOAD: f64 = 20e6;
-/// The load whose percentiles are drawn, in millions of packets per second.
+/// The load whose percentiles are plotted, in millions of packets per second.
 const SHOWN: f64 = 0.5;
 
 fn measure(plan: &Plan, packets: f64, options: &RunOptions) -> Result<Times, Error> {
@@ -31,12 +31,12 @@ fn cells(times: &Times) -> [Cell; 5] {
         .map(|part| number(quantile(&times.histogram, part).map(|nanoseconds| nanoseconds as f64 / 1000.0), 2))
 }
 
-/// Describes the figures' conditions.
+/// Describes the conditions of the measurements.
 fn of_what(plan: &Plan) -> &'static str {
     match plan.is_model() {
         true => {
             "From wire to wire of the models, in microseconds; a real card adds about 3. Model and forwarder have a processor \
-                 each, if nothing else runs: the longest times are caused by the system, not by the forwarder. "
+                 each, if nothing else runs: the system causes the longest times, not the forwarder. "
         }
         false => "From port to port, stamped in software, in microseconds. ",
     }
@@ -68,7 +68,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     lines.push(Line::reference(format!("ixy, polling, {load} Mpps (published)"), published));
     Ok(Section {
         name: "latency",
-        title: "Latency by load and way of waiting (the paper's table 1)",
+        title: "Latency by load and wait mode (the paper's table 1)",
         columns: vec![
             "waiting",
             "asked, Mpps",
@@ -82,9 +82,9 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         ],
         rows,
         compares: format!(
-            "{}Comparable: the cost of waiting relative to polling. ixy's figures are from the authors' later measurements, \
-             with every packet captured before and after the forwarder (github.com/ixy-languages); its loads are those of a \
-             real card, larger than a model's.",
+            "{}Comparable: the cost of the wait modes relative to polling. ixy's figures are from the authors' later \
+             measurements, with every packet captured before and after the forwarder (github.com/ixy-languages); its loads are \
+             those of a real card, higher than a model's.",
             of_what(plan)
         ),
         chart: Some(of_percentiles(lines)),
@@ -120,8 +120,8 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         ],
         rows,
         compares: format!(
-            "{}Comparable: as in the paper (section 5.4 of its first version), overload makes latency grow with the ring, since \
-             a packet waits behind a full ring; with less load the ring does not matter.",
+            "{}Comparable: as in the paper (section 5.4 of its first version), latency under overload grows with the ring, as \
+             each packet waits for a full ring; under less load the ring does not matter.",
             of_what(plan)
         ),
         chart: Some(Chart::Lines(Lines {

@@ -1,4 +1,4 @@
-//! The rate of forwarding, over the parameters that the ixy paper varies.
+//! The rate of forwarding by the parameters that the ixy paper varies.
 
 use linerate::Error;
 use linerate::memory::PageSize;
@@ -38,12 +38,12 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     });
     Ok(Section {
         name: "batch",
-        title: "A packet's cost by the size of batches (the paper's figure 6)",
+        title: "A packet's cost by batch size (the paper's figure 6)",
         columns: vec!["batch, packets", "Mpps", "cycles/packet", ALONE, "ixy, Mpps", IXY_CYCLES],
         rows: rows.collect(),
         compares: format!(
-            "Comparable: how much less a packet costs in larger batches. Beside it: {IXY_RAW}; at 1.2 GHz the processor \
-             limits it."
+            "Comparable: how much less a packet costs in larger batches. For comparison: {IXY_RAW}; at 1.2 GHz the processor \
+             is its limit."
         ),
         chart: Some(costs("packets of a batch", [alone, forwarder, ixy])),
         ..Section::default()
@@ -53,10 +53,11 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
 /// The column of the cost with one thread as card and forwarder.
 const ALONE: &str = "one processor, cycles/packet";
 const IXY_CYCLES: &str = "ixy, cycles/packet";
-/// The clock of the machine of ixy's authors: divided by packets per second it is their cycles per packet.
+/// The clock rate of the machine of ixy's authors. Divided by packets per second it gives their cycles per packet.
 const IXY_MHZ: f64 = 1200.0;
 
-/// Returns the picture of cycles per packet, of one processor, of a processor each for models and forwarder, and of ixy.
+/// Returns the chart of cycles per packet: on one processor, with separate processors for models and forwarder, and of
+/// ixy.
 fn costs(x: &'static str, [alone, forwarder, ixy]: [Vec<(f64, f64)>; 3]) -> Chart {
     Chart::Lines(Lines {
         x: Axis { title: x, scale: Scale::Doubling },
@@ -90,12 +91,12 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     let ixy = IXY_RINGS.iter().map(|(ring, mpps)| (f64::from(*ring), IXY_MHZ / mpps)).collect();
     Ok(Section {
         name: "rings",
-        title: "A packet's cost by the size of rings (the paper's figure 7)",
+        title: "A packet's cost by ring size (the paper's figure 7)",
         columns: vec!["descriptors", "Mpps", "cycles/packet", ALONE, "ixy, Mpps", IXY_CYCLES],
         rows,
         compares: format!(
             "Comparable: rings beyond 128 gain nothing. Large rings are slower, as they use more buffers than the caches \
-             hold. Beside it: {IXY_RAW}; both rings have this size."
+             hold. For comparison: {IXY_RAW}; both rings have this size."
         ),
         chart: Some(costs("descriptors of each ring", [ours, forwarder, ixy])),
         ..Section::default()
@@ -111,7 +112,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
         ("1 GiB", Pages::Huge1G, Some(PageSize::Huge1G)),
     ] {
         for ring in [512, 4096] {
-            // A region of 32 MiB, and the rings; 16,384 buffers are enough for these.
+            // A region of 32 MiB, which is 16,384 buffers, and the rings.
             let needed = size.map_or(0, |size| (40usize << 20).div_ceil(size.bytes()).max(3));
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
@@ -132,7 +133,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
     }
     Ok(Section {
         name: "pages",
-        title: "A packet's cost by the size of pages (the paper's figure 8)",
+        title: "A packet's cost by page size (the paper's figure 8)",
         columns: vec!["pages", "descriptors", "Mpps", "cycles/packet", "remark"],
         rows,
         compares:
@@ -152,8 +153,8 @@ pub fn by_iommu(plan: &Plan) -> Result<Section, Error> {
         title: "A packet's cost through an IOMMU (the paper's figure 9)",
         missing: Some(
             "models have no IOMMU. cargo bench -p linerate-guest --bench iommu measures an emulated one in a guest, by page \
-             size; its absolute figures mean nothing. The cost of a real IOMMU's translations can be measured only with real \
-             cards"
+             size; its absolute figures are meaningless. The cost of a real IOMMU's translations can be measured only with \
+             real cards"
                 .to_string(),
         ),
         ..Section::default()
@@ -174,7 +175,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         let all = plan;
         let (time, progress, disturbed) = (plan.time, plan.progress.clone(), Default::default());
         let plan = Plan { ports, time, progress, disturbed };
-        // The models' thread has the last processor.
+        // The models' thread occupies one processor.
         let spare = if plan.is_model() { processors - 1 } else { processors };
         let run = match threads == 1 || threads <= spare {
             true => Some(forward(&plan, &RunOptions { queues: threads as u16, ..plan.options() }, false)?),
@@ -209,8 +210,8 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         ],
         rows,
         compares: format!(
-            "One processor runs all models, so that their rate does not grow; with a processor each, threads have their own cards. \
-             The cycles per packet should not grow with the number of threads, since they share nothing. A row is empty if \
+            "One processor runs all models, so their rate does not grow; with a processor each, threads have their own cards. \
+             The cycles per packet should not grow with the number of threads, as threads share nothing. A row is empty if \
              the {processors} processors here are too few."
         ),
         chart: Some(Chart::Bars(Bars { unit: "cycles per packet", parts: vec![""], bars })),
@@ -218,7 +219,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// Returns the mean cycles per packet of `threads` threads at once, each with its own cards.
+/// Returns the mean cycles per packet of `threads` concurrent threads, each with its own cards.
 fn alone_at_once(plan: &Plan, threads: usize) -> Result<f64, Error> {
     let costs = std::thread::scope(|scope| {
         let time = plan.time;
@@ -257,8 +258,8 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
         title: "A packet's cost by the NUMA node of its memory (the paper's table 4)",
         columns: vec!["node", "Mpps", "cycles/packet"],
         rows,
-        compares: "The paper moves memory, thread and card between two nodes. A model has no node: it consists of memory and a \
-                   thread. With real cards this shows the memory's part of that table."
+        compares: "The paper moves memory, thread and card between two nodes. A model has no node, as it consists of memory and \
+                   a thread. With real cards this shows the memory's part of that table."
             .to_string(),
         missing,
         ..Section::default()

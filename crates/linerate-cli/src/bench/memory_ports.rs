@@ -28,13 +28,13 @@ impl Ends {
         let options = Options { local: true, ring: Some(512), pool: Some(pool.clone()), ..Options::default() };
         let [mut a, mut b] = options.open(names)?;
         let (tx, rx, mut back) = (a.tx(0)?, b.rx(0)?, b.tx(0)?);
-        // Every buffer holds a frame from one end to the other, so that any of them can be sent.
+        // Fill every buffer with a frame from one end to the other, so that any of them can be sent.
         let mut generator = Generator::new(1518, 1);
         let mut all = Batch::with_capacity(pool.available());
         all.alloc(&pool, pool.available(), generator.frame_len());
         all.packets().for_each(|mut frame| generator.fill(&mut frame));
         all.clear();
-        // A switch learns an address from a frame with that source: one whose addresses are exchanged.
+        // Send a frame with exchanged addresses back, from which the switch learns the destination's port.
         let mut frame = [0; 60];
         Generator::new(64, 1).fill(&mut frame);
         frame[..12].rotate_left(6);
@@ -62,8 +62,8 @@ fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     Ok(begin.elapsed().as_nanos() as f64 / packets.max(1) as f64)
 }
 
-/// Returns the nanoseconds to copy `size` bytes from one buffer to another, over the buffers of a batch, which a switch uses
-/// again and again as well.
+/// Returns the nanoseconds to copy `size` bytes from one buffer to another. It cycles through the buffers of one batch,
+/// as a switch does.
 fn copying(size: usize, time: Duration) -> f64 {
     const BUFFERS: usize = 32;
     let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
@@ -109,7 +109,7 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
         title: "Cost of a pipe and a switch (netmap's reference figures)",
         columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns/packet", "netmap, Mpps"],
         rows,
-        compares: "One thread sends and receives, 32 packets at a time. Pipes move slots; a switch copies bytes, at the cost of \
+        compares: "One thread sends and receives, in batches of 32. Pipes move slots; a switch copies bytes, at the cost of \
                    a memcpy. netmap's figures are from its manual, measured on its authors' machines; it copies once for each \
                    receiver, as this does."
             .to_string(),
@@ -128,7 +128,7 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// Does additional work for a packet, for the given time.
+/// Spins for the given time, as additional work for a packet.
 fn work(nanoseconds: u64) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_nanos(nanoseconds) {
@@ -177,7 +177,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         }
         let seconds = begin.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
-        // A producer that panicked has sent too few packets, which shows in the result.
+        // A producer that panicked has sent too few packets, which the result shows.
         let _ = producer.join();
         rows.push(vec![
             Cell::Number(produces as f64, 0),
@@ -196,7 +196,8 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["produce, ns", "consume, ns", "Mpps", "packets per poll", "empty polls, M/s"],
         rows,
         compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
-                   polling too often. With a slow consumer packets come in full batches of 256, with a slow producer as it makes them."
+                   polling too often. With a slow consumer packets arrive in full batches of 256, with a slow producer as they \
+                   are made."
             .to_string(),
         chart: Some(Chart::Bars(Bars { unit: "million packets per second", parts: vec![""], bars })),
         ..Section::default()

@@ -1,8 +1,8 @@
-//! `linerate bench`: the ixy paper's evaluation, and netmap's reference costs, on this machine.
+//! `linerate bench`: repeats the ixy paper's evaluation, and measures netmap's reference costs, on this machine.
 //!
 //! - this file: the command, and the list of experiments
 //! - `forwarding`, `delays`, `memory_ports`, `path`: the experiments
-//! - `published`: figures published by others, with their source
+//! - `published`: published figures of others, with their sources
 
 mod delays;
 mod forwarding;
@@ -46,7 +46,7 @@ impl Mode for Point {
 /// Options of the measurement and its report.
 #[derive(Args)]
 pub struct Bench {
-    /// Two ports to forward between; models by default. Real cards need a load from outside
+    /// Two ports to forward between; models by default. Real cards need an external load
     #[arg(num_args = 2, value_names = ["PORT", "PORT"])]
     ports: Vec<String>,
     /// Measure every point for a shorter time: about one minute instead of eight
@@ -58,7 +58,7 @@ pub struct Bench {
     /// Folder for the report: index.html, bench.json, share.svg, and a CSV and a picture per experiment
     #[arg(long, default_value = "linerate-bench")]
     out: PathBuf,
-    /// End with one line of JSON: the whole report
+    /// Print the report as one line of JSON
     #[arg(long)]
     json: bool,
 }
@@ -71,11 +71,11 @@ pub struct Plan {
     time: Duration,
     /// Counts the finished points.
     progress: ProgressBar,
-    /// Disturbances of the experiment that is measured.
+    /// Disturbances of the present experiment.
     disturbed: RefCell<Disturbed>,
 }
 
-/// Disturbances of an experiment, for which its figures are wrong.
+/// Disturbances of an experiment, which distort its results.
 #[derive(Clone, Default)]
 struct Disturbed {
     used: Use,
@@ -122,7 +122,7 @@ impl Plan {
         self.ports.iter().all(|port| linerate::parse(port).is_ok_and(|port| port.model().is_some()))
     }
 
-    /// Records the use of processors by a measurement, and the rate that it did not reach.
+    /// Records a measurement's use of processors, and a rate that it did not reach.
     fn note(&self, used: &Use, shortfall: Option<&Shortfall>) {
         let mut disturbed = self.disturbed.borrow_mut();
         disturbed.used = std::mem::take(&mut disturbed.used).worse(used.clone());
@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// True while a measurement that began at `begin` goes on: until its time is over, or Ctrl-C.
+/// Returns whether a measurement that began at `begin` continues: until its time is over, or Ctrl-C.
 fn goes_on(begin: Instant, time: Duration) -> bool {
     begin.elapsed() < time && !interrupts().have_come()
 }
@@ -158,9 +158,9 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
     };
     let time = if bench.quick { Duration::from_millis(600) } else { Duration::from_secs(6) };
     let plan = Plan { ports, time, progress, disturbed: RefCell::default() };
-    let how = if bench.quick { "a quick run, whose small differences mean nothing" } else { "a full run" };
+    let how = if bench.quick { "a quick run, in which small differences are not significant" } else { "a full run" };
     let about = format!(
-        "{how}. Published figures were measured on other machines: shapes and ratios can be compared, absolute figures cannot. \
+        "{how}. Published figures were measured on other machines: compare shapes and ratios, not absolute figures. \
          The paper is Emmerich and others, \"User Space Network Drivers\", ANCS 2019.</p>\n<p>{}",
         conditions(plan.is_model())
     );
@@ -172,12 +172,12 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         plan.progress.set_message(name);
         let before = Snapshot::take();
         let section = experiment(&plan)?;
-        // Of an experiment that was interrupted some points are not measured.
+        // An interrupted experiment lacks some points.
         if interrupts().have_come() {
             report.interrupted_in(name.to_string());
             break;
         }
-        // The threads of a measurement have ended; this one measured the rest.
+        // Threads of runs have ended and were recorded; add this thread, which measured the rest.
         plan.note(&Snapshot::take().since(&before, |thread| thread == "linerate"), None);
         let Disturbed { used, unreached } = plan.disturbed.take();
         let section = Section { warnings: used.warning().into_iter().chain(unreached).collect(), ..section };
@@ -200,10 +200,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         return Ok(code);
     }
     if let Some(name) = report.interrupted() {
-        note(&format!(
-            "linerate: {} in '{name}', which the report does not have, nor what follows it",
-            interrupts().word()
-        ));
+        note(&format!("linerate: {} in '{name}': the report lacks this and what follows", interrupts().word()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -216,7 +213,7 @@ fn conditions(is_model: bool) -> &'static str {
             "The cards are models: one processor runs them, which limits the rate, and another runs the forwarder. Cycles per \
              packet are the forwarder's own, including its waits for cache lines that the models' processor wrote last. \"One \
              processor\" is the same with one thread as card and forwarder in turn: every batch is full, and no cache line \
-             comes from another processor. It is the best of ten tries; rates, and cycles beside them, are those of the best of \
+             comes from another processor. It is the best of ten tries; rates, and the cycles beside them, are the best of \
              three."
         }
         false => {
@@ -226,15 +223,15 @@ fn conditions(is_model: bool) -> &'static str {
     }
 }
 
-/// Number of measurements of each point. The best one counts, as other programs may have used the processors.
+/// The number of measurements of each point. The best one counts, as other programs may use the processors.
 const TRIES: u32 = 3;
 
-/// Forwards both ways for the plan's time.
+/// Forwards in both directions for the plan's time.
 pub fn forward(plan: &Plan, options: &RunOptions, profile: bool) -> Result<Measured, Error> {
     let options = RunOptions { seconds: Some(plan.time / TRIES), ..options.clone() };
     let mut best: Option<Measured> = None;
     for _ in 0..TRIES {
-        // After Ctrl-C nothing more is measured, and this experiment is not shown.
+        // After Ctrl-C, stop measuring: this experiment is not shown.
         if best.is_some() && interrupts().have_come() {
             break;
         }

@@ -16,7 +16,7 @@ use crate::chart::{Bar, Bars, Chart};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 use crate::report::{Cell, Section};
 
-/// Packets at a time.
+/// Packets per batch.
 const BATCH: usize = 32;
 
 /// Measures table 2.
@@ -79,10 +79,10 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
         columns: vec!["cycles/packet", "receive", "forward", "send", "memory", "sum"],
         rows,
         compares: format!(
-            "TSC cycles, batches of 32. A forwarder reuses its batches' buffers, so that memory has no part of its own; the \
-             cost of allocating is given separately. Comparable: the relative sizes of the parts. The published figures are \
+            "TSC cycles, batches of 32. A forwarder reuses its batches' buffers, so memory is not a separate part; the \
+             cost of allocation is given separately. Comparable: the relative sizes of the parts. The published figures are \
              perf's, from the authors' raw data (github.com/emmericp/ixy-perf-measurements, profiling). At 1.2 GHz a cycle is \
-             longer, so that memory takes fewer cycles. cargo bench --bench driver_cost measures the driver alone, without \
+             longer, so memory accesses take fewer cycles. cargo bench --bench driver_cost measures the driver alone, without \
              any card. The cost of fwd --profile itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the \
              sum on the same processor, and {:.1} % with batches of one.",
             share(here.sum() * BATCH as f64),
@@ -93,8 +93,8 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     })
 }
 
-/// Measures the same with one thread as card and forwarder in turn: no cache line comes from another processor, and
-/// every batch is full. The best of ten tries.
+/// Measures the same with one thread as card and forwarder in turn, so that no cache line comes from another processor
+/// and every batch is full. Returns the best of ten tries.
 pub fn on_one_processor(time: Duration, batch: usize, ring: usize) -> Result<Parts, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
@@ -138,7 +138,7 @@ fn profiling() -> f64 {
     (cycles() - start) as f64 / f64::from(TURNS)
 }
 
-/// Returns the cycles to take a packet's buffer from the pool, and to give it back.
+/// Returns the cycles to allocate a packet's buffer from the pool, and to free it.
 fn memory(plan: &Plan) -> Result<f64, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let mut batch = Batch::with_capacity(BATCH);

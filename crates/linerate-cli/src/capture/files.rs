@@ -15,22 +15,22 @@ use zstd::stream::write::Encoder;
 use crate::show::is_closed;
 use crate::signals::interrupts;
 
-/// The first level of zstd, which is the fastest but the negative ones.
+/// The compression level of zstd: the fastest that is not negative.
 const LEVEL: i32 = 1;
 
-/// How long a compressor may have what readers of its file do not see. More often costs bytes.
+/// How long a compressor may hold back data from readers of its file. Flushing more often makes the file larger.
 const FLUSHED: Duration = Duration::from_secs(1);
 
-/// When a file is followed by the next one, and how many there are.
+/// When to begin the next file, and how many to keep.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Ring {
-    /// Begin another file before this one is longer than BYTES bytes, before compression; with k, M or G
+    /// Begin a new file before the current one exceeds BYTES bytes, before compression; accepts k, M or G
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
     pub file_size: Option<u64>,
-    /// Begin another file SECONDS seconds after this one's first packet
+    /// Begin a new file SECONDS seconds after the first packet of the current one
     #[arg(long, value_name = "SECONDS", value_parser = crate::options::seconds, requires = "write")]
     pub file_seconds: Option<Duration>,
-    /// Keep N files, and remove the oldest one for the next
+    /// Keep the latest N files, and remove older ones
     #[arg(long, value_name = "N", value_parser = crate::options::whole::<u32>(1, 1_000_000), requires = "write")]
     pub files: Option<u32>,
 }
@@ -42,7 +42,7 @@ impl Ring {
     }
 }
 
-/// Files that another program has done something to.
+/// Files that another program has changed, replaced or removed.
 #[derive(Default)]
 pub struct Touched {
     pub count: u64,
@@ -56,7 +56,7 @@ impl Touched {
     }
 }
 
-/// The statistics at the files' ends, by interface.
+/// The statistics at the end of a file, by interface.
 pub type Ends = Vec<Counts>;
 
 /// The files that are written.
@@ -67,12 +67,12 @@ pub struct Files {
     interfaces: Vec<String>,
     ring: Ring,
     current: Option<Current>,
-    /// The files that are there, the oldest first, and those that have ended as they were then.
+    /// The existing files, oldest first, with the extent of each finished one when it was finished.
     names: VecDeque<(PathBuf, Option<Extent>)>,
     begun: u64,
-    /// The number in the last one's name.
+    /// The number in the last file's name.
     number: u64,
-    /// All files' frames and bytes of records, before compression.
+    /// Frames, and bytes of records before compression, in all files.
     pub frames: u64,
     pub bytes: u64,
     /// Older files that were removed, and the first one that could not be, with the reason.
@@ -80,7 +80,7 @@ pub struct Files {
     pub unremoved: Option<String>,
     /// Files that were removed or moved.
     pub missing: Touched,
-    /// Files that were changed or replaced; they stay.
+    /// Files that were changed or replaced; they are not removed.
     pub changed: Touched,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
@@ -96,7 +96,7 @@ struct Current {
     frames: u64,
     /// The time of its first frame.
     first: Option<u64>,
-    /// Since when the compressor has something.
+    /// Since when the compressor holds unflushed data.
     unflushed: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ enum Target {
 }
 
 impl Files {
-    /// Prepares the files; the first one is created, so that a wrong path fails at once.
+    /// Prepares the files, and creates the first one, so that an invalid path fails immediately.
     ///
     /// # Errors
     /// [`ErrorKind::File`].
@@ -141,13 +141,13 @@ impl Files {
         self.format
     }
 
-    /// Returns the files that are there, the oldest first.
+    /// Returns the existing files, oldest first.
     pub fn names(&self) -> impl Iterator<Item = &PathBuf> {
         self.names.iter().map(|(path, _)| path)
     }
 
-    /// Compares the files with what was written, and counts those that are not as they were. Those that are not there have no
-    /// [name](Files::names) from here on.
+    /// Compares the files with what was written, and counts changed and missing ones. Missing files are removed from
+    /// [`names`](Files::names).
     pub fn compare(&mut self) {
         for (path, written) in std::mem::take(&mut self.names) {
             match Extent::at(&path) {
@@ -170,7 +170,7 @@ impl Files {
 
     /// Begins the next file.
     fn next(&mut self) -> Result<(), Error> {
-        // Another run's file of the same second stays.
+        // Do not overwrite another run's file of the same second.
         let is_free = |number: &u64| numbered(&self.path, *number).symlink_metadata().is_err();
         let path = if self.ring.has_next() {
             self.number = (self.number + 1..).find(is_free).unwrap_or(u64::MAX);
@@ -180,7 +180,7 @@ impl Files {
         };
         let output = match is_standard_output(&path) {
             true if is_closed() => {
-                let (file, why) = ("standard output".to_string(), "cannot write it: it is closed".to_string());
+                let (file, why) = ("standard output".to_string(), "cannot write to it: it is closed".to_string());
                 return Err(Error::file(file, why));
             }
             true => Output::standard(|| interrupts().have_come())?,
@@ -203,7 +203,7 @@ impl Files {
         self.put(&beginning, 0)?;
         while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
             let Some((oldest, written)) = self.names.pop_front() else { break };
-            // Another program's file in its place is not ours to remove.
+            // Do not remove another program's file in its place.
             let is_link = oldest.symlink_metadata().is_ok_and(|there| there.is_symlink());
             if is_link || Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
                 self.changed.add(oldest);
@@ -220,7 +220,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes whole records; `ends` gives what a file has at its end, if it ends here.
+    /// Writes complete records. `ends` returns the statistics for the end of a file, if one ends here.
     ///
     /// # Errors
     /// [`ErrorKind::File`].
@@ -251,12 +251,13 @@ impl Files {
         self.put(&records[start..at], frames)
     }
 
-    /// Returns the frames written of an interface, and the times of the first and the last one of all.
+    /// Returns the number of frames written for an interface, and the times of the first and the last frame of all
+    /// interfaces.
     pub fn written(&self, interface: usize) -> (u64, [u64; 2]) {
         (self.written[interface], self.times.unwrap_or_default())
     }
 
-    /// Hands to the system what a compressor has had for a second, so that readers of the file see it.
+    /// Flushes data that the compressor has held for a second, so that readers of the file see it.
     ///
     /// # Errors
     /// [`ErrorKind::File`].
@@ -271,8 +272,8 @@ impl Files {
         Ok(())
     }
 
-    /// Returns what is said about a file that could not be written. Only the file itself tells how many of the frames it has that
-    /// a compressor has taken.
+    /// Returns the error of a file that could not be written. For a compressed file, the frames are counted in the file
+    /// itself, as the compressor may have buffered some.
     fn failure(&mut self, error: &std::io::Error) -> Error {
         let current = self.current.as_mut().expect("a file is always open");
         let output = match &current.target {
@@ -307,13 +308,13 @@ impl Files {
         Ok(())
     }
 
-    /// Writes bytes, which are whole records of this number of frames.
+    /// Writes bytes that are complete records of this number of frames.
     fn put(&mut self, bytes: &[u8], frames: u64) -> Result<(), Error> {
         let current = self.current.as_mut().expect("a file is always open");
         match &mut current.target {
             Target::Plain(output) => {
                 if let Err((error, written)) = output.write_whole(bytes) {
-                    // Behind a beginning or in front of an end there are none.
+                    // The beginning and the end of a file contain no records.
                     let records = (frames > 0).then(|| self.format.records(&bytes[..written])).into_iter().flatten();
                     let (whole, end) = records.fold((0, 0), |(whole, end), found| (whole + 1, end + found.len));
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
@@ -336,7 +337,7 @@ impl Files {
     }
 }
 
-/// Counts the whole frames of a compressed file; of a very long one not all, which the word says.
+/// Counts the complete frames of a compressed file. Stops after 5 s; then the word is "more than".
 fn compressed_frames(path: &Path) -> (u64, &'static str) {
     const LONGEST: Duration = Duration::from_secs(5);
     let (mut whole, mut frame, begin) = (0, Vec::new(), Instant::now());
@@ -357,7 +358,7 @@ pub fn is_standard_output(path: &Path) -> bool {
         || is_its_file(path)
 }
 
-/// Returns whether a path is that of the file or the pipe that standard output is.
+/// Returns whether a path is that of the file or pipe to which standard output is redirected.
 fn is_its_file(path: &Path) -> bool {
     let Ok(there) = path.metadata() else { return false };
     let is_output = rustix::fs::fstat(std::io::stdout())
@@ -365,7 +366,7 @@ fn is_its_file(path: &Path) -> bool {
     is_output && !there.file_type().is_char_device()
 }
 
-/// Returns the name of a ring's file: `NAME_00001_20261125134500.pcapng`, as dumpcap's, with the time in UTC.
+/// Returns the name of a ring's file, like dumpcap's: `NAME_00001_20261125134500.pcapng`, with the time in UTC.
 fn numbered(path: &Path, number: u64) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (stem, endings) = match name.split_once('.') {
@@ -381,7 +382,7 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A file ends with the first packet that is later than its time.
+    /// A file ends before the first packet that is later than its time.
     #[test]
     fn files_end_by_the_packets_times() {
         let folder = std::env::temp_dir().join(format!("linerate-files-{}", std::process::id()));

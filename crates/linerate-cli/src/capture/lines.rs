@@ -1,4 +1,4 @@
-//! One line of each packet.
+//! One line of text per packet.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use etherparse::{ArpHardwareId, EtherType, Icmpv4Type, Icmpv6Type, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use linerate::capture::{Format, Found};
 
-/// Returns the packets of whole records, a line each. `names` are those of the interfaces, if there are several.
+/// Returns one line per packet of complete records. The line has the interface's name if there are several `names`.
 pub fn lines(format: Format, records: &[u8], names: &[String]) -> String {
     let mut text = String::new();
     for found in format.records(records) {
@@ -44,7 +44,7 @@ fn time_of_day(nanoseconds: u64) -> String {
     time.split(['T', 'Z']).nth(1).unwrap_or_default().to_string()
 }
 
-/// Says what a frame is: its addresses and the innermost protocol that is understood.
+/// Describes a frame: its addresses and the innermost known protocol.
 pub fn described(frame: &[u8]) -> String {
     let Ok(packet) = LaxSlicedPacket::from_ethernet(frame) else {
         return format!("{} bytes without an Ethernet header", frame.len());
@@ -90,7 +90,7 @@ pub fn described(frame: &[u8]) -> String {
     text
 }
 
-/// Returns addresses and ports, and what the transport says.
+/// Returns addresses and ports, and the fields of the transport header.
 fn of_ip(from: IpAddr, to: IpAddr, packet: &LaxSlicedPacket<'_>) -> String {
     let ends = |source: u16, destination: u16| match from {
         IpAddr::V4(_) => format!("{from}:{source} > {to}:{destination}"),
@@ -158,7 +158,7 @@ fn of_ip(from: IpAddr, to: IpAddr, packet: &LaxSlicedPacket<'_>) -> String {
     }
 }
 
-/// Returns the name or the number of what the Ethernet header announces.
+/// Returns the name or the number of the Ethernet header's type.
 fn ethertype(packet: &LaxSlicedPacket<'_>) -> String {
     let Some(payload) = packet.ether_payload() else { return "unknown".to_string() };
     match payload.ether_type {

@@ -1,4 +1,4 @@
-//! Records of several queues in the order of their times.
+//! Merges the records of several queues in the order of their times.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use linerate::capture::Format;
 
 use super::stream::{CHUNK, Chunk, Shared};
 
-/// How long a record waits for an earlier one of a queue that has none: a port may give packets the time of their arrival,
-/// which is before that of receiving.
+/// How long, in nanoseconds, a record waits for an earlier one from a queue that has none: a port may stamp packets on
+/// arrival, before they are received.
 const SLACK: u64 = 20_000_000;
 
 /// Chunks whose records are not merged yet.
@@ -18,7 +18,7 @@ pub struct Merge {
     streams: Vec<Pending>,
     /// Merged records.
     merged: Vec<u8>,
-    /// The last time that was merged, and the records that came too late for their place.
+    /// The latest merged time, and the number of records that came too late to be in order.
     last: u64,
     pub late: u64,
 }
@@ -33,7 +33,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Finds the next record, and gives chunks back that are merged.
+    /// Finds the next record, and gives merged chunks back.
     fn find(&mut self, format: Format) {
         loop {
             let Some(chunk) = self.chunks.front() else {
@@ -59,10 +59,11 @@ impl Merge {
         Merge { format, streams, merged: Vec::with_capacity(CHUNK), last: 0, late: 0 }
     }
 
-    /// Takes a chunk, and passes on what is due by `now`, in nanoseconds since 1970; `u64::MAX`: everything.
+    /// Adds a chunk, and writes the records that are due by `now`, in nanoseconds since 1970; `u64::MAX`: all records.
+    /// A single queue's chunks are written immediately.
     ///
     /// # Errors
-    /// That of `write`.
+    /// The error of `write`.
     pub fn push<E>(
         &mut self,
         chunk: Option<Chunk>,
@@ -108,13 +109,13 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the time before which no queue without a record will have one.
+    /// Returns the time before which no queue that is empty now will have a record.
     fn earliest(&self, now: u64) -> u64 {
         if now == u64::MAX {
             return now;
         }
         let empty = |pending: &&Pending| pending.next.is_none();
-        // In this order: what a queue handed over before it became idle is on its way, and counted.
+        // In this order: chunks that a queue handed over before it became idle are in flight, and counted.
         let is_idle = |pending: &Pending| {
             pending.shared.is_idle.load(Ordering::SeqCst) && pending.shared.handed_over.load(Ordering::Relaxed) == 0
         };
@@ -131,7 +132,7 @@ mod tests {
     use super::super::stream::Stream;
     use super::*;
 
-    /// Records of three queues, at random times of each in order, come out in order, all of them, once.
+    /// Records of three queues, each in order with random times, are merged in order, each exactly once.
     #[test]
     fn records_are_merged_by_time() {
         for format in [Format::Pcap, Format::Pcapng] {
@@ -159,7 +160,7 @@ mod tests {
                 merged.extend_from_slice(bytes);
                 Ok::<(), ()>(())
             };
-            // No queue is idle: what is written meanwhile is before what any still has.
+            // No queue is idle: only records that precede all outstanding ones may be written.
             for chunk in chunks.iter() {
                 shared.iter().for_each(|shared| shared.is_idle.store(false, Ordering::SeqCst));
                 merge.push(Some(chunk), 1, &mut write).unwrap();
@@ -172,14 +173,14 @@ mod tests {
         }
     }
 
-    /// A queue that is idle now may have handed over an earlier record, which the writer has not taken yet.
+    /// A queue that is idle now may have handed over an earlier record that the writer has not received yet.
     #[test]
     fn records_wait_for_those_on_their_way() {
         let (full, chunks) = channel();
         let mut streams: Vec<_> =
             (0..2).map(|n| Stream::new(n, n as u32, Format::Pcapng, 64, 10, full.clone())).collect();
         let mut merge = Merge::new(Format::Pcapng, streams.iter().map(|stream| stream.shared.clone()).collect());
-        // The earlier record is handed over second: the writer takes the later one first.
+        // The earlier record is handed over second: the writer receives the later one first.
         for (stream, time) in [(1, 2000), (0, 1000)] {
             streams[stream].push(time, &[0; 60]);
             streams[stream].hand_over();

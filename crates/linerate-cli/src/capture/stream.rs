@@ -1,4 +1,4 @@
-//! The records of one queue, in chunks, which are handed to the writer.
+//! The records of one queue, collected in chunks for the writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -9,11 +9,12 @@ use linerate::capture::Format;
 
 use crate::terminal::note;
 
-/// The bytes of a chunk, which the caches hold until it is written, unless one frame is longer.
+/// The bytes of a chunk, unless one frame is longer: the caches can hold it until it is written.
 pub const CHUNK: usize = 256 << 10;
-/// The longest time for which records are kept while packets come. In a pause they are handed over once the writer has nothing else.
+/// The longest time for which records are kept while packets arrive. In a pause they are handed over once the writer is
+/// idle.
 const KEPT: Duration = Duration::from_millis(100);
-/// The bytes around a frame in a record, at most, with the padding.
+/// The most bytes around a frame in a record, with padding.
 const AROUND: usize = 36;
 
 /// Records of one queue, in the order of their times.
@@ -23,28 +24,28 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
-/// The counters of a stream, and its empty chunks.
+/// The counters of a stream, and its empty chunks, shared with the writer.
 pub struct Shared {
     /// Packets that were received.
     pub received: AtomicU64,
     /// Packets that the filters accepted.
     pub accepted: AtomicU64,
-    /// Packets that were dropped because no chunk was empty, or the writer had ended.
+    /// Packets that were dropped because no chunk was empty, or because the writer had ended.
     pub dropped: AtomicU64,
-    /// Packets behind a later one.
+    /// Packets that follow a later one.
     pub unsorted: AtomicU64,
-    /// The queue has nothing at present: what comes next is from now on.
+    /// The queue holds no records: its next ones will have later times than now.
     pub is_idle: AtomicBool,
-    /// The one that was emptied last is the next: the caches still have it.
+    /// Empty chunks. The last emptied is used first, as it is still in the caches.
     empties: Mutex<Vec<Vec<u8>>>,
-    /// Chunks that may still be made.
+    /// The number of chunks that may still be allocated.
     unmade: AtomicU64,
-    /// Chunks that the writer has, or will take.
+    /// The number of chunks that the writer has or will receive.
     pub handed_over: AtomicU64,
 }
 
 impl Shared {
-    /// Gives a chunk back that is written.
+    /// Gives a written chunk back.
     pub fn give_back(&self, mut chunk: Vec<u8>) {
         chunk.clear();
         self.handed_over.fetch_sub(1, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Shared {
     }
 }
 
-/// One queue's side.
+/// One queue's side of a stream.
 pub struct Stream {
     number: usize,
     format: Format,
@@ -70,9 +71,9 @@ pub struct Stream {
     snaplen: usize,
     chunk: Option<Vec<u8>>,
     frames: u64,
-    /// When the chunk's first batch came.
+    /// When the chunk's first batch arrived.
     begun: u64,
-    /// The last time that was given to a packet without one of its own.
+    /// The last time that was assigned to a packet without its own time.
     last: u64,
     /// The latest time of a packet.
     latest: u64,
@@ -81,7 +82,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Makes the stream of queue `number` at an interface, which has at most this number of chunks.
+    /// Creates the stream of queue `number` of an interface, with at most `chunks` chunks.
     pub fn new(
         number: usize,
         interface: u32,
@@ -115,10 +116,10 @@ impl Stream {
         }
     }
 
-    /// Begins a batch of packets, and returns the time of the first that has none of its own, in nanoseconds since 1970. The
-    /// others follow, one nanosecond apart, so that programs can tell them apart.
+    /// Begins a batch of packets, and returns the time for the first packet if it has none of its own, in nanoseconds
+    /// since 1970. The others follow at intervals of one nanosecond, so that programs can tell them apart.
     pub fn begin(&mut self, packets: usize) -> u64 {
-        // Before the time is taken: the writer may not assume a later one any more.
+        // Before the clock is read, so that the writer no longer assumes that the next record has a later time.
         self.shared.is_idle.store(false, Ordering::SeqCst);
         let first = now().max(self.last + 1);
         self.last = first + packets as u64;
@@ -131,7 +132,7 @@ impl Stream {
         first
     }
 
-    /// Appends a frame that came at `time`; without room it is dropped, and counted.
+    /// Appends a frame that arrived at `time`. Without room it is dropped and counted.
     pub fn push(&mut self, time: u64, frame: &[u8]) {
         let needed = AROUND + frame.len().min(self.snaplen);
         if self.chunk.as_ref().is_some_and(|chunk| !chunk.is_empty() && chunk.len() + needed > CHUNK) {
@@ -147,7 +148,7 @@ impl Stream {
         if time > self.format.latest() {
             static NOTED: Once = Once::new();
             NOTED.call_once(|| {
-                note("note: a pcap file has no times behind the year 2106: later ones are that; write pcapng")
+                note("note: a pcap file has no times after the year 2106 and stores the latest instead; write pcapng")
             });
         }
         self.format.append(chunk, self.interface, time, frame, self.snaplen);
@@ -158,8 +159,8 @@ impl Stream {
         self.latest = self.latest.max(time);
     }
 
-    /// Hands everything over, as nothing comes at present; true if that is done. While the writer still has chunks, this one is
-    /// not urgent, and a chunk with a few packets takes as much of the memory as a full one.
+    /// Hands everything over, as no packets arrive at present; returns whether that is done. While the writer still has
+    /// other chunks it waits, as a chunk with a few packets uses as much memory as a full one.
     pub fn rest(&mut self) -> bool {
         if self.frames > 0 {
             if self.shared.handed_over.load(Ordering::Relaxed) > 0 {

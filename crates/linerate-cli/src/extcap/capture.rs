@@ -1,4 +1,4 @@
-//! Writes a port's packets into Wireshark's pipe, until Wireshark ends it.
+//! Writes a port's packets to Wireshark's pipe, until Wireshark closes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -18,20 +18,20 @@ use crate::error::with_hint;
 use crate::signals::interrupts;
 use crate::terminal::note;
 
-/// Packets that are received at once.
+/// Packets per batch.
 const BATCH: usize = 256;
-/// Slots of a receive ring, unless the name says otherwise.
+/// Slots of a receive ring, unless the port's name has the option `ring`.
 const RING: usize = 4096;
-/// The bytes that are kept before they are written.
+/// The number of buffered bytes at which the buffer is written.
 const BUFFER: usize = 64 << 10;
-/// The longest time for which they are kept while packets come. A pause writes them at once.
+/// The longest time for which bytes are buffered while packets arrive. In a pause they are written immediately.
 const KEPT: Duration = Duration::from_millis(100);
-/// The longest time to wait for the pipe's reader, and the interval of looking for it.
+/// The longest time to wait for the pipe's reader, and how often to check for it.
 const READER: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
-/// The longest sleep while the pipe is full, after which the thread looks whether it is to end.
+/// The longest sleep while the pipe is full, after which the thread checks whether it is to end.
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// The sleep where a port cannot wake a thread.
+/// The sleep if a port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Captures from a port until a signal, the end of the pipe's reader, or the end of the port's packets.
@@ -50,24 +50,24 @@ pub fn capture(name: &str, filter: Option<&Filter>, snaplen: u32, pipe: File) ->
     let stream = Stream::new(pipe, snaplen, waker.clone());
     let mut capture = Capture { queues: queues.map_err(cannot)?, filter, stream, bytes: Vec::new(), last: 0 };
     let outcome = capture.run(&port, waker);
-    // A card that is gone has no counters.
+    // If the card is gone, its counters cannot be read.
     let missing = dropped(&port).map_or(0, |after| after.saturating_sub(before));
     if missing > 0 {
         note(&format!(
-            "linerate: {name} dropped {missing} packets, which came faster than they were captured; a capture filter or a \
+            "linerate: {name} dropped {missing} packets, which arrived faster than they were captured; a capture filter or a \
              shorter snap length helps"
         ));
     }
     outcome
 }
 
-/// Returns an error with what mends it here.
+/// Returns an error with a remedy for captures.
 fn explain(error: &Error, name: &str) -> String {
     let is_taken = matches!(error.kind(), linerate::ErrorKind::QueueTaken | linerate::ErrorKind::InUse);
     match linerate::parse(name) {
         Ok(port) if is_taken && port.may_be_served() => {
             let copies = Interface::of(&format!("{}+rt", port.short()));
-            format!("another program has port '{name}'\n  try copies of its packets: {copies}")
+            format!("another program uses port '{name}'\n  to capture copies of its packets: {copies}")
         }
         _ => with_hint(error),
     }
@@ -87,23 +87,23 @@ fn open(name: &str) -> Result<Port, Error> {
     }
 }
 
-/// Returns the packets that came and that the program did not get. A packet that waits for a buffer is none of them.
+/// Returns the number of packets that arrived but were not delivered. Packets that wait for a buffer do not count.
 fn missed(drops: &Drops) -> u64 {
     drops.no_descriptor + drops.oversize + drops.malformed
 }
 
-/// Opens the pipe when it has a reader, which Wireshark starts after this program; `None` if a signal comes before.
+/// Opens the pipe once it has a reader, which Wireshark starts after this program; `None` if a signal arrives first.
 pub fn open_pipe(path: &Path) -> Result<Option<File>, String> {
     let start = Instant::now();
     loop {
         match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
             Ok(pipe) => return Ok(Some(pipe)),
             Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
-                return Err(format!("{}: cannot write it: {error}\n  name a pipe: mkfifo(1)", path.display()));
+                return Err(format!("{}: cannot write to it: {error}\n  create a pipe: mkfifo(1)", path.display()));
             }
             Err(_) if start.elapsed() > READER => {
                 return Err(format!(
-                    "{}: no program has read this pipe for {} s\n  start its reader",
+                    "{}: no program has opened this pipe for reading within {} s\n  start its reader",
                     path.display(),
                     READER.as_secs()
                 ));
@@ -122,7 +122,7 @@ struct Capture<'a> {
     stream: Stream,
     /// Room for a packet of several slots.
     bytes: Vec<u8>,
-    /// The last time that was given to a packet.
+    /// The last time that was assigned to a packet.
     last: u64,
 }
 
@@ -152,12 +152,12 @@ impl Capture<'_> {
         Ok(())
     }
 
-    /// Takes a batch of each queue, and returns the count of packets.
+    /// Receives a batch from each queue, and returns the number of packets.
     fn turn(&mut self, batch: &mut Batch) -> usize {
         let mut packets = 0;
         for queue in &mut self.queues {
             queue.recv(batch);
-            // Packets without a time of their own have times one after the other, so that programs can tell them apart.
+            // Packets without their own time get increasing times, so that programs can tell them apart.
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
             let first = now.max(self.last + 1);
             for (packet, n) in batch.packets().zip(0..) {
@@ -180,8 +180,8 @@ impl Capture<'_> {
     }
 }
 
-/// A pipe with a capture in it: pcap with times in nanoseconds. While its reader reads nothing, this waits, and the port
-/// drops packets.
+/// A pipe to which a capture is written: pcap with times in nanoseconds. If its reader is too slow, this blocks, and
+/// the port drops packets.
 struct Stream {
     pipe: File,
     snaplen: u32,
@@ -197,17 +197,17 @@ impl Stream {
         Stream { pipe, snaplen, buffer, flushed: Instant::now(), waker }
     }
 
-    /// Appends a frame that came at `time`, in nanoseconds since 1970.
+    /// Appends a frame that arrived at `time`, in nanoseconds since 1970.
     fn write(&mut self, time: u64, frame: &[u8]) {
         Format::Pcap.append(&mut self.buffer, 0, time, frame, self.snaplen as usize);
     }
 
-    /// Returns whether frames have to be written, though others come.
+    /// Returns whether buffered frames must be written even while packets arrive.
     fn is_due(&self) -> bool {
         self.buffer.len() >= BUFFER || self.flushed.elapsed() >= KEPT
     }
 
-    /// Writes all frames; false if the pipe has no reader any more, or if a signal has come before.
+    /// Writes all buffered frames; false if the pipe has no reader any more, or if a signal arrived first.
     fn flush(&mut self) -> Result<bool, String> {
         self.flushed = Instant::now();
         let mut written = 0;
@@ -224,7 +224,7 @@ impl Stream {
                     }
                 }
                 Err(error) => {
-                    return Err(format!("cannot write the pipe: {error}\n  start the capture again"));
+                    return Err(format!("cannot write to the pipe: {error}\n  start the capture again"));
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::grammar::PROGRAM;
 use crate::show::print;
 use crate::terminal::note;
 
-/// Where a link would be.
+/// The file at the path of a link.
 enum There {
     Nothing,
     /// A link to a `linerate`.
@@ -33,7 +33,8 @@ fn failed(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}\n  try another folder: linerate extcap --install FOLDER", path.display())
 }
 
-/// Returns the folders where Wireshark looks for this user's programs: that of 4.2 and later, and that of earlier ones.
+/// Returns the folders where Wireshark looks for this user's extcap programs: of version 4.2 and later, and of earlier
+/// versions.
 fn folders(asked: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     if let Some(folder) = asked {
         return Ok(vec![folder.to_path_buf()]);
@@ -44,7 +45,7 @@ fn folders(asked: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     Ok(vec![home.join(".local/lib/wireshark/extcap"), config.join("wireshark/extcap")])
 }
 
-/// Returns this program's file.
+/// Returns the path of this program.
 fn program() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("cannot find this program: {error}\n  mount /proc"))
 }
@@ -53,10 +54,10 @@ fn program() -> Result<PathBuf, String> {
 pub fn install(asked: Option<&Path>) -> Result<(), String> {
     let program = program()?;
     let links: Vec<PathBuf> = folders(asked)?.iter().map(|folder| folder.join(PROGRAM)).collect();
-    // All or none.
+    // Create all links or none.
     for link in &links {
         if let There::Other = look(link, &program)? {
-            return Err(format!("{} exists and is not linerate's\n  move it away", link.display()));
+            return Err(format!("{} exists and is not a link to linerate\n  move it away", link.display()));
         }
     }
     for link in &links {
@@ -70,7 +71,7 @@ pub fn install(asked: Option<&Path>) -> Result<(), String> {
     }
     if asked.is_none() && rustix::process::geteuid().is_root() {
         let folder = shared_folder().unwrap_or_else(|| "FOLDER, which tshark -G folders prints".to_string());
-        print(&format!("these are root's; for all users: linerate extcap --install {folder}\n"));
+        print(&format!("these links are for root only; for all users: linerate extcap --install {folder}\n"));
     }
     print("to check: tshark -D\n");
     Ok(())
@@ -85,7 +86,7 @@ fn shared_folder() -> Option<String> {
     found.map(|(_, folder)| folder.trim().to_string())
 }
 
-/// Removes the links again.
+/// Removes the links.
 pub fn uninstall(asked: Option<&Path>) -> Result<(), String> {
     let program = program()?;
     let mut removed = 0;
@@ -93,10 +94,10 @@ pub fn uninstall(asked: Option<&Path>) -> Result<(), String> {
         match look(&link, &program)? {
             There::Ours => {
                 fs::remove_file(&link).map_err(|error| failed(&link, &error))?;
-                print(&format!("{} is removed\n", link.display()));
+                print(&format!("removed {}\n", link.display()));
                 removed += 1;
             }
-            There::Other => return Err(format!("{} is not linerate's, and stays", link.display())),
+            There::Other => return Err(format!("{} is not a link to linerate, and was not removed", link.display())),
             There::Nothing => {}
         }
     }

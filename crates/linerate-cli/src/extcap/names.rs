@@ -1,19 +1,20 @@
-//! Ports' names as names of interfaces: `linerate-vale0:a`.
+//! Interface names of ports: `linerate-vale0:a`.
 //!
-//! Wireshark ends a name at a `}` in front of `{`, of a space or of the line's end. Its preferences and files have names
-//! with the interface's name in them. So all but letters, digits and the signs of usual names are written as `%7D`.
+//! Wireshark ends a name at a `}` before a `{`, a space or the end of the line, and uses interface names in the names
+//! of preferences and files. So all characters except letters, digits and the usual ones of port names are written like
+//! `%7D`.
 
 use std::fmt::{self, Write};
 
-/// The interface whose port is an option.
+/// The interface whose port is given by an option.
 pub const GENERAL: &str = "linerate";
 
-/// An interface that Wireshark names.
+/// An interface, as named by Wireshark.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// The general one.
+    /// The general interface.
     Any,
-    /// That of a port.
+    /// The interface of a port.
     Port(String),
 }
 
@@ -34,7 +35,7 @@ impl Interface {
         })
     }
 
-    /// Returns the name of its port; `asked` is that of the general interface.
+    /// Returns the name of its port. `asked` is the port of the general interface.
     pub fn port<'a>(&'a self, asked: &'a str) -> &'a str {
         match self {
             Interface::Any => asked,
@@ -52,7 +53,7 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Returns a port's name in the characters that Wireshark's names may have.
+/// Encodes a port's name in the characters that are allowed in Wireshark's names.
 pub fn encoded(port: &str) -> String {
     let mut encoded = String::new();
     for (at, byte) in port.bytes().enumerate() {
@@ -61,7 +62,7 @@ pub fn encoded(port: &str) -> String {
             b'}' if is_last_of_value() => encoded.push_str("%7D"),
             byte if byte.is_ascii_alphanumeric() || b":{}+-_.^".contains(&byte) => encoded.push(byte.into()),
             byte => {
-                // A String takes all that is written to it.
+                // Writing to a String cannot fail.
                 let _ = write!(encoded, "%{byte:02X}");
             }
         }
@@ -69,7 +70,7 @@ pub fn encoded(port: &str) -> String {
     encoded
 }
 
-/// Returns the port of an encoded name; `None` if it is none.
+/// Decodes a port's name; `None` if it is not validly encoded.
 fn decoded(encoded: &str) -> Option<String> {
     let mut parts = encoded.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! The way out: a port that packets are forwarded to, and the packets that wait for it.
+//! The transmit side of forwarding: a port's transmit queues, and the packets that wait for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -10,31 +10,31 @@ use linerate::{Batch, Error};
 use crate::run::send;
 use crate::terminal::note;
 
-/// How long packets wait for a peer that is not there. A process is back sooner; Linux complains of a queue that stands still for
-/// five seconds.
+/// How long packets wait for an absent peer. A restarted process is back sooner; Linux complains about a transmit queue
+/// that is stuck for five seconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long packets wait before a thread that may sleep looks less often.
+/// How long packets wait before a thread that may sleep retries less often.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// The part of its time that a port may make another one wait: a tenth.
+/// A port may delay packets for other ports for 1/`SHARE` of the time.
 const SHARE: u32 = 10;
 
 /// A thread's transmit queue of a port.
 pub struct Exit {
     queues: Queues,
     port: Arc<Name>,
-    /// Another port must not wait for this one: what it does not take is dropped.
+    /// Packets that the port does not accept are dropped, as other ports must not wait for it.
     drops: bool,
 }
 
 enum Queues {
     Own(TxQueue),
-    /// All queues of a port whose peer may use fewer, and the thread's number.
+    /// All queues of a port whose peer may use fewer, and the number of the thread's own one.
     Shared(Arc<[Mutex<TxQueue>]>, usize),
 }
 
-/// A port's name, and what was noted of it.
+/// A port's name, and which notes about it were printed.
 struct Name {
     name: String,
     waits: Once,
@@ -46,10 +46,10 @@ fn lock(queue: &Mutex<TxQueue>) -> MutexGuard<'_, TxQueue> {
 }
 
 impl Exit {
-    /// Takes the transmit queues of a port, one for each thread.
+    /// Claims the transmit queues of a port, one for each thread.
     pub fn of(port: &mut Port, queues: u16, drops: bool) -> Result<std::vec::IntoIter<Exit>, Error> {
         let name = Name { name: port.name().to_string(), waits: Once::new(), dropped: Once::new() };
-        // A machine may have fewer processors than its port has queues.
+        // A virtual machine may have fewer processors than its port has queues, and use only some of them.
         let may_use_fewer = queues > 1 && port.info().behind == Behind::Peer;
         let queues = (0..queues).map(|queue| port.tx(queue)).collect::<Result<Vec<_>, Error>>()?;
         let queues: Vec<Queues> = if may_use_fewer {
@@ -63,7 +63,7 @@ impl Exit {
         Ok(exits.into_iter())
     }
 
-    /// Sends what fits, by a queue that the peer uses, and returns the number of packets.
+    /// Sends what fits on a queue that the peer uses, and returns the number of packets.
     #[inline]
     pub fn send(&mut self, batch: &mut Batch, chains: bool) -> usize {
         match &mut self.queues {
@@ -79,7 +79,7 @@ impl Exit {
         }
     }
 
-    /// Returns the count of packets that the queue has not handed on.
+    /// Returns the number of accepted packets that the queue has not handed on yet.
     pub fn unsent(&self) -> usize {
         match &self.queues {
             Queues::Own(tx) => tx.unsent(),
@@ -88,7 +88,7 @@ impl Exit {
     }
 }
 
-/// Sends by the thread's own queue, or, if the peer does not use that one, by the first that it uses.
+/// Sends on the thread's own queue or, if the peer does not use it, on the first one that it uses.
 fn send_by_any(all: &[Mutex<TxQueue>], own: usize, batch: &mut Batch, chains: bool) -> usize {
     let mut sent = 0;
     for queue in std::iter::once(own).chain((0..all.len()).filter(|&other| other != own)) {
@@ -101,7 +101,7 @@ fn send_by_any(all: &[Mutex<TxQueue>], own: usize, batch: &mut Batch, chains: bo
     sent
 }
 
-/// How long packets may still wait for a port: at most [`PATIENCE`], of which a tenth of the time comes back.
+/// How long packets may still wait for a port: at most [`PATIENCE`]. It recovers by a tenth of the time without a wait.
 struct Patience {
     left: Duration,
     /// The end of the last wait.
@@ -114,26 +114,26 @@ impl Patience {
         self.left = PATIENCE.min(self.left + now.saturating_duration_since(self.last) / SHARE);
     }
 
-    /// Ends one that began at `since`.
+    /// Ends a wait that began at `since`.
     fn end(&mut self, since: Instant, now: Instant) {
         self.left = self.left.saturating_sub(now.saturating_duration_since(since));
         self.last = now;
     }
 }
 
-/// Packets on their way to a port.
+/// Packets that wait to be sent to a port.
 pub struct Waiting {
     pub batch: Batch,
     chains: bool,
-    /// Since when the port has taken none of them.
+    /// When the port stopped accepting packets.
     since: Option<Instant>,
-    /// How long it may still do so.
+    /// How long they may still wait.
     patience: Patience,
-    /// Packets that the port has not taken are dropped.
+    /// Packets that the port does not accept are dropped.
     is_dropping: bool,
-    /// Packets were dropped, and [`reasons`](Waiting::reasons) has not told yet.
+    /// Packets were dropped since the last call of [`reasons`](Waiting::reasons).
     has_dropped: bool,
-    /// Counts the packets that no port has taken.
+    /// Counts the packets that no port has accepted.
     held: Arc<AtomicU64>,
 }
 
@@ -149,18 +149,19 @@ impl Waiting {
         Waiting { batch, chains, since: None, patience, is_dropping: false, has_dropped: false, held }
     }
 
-    /// Returns the reasons not to sleep: the packets that wait, and one if some were dropped since the last call, since more may be
-    /// behind them.
+    /// Returns the number of reasons not to sleep: the packets that wait, plus one if some were dropped since the last
+    /// call, as more may follow them.
     pub fn reasons(&mut self) -> usize {
         self.batch.len() + usize::from(std::mem::take(&mut self.has_dropped))
     }
 
-    /// Returns whether packets have waited for so long that a thread need not look at each turn.
+    /// Returns whether packets have waited so long that a thread need not retry at each turn.
     pub fn is_stalled(&self) -> bool {
         !self.batch.is_empty() && self.since.is_some_and(|since| since.elapsed() >= BUSY)
     }
 
-    /// Sends what the port takes, and returns the number of packets. The others wait, so that overload is dropped at the card.
+    /// Sends what the port accepts, and returns the number of packets. The others wait, so that the receiving card
+    /// drops the overload.
     #[inline]
     pub fn send(&mut self, exit: &mut Exit) -> usize {
         let sent = exit.send(&mut self.batch, self.chains);
@@ -174,7 +175,8 @@ impl Waiting {
         sent
     }
 
-    /// Ends the wait: the port has taken packets. One that lets others wait again and again has less time for each.
+    /// Ends the wait: the port has accepted packets. A port that makes others wait repeatedly gets less time for each
+    /// wait.
     #[cold]
     fn go_on(&mut self, others_wait: bool) {
         self.is_dropping = false;
@@ -183,8 +185,8 @@ impl Waiting {
         }
     }
 
-    /// Drops packets, and counts them, if the port has taken none for a while because it has no peer, or others must not wait for
-    /// it.
+    /// Drops and counts the packets if the port has not accepted any for too long, and has no peer or must not delay
+    /// other ports.
     #[cold]
     fn wait(&mut self, exit: &Exit) {
         let now = Instant::now();
@@ -198,13 +200,13 @@ impl Waiting {
         let Name { name, waits, dropped } = &*exit.port;
         let has_peer = exit.has_peer();
         if has_peer && !exit.drops {
-            // One that has just come has its time, too.
+            // A peer that has just connected gets its full time, too.
             if std::mem::take(&mut self.is_dropping) {
                 self.since = Some(Instant::now());
                 return;
             }
             return waits.call_once(|| {
-                note(&format!("note: {name} has taken nothing for a second: packets wait until it does"));
+                note(&format!("note: {name} has not accepted packets for 1 s; packets are queued until it does"));
             });
         }
         self.leave();
@@ -212,14 +214,14 @@ impl Waiting {
         (self.is_dropping, self.has_dropped) = (true, true);
         dropped.call_once(|| {
             let why = match has_peer {
-                true => "it takes them too slowly, and those for other ports would wait",
-                false => "it has taken nothing for a second: its other side is not there, or down",
+                true => "it accepts them too slowly, which would delay packets for other ports",
+                false => "it has not accepted any for 1 s; its peer is absent or down",
             };
-            note(&format!("note: packets to {name} are dropped, since {why}"));
+            note(&format!("note: dropping packets to {name}: {why}"));
         });
     }
 
-    /// Counts the packets that no port takes.
+    /// Counts the waiting packets as not accepted by any port.
     fn leave(&mut self) {
         self.held.fetch_add(self.batch.packets().count() as u64, Ordering::Relaxed);
     }
@@ -229,7 +231,7 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    /// A port that takes a few packets whenever its time is nearly over has less and less of it.
+    /// A port that accepts a few packets whenever its time is nearly over gets less and less time.
     #[test]
     fn a_slow_port_lets_others_wait_for_a_tenth_of_the_time() {
         let begin = Instant::now();
@@ -246,7 +248,7 @@ mod tests {
         }
         let most = PATIENCE + (now - begin) / SHARE;
         assert!(waited > PATIENCE && waited <= most, "{waited:?} of {:?}", now - begin);
-        // Once it is as fast as others, it has its time again.
+        // Once it keeps up again, it gets its full time back.
         patience.begin(now + SHARE * PATIENCE);
         assert_eq!(patience.left, PATIENCE);
     }

@@ -1,4 +1,4 @@
-//! One queue's sender: makes the frames that are due, of one or several streams, and sends them.
+//! One queue's sender: generates the frames that are due, of one or several streams, and sends them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +22,17 @@ pub struct Lane {
     pace: Pace,
     /// `None` for frames at full speed.
     pacer: Option<Pacer>,
-    /// Paced frames are made at least this many at a time.
+    /// The minimum number of paced frames to make at a time.
     least: usize,
-    /// Frames to make.
+    /// Frames left to make.
     left: u64,
-    /// The frames of the whole stream that were sent.
+    /// Counts the sent frames of the stream, over all queues.
     sent: Arc<AtomicU64>,
-    /// A frame that is made and did not fit yet, of those that take several buffers.
+    /// A frame of several buffers that was generated and did not fit yet.
     made: Vec<u8>,
 }
 
-/// A receive queue whose requests are answered.
+/// A receive queue on which requests are answered.
 pub struct Answering {
     pub responder: Responder,
     pub rx: RxQueue,
@@ -45,18 +45,18 @@ pub struct Sender {
     pub pool: Arc<Pool>,
     pub batch: Batch,
     pub lanes: Vec<Lane>,
-    /// The paced lane that is asked first: in turn, so that a port without room for all holds back each.
+    /// The paced lane that is served first. It rotates, so that a port without room for all delays each lane equally.
     pub first: usize,
-    /// The packets of the batch, from its front: lanes, and how many are of each.
+    /// Which lanes the batch's packets belong to, from its front: lane and number of packets.
     pub runs: Vec<(usize, usize)>,
     /// `None` if the rate cannot change.
     pub speed: Option<Follower>,
     pub responder: Option<Answering>,
-    /// How long the thread sleeps when no frame is due: where the other side is a process, it needs the processor.
+    /// How long the thread sleeps when no frame is due, as a receiving process may need the processor.
     pub rest: Option<Duration>,
-    /// Then it sends nothing more.
+    /// The time after which it sends nothing more.
     pub end: End,
-    /// Since when the port has had no room for all packets, and the nanoseconds for which it had none before.
+    /// Since when the port has had no room for all packets, and the total nanoseconds of earlier times without room.
     pub blocked: Option<Instant>,
     pub held_back: Arc<AtomicU64>,
 }
@@ -68,7 +68,7 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    /// Makes frames if none are left, sends, and returns the number of packets sent.
+    /// Generates frames if none are left, sends, and returns the number of packets sent.
     pub fn turn(&mut self) -> usize {
         if let Some(Answering { responder, rx, batch }) = &mut self.responder {
             rx.recv(batch);
@@ -103,7 +103,7 @@ impl Sender {
         sent
     }
 
-    /// Notes from when on the port has no room, or has room again.
+    /// Records that the port has no room, or has room again.
     fn note_room(&mut self, has_room: bool) {
         if let Some(since) = self.blocked.take() {
             self.held_back.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Sender {
         self.blocked = (!has_room).then(Instant::now);
     }
 
-    /// Fills the batch: with the frames that are due, and behind them with those of streams at full speed.
+    /// Fills the batch with the frames that are due, and then with frames of streams at full speed.
     fn fill(&mut self) {
         let capacity = self.batch.capacity();
         let (first, lanes) = (self.first, self.lanes.len());
@@ -127,7 +127,7 @@ impl Sender {
         let mut unpaced = self.lanes.iter().filter(|lane| lane.pacer.is_none()).count();
         for number in 0..self.lanes.len() {
             if self.lanes[number].pacer.is_none() {
-                // Each gets the same part of the room.
+                // Each lane gets an equal part of the room.
                 let part = (capacity - self.batch.len()).div_ceil(unpaced);
                 unpaced -= 1;
                 self.make(number, part.min(usize::try_from(self.lanes[number].left).unwrap_or(usize::MAX)));
@@ -135,7 +135,7 @@ impl Sender {
         }
     }
 
-    /// Makes up to `wanted` frames of a lane.
+    /// Generates up to `wanted` frames of a lane.
     fn make(&mut self, number: usize, wanted: usize) {
         let lane = &mut self.lanes[number];
         let longest = lane.source.longest();
@@ -148,7 +148,7 @@ impl Sender {
             match &mut lane.source {
                 Source::Flows(generator) => packets.for_each(|mut packet| generator.fill(&mut packet)),
                 Source::Template(frames) => packets.for_each(|mut packet| {
-                    // The longest has no other length; none is a chain, or empty.
+                    // Cannot fail: no frame is longer than this packet, empty, or a chain.
                     let _ = packet.truncate(frames.next_len());
                     frames.fill(&mut packet);
                 }),
@@ -163,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Counts packets that were sent for their streams.
+    /// Attributes sent packets to their streams.
     fn attribute(&mut self, mut sent: usize) {
         let mut done = 0;
         for (lane, packets) in &mut self.runs {
@@ -180,7 +180,8 @@ impl Sender {
 }
 
 impl Lane {
-    /// Makes `left` frames from a source; all streams together are asked for `rate` packets per second, or for full speed.
+    /// Creates a lane for `left` frames of a source. `rate` is the requested total of all streams in packets per
+    /// second; `None`: full speed.
     pub fn new(source: Source, pace: Pace, rate: Option<f64>, left: u64, sent: Arc<AtomicU64>) -> Lane {
         let mut lane = Lane { source, pace, pacer: None, least: 1, left, sent, made: Vec::new() };
         lane.set_rate(rate);
@@ -196,14 +197,14 @@ impl Lane {
         self.least = rate.map_or(1, |rate| self.pace.least(rate));
     }
 
-    /// Makes up to `wanted` frames that take several buffers each, and returns their number.
+    /// Generates up to `wanted` frames of several buffers each, and returns their number.
     fn make_chains(&mut self, batch: &mut Batch, pool: &Arc<Pool>, wanted: usize) -> usize {
         for made in 0..wanted {
             if self.made.is_empty() {
                 self.made.resize(self.source.next_len(), 0);
                 self.source.fill(&mut self.made);
             }
-            // One that does not fit is kept: each frame that is made has a sequence number, and is sent.
+            // A frame that does not fit is kept: it has a sequence number, and must be sent.
             if batch.len() >= batch.capacity() || !batch.push(pool, &self.made) {
                 return made;
             }

@@ -7,7 +7,7 @@ use linerate::traffic::{Frames, Generator};
 pub enum Source {
     /// Flows with sequence numbers, or copies of a captured frame.
     Flows(Generator),
-    /// A template's.
+    /// Frames of a template.
     Template(Box<Frames>),
 }
 
@@ -44,7 +44,7 @@ impl Source {
         }
     }
 
-    /// Writes the next frame to `bytes`, which has its length.
+    /// Writes the next frame to `bytes`, which must have its length.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         match self {
             Source::Flows(generator) => generator.fill(bytes),

@@ -1,4 +1,4 @@
-//! A stream of frames: what is sent, how often, and when; from options, or from a file of streams.
+//! A stream of frames: their content, rate and number, from options or from a file of streams.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,49 +24,49 @@ pub struct Stream {
     /// The stream's name in the summary; only in files
     #[arg(skip)]
     pub name: Option<String>,
-    /// Frames in words: 'eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)'; see docs/generate.md
+    /// Layers of the frames: 'eth/ip(src=10.0.0.1-10.0.0.250)/udp(dport=53)/payload(64)'; see docs/generate.md
     #[arg(long, value_name = "LAYERS", value_parser = template, conflicts_with_all = ["template", "flows"])]
     #[serde(default, deserialize_with = "read_template")]
     pub packet: Option<Template>,
-    /// Take the first packet of this capture file as the template
+    /// Use the first packet of this capture file as the template
     #[arg(long, conflicts_with = "size")]
     pub template: Option<PathBuf>,
-    /// Bytes of a frame, CRC included: 64 to 9732; a range 64-1518, a mix 64:7,594:4,1518:1, or imix, which is that; default 64
+    /// Frame size in bytes, CRC included: 64 to 9732; a range 64-1518, a mix 64:7,594:4,1518:1, or imix for that mix;
+    /// default 64
     #[arg(long, value_name = "SIZES")]
     #[serde(default, deserialize_with = "from_text")]
     pub size: Option<Sizes>,
-    /// Rate in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%); at full speed by
-    /// default
+    /// Rate in packets (14.88M) or bits (10Gbit) per second, or as a part of the line rate (50%); default full speed
     #[arg(long)]
     #[serde(default, deserialize_with = "from_text")]
     pub rate: Option<Rate>,
-    /// Send this many frames back to back, at the same rate
+    /// Send bursts of this many frames back to back, at the same mean rate
     #[arg(long, value_name = "FRAMES", requires = "rate", value_parser = whole::<u16>(1, u16::MAX))]
     #[serde(default, deserialize_with = "read_number")]
     pub burst: Option<u16>,
-    /// Times between frames, or bursts
+    /// Gaps between frames, or bursts
     #[arg(long, value_enum, requires = "rate")]
     #[serde(default)]
     pub gaps: Option<Gaps>,
-    /// Number of packets; with k, M or G
+    /// Number of packets; accepts k, M or G
     #[arg(long, value_parser = packets)]
     #[serde(default, deserialize_with = "read_packets")]
     pub count: Option<u64>,
-    /// UDP flows, which differ in their source port; default 1
+    /// Number of UDP flows, which differ in their source port; default 1
     #[arg(long, value_parser = whole::<u16>(1, u16::MAX))]
     #[serde(default, deserialize_with = "read_number")]
     pub flows: Option<u16>,
-    /// Begin random fields and gaps with other numbers; default 1, in files the stream's number
+    /// Seed of random fields and gaps; default 1, in files the stream's number
     #[arg(long)]
     #[serde(default)]
     pub seed: Option<u64>,
 }
 
-/// The times between frames.
+/// The gaps between frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gaps {
-    /// All the same
+    /// All equal
     Even,
     /// Random, as from many independent senders
     Poisson,
@@ -80,9 +80,9 @@ struct File {
     stream: Vec<Stream>,
 }
 
-/// How often it is looked whether a pipe's writer has written a packet.
+/// How often a pipe is checked for a packet.
 const LOOK: Duration = Duration::from_millis(10);
-/// The most bytes of a file of streams.
+/// The largest file of streams, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Reads a file of streams as text.
@@ -91,17 +91,17 @@ fn read(path: &Path) -> Result<String, String> {
         std::io::ErrorKind::InvalidData => "it is not UTF-8".to_string(),
         _ => error.to_string(),
     };
-    // A pipe, or a device, may have no end, or not begin.
+    // A pipe or a device may have no end, or never deliver data.
     let about = path.metadata().map_err(said)?;
     match about.len() {
-        _ if !about.is_file() => Err("it is no regular file".to_string()),
+        _ if !about.is_file() => Err("it is not a regular file".to_string()),
         0..=LONGEST => std::fs::read_to_string(path).map_err(said),
-        len => Err(format!("it has {len} bytes: at most {LONGEST}")),
+        len => Err(format!("it has {len} bytes; the limit is {LONGEST}")),
     }
 }
 
 impl Stream {
-    /// Reads a file of streams: TOML, with a table `[[stream]]` for each. Ends the program if it has a mistake.
+    /// Reads a file of streams: TOML, with a table `[[stream]]` for each. Ends the program if it is invalid.
     pub fn read_all(path: &Path) -> Vec<Stream> {
         let bad = |why: &str| -> ! { usage(&format!("{}: {}", path.display(), why.trim_end())) };
         let text = read(path).unwrap_or_else(|why| bad(&why));
@@ -114,24 +114,24 @@ impl Stream {
             if let Some(why) = stream.contradiction() {
                 bad(&format!("{}: {why}", stream.label(n)));
             }
-            // Independent of the others, unless it is given.
+            // By default, the streams' random numbers are independent of each other.
             stream.seed.get_or_insert(n as u64 + 1);
         }
         let labels: Vec<_> = streams.iter().enumerate().map(|(n, stream)| stream.label(n)).collect();
         if let Some(n) = (0..labels.len()).find(|n| labels[..*n].contains(&labels[*n])) {
             bad(&format!("two streams are named {}", labels[n]));
         }
-        if streams.is_empty() { bad("it has no stream: each is a table [[stream]]") } else { streams }
+        if streams.is_empty() { bad("it has no stream: add a table [[stream]]") } else { streams }
     }
 
-    /// Returns what does not go together; of options clap finds it.
+    /// Returns why keys contradict each other. For options, clap checks this.
     fn contradiction(&self) -> Option<&'static str> {
         match self {
-            Stream { packet: Some(_), template: Some(_), .. } => Some("packet and template are two kinds of frames"),
+            Stream { packet: Some(_), template: Some(_), .. } => Some("packet and template exclude each other"),
             Stream { packet: Some(_), flows: Some(_), .. } => {
-                Some("flows differ by fields of the packet: sport=1024-2023")
+                Some("packet makes flows by the range of a field: sport=1024-2023")
             }
-            Stream { template: Some(_), size: Some(_), .. } => Some("the frames of a template have its size"),
+            Stream { template: Some(_), size: Some(_), .. } => Some("frames of a template have the template's size"),
             Stream { rate: None, burst: Some(_), .. } => Some("bursts need a rate"),
             Stream { rate: None, gaps: Some(_), .. } => Some("gaps need a rate"),
             Stream { burst: Some(0), .. } => Some("a burst has at least one frame"),
@@ -143,20 +143,21 @@ impl Stream {
 
     /// Returns the stream's name, or its number from 1 on.
     pub fn label(&self, number: usize) -> String {
-        // It may be printed on a terminal.
+        // Escaped, as it may be printed on a terminal.
         let name = self.name.as_ref().filter(|name| !name.is_empty());
         name.map_or_else(|| format!("stream {}", number + 1), |name| name.escape_debug().to_string())
     }
 
-    /// Returns the count of flows, at least one for each queue.
+    /// Returns the number of flows, at least one for each queue.
     pub fn flow_count(&self, queues: u16) -> u16 {
         self.flows.unwrap_or(1).max(queues)
     }
 
-    /// Reads the first frame of the file that is the template; of a pipe it is waited for. Ends the program if there is none.
+    /// Reads the first frame of the template's file, and waits for it if the file is a pipe. Ends the program if there
+    /// is none.
     ///
     /// # Errors
-    /// [`ErrorKind::File`]: a signal has come first.
+    /// [`ErrorKind::File`]: a signal arrived first.
     pub fn first_frame(&self, place: &str) -> Result<Option<Vec<u8>>, Error> {
         let Some(path) = &self.template else { return Ok(None) };
         let none = |why: String| Error::file(path.display().to_string(), why);
@@ -166,26 +167,26 @@ impl Stream {
             match frames.next(&mut bytes).unwrap_or_else(|error| wrong(error)) {
                 Next::Frame { is_snapped, .. } => {
                     if is_snapped {
-                        note("note: the template's end is missing: it was cut by the capture's snap length");
+                        note("note: the template is incomplete: it was cut by the capture's snap length");
                     }
                     return Ok(Some(bytes));
                 }
-                Next::Nothing if interrupts().wait(LOOK) => return Err(none("no packet came".to_string())),
+                Next::Nothing if interrupts().wait(LOOK) => return Err(none("no packet arrived".to_string())),
                 Next::Nothing => {}
                 Next::End => {
                     let skipped = frames.skipped();
                     let others =
                         if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
-                    wrong(none(format!("it has no packet to take as a template{others}")));
+                    wrong(none(format!("it has no packet to use as a template{others}")));
                 }
             }
         }
     }
 
-    /// Prepares the frames that each of `queues` sends. Its flows with sequence numbers are those from `first_flow` on.
+    /// Prepares the frames of each of `queues`. The numbers of its flows start at `first_flow`.
     ///
-    /// `first_frame` is that of the file of its template, if it has one, and `place` the stream's place in a file, for messages;
-    /// empty for options.
+    /// `first_frame` is the first frame of the template's file, if there is one. `place` is the stream's position in a
+    /// file, for messages; it is empty for options.
     pub fn sources(&self, queues: u16, first_flow: u16, first_frame: Option<&[u8]>, place: &str) -> Vec<Source> {
         let flows = u64::from(self.flow_count(queues));
         let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
@@ -201,10 +202,10 @@ impl Stream {
                 let generator = Generator::new(size.into(), 1);
                 return (0..queues).map(|queue| generator.clone().with_flows(flows_of(queue)).into()).collect();
             }
-            // Frames of several sizes, with sequence numbers, too.
+            // Frames of several sizes have sequence numbers, too.
             (None, None) => {
                 let last = 1023u16.checked_add(self.flows.unwrap_or(1)).unwrap_or_else(|| {
-                    usage(&format!("{place}frames of several sizes have at most 64512 flows: a source port for each"))
+                    usage(&format!("{place}frames of several sizes allow at most 64512 flows, one per source port"))
                 });
                 template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|error| usage(error.why()))
             }
@@ -222,7 +223,7 @@ impl Stream {
         frames.map(|frames| frames.unwrap_or_else(|why| usage(&format!("{place}{why}"))).into()).collect()
     }
 
-    /// Returns the times between frames of a queue.
+    /// Returns the gaps between a queue's frames.
     pub fn gaps(&self, queue: u16) -> traffic::Gaps {
         match self.gaps {
             Some(Gaps::Poisson) => traffic::Gaps::Poisson(self.seed.unwrap_or(1).wrapping_add(u64::from(queue) << 32)),
@@ -231,7 +232,7 @@ impl Stream {
     }
 }
 
-/// Reads the words for frames.
+/// Parses the layers of frames.
 fn template(text: &str) -> Result<Template, Error> {
     text.parse()
 }
@@ -241,7 +242,7 @@ fn read_template<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Template>,
     template(&text).map(Some).map_err(D::Error::custom)
 }
 
-/// A number, or a text with a unit, as text.
+/// A number, or a number with a unit, as text.
 struct Plain(String);
 
 impl<'de> Deserialize<'de> for Plain {

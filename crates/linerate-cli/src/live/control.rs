@@ -1,4 +1,4 @@
-//! The control socket: a program writes a line of JSON, and reads one.
+//! The control socket: a program writes a request as a line of JSON, and reads the answer as one line.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -20,31 +20,31 @@ use super::{Asked, Request};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
-/// The longest request, without the end of its line.
+/// The longest request, without its line end.
 const REQUEST: u64 = 4096;
-/// A client that takes no answer is left after this time.
+/// A client that does not read its answer is dropped after this time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most clients at a time.
 const CLIENTS: usize = 16;
 
 /// The control socket of a run.
 pub struct Control {
-    /// Dropped before the socket: requests that wait are answered thereby.
+    /// Dropped before the socket, so that pending requests are answered.
     asked: Receiver<Asked>,
     _socket: Socket,
 }
 
-/// A socket that a run listens at; it is removed with the run.
+/// The socket on which a run listens. It is removed when the run ends.
 struct Socket {
     path: PathBuf,
-    /// Its device and number: another file may be there at the end.
+    /// Its device and inode: another file may be at the path in the end.
     identity: Option<(u64, u64)>,
     clients: Arc<Clients>,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The threads end with the process: programs that asked have their answers first.
+        // The threads end with the process, so wait until pending requests are answered.
         self.clients.close();
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
@@ -64,7 +64,7 @@ impl Clients {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client, until [`remove`](Clients::remove); false if there are too many.
+    /// Adds a client; false if there are too many.
     fn add(&self, client: &UnixStream) -> bool {
         let mut streams = self.streams();
         let clone = client.try_clone().ok().filter(|_| streams.len() < CLIENTS);
@@ -76,7 +76,7 @@ impl Clients {
         self.one_less.notify_all();
     }
 
-    /// Takes no more requests than have come, and waits until they are answered, or for [`PATIENCE`].
+    /// Accepts no new requests, and waits until pending ones are answered, at most for [`PATIENCE`].
     fn close(&self) {
         let streams = self.streams();
         streams.values().for_each(|client| drop(client.shutdown(Shutdown::Read)));
@@ -84,18 +84,18 @@ impl Clients {
     }
 }
 
-/// Returns the device and the number of the file at a path.
+/// Returns the device and the inode of the file at a path.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     path.symlink_metadata().ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl Control {
-    /// Returns a request that has come.
+    /// Returns the next pending request.
     pub fn request(&self) -> Option<Asked> {
         self.asked.try_recv().ok()
     }
 
-    /// Listens at `path`, in threads of its own, and sends requests to the run.
+    /// Listens at `path`, in separate threads, which forward requests to the run.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`]: the path cannot be used.
@@ -106,11 +106,11 @@ impl Control {
         let socket = Socket { path: path.to_path_buf(), identity: identity(path), clients: clients.clone() };
         let accept = move || {
             for client in listener.incoming().flatten() {
-                // Only the run's own user, and root: the socket's permissions say it, and this says it again.
+                // Accept only the run's own user and root, in addition to the socket's permissions.
                 let is_ours = socket_peercred(&client)
                     .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
                 if !is_ours || !clients.add(&client) {
-                    let _ = refuse(client, if is_ours { "too many clients" } else { "another user's run" });
+                    let _ = refuse(client, if is_ours { "too many clients" } else { "the run is another user's" });
                     continue;
                 }
                 let (requests, clients_of, client) = (requests.clone(), clients.clone(), Arc::new(client));
@@ -130,7 +130,7 @@ impl Control {
     }
 }
 
-/// Creates a socket for the run's user; replaces one without a server.
+/// Creates a socket for the run's user. A socket without a server is replaced.
 fn bind(path: &Path) -> Result<UnixListener, Error> {
     let error =
         |kind, why: String, remedy: &'static str| Error::new(kind, path.display().to_string(), why).with_remedy(remedy);
@@ -141,15 +141,15 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
         match connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(|error| {
-                    fail(format!("an old socket is there and cannot be removed: {error}"), "remove it")
+                    fail(format!("an old socket exists there and cannot be removed: {error}"), "remove it")
                 })?;
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return Err(fail("another user's socket is there".to_string(), "choose another path"));
+                return Err(fail("another user's socket exists there".to_string(), "choose another path"));
             }
             _ => {
                 return Err(fail(
-                    "another run listens there already".to_string(),
+                    "another run already listens there".to_string(),
                     "choose another path, or end that run",
                 ));
             }
@@ -157,22 +157,19 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     }
     let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
-            bad_path("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+            bad_path("a file that is not a socket exists there".to_string(), "choose another path, or remove the file")
         }
         // unix(7): `sun_path` has 108 bytes, of which the last is 0.
         _ if path.as_os_str().len() > 107 => {
             bad_path("its path has more than 107 bytes".to_string(), "choose a shorter path")
         }
-        _ => fail(
-            format!("cannot listen there: {error}"),
-            "choose a path in a folder that exists and that you can write",
-        ),
+        _ => fail(format!("cannot listen there: {error}"), "choose a path in an existing folder that you may write to"),
     })?;
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
     Ok(listener)
 }
 
-/// Connects, without waiting for a server that has too many clients already.
+/// Connects, without waiting for a server whose queue of connections is full.
 fn connect(path: &Path) -> std::io::Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -184,7 +181,7 @@ fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
     writeln!(client, "{}", json!({ "error": why }))
 }
 
-/// Answers a client until it closes its end, or sends a line that is too long.
+/// Answers a client until it closes the connection, or sends a line that is too long.
 fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let (mut reader, mut line) = (BufReader::new(client), Vec::new());
@@ -196,14 +193,14 @@ fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Res
         let is_whole = line.ends_with(b"\n") || line.len() as u64 <= REQUEST;
         let answer = match serde_json::from_slice::<Request>(&line) {
             _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-            // An array would be taken as the values of an object without keys.
+            // serde would accept an array as the values of the object's keys.
             Ok(request) if line.trim_ascii_start().starts_with(b"{") => ask(request, requests),
             Err(error) if error.is_data() && line.trim_ascii_start().starts_with(b"{") => {
                 json!({ "error": error.to_string() })
             }
             other => {
                 let why = other.err().map(|error| format!(": {error}")).unwrap_or_default();
-                json!({ "error": format!("a request is an object of JSON, as {{\"pause\":true}}{why}") })
+                json!({ "error": format!("a request is a JSON object, such as {{\"pause\":true}}{why}") })
             }
         };
         client.write_all(format!("{answer}\n").as_bytes())?;
@@ -213,11 +210,11 @@ fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Res
     }
 }
 
-/// Lets the run do what is asked, and returns its answer.
+/// Forwards a request to the run, and returns the answer.
 fn ask(request: Request, requests: &Sender<Asked>) -> Value {
     let (sender, answer) = channel();
-    // A run that ends answers no more, and drops the sender of an answer.
+    // A run that ends drops the answer's sender instead of answering.
     let _ = requests.send(Asked { request, answer: Some(sender) });
     interrupts().wake();
-    answer.recv().unwrap_or_else(|_| json!({ "error": "the run is at its end" }))
+    answer.recv().unwrap_or_else(|_| json!({ "error": "the run has ended" }))
 }

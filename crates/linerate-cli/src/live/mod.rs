@@ -1,7 +1,7 @@
-//! A run while it lasts: what keys and programs ask of it.
+//! Live control of a run, by keys and by programs.
 //!
-//! - `speed`: the rate of senders, which may change; `control`: the socket for programs
-//! - `screen`: the terminal and its keys; `view`: what is drawn there
+//! - `speed`: the variable rate of senders; `control`: the socket for programs
+//! - `screen`: the terminal and its keys; `view`: the drawing of the full screen
 
 mod control;
 mod screen;
@@ -28,33 +28,34 @@ use crate::line_rate::{beyond_line, on_line};
 use crate::run::Mode;
 use crate::signals::interrupts;
 
-/// Options of commands that can be steered while they run.
+/// Options of commands that can be controlled while they run.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Steering {
-    /// Take requests from programs at this socket, a line of JSON each: {"pause":true}, {"rate":"1M"}; see docs/wires.md
+    /// Accept requests from programs at this socket, one line of JSON each: {"pause":true}, {"rate":"1M"}; see
+    /// docs/wires.md
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Print lines also on a terminal, instead of the full-screen view with its keys
+    /// Print lines even on a terminal, instead of the full-screen view with its keys
     #[arg(long)]
     pub plain: bool,
 }
 
-/// A request to a run, by a key or from a program; without anything it asks for the state only.
+/// A request to a run, by a key or from a program. An empty request only asks for the state.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Move nothing, or go on.
+    /// Pause, or resume.
     #[serde(default, deserialize_with = "read_some")]
     pub pause: Option<bool>,
     #[serde(default, deserialize_with = "read_rate")]
     pub rate: Option<NewRate>,
-    /// Count from zero, in the view and in answers.
+    /// Reset the counters of the view and of answers.
     #[serde(default)]
     pub reset: bool,
     /// End the run, as Ctrl-C does.
     #[serde(default)]
     pub stop: bool,
-    /// The process was stopped for a time, as the shell does with Ctrl-Z.
+    /// The process was suspended for some time, as by the shell with Ctrl-Z.
     #[serde(skip)]
     pub was_suspended: bool,
 }
@@ -65,16 +66,16 @@ pub struct Asked {
     pub answer: Option<Sender<Value>>,
 }
 
-/// A rate that is asked for.
+/// A requested rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NewRate {
     Full,
     Exactly(Rate),
-    /// The present one times this.
+    /// The present rate times this factor.
     Times(f64),
 }
 
-/// Reads a value that is there: not null.
+/// Reads a value that must not be null.
 fn read_some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
@@ -86,21 +87,21 @@ fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::E
     }
 }
 
-/// The most changes that a summary has.
+/// The most changes that a summary lists.
 const MOST: usize = 1000;
-/// The lowest rate to which keys go, and the highest one below full speed, in packets per second.
+/// The lowest and the highest rate that keys can set below full speed, in packets per second.
 const LEAST: f64 = 1.0;
 const HIGHEST: f64 = 1e9;
 
-/// How a run can be steered, and how it was.
+/// How a run can be controlled, and how it was.
 pub struct Live {
     mode: &'static dyn Mode,
     is_paused: Arc<AtomicBool>,
-    /// Of senders whose rate can change, and their frames' length on average, without CRC.
+    /// The variable rate of the senders, and the mean length of their frames, without CRC.
     speed: Option<(Arc<Speed>, f64)>,
-    /// Why the rate cannot change without them.
+    /// Why the rate cannot change, if there is no `speed`.
     pub no_rate: String,
-    /// A pause, or another rate: what was asked at the beginning is not reached.
+    /// The run was paused or its rate was changed, so the initially requested rate does not apply.
     is_steered: Cell<bool>,
     is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
@@ -112,14 +113,14 @@ impl Live {
             mode,
             is_paused: Arc::default(),
             speed: None,
-            no_rate: format!("{} has no rate of its own: gen has", mode.name()),
+            no_rate: format!("{} has no rate that can change; gen has", mode.name()),
             is_steered: Cell::default(),
             is_stopped: Cell::default(),
             changes: RefCell::default(),
         }
     }
 
-    /// Returns the flag that the run's threads look at: they move nothing while it is set.
+    /// Returns the flag that the run's threads check: they move nothing while it is set.
     pub fn paused(&self) -> Arc<AtomicBool> {
         self.is_paused.clone()
     }
@@ -128,12 +129,12 @@ impl Live {
         self.is_paused.load(Ordering::Relaxed)
     }
 
-    /// Lets a paused run go on, for its end.
+    /// Resumes a paused run, so that it can end.
     pub fn resume(&self) {
         self.is_paused.store(false, Ordering::Relaxed);
     }
 
-    /// Makes the rate of the run's senders one that can change: it is `packets_per_second` now, or full speed, of frames of
+    /// Makes the rate of the run's senders variable. It is `packets_per_second` now, or full speed; frames have
     /// `mean_len` bytes.
     pub fn paces(&mut self, packets_per_second: Option<f64>, mean_len: f64) -> Arc<Speed> {
         let speed = Arc::new(Speed::new(packets_per_second));
@@ -141,7 +142,7 @@ impl Live {
         speed
     }
 
-    /// Returns the packets per second that the senders are asked for at present; `None` at full speed, and for other commands.
+    /// Returns the presently requested packets per second; `None` at full speed, and for other commands.
     pub fn asked(&self) -> Option<f64> {
         self.speed.as_ref().and_then(|(speed, _)| speed.get())
     }
@@ -151,7 +152,7 @@ impl Live {
         self.speed.is_some()
     }
 
-    /// Returns whether a pause or another rate was asked for.
+    /// Returns whether the run was paused or its rate was changed.
     pub fn is_steered(&self) -> bool {
         self.is_steered.get()
     }
@@ -166,16 +167,16 @@ impl Live {
         self.mode.no_pause().is_none()
     }
 
-    /// Returns what was asked, with the time of each, the first [`MOST`].
+    /// Returns the first [`MOST`] changes, with the time of each.
     pub fn changes(&self) -> Vec<Value> {
         self.changes.borrow().clone()
     }
 
-    /// Does what is asked `seconds` after the beginning, or nothing of it, and returns what was done in words. The run's `port`
-    /// sends `measured()` packets per second at present.
+    /// Executes a request `seconds` after the beginning, completely or not at all, and returns descriptions of the
+    /// changes. The run's `port` sends `measured()` packets per second at present.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// Why the request is rejected.
     pub fn apply(
         &self,
         request: &Request,
@@ -203,11 +204,11 @@ impl Live {
             self.is_paused.store(pause, Ordering::Relaxed);
             self.is_steered.set(true);
             change["pause"] = pause.into();
-            done.push(if pause { "paused" } else { "goes on" }.to_string());
+            done.push(if pause { "paused" } else { "resumed" }.to_string());
         }
         if request.reset {
             change["reset"] = true.into();
-            done.push("counters begin at zero here; the summary has all".to_string());
+            done.push("counters reset; the summary counts from the start".to_string());
         }
         if request.stop {
             change["stop"] = true.into();
@@ -217,7 +218,7 @@ impl Live {
         if request.was_suspended {
             self.is_steered.set(true);
             change["suspended"] = true.into();
-            done.push("was suspended: nothing moved".to_string());
+            done.push("was suspended; no packets moved".to_string());
         }
         if change != json!({}) && self.changes.borrow().len() < MOST {
             change["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
@@ -226,7 +227,7 @@ impl Live {
         Ok(done)
     }
 
-    /// Returns the packets per second of a rate that is asked for; `None`: full speed.
+    /// Returns the packets per second of a requested rate; `None`: full speed.
     fn checked(&self, rate: NewRate, port: &Port, measured: impl FnOnce() -> f64) -> Result<Option<f64>, String> {
         let Some((speed, mean_len)) = &self.speed else {
             return Err(self.no_rate.clone());
@@ -235,18 +236,18 @@ impl Live {
             (NewRate::Full, _) => return Ok(None),
             (NewRate::Exactly(rate), _) => rate,
             (NewRate::Times(factor), Some(present)) if present * factor < LEAST && factor < 1.0 => {
-                return Err(format!("the rate has no less than {LEAST} packet/s by keys"));
+                return Err(format!("keys cannot set a rate below {LEAST} packet/s"));
             }
             (NewRate::Times(factor), Some(present)) if present * factor > HIGHEST && factor > 1.0 => return Ok(None),
             (NewRate::Times(factor), Some(present)) => Rate::Packets(present * factor),
-            (NewRate::Times(factor), None) if factor > 1.0 => return Err("it is at full speed".to_string()),
+            (NewRate::Times(factor), None) if factor > 1.0 => return Err("already at full speed".to_string()),
             (NewRate::Times(factor), None) => match measured() {
-                0.0 => return Err("nothing is sent yet".to_string()),
+                0.0 => return Err("nothing has been sent yet".to_string()),
                 measured => Rate::Packets(measured * factor),
             },
         };
         let rate = on_line(rate, port)?;
-        // Beyond the line it is as fast as it goes.
+        // A rate above the line rate means full speed.
         Ok(beyond_line(rate, *mean_len, port).is_none().then(|| rate.packets_per_second(*mean_len)))
     }
 }

@@ -1,4 +1,4 @@
-//! The full screen while a run lasts: entered, drawn, and left; and its keys.
+//! The full screen of a run: entering, drawing and leaving it; and its keys.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,37 +18,38 @@ use crate::rates::Tick;
 use crate::signals::interrupts;
 use crate::terminal;
 
-/// How often the thread that reads keys looks for the screen's end.
+/// How often the thread that reads keys checks whether the screen is closed.
 const LOOK: Duration = Duration::from_millis(50);
-/// The part by which a key changes a rate.
+/// The factor by which a key changes a rate.
 const STEP: f64 = 1.1;
 
 /// The full screen of a run. It is left when this is dropped.
 pub struct Screen {
-    /// [`terminal::leave`] shows the cursor. Its destructor would, too, and prints its failure, which panics if the terminal is
-    /// gone.
+    /// Not dropped: [`terminal::leave`] shows the cursor. The destructor would print its failure to do so, which panics
+    /// if the terminal is gone.
     terminal: ManuallyDrop<DefaultTerminal>,
     view: View,
     is_over: Arc<AtomicBool>,
-    /// Hangs up when the thread that reads keys ends.
+    /// Disconnected when the thread that reads keys ends.
     keys: Receiver<KeyEvent>,
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // The next keys are the shell's. A thread that is stuck in a terminal that is gone ends with the process.
+        // Wait for the thread, as the next keys are for the shell. If it is stuck because the terminal is gone, it ends
+        // with the process.
         while self.keys.recv_timeout(4 * LOOK).is_ok() {}
         terminal::leave();
     }
 }
 
-/// Returns whether a key is this letter with Ctrl.
+/// Returns whether a key is Ctrl and this letter.
 fn is_control(key: &KeyEvent, letter: char) -> bool {
     key.code == KeyCode::Char(letter) && key.modifiers.contains(KeyModifiers::CONTROL)
 }
 
-/// Waits for an event; an error if the terminal is gone, in which crossterm would wait without a pause.
+/// Waits for an event; returns an error if the terminal is gone, when crossterm's own wait would spin.
 fn has_event() -> io::Result<bool> {
     let stdin = io::stdin();
     let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
@@ -57,7 +58,7 @@ fn has_event() -> io::Result<bool> {
         Ok(_) if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
             Err(io::ErrorKind::BrokenPipe.into())
         }
-        // Another size is no input: crossterm has it from a signal.
+        // A resize is no input: crossterm gets it by a signal.
         Ok(_) | Err(Errno::INTR) => event::poll(Duration::ZERO),
         Err(error) => Err(error.into()),
     }
@@ -75,11 +76,11 @@ impl Screen {
                 let event = match has_event() {
                     Ok(true) => event::read(),
                     Ok(false) => continue,
-                    // The terminal is gone, and a signal says so.
+                    // The terminal is gone: SIGHUP ends the run.
                     Err(_) => return,
                 };
                 match event {
-                    // At once, also while the run ends: the second one ends the process.
+                    // Handled here, even while the run ends: the second one ends the process.
                     Ok(event::Event::Key(key)) if is_control(&key, 'c') => {
                         interrupts().signal();
                     }
@@ -95,24 +96,24 @@ impl Screen {
                 }
             }
         };
-        // Without a thread there are no keys, and signals end the run.
+        // If the thread cannot start, there are no keys, but signals still end the run.
         let _ = std::thread::Builder::new().name("keys".to_string()).spawn(read);
         Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys })
     }
 
-    /// Takes the rates of an interval, which the next drawing shows.
+    /// Stores the rates of an interval for the next drawing.
     pub fn tick(&mut self, tick: &Tick) {
         self.view.tick(tick);
     }
 
-    /// Draws; a screen that cannot be drawn ends the run, as an output does that cannot be written.
+    /// Draws the screen. A failure ends the run, as for standard output.
     pub fn draw(&mut self, state: State) {
         if self.terminal.draw(|frame| self.view.draw(frame, &state)).is_err() {
             interrupts().end();
         }
     }
 
-    /// Returns what the keys ask of the run.
+    /// Returns the next request of the keys.
     pub fn request(&mut self, is_paused: bool) -> Option<Request> {
         while let Ok(key) = self.keys.try_recv() {
             let request = self.key(key, is_paused);
@@ -123,7 +124,7 @@ impl Screen {
         None
     }
 
-    /// Takes a key, and returns what it asks.
+    /// Handles a key, and returns its request to the run.
     fn key(&mut self, key: KeyEvent, is_paused: bool) -> Option<Request> {
         let with = |rate: f64| Some(Request { rate: Some(NewRate::Times(rate)), ..Request::default() });
         match key.code {
@@ -145,17 +146,17 @@ impl Screen {
         }
     }
 
-    /// Shows this part instead of the graphs, or the graphs again.
+    /// Toggles between this part and the graphs.
     fn shows(&mut self, shown: Shown) -> Option<Request> {
         self.view.shown = if self.view.shown == shown { Shown::Graphs } else { shown };
         None
     }
 
-    /// Stops the process as Ctrl-Z does, with the terminal as it was before, until the shell continues it.
+    /// Restores the terminal and stops the process as Ctrl-Z does, until the shell continues it.
     #[allow(unsafe_code)]
     fn suspend(&mut self) {
         terminal::leave();
-        // SAFETY: the signal's action is the default one, which stops the process; no handler runs.
+        // SAFETY: SIGTSTP has its default action, which stops the process; no handler runs.
         unsafe { libc::raise(libc::SIGTSTP) };
         match terminal::enter() {
             Ok(terminal) => self.terminal = ManuallyDrop::new(terminal),

@@ -1,18 +1,18 @@
-//! The rate of senders, which may change while they send.
+//! The variable rate of senders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Packets per second of all senders of a run.
 pub struct Speed {
-    /// Of a number; full speed is infinite.
+    /// The bits of an `f64`; full speed is infinity.
     bits: AtomicU64,
-    /// Pauses that have ended: what was due meanwhile is not made up for.
+    /// The number of pauses that have ended. Senders do not catch up on frames that were due during a pause.
     pauses: AtomicU32,
 }
 
 impl Speed {
-    /// `None`: full speed.
+    /// Creates a rate; `None`: full speed.
     pub fn new(packets_per_second: Option<f64>) -> Speed {
         Speed { bits: AtomicU64::new(packets_per_second.unwrap_or(f64::INFINITY).to_bits()), pauses: AtomicU32::new(0) }
     }
@@ -21,7 +21,7 @@ impl Speed {
         Some(f64::from_bits(self.bits.load(Ordering::Relaxed))).filter(|rate| rate.is_finite())
     }
 
-    /// Begins anew after a pause.
+    /// Records the end of a pause.
     pub fn go_on(&self) {
         self.pauses.fetch_add(1, Ordering::Relaxed);
     }
@@ -34,7 +34,7 @@ impl Speed {
 /// A sender that follows a speed.
 pub struct Follower {
     speed: Arc<Speed>,
-    /// As they were when the sender looked.
+    /// The values that the sender saw last.
     bits: u64,
     pauses: u32,
 }
@@ -45,14 +45,14 @@ impl Follower {
         Follower { speed, bits, pauses }
     }
 
-    /// Returns the speed, if it is another one than when this was last called: packets per second, or `None` for full speed.
+    /// Returns the speed if it has changed since the last call: packets per second, or `None` for full speed.
     #[inline]
     pub fn changed(&mut self) -> Option<Option<f64>> {
         let bits = self.speed.bits.load(Ordering::Relaxed);
         (std::mem::replace(&mut self.bits, bits) != bits).then(|| self.speed.get())
     }
 
-    /// Returns whether a pause has ended since this was last called.
+    /// Returns whether a pause has ended since the last call.
     #[inline]
     pub fn goes_on(&mut self) -> bool {
         let pauses = self.speed.pauses.load(Ordering::Relaxed);

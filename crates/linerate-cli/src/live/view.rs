@@ -12,7 +12,7 @@ use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 use crate::rates::{Rates, Tick, causes_in_words, per_second, shortened};
 use crate::terminal::last_notes;
 
-/// The seconds that graphs have at most: the columns of a wide terminal.
+/// The most seconds in a graph: the columns of a wide terminal.
 const HISTORY: usize = 1024;
 /// The most lines of notes.
 const NOTES: usize = 4;
@@ -27,12 +27,12 @@ pub enum Shown {
 
 /// The run's state at a moment.
 pub struct State {
-    /// Since the beginning.
+    /// Seconds since the beginning.
     pub seconds: f64,
-    /// The run's time, if it has one.
+    /// The run's duration, if it is limited.
     pub of: Option<f64>,
     pub is_paused: bool,
-    /// Packets per second, of senders that have a rate.
+    /// The requested packets per second, of senders that have a rate.
     pub asked: Option<f64>,
 }
 
@@ -43,7 +43,7 @@ pub struct View {
     can_pause: bool,
     pub shown: Shown,
     last: Option<Tick>,
-    /// Packets per second, received and sent, of each port, from the present to the past.
+    /// Packets per second, received and sent, of each port, the latest first.
     history: Vec<[VecDeque<u64>; 2]>,
 }
 
@@ -52,7 +52,7 @@ impl View {
         View { title, has_rate, can_pause, shown: Shown::Graphs, last: None, history: Vec::new() }
     }
 
-    /// Takes the rates of an interval.
+    /// Stores the rates of an interval.
     pub fn tick(&mut self, tick: &Tick) {
         self.history.resize_with(tick.ports.len(), Default::default);
         for (port, history) in tick.ports.iter().zip(&mut self.history) {
@@ -64,8 +64,8 @@ impl View {
         self.last = Some(tick.clone());
     }
 
-    /// Draws all parts. Of a low terminal the first ones in this order have the room: title, rates, keys, cycles, drops, notes,
-    /// graphs.
+    /// Draws all parts. If the terminal has too few lines, parts get room in this order: title, rates, keys, cycles,
+    /// drops, notes, graphs.
     pub fn draw(&self, frame: &mut Frame, state: &State) {
         let area = frame.area();
         let width = usize::from(area.width);
@@ -128,10 +128,10 @@ impl View {
         ])
     }
 
-    /// Draws the rates of each port over time: received at the left, sent at the right, a column for each second.
+    /// Draws the rates of each port over time: received on the left, sent on the right, one column per second.
     fn draw_graphs(&self, frame: &mut Frame, area: Rect) {
         let ports = self.history.len() as u16;
-        // A line with its highest rate, and a line of the graph, are the least.
+        // Each graph needs at least two lines: its head and one line of the graph.
         if ports == 0 || area.height < 2 {
             return;
         }
@@ -147,9 +147,9 @@ impl View {
                 let seen = || past.iter().copied().take(graph.width.into());
                 let most = seen().max().unwrap_or(0);
                 let most_in_words = if most == 0 {
-                    "nothing".to_string()
+                    "no packets".to_string()
                 } else {
-                    format!("at most {} packets/s", per_second(most as f64))
+                    format!("peak {} packets/s", per_second(most as f64))
                 };
                 let room = usize::from(half.width).saturating_sub(way.len() + 3 + most_in_words.chars().count());
                 let text = format!("{way} {}: {most_in_words}", shortened(name, room.max(8)));
@@ -176,31 +176,31 @@ impl View {
         let others = lines.len().saturating_sub(most);
         if others > 0 {
             lines.truncate(most.saturating_sub(1));
-            lines.push(Line::from(format!("{} more queues: a higher terminal shows them", others + 1)).dim());
+            lines.push(Line::from(format!("{} more queues; a taller terminal shows them", others + 1)).dim());
         }
         Text::from(lines)
     }
 
-    /// Returns the keys with their meaning.
+    /// Returns the keys with their meanings.
     fn keys(&self) -> Vec<Line<'static>> {
         let mut keys = vec![
-            ("q  Ctrl-C", "end the run; its summary follows"),
-            ("r", "begin the counters here at zero; the summary has all"),
-            ("v", "the queues' rates; again: the graphs, a column for each second"),
-            ("Ctrl-Z", "suspend, as the shell does; fg continues"),
+            ("q  Ctrl-C", "end the run and print its summary"),
+            ("r", "reset the counters; the summary counts from the start"),
+            ("v", "show the queues' rates; again: the graphs, one column per second"),
+            ("Ctrl-Z", "suspend; fg continues"),
         ];
         if self.has_rate {
-            keys.insert(1, ("PageUp  PageDown", "a rate twice or half as high"));
-            keys.insert(1, ("+  -  Up  Down", "a rate 10 % higher or lower"));
+            keys.insert(1, ("PageUp  PageDown", "double or halve the rate"));
+            keys.insert(1, ("+  -  Up  Down", "raise or lower the rate by 10 %"));
         }
         if self.can_pause {
-            keys.insert(1, ("p  Space", "pause: nothing moves; again: go on"));
+            keys.insert(1, ("p  Space", "pause; again: resume"));
         }
         keys.into_iter().map(|(key, meaning)| Line::from(vec![format!("{key:<18}").bold(), meaning.into()])).collect()
     }
 }
 
-/// Returns a line with a port's drops by cause, if it has dropped some.
+/// Returns a line with a port's drops by cause, if there are any.
 fn drops(port: &Rates) -> Option<Line<'static>> {
     let causes = causes_in_words(port.drops.iter().copied())?;
     Some(Line::from(format!("{} dropped: {causes}", port.name)).fg(Color::Red))

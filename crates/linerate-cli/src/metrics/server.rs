@@ -1,4 +1,4 @@
-//! The server of counters: it answers many clients at a time, and one that does nothing keeps no other from its answer.
+//! The HTTP server of the counters. It serves many clients at a time; an idle client does not block others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,23 +12,23 @@ use super::{Address, text};
 use crate::run::Mode;
 use crate::terminal::note;
 
-/// A client that sends no request, or takes no answer, is left after this time.
+/// A client that has not sent its request and read the answer by this time is dropped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most clients at a time; for another one the oldest is left.
+/// The most clients at a time. For another one, the oldest is dropped.
 const CLIENTS: usize = 64;
 /// The longest request.
 const REQUEST: usize = 8192;
 
-/// A server of counters, as they were last set.
+/// A server of the counters that were last set.
 #[derive(Clone)]
 pub struct Metrics(Arc<Mutex<String>>);
 
 impl Metrics {
-    /// Serves from now on, in a thread of its own, until the process ends; a command that opens ports several times has one
-    /// server.
+    /// Starts a server in a separate thread, which runs until the process ends. A command that opens ports several
+    /// times has a single server.
     ///
     /// # Errors
-    /// [`ErrorKind::System`]: the address is in use, or not this machine's.
+    /// [`ErrorKind::System`]: the address is in use, or does not belong to this machine.
     pub fn serve(Address(address): Address, mode: &dyn Mode) -> Result<Metrics, Error> {
         static SERVER: OnceLock<Metrics> = OnceLock::new();
         if let Some(server) = SERVER.get() {
@@ -50,7 +50,7 @@ impl Metrics {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    /// Answers clients for ever, the oldest first.
+    /// Serves clients for ever, the oldest first.
     fn answer_all(&self, listener: &TcpListener) {
         let mut clients: Vec<Client> = Vec::new();
         loop {
@@ -94,7 +94,7 @@ impl Metrics {
     }
 }
 
-/// Listens, and returns the address with its port.
+/// Listens, and returns the listener and its address with the actual port.
 fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -102,7 +102,7 @@ fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Accepts the clients that wait.
+/// Accepts the pending clients.
 fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
     loop {
         let accepted = listener.accept().and_then(|(stream, _)| stream.set_nonblocking(true).map(|()| stream));
@@ -114,7 +114,7 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
                 clients.push(Client { stream, begun: Instant::now(), request: Vec::new(), answer: None });
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            // Without descriptors the oldest client gives up its own; without a client others of the process do, in time.
+            // Without free descriptors, drop the oldest client. Without clients, wait until the process closes some.
             Err(_) if clients.is_empty() => return std::thread::sleep(PATIENCE / 20),
             Err(_) => drop(clients.remove(0)),
         }
@@ -126,7 +126,7 @@ struct Client {
     stream: TcpStream,
     begun: Instant,
     request: Vec<u8>,
-    /// The answer, and its bytes that are written.
+    /// The answer, and how many of its bytes have been written.
     answer: Option<(Vec<u8>, usize)>,
 }
 
@@ -142,7 +142,7 @@ impl Client {
             let read = self.stream.read(&mut bytes);
             let Ok(count) = read else { return read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) };
             self.request.extend_from_slice(&bytes[..count]);
-            // With its headers, which are not needed: a connection that is closed before they are read is reset.
+            // Read the headers, too, although they are not needed: closing a connection with unread data resets it.
             let is_whole = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
             if is_whole || count == 0 || self.request.len() >= REQUEST {
                 self.answer = Some((metrics.answer(&String::from_utf8_lossy(&self.request)), 0));

@@ -1,4 +1,4 @@
-//! The errors of a replay's times, and the pauses of its processor.
+//! The timing errors of a replay, and the pauses of its processor.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use crate::quantiles::microseconds;
 
-/// The errors of the frames sent: of their times, and of the gaps between them.
+/// The timing errors of the sent frames: of their times, and of the gaps between them.
 pub struct Errors {
     times: Histogram<u64>,
     gaps: Histogram<u64>,
-    /// Of the gaps between frames that no pause has made late.
+    /// Errors of the gaps between frames that no pause delayed.
     undisturbed: Histogram<u64>,
-    /// The errors of the first frame and the last one, in nanoseconds.
+    /// The errors of the first and the last frame, in nanoseconds.
     ends: Option<(i64, i64)>,
-    /// Frames that a pause has made late, and whether the last one is of them.
+    /// The number of frames that a pause delayed, and whether the last frame is one of them.
     paused: u64,
     is_paused: bool,
 }
@@ -27,7 +27,7 @@ impl Errors {
         Errors { times, gaps, undisturbed, ends: None, paused: 0, is_paused: false }
     }
 
-    /// Adds a frame that was sent this many nanoseconds after it was due; `is_paused`: a pause has made it late.
+    /// Adds a frame that was sent `error` nanoseconds after it was due. `is_paused`: a pause delayed it.
     pub fn record(&mut self, error: i64, is_paused: bool) {
         let add = |histogram: &mut Histogram<u64>, value: i64| {
             histogram.record(value.unsigned_abs()).expect("it grows with what comes");
@@ -54,7 +54,7 @@ impl Errors {
         self.ends.map(|(first, last)| last - first)
     }
 
-    /// Returns how many frames a pause has made late.
+    /// Returns how many frames a pause delayed.
     pub fn paused(&self) -> u64 {
         self.paused
     }
@@ -68,8 +68,8 @@ impl Errors {
     }
 }
 
-/// The times in which a thread that reads the counter all the time was not running: an interrupt, another thread, or a virtual
-/// processor that its host gave to others.
+/// The times at which a spinning thread was not running: an interrupt, another thread, or a virtual processor that its
+/// host did not run.
 #[derive(Default)]
 pub struct Pauses {
     count: u64,
@@ -77,7 +77,7 @@ pub struct Pauses {
     longest: u64,
 }
 
-/// No reading of the counter takes as long.
+/// The shortest pause. Reading the counter takes less.
 pub const PAUSE: Duration = Duration::from_micros(1);
 
 impl Pauses {
@@ -87,12 +87,12 @@ impl Pauses {
         self.longest = self.longest.max(nanoseconds);
     }
 
-    /// Returns the seconds of all pauses, and of the longest one.
+    /// Returns the total seconds of all pauses, and those of the longest one.
     pub fn seconds(&self) -> [f64; 2] {
         [self.sum, self.longest].map(|nanoseconds| nanoseconds as f64 / 1e9)
     }
 
-    /// `late`: the frames that they have made late.
+    /// Returns the pauses for the summary. `late` is the number of frames that they delayed.
     pub fn json(&self, late: u64) -> Value {
         let [sum, longest] = [self.sum, self.longest].map(|nanoseconds| nanoseconds as f64 / 1000.0);
         json!({ "count": self.count, "microseconds": sum, "longest_microseconds": longest, "late": late })
@@ -103,7 +103,7 @@ impl Pauses {
 mod tests {
     use super::*;
 
-    /// A frame that a pause has made late has two wrong gaps.
+    /// A frame that a pause delayed makes two gaps wrong.
     #[test]
     fn gaps_beside_a_pause_are_told_apart() {
         let mut errors = Errors::new();

@@ -1,4 +1,4 @@
-//! Several captures as one stream, by time.
+//! Merges several captures into one stream, by time.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use linerate::Error;
 use linerate::capture::{Frames, Next};
 use serde_json::{Value, json};
 
-/// Frames that follow each other, with their bytes in one piece.
+/// Consecutive frames, with their bytes in one buffer.
 #[derive(Default)]
 pub struct Chunk {
     pub bytes: Vec<u8>,
@@ -16,11 +16,11 @@ pub struct Chunk {
 /// A frame of a chunk.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Nanoseconds since the first frame of all; never less than the frame before.
+    /// Nanoseconds since the first frame of all captures; never less than that of the frame before.
     pub time: u64,
-    /// Where its bytes end, and the next frame's begin.
+    /// The offset at which its bytes end, and the next frame's begin.
     pub end: usize,
-    /// The capture has only its beginning.
+    /// The capture has truncated it.
     pub is_snapped: bool,
 }
 
@@ -29,17 +29,18 @@ pub struct Entry {
 pub struct Found {
     pub name: String,
     pub frames: u64,
-    /// The time of its first frame that has one, in nanoseconds since 1970, and the longest time behind it.
+    /// The time of its first frame that has one, in nanoseconds since 1970, and the time from there to its latest
+    /// frame.
     pub first: Option<u64>,
     pub nanoseconds: u64,
     /// Packets that are not Ethernet.
     pub not_ethernet: u64,
-    /// Frames whose time is before that of the one before.
+    /// Frames with an earlier time than the frame before.
     pub earlier: u64,
 }
 
 impl Found {
-    /// Returns its part of the summary; `begin` is the time of the first frame of all.
+    /// Returns its part of the summary. `begin` is the time of the first frame of all captures.
     pub fn json(&self, begin: Option<u64>) -> Value {
         let Found { name, frames, nanoseconds, not_ethernet, earlier, .. } = self;
         json!({
@@ -48,7 +49,7 @@ impl Found {
         })
     }
 
-    /// Returns how many seconds after the first of all it begins.
+    /// Returns how many seconds after the first frame of all captures it begins.
     pub fn begins(&self, begin: Option<u64>) -> Option<f64> {
         Some(self.first?.saturating_sub(begin?) as f64 / 1e9)
     }
@@ -57,7 +58,7 @@ impl Found {
 /// One of the captures.
 struct Lane {
     frames: Frames,
-    /// The frame that is next: its bytes, its time if it has one, and whether it is snapped.
+    /// The next frame: its bytes, its time if it has one, and whether it is truncated.
     bytes: Vec<u8>,
     next: Option<(Option<u64>, bool)>,
     is_over: bool,
@@ -66,21 +67,21 @@ struct Lane {
     found: Found,
 }
 
-/// The answer of [`Merge::read`].
+/// The result of [`Merge::read`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Frame,
-    /// A pipe's writer is silent.
+    /// A pipe has no data yet.
     Nothing,
     End,
 }
 
-/// Captures that are read side by side, once.
+/// Captures that are read in parallel, once.
 pub struct Merge {
     lanes: Vec<Lane>,
-    /// The time of the first frame of all that has one.
+    /// The time of the first frame that has one.
     begin: Option<u64>,
-    /// The time of the last frame, since then, and the count of frames.
+    /// The time of the last frame, since then, and the number of frames.
     last: u64,
     count: u64,
     /// The files that could not be read to their end.
@@ -113,7 +114,7 @@ impl Merge {
                     }
                     lane.next = Some((nanoseconds, is_snapped));
                 }
-                // Its next frame may be the first of all.
+                // Its next frame may be the earliest of all captures, so the others have to wait.
                 Ok(Next::Nothing) => is_silent = true,
                 Ok(Next::End) => lane.is_over = true,
                 Err(error) => {
@@ -127,7 +128,7 @@ impl Merge {
             return Step::Nothing;
         }
         let times = self.lanes.iter_mut().filter_map(|lane| Some((lane.next?, lane)));
-        // Of equal times, that of the first file. A frame without a time is due at once, right behind the one in front.
+        // Of equal times, the first file's frame. A frame without a time is due right after the frame before it.
         let Some(((time, is_snapped), lane)) = times.min_by_key(|((time, _), _)| *time) else { return Step::End };
         lane.next = None;
         if let Some(time) = time {
@@ -140,7 +141,8 @@ impl Merge {
         Step::Frame
     }
 
-    /// Returns the time from this pass's first frame to the next one's: the last frame is followed by a gap of average length.
+    /// Returns the time from this pass's first frame to the next pass's first: the last frame is followed by a gap of
+    /// average length.
     pub fn period(&self) -> u64 {
         self.last.saturating_add(self.last.checked_div(self.count.saturating_sub(1)).unwrap_or(0))
     }
@@ -149,7 +151,7 @@ impl Merge {
         self.count
     }
 
-    /// Returns the time of the first frame of all, and what was found in the files.
+    /// Returns the time of the first frame of all captures, and the counts and times of each file.
     pub fn found(&self) -> (Option<u64>, Vec<Found>) {
         (self.begin, self.lanes.iter().map(|lane| lane.found.clone()).collect())
     }

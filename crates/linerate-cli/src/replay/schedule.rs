@@ -3,19 +3,19 @@
 use linerate::capture::Speed;
 use linerate::traffic::Rate;
 
-/// How the times of frames are chosen.
+/// How the due times of frames are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// The capture's own times, at a speed.
+    /// The capture's original times, at a speed.
     Times(Speed),
-    /// One after the other, in packets or bits per second.
+    /// At a constant rate, in packets or bits per second.
     Rate(Rate),
-    /// As fast as the port takes them.
+    /// As fast as the port accepts them.
     Top,
 }
 
 impl Pace {
-    /// Returns its word in JSON.
+    /// Returns the pace's name in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Pace::Times(_) => "times",
@@ -26,10 +26,10 @@ impl Pace {
 }
 
 /// The due times of frames, in nanoseconds since the start. Each is computed from the start, not from the frame before, so
-/// that roundings do not add up.
+/// that rounding errors do not add up.
 pub struct Schedule {
     pace: Pace,
-    /// Frames so far, and their bytes with all that a wire adds.
+    /// Frames so far, and their bytes on the wire.
     frames: u64,
     wire_bytes: u64,
 }
@@ -42,7 +42,8 @@ impl Schedule {
         Schedule { pace, frames: 0, wire_bytes: 0 }
     }
 
-    /// Returns when the next frame is due. It has `len` bytes, and `time` is that of the capture since its first frame.
+    /// Returns when the next frame is due. It has `len` bytes, and was captured `time` nanoseconds after the first
+    /// frame.
     pub fn next(&mut self, time: u64, len: usize) -> u64 {
         let due = match self.pace {
             Pace::Times(speed) => speed.scale(time),
@@ -63,7 +64,7 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Ten million frames: each is due at its exact time, rounded down to a nanosecond at most twice.
+    /// Each of ten million frames is due at its exact time, rounded down to a nanosecond at most twice.
     #[test]
     fn ten_million_frames_are_due_at_their_times() {
         let packets = 14_880_952.38;
@@ -74,7 +75,7 @@ mod tests {
         let (mut time, mut wire) = (0u64, 0u64);
         for frame in 0..10_000_000u64 {
             let len = 60 + (frame * 7919 % 1455) as usize;
-            // In integers of 128 bits: the rates have two decimals and none.
+            // In integers of 128 bits, as the rates have at most two decimals.
             let exact = u128::from(frame) * 100_000_000_000 / 1_488_095_238;
             assert!(u128::from(by_rate.next(time, len)).abs_diff(exact) <= 1, "frame {frame}");
             let exact = u128::from(wire) * 8_000_000_000 / 9_999_999_937;
@@ -92,7 +93,7 @@ mod tests {
             (Pace::Times(Speed::default()), [5, 5, 1_000_000]),
             (Pace::Times("0.5".parse().unwrap()), [10, 10, 2_000_000]),
             (Pace::Rate(Rate::Packets(1e6)), [0, 1_000, 2_000]),
-            // 84 bytes and 1,538 on the wire.
+            // 84 and 1,538 bytes on the wire.
             (Pace::Rate(Rate::Bits(1e9)), [0, 672, 672 + 12_304]),
             (Pace::Top, [0, 0, 0]),
         ] {

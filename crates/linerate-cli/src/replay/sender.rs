@@ -1,4 +1,4 @@
-//! The thread that sends: each frame at its time.
+//! The thread that sends each frame at its time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +19,19 @@ use crate::run::send;
 
 /// The time from the start to the first frame, in nanoseconds, in which that frame is prepared.
 const LEAD: u64 = 200_000;
-/// A thread sleeps no longer than until this many nanoseconds before a frame, since the kernel wakes it late.
+/// A sleep ends at least this many nanoseconds before a frame is due, as the kernel wakes threads late.
 const MARGIN: u64 = 100_000;
-/// The longest sleep, and the longest time in which a thread that spins does not look at anything else.
+/// The longest sleep, and the longest time for which a spinning thread checks nothing else, in nanoseconds.
 const SLEEP: u64 = 10_000_000;
 const SPIN: u64 = 1_000_000;
-/// Between two turns of a wait nothing takes as long.
+/// A longer time between two turns of a wait is a pause.
 const TURN: Duration = Duration::from_micros(10);
-/// From one turn to the next a thread takes less, in nanoseconds, also if its lines have to be fetched.
+/// A thread gets from one turn to the next in less time, in nanoseconds, even if cache lines have to be fetched.
 const NEAR: u64 = 2_000;
-/// A later time is the same: 73 years. So no sum of times overflows, whatever the capture says.
+/// Due times are capped at this one, 73 years, so that no sum of times overflows, whatever the capture contains.
 const NEVER: u64 = u64::MAX / 8;
-/// An anchor is renewed at this age if the next frame is due after `CALM` or later, and at the second age in any case.
+/// An anchor is renewed at the age of `RENEWED` if no frame is due within `CALM`, and at the age of `OLDEST` in any
+/// case.
 const RENEWED: u64 = 10_000_000;
 const OLDEST: u64 = 100_000_000;
 const CALM: u64 = 5_000;
@@ -38,20 +39,20 @@ const CALM: u64 = 5_000;
 /// The counts of a replay.
 pub struct Tally {
     pub errors: Errors,
-    /// The pauses of a thread that spins.
+    /// The pauses of a spinning thread.
     pub pauses: Pauses,
-    /// Frames that the port has taken, and the nanoseconds from when the first was due to when the last was sent.
+    /// Frames that the port accepted, and the nanoseconds from the due time of the first to the sending of the last.
     pub given: u64,
     pub nanoseconds: u64,
-    /// Frames that could not be sent when they were due, since the port had no room.
+    /// Frames that could not be sent when they were due, because the port had no room.
     pub no_room: u64,
     /// Frames that were due before they were read.
     pub not_read: u64,
-    /// Frames that were longer than the port takes, and were not sent.
+    /// Frames that were too long for the port, and were not sent.
     pub too_long: u64,
-    /// Frames of which the capture has only the beginning.
+    /// Frames that the capture has truncated.
     pub snapped: u64,
-    /// How late the frame is that the port has not taken at the end, in nanoseconds.
+    /// By how many nanoseconds the frame is overdue that the port had not accepted at the end.
     pub overdue: Option<u64>,
     /// The run ended before its frames did.
     pub is_unfinished: bool,
@@ -77,18 +78,17 @@ impl Tally {
 pub struct Sender {
     pub tx: TxQueue,
     pub pool: Arc<Pool>,
-    /// The frames that are next, with their bytes in buffers, and of each when it is due and whether it
-    /// is snapped.
+    /// The next frames, in buffers; for each, when it is due and whether it is truncated.
     pub batch: Batch,
     pub due: VecDeque<(u64, bool)>,
-    /// A batch without frames.
+    /// An empty batch.
     pub nothing: Batch,
     pub source: Source,
     pub schedule: Schedule,
     pub pace: Pace,
     /// Spins until a frame is due.
     pub is_exact: bool,
-    /// The longest frame that the port takes.
+    /// The longest frame that the port accepts.
     pub longest: usize,
     /// Frames may be chains of slots.
     pub chains: bool,
@@ -97,26 +97,26 @@ pub struct Sender {
     pub end: End,
     pub spent: Arc<AtomicBool>,
     pub clock: Option<Clock>,
-    /// When the next frame is due that is not in the batch.
+    /// When the next frame that is not yet in the batch is due.
     pub next: Option<u64>,
     /// The end of the last pause.
     pub paused_until: u64,
-    /// The counter at the end of the last turn, if that has only waited.
+    /// The counter at the end of the last turn, if that turn only waited.
     pub looked_at: Option<u64>,
-    /// Frames of the batch that the port has refused.
+    /// Frames of the batch that the port has not accepted.
     pub refused: usize,
-    /// The source had no frame when one could have been due.
+    /// The source had no frame ready when one could have been due.
     pub has_starved: bool,
     pub tally: Tally,
     /// Where the counts go at the end.
     pub report: Arc<Mutex<Option<Tally>>>,
 }
 
-/// The clock, from the start on.
+/// The clock of a started replay.
 pub struct Clock {
     clocks: Clocks,
     timeline: Timeline,
-    /// When time 0 of the schedule is.
+    /// Time 0 of the schedule.
     start: u64,
 }
 
@@ -135,12 +135,12 @@ impl Clock {
         Clock { clocks, timeline, start: anchor.nanoseconds + LEAD }
     }
 
-    /// Returns the time of the schedule; 0 before it begins.
+    /// Returns the present time of the schedule; 0 before it begins.
     fn now(&self) -> u64 {
         self.timeline.nanoseconds_at(cycles()).saturating_sub(self.start)
     }
 
-    /// Takes a new anchor if it is time for it, with the next frame in `left` nanoseconds.
+    /// Sets a new anchor if the last one is old. The next frame is due in `left` nanoseconds.
     fn keep(&mut self, now: u64, left: u64) {
         let age = self.timeline.age(now + self.start);
         if age > RENEWED && left > CALM || age > OLDEST {
@@ -150,7 +150,7 @@ impl Clock {
 }
 
 impl Sender {
-    /// Sends the frames that are due, and returns their count.
+    /// Sends the frames that are due, and returns their number.
     pub fn turn(&mut self) -> usize {
         if self.end.has_come() {
             self.give_up();
@@ -164,7 +164,7 @@ impl Sender {
         }
         let is_loaded = !self.batch.is_empty() || self.load(u64::MAX);
         if !is_loaded || self.tx.unsent() > 0 {
-            // Collects what was sent, and hands on what was taken.
+            // Reclaims sent frames, and hands on accepted ones.
             self.tx.send(&mut self.nothing);
         }
         if !is_loaded {
@@ -174,7 +174,7 @@ impl Sender {
         if self.pace != Pace::Top && !self.is_due(due) {
             return 0;
         }
-        // Others that are due by now, too.
+        // Also load other frames that are due by now.
         while self.batch.len() < self.batch.capacity() && self.load(self.now()) {}
         let at = self.now();
         let taken = send(&mut self.tx, &mut self.batch, self.chains);
@@ -186,12 +186,12 @@ impl Sender {
         self.clock.as_ref().map_or(0, Clock::now)
     }
 
-    /// Returns whether a frame is due; if it is not, waits for it, or for a moment. The time of a turn that waits is not that of
-    /// the frames, but for the last of it if the thread spins.
+    /// Returns whether a frame is due. If it is not, waits for it, or for a limited time. A turn that only waits does
+    /// not count as work; a spinning thread waits for the last part in the turn that sends.
     fn is_due(&mut self, due: u64) -> bool {
         let is_handed_on = self.tx.unsent() == 0;
         let Some(clock) = &mut self.clock else { return false };
-        // A thread without a processor of its own yields it between two turns.
+        // A thread without its own processor yields between two turns.
         if let Some(before) = self.looked_at.take() {
             let now = cycles();
             if now.saturating_sub(before) > cycles_in(TURN) {
@@ -205,13 +205,13 @@ impl Sender {
             return true;
         }
         if self.is_exact && is_handed_on {
-            // The last of the wait is in the turn that sends: nothing is between its end and the frame.
+            // The last part of the wait is in the turn that sends, so that nothing delays the frame after it.
             let near = due.saturating_sub(NEAR);
             let is_near = now >= near;
             let until = if is_near { due } else { near.min(now + SPIN) };
             let until = clock.timeline.cycles_at(clock.start + until);
             let longest = cycles_in(PAUSE);
-            // Without a pause instruction, which takes longer than a reading of the counter.
+            // Without a PAUSE instruction, which takes longer than reading the counter.
             let mut last = cycles();
             while last < until {
                 let before = std::mem::replace(&mut last, cycles());
@@ -228,7 +228,7 @@ impl Sender {
         false
     }
 
-    /// Puts the next frame into the batch, if it is due by `now`; returns whether it is there.
+    /// Adds the next frame to the batch if it is due by `now`; returns whether it was added.
     fn load(&mut self, now: u64) -> bool {
         let frame = match self.source.peek() {
             Peek::Frame(frame) if self.left > 0 => frame,
@@ -251,10 +251,10 @@ impl Sender {
             self.tally.too_long += 1;
             (self.next, self.has_starved) = (None, false);
             self.source.advance();
-            // There may be no other frame: the caller looks at the end.
+            // There may be no other frame: the next call checks for the end.
             return false;
         }
-        // The pool's buffers may all be in the port.
+        // All buffers of the pool may be in the port.
         if !self.batch.push(&self.pool, self.source.bytes()) {
             return false;
         }
@@ -268,13 +268,13 @@ impl Sender {
         true
     }
 
-    /// Notes the frames that the port has taken at a time, and those that it has not.
+    /// Records the frames that the port accepted at a time, and those that it did not.
     fn note(&mut self, taken: usize, at: u64) {
         for (due, is_snapped) in self.due.drain(..taken.min(self.due.len())) {
             self.tally.given += 1;
             self.tally.snapped += u64::from(is_snapped);
             if self.pace != Pace::Top {
-                // Frames that were due before the pause began were sent before it.
+                // Frames that were due before the pause began were sent before it, so this compares with its end only.
                 self.tally.errors.record(at as i64 - due as i64, due < self.paused_until);
             }
         }
@@ -286,7 +286,7 @@ impl Sender {
         self.tally.no_room += self.refused.saturating_sub(before) as u64;
     }
 
-    /// Ends: what is in the batch will not be sent.
+    /// Ends the replay: the frames in the batch are not sent.
     fn give_up(&mut self) {
         if let (Some(&(due, _)), None) = (self.due.front(), self.tally.overdue) {
             let now = self.now();

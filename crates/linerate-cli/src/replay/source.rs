@@ -1,4 +1,4 @@
-//! Frames in memory before they are due: all of them, or those that a thread reads ahead.
+//! Frames that are in memory before they are due: all of them, or those that a thread reads ahead.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,16 @@ use linerate::capture::Frames;
 use super::merge::{Chunk, Found, Merge, Step};
 use crate::signals::interrupts;
 
-/// Bytes of a chunk, and the chunks that are read ahead: 16 MiB.
+/// Bytes of a chunk, and the number of chunks that are read ahead: 16 MiB.
 const CHUNK: usize = 256 << 10;
 const AHEAD: usize = 64;
-/// How long a reader sleeps whose pipe is silent.
+/// How long the reader sleeps when a pipe has no data.
 const SILENCE: Duration = Duration::from_millis(1);
 
 /// The files read so far: their counts, and the errors that ended them.
 #[derive(Default)]
 pub struct Reading {
-    /// The time of the first frame of all.
+    /// The time of the first frame of all captures.
     pub begin: Option<u64>,
     pub files: Vec<Found>,
     pub failures: Vec<Error>,
@@ -29,24 +29,24 @@ pub struct Reading {
 
 /// The frames, in the order in which they are due.
 pub struct Source {
-    /// All chunks, or the one that was read ahead.
+    /// All chunks, or the current one of those read ahead.
     chunks: Vec<Chunk>,
-    /// The next frame: its chunk, its place there, and where its bytes begin.
+    /// The next frame: its chunk, its index there, and the offset of its bytes.
     at: (usize, usize, usize),
     /// The time at which this pass begins, and how long it takes.
     base: u64,
     period: u64,
-    /// Passes that are left after this one; `None`: without end.
+    /// Passes left after this one; `None`: endless.
     passes: Option<u64>,
     ahead: Option<Ahead>,
-    /// The files, which cannot be recorded into while they are open.
+    /// The files, kept open so that nothing can record into them.
     _open: Option<Merge>,
     reading: Arc<Mutex<Reading>>,
     /// The longest frame, and the average length, if all frames are known.
     lens: Option<(usize, usize)>,
 }
 
-/// A frame that is next.
+/// The next frame.
 #[derive(Clone, Copy)]
 pub struct Peeked {
     /// Nanoseconds since the first frame of the first pass.
@@ -55,10 +55,10 @@ pub struct Peeked {
     pub is_snapped: bool,
 }
 
-/// The answer of [`Source::peek`].
+/// The result of [`Source::peek`].
 pub enum Peek {
     Frame(Peeked),
-    /// It was not read yet.
+    /// The next frame is not read yet.
     Nothing,
     End,
 }
@@ -66,9 +66,9 @@ pub enum Peek {
 /// The thread that reads ahead.
 struct Ahead {
     chunks: Receiver<(u64, Chunk)>,
-    /// Chunks go back to it, so that no memory is freed between two frames.
+    /// Returns used chunks to it, so that no memory is freed between two frames.
     back: Sender<Chunk>,
-    /// As much was read as can be, for now.
+    /// As much was read ahead as is possible for now.
     is_ready: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
@@ -80,7 +80,8 @@ impl Drop for Ahead {
 }
 
 impl Source {
-    /// Opens the files. They are read to memory now if they have at most `memory` bytes, otherwise by a thread.
+    /// Opens the files. They are read into memory now if they have at most `memory` bytes, otherwise a thread reads
+    /// them ahead.
     pub fn open(paths: &[PathBuf], passes: u64, memory: u64) -> Result<Source, Error> {
         let merge = Merge::open(paths)?;
         let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
@@ -122,7 +123,7 @@ impl Source {
         if merge.count() == 0 {
             return Err(reading.failures.pop().unwrap_or_else(|| without_frames(&reading)));
         }
-        // How a damaged file would go on is not known.
+        // A damaged file is not repeated: the rest of it is unknown.
         let is_damaged = !reading.failures.is_empty();
         drop(reading);
         if is_damaged {
@@ -154,12 +155,12 @@ impl Source {
         Ok(())
     }
 
-    /// Returns whether as much was read as can be before the first frame is sent.
+    /// Returns whether as much was read ahead as is possible before the first frame is sent.
     pub fn is_ready(&self) -> bool {
         self.ahead.as_ref().is_none_or(|ahead| ahead.is_ready.load(Ordering::Relaxed))
     }
 
-    /// Returns whether all frames were read beforehand.
+    /// Returns whether all frames were read into memory before the start.
     pub fn is_in_memory(&self) -> bool {
         self.ahead.is_none()
     }
@@ -169,7 +170,7 @@ impl Source {
         self.lens
     }
 
-    /// Returns what reading finds.
+    /// Returns the results of reading, which the reader updates.
     pub fn shared(&self) -> Arc<Mutex<Reading>> {
         self.reading.clone()
     }
@@ -178,7 +179,7 @@ impl Source {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next frame without taking it.
+    /// Returns the next frame without consuming it.
     pub fn peek(&mut self) -> Peek {
         loop {
             let (chunk, frame, begin) = self.at;
@@ -198,7 +199,7 @@ impl Source {
         }
     }
 
-    /// Goes on behind the last chunk: with the next pass, or with what was read ahead.
+    /// Continues after the last chunk: with the next pass, or with a chunk that was read ahead.
     fn turn_over(&mut self) -> Peek {
         const MORE: Peek = Peek::Frame(Peeked { time: 0, len: 0, is_snapped: false });
         if let Some(ahead) = &self.ahead {
@@ -222,14 +223,14 @@ impl Source {
         MORE
     }
 
-    /// Returns the bytes of the frame that [`peek`](Source::peek) has found.
+    /// Returns the bytes of the frame that [`peek`](Source::peek) returned.
     pub fn bytes(&self) -> &[u8] {
         let (chunk, frame, begin) = self.at;
         let of = &self.chunks[chunk];
         &of.bytes[begin..of.frames[frame].end]
     }
 
-    /// Takes the frame that [`peek`](Source::peek) has found.
+    /// Consumes the frame that [`peek`](Source::peek) returned.
     pub fn advance(&mut self) {
         let (chunk, frame, _) = self.at;
         self.at = (chunk, frame + 1, self.chunks[chunk].frames[frame].end);
@@ -243,7 +244,7 @@ fn without_frames(reading: &Reading) -> Error {
     Error::file(names.join(", "), format!("no frame to send{others}"))
 }
 
-/// Notes what one pass has found. The files of other passes are the same.
+/// Records the results of one pass. Other passes read the same files.
 fn note_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
     let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
     (reading.begin, reading.files) = merge.found();
@@ -296,7 +297,7 @@ impl Reader {
         self.is_ready.store(true, Ordering::Relaxed);
     }
 
-    /// Reads the files once; `None` if nothing more is wanted.
+    /// Reads the files once; `None` if the replay has ended.
     fn pass(&self, merge: &mut Merge, base: u64) -> Option<()> {
         loop {
             let mut chunk = self.used.try_recv().unwrap_or_default();
@@ -314,7 +315,7 @@ impl Reader {
                 Step::Frame => {}
                 Step::End => return Some(()),
                 Step::Nothing => {
-                    // A pipe's writer is silent: the frames read so far can be sent.
+                    // A pipe has no data yet: the frames read so far can be sent.
                     self.is_ready.store(merge.count() > 0, Ordering::Relaxed);
                     std::thread::sleep(SILENCE);
                 }

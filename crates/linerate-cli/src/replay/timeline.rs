@@ -1,10 +1,10 @@
-//! The clock of a replay: nanoseconds of the kernel's clock, read from the time stamp counter.
+//! The clock of a replay: time of the kernel's clock in nanoseconds, computed from the time stamp counter.
 
 use std::time::{Duration, Instant};
 
 use crate::profile::{cycles, cycles_in};
 
-/// Reads both clocks at one moment.
+/// Reads both clocks at the same moment.
 pub struct Clocks {
     origin: Instant,
 }
@@ -14,8 +14,8 @@ impl Clocks {
         Clocks { origin: Instant::now() }
     }
 
-    /// Returns the counter, and the nanoseconds since this was made. Of several readings it is the one that took least: an
-    /// interrupt may come between the two clocks.
+    /// Reads the counter and the nanoseconds since `new`. The fastest of several readings is used, as an interrupt may
+    /// come between the two clocks.
     pub fn read(&self) -> Anchor {
         let one = || {
             let before = cycles();
@@ -34,12 +34,13 @@ pub struct Anchor {
     pub nanoseconds: u64,
 }
 
-/// Translates between the clocks. No calibration of the counter is exact: with one part in a million, a minute is 60 µs
-/// wrong. So each translation starts from the last anchor, and the anchors are of the kernel's clock: errors do not add up.
+/// Translates between the clocks. The counter's calibration is not exact: an error of one part per million is 60 µs
+/// after a minute. So each translation starts from the last anchor, which is a reading of the kernel's clock, and
+/// errors do not add up.
 pub struct Timeline {
     first: Anchor,
     last: Anchor,
-    /// Cycles in a nanosecond.
+    /// Cycles per nanosecond.
     frequency: f64,
 }
 
@@ -55,11 +56,11 @@ impl Timeline {
         cycles_in(LONG) as f64 / LONG.as_nanos() as f64
     }
 
-    /// Takes a new anchor.
+    /// Sets a new anchor.
     pub fn anchor(&mut self, now: Anchor) {
         self.last = now;
         let nanoseconds = now.nanoseconds - self.first.nanoseconds;
-        // Two readings are some 20 ns wrong each.
+        // Each reading has an error of some 20 ns.
         if nanoseconds >= LEAST_SPAN {
             self.frequency = (now.cycles - self.first.cycles) as f64 / nanoseconds as f64;
         }
@@ -83,15 +84,15 @@ impl Timeline {
     }
 }
 
-/// The shortest time that measures the frequency better than the calibration.
+/// The shortest time, in nanoseconds, over which the frequency is measured more accurately than by the calibration.
 const LEAST_SPAN: u64 = 100_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Ten million frames at awkward times, on a counter whose frequency is not round and was calibrated wrongly: each is
-    /// due within some nanoseconds of its time, the last as the first.
+    /// Ten million frames with irregular times, on a counter whose frequency is not round and was calibrated wrongly:
+    /// each frame, up to the last, is due within a few nanoseconds of its time.
     #[test]
     fn errors_of_the_calibration_do_not_add_up() {
         const FREQUENCY: f64 = 2.893_421_337_77;
@@ -106,7 +107,7 @@ mod tests {
         for frame in 0..10_000_000u64 {
             due += 3_333 + frame * 7919 % 1009;
             while next_anchor < due {
-                // A reading that is up to 15 ns wrong.
+                // A reading with an error of up to 15 ns.
                 timeline.anchor(anchor(next_anchor, (next_anchor / 1000 % 31) as i64 - 15));
                 next_anchor += 10_000_000 + frame % 997;
             }
@@ -116,12 +117,12 @@ mod tests {
             assert!(back.abs_diff(due) <= 1, "{back} {due}");
         }
         assert!(due > 38_000_000_000, "{due}");
-        // Until the frequency is measured, an anchor is at most 10 ms old: 3 millionths of that are 30 ns.
+        // Until the frequency is measured, an anchor is at most 10 ms old: 3 ppm of that are 30 ns.
         assert!(worst < 50.0, "{worst} ns");
         assert!(last.abs() < 20.0, "{last} ns at the end");
     }
 
-    /// Times before the last anchor, as of a frame that is late, are as good.
+    /// Times before the last anchor, as of a late frame, are translated as accurately.
     #[test]
     fn times_before_the_anchor_are_translated() {
         let mut timeline = Timeline::new(Anchor { cycles: 1_000, nanoseconds: 0 }, 3.0);

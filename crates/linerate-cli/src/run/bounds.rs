@@ -1,4 +1,4 @@
-//! The limits of a run: what it did not reach, and what bounded it.
+//! The shortfalls of a run, and its bottleneck.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::notes::refuses;
 use crate::shortfall::{ENOUGH, JUDGED, Shortfall};
 use crate::wire::wire_rate;
 
-/// The bound of a sender that waits.
+/// The bottleneck of a sender that waits for its port.
 const NO_ROOM: &str = "the port, which has no room";
 
 /// A run and its measurements.
@@ -17,14 +17,14 @@ pub struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Returns the end that is gone, the link that is down, or the port that takes nothing.
+    /// Returns the port that is gone, the link that is down, or the port that does not accept packets.
     pub fn stopped_by(&self) -> Option<String> {
         let ports = self.run.ports.devices.iter().zip(&self.measured.statistics);
         let refused = || ports.into_iter().find_map(|(device, statistics)| refuses(device, statistics));
         self.gone_end().or_else(|| self.link()).or_else(refused)
     }
 
-    /// Returns the part that was at its limit, of a run that goes as fast as it can.
+    /// Returns the bottleneck of a run without a requested rate.
     pub fn fastest(&self) -> Option<String> {
         let Measured { seconds, in_time, moved, used, .. } = self.measured;
         let is_paced = self.run.live.is_steered()
@@ -32,7 +32,7 @@ impl Bounds<'_> {
             || self.run.ports.names.iter().any(|name| wire_rate(name).is_some());
         let fastest = || {
             let no_room = || (self.held_back() > 0.0).then(|| NO_ROOM.to_string());
-            // A source that is at its end bounds nothing.
+            // No bottleneck if the source ended early.
             let goes_on = in_time.seconds() >= 0.9 * seconds;
             used.bound_of_fastest(self.busy()).filter(|_| goes_on).or_else(no_room)
         };
@@ -40,7 +40,7 @@ impl Bounds<'_> {
         self.gone_end().or_else(|| fastest().filter(|_| is_judged))
     }
 
-    /// Returns what was not reached: the count, the rate of the threads, and those of the models' wires.
+    /// Returns the shortfalls of the count, of the threads' rate, and of the rates of the models' wires.
     pub fn shortfalls(&self) -> Vec<Shortfall> {
         self.count().into_iter().chain(self.rate()).chain(self.wires()).collect()
     }
@@ -62,7 +62,7 @@ impl Bounds<'_> {
         let held_back = self.held_back();
         let bound = self.stopped_by().or_else(|| match used.bound() {
             _ if held_back == 0.0 => Some(used.bound_of_sender(self.busy())),
-            // For a time that counts.
+            // The port had no room for a significant part of the time.
             Some(other) if held_back > 0.1 * seconds * self.threads() => Some(format!("{NO_ROOM}, and {other}")),
             other => other.or(Some(NO_ROOM.to_string())),
         });
@@ -83,7 +83,8 @@ impl Bounds<'_> {
             .collect()
     }
 
-    /// A count that was moved ends the sender's time before that of the run; what its peer does then is no bound.
+    /// Returns whether the requested count was moved. The sender then ends before the run does, and its peer's later
+    /// state does not matter.
     fn is_counted(&self) -> bool {
         self.run.clock.is_counted(self.measured.moved.packets)
     }
@@ -92,12 +93,12 @@ impl Bounds<'_> {
         self.run.threads.works.len().max(1) as f64
     }
 
-    /// Returns the part of the time in which the threads moved packets.
+    /// Returns the fraction of the time in which the threads moved packets.
     fn busy(&self) -> f64 {
         self.measured.in_time.busy_seconds() / (self.measured.seconds * self.threads())
     }
 
-    /// Returns the seconds for which all threads found a port without room.
+    /// Returns the seconds for which the threads found a port without room, summed over all threads.
     fn held_back(&self) -> f64 {
         self.run.threads.held_back.load(Ordering::Relaxed) as f64 / 1e9
     }
@@ -109,17 +110,17 @@ impl Bounds<'_> {
 
     fn link(&self) -> Option<String> {
         match self.is_counted() || self.measured.are_up {
-            true => self.run.ports.was_down.get().then(|| "the link, which was down for a time".to_string()),
+            true => self.run.ports.was_down.get().then(|| "the link, which was down for some time".to_string()),
             false => Some("the link, which is down".to_string()),
         }
     }
 
-    /// Returns what ended the run, if no port did.
+    /// Returns what ended the run early, apart from its ports.
     fn ended_by(&self) -> Option<String> {
         let why = match (self.measured.is_ended, self.measured.interrupted) {
             (true, true) => "an interrupt",
             (true, false) if self.run.live.is_stopped() => "a request to stop",
-            (true, false) => "standard output, which takes nothing more",
+            (true, false) => "standard output, which cannot be written any more",
             (false, _) if self.run.clock.seconds.is_some_and(|most| self.measured.seconds >= most.as_secs_f64()) => {
                 "the end of --seconds"
             }

@@ -17,17 +17,17 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The clock of a run.
 pub struct Clock {
     pub start: Instant,
-    /// The run's time.
+    /// The requested duration.
     pub seconds: Option<Duration>,
-    /// The count of packets after which the run ends.
+    /// The number of packets after which the run ends.
     pub count: Option<u64>,
-    /// The packets that the run may still move, for its threads.
+    /// The number of packets that the threads may still move.
     pub quota: Quota,
-    /// The end of the run's time; threads that do not look at it go on for frames in flight.
+    /// The end of the run's time. Threads that do not check it continue, for frames in flight.
     pub end: End,
-    /// A thread looks at it.
+    /// A thread checks `end`.
     is_ended_by_threads: Cell<bool>,
-    /// When the present interval ends.
+    /// When the current interval ends.
     next: Cell<Instant>,
 }
 
@@ -64,13 +64,13 @@ impl Clock {
         self.seconds.and_then(|seconds| self.start.checked_add(seconds))
     }
 
-    /// Waits for the next check of the run, at most [`TICK`]. Returns true if the command is to end.
+    /// Waits for the next check of the run, at most [`TICK`]. Returns whether the command is to end.
     pub fn wait(&self) -> bool {
         let until = |time: Instant| time.saturating_duration_since(Instant::now());
         interrupts().wait(TICK.min(self.time_limit().map_or(TICK, until)).min(until(self.next.get())))
     }
 
-    /// Returns whether an interval ends by `now`, and begins the next one.
+    /// Returns whether an interval has ended by `now`; if so, begins the next one.
     pub fn end_interval(&self, now: Instant) -> bool {
         let is_due = now >= self.next.get();
         while self.next.get() <= now {
@@ -89,29 +89,29 @@ impl Clock {
         self.time_limit().is_some_and(|end| now >= end) || self.is_counted(packets)
     }
 
-    /// Returns the run's time in seconds, at its end. The threads have moved `in_time`.
+    /// Returns the run's duration in seconds, at its end. The threads have moved `in_time`.
     pub fn measured(&self, in_time: &Moved) -> f64 {
         let seconds = self.elapsed();
         // The main thread may see the end later than the threads.
         let most = self.seconds.filter(|_| self.is_ended_by_threads.get());
         let seconds = most.map_or(seconds, |most| seconds.min(most.as_secs_f64()));
-        // Two clocks measure them.
+        // The two times are measured by different clocks.
         seconds.max(in_time.seconds())
     }
 }
 
-/// The counters of a run at moments that rates are computed from.
+/// The counters of a run at the moments between which rates are computed.
 pub struct Intervals {
-    /// Packets and drops are those since then.
+    /// The counters at the last reset: shown packets and drops count from here.
     pub zero: Vec<Counters>,
-    /// At the beginning of the last interval but one.
+    /// The counters at the beginning of the last complete interval.
     pub before: (Instant, Vec<Counters>),
-    /// When rates were last shown.
+    /// The counters when rates were last shown.
     pub last: (Instant, Vec<Counters>, Moved),
 }
 
 impl Intervals {
-    /// Counts from zero; the counters were `first` before.
+    /// Creates intervals that count from zero; `first` are the present counters.
     pub fn new(first: Vec<Counters>) -> Intervals {
         let (zero, now) = (vec![Counters::default(); first.len()], Instant::now());
         Intervals { zero, before: (now, first.clone()), last: (now, first, Moved::default()) }
@@ -122,7 +122,7 @@ impl Intervals {
         (self.before.0, self.last.0) = (start, start);
     }
 
-    /// Ends the last interval.
+    /// Ends the current interval.
     pub fn end(&mut self, now: Instant, counters: Vec<Counters>, moved: Moved) {
         let (time, last, _) = std::mem::replace(&mut self.last, (now, counters, moved));
         self.before = (time, last);

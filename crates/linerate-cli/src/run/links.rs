@@ -1,4 +1,4 @@
-//! The links of a run's ports: the wait for them before it begins, and changes while it lasts.
+//! The links of a run's ports: the wait for them before it begins, and changes while it runs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::terminal::note;
 
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
 const LONGEST: Duration = Duration::from_secs(10);
-/// The time between two looks at a link that is awaited: a peer's TCP repeats its first segment after 200 ms.
+/// How often a link is polled during the wait. It is short because a peer's TCP repeats its first segment after 200 ms.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Whether each port has a link, and whether it ever had one.
@@ -50,7 +50,7 @@ impl Links {
 
 impl Observer for Links {
     fn see(&mut self, run: &Run, moment: &Moment) {
-        // After a count was moved, the peer may end.
+        // Once the count is moved, the peer may end.
         let is_counted = run.clock.is_counted(moment.moved.packets);
         for (device, (was_up, was_ever_up)) in run.ports.devices.iter().zip(&mut self.0) {
             let is_up = is_up(device);
@@ -58,7 +58,7 @@ impl Observer for Links {
                 let how = match is_up {
                     true if *was_ever_up => "is up again",
                     true => "is up",
-                    false => "is down: nothing comes and goes here",
+                    false => "is down; no traffic on this port",
                 };
                 *was_ever_up |= is_up;
                 note(&format!("note: {}: the link {how}", device.name()));
@@ -71,9 +71,9 @@ impl Observer for Links {
 /// Prints a note for a model without a link.
 fn note_model(device: &Port, name: &PortName) {
     match name.option("wire") {
-        Some("none") => note(&format!("note: {}: no link, with wire=none", device.name())),
+        Some("none") => note(&format!("note: {}: no link, because of wire=none", device.name())),
         Some(wire) if !is_up(device) => {
-            note(&format!("note: {}: no link: is {wire}, which is its wire, up?", device.name()));
+            note(&format!("note: {}: no link: is {wire}, the port behind its wire, up?", device.name()));
         }
         _ => {}
     }
@@ -82,13 +82,13 @@ fn note_model(device: &Port, name: &PortName) {
 /// Returns what may keep a link down.
 fn look_at(device: &Port, name: &PortName) -> String {
     match name.interface() {
-        // Of an interface that is not up this cannot be read.
+        // This file cannot be read while the interface is down.
         Some(interface) if std::fs::read(format!("/sys/class/net/{interface}/carrier")).is_ok() => {
             format!("{interface} is up and has no carrier: is its other end up?")
         }
         Some(interface) => format!("is the interface up? sudo ip link set dev {interface} up"),
         None if matches!(name.kind().address, Address::Socket) && !Path::new(name.rest()).exists() => {
-            format!("there is no socket {}: is the other side running?", name.rest())
+            format!("there is no socket {}: is its server running?", name.rest())
         }
         None if std::ptr::eq(name.kind(), &linerate::vhost::KIND.about) => {
             format!("{} see: linerate vm {}", name.kind().no_link, device.name())
@@ -97,7 +97,7 @@ fn look_at(device: &Port, name: &PortName) -> String {
     }
 }
 
-/// Prints an opened port, with its link after a wait.
+/// Prints a note on an opened port, with the state of its link after the wait.
 fn note_port(device: &Port, link: Link, wait: Duration) {
     let link = match link {
         Link::Up { mbits: 0 } => "link up".to_string(),

@@ -1,4 +1,4 @@
-//! The figures of a run, and its summary.
+//! The measurements of a run, and its summary.
 
 use linerate::Error;
 use linerate::port::Statistics;
@@ -12,26 +12,27 @@ use crate::shortfall::Shortfall;
 /// The measurements of a run.
 #[derive(Default)]
 pub struct Measured {
-    /// The run's time.
+    /// The run's duration.
     pub seconds: f64,
-    /// Packets moved in this time, which make the rate; `moved` has also those that were in flight at its end.
+    /// Packets moved in this time, from which the rate is computed. `moved` includes packets that were in flight at its
+    /// end.
     pub in_time: Moved,
     pub moved: Moved,
     pub outcome: Outcome,
     /// Rates and counts that were not reached.
     pub shortfalls: Vec<Shortfall>,
-    /// The part that was at its limit, of a run that goes as fast as it can.
+    /// The bottleneck of a run without a requested rate.
     pub bound: Option<String>,
     /// Packets that each port's wire sent and received in the run's time, if it counts them.
     pub wires: Vec<Option<[u64; 2]>>,
     pub used: Use,
-    /// Processors were taken away, which matters for what was measured.
+    /// A warning that the threads lacked processors, which affects the results.
     pub warning: Option<String>,
-    /// All links were up at the end of this time.
+    /// All links were up at the end of the run's time.
     pub are_up: bool,
-    /// The command was to end then.
+    /// The command had been asked to end by then.
     pub is_ended: bool,
-    /// The end that is gone, the link that is down, or the port that takes nothing.
+    /// The port that is gone, the link that is down, or the port that does not accept packets.
     pub stopped_by: Option<String>,
     /// Ended by Ctrl-C.
     pub interrupted: bool,
@@ -48,22 +49,22 @@ pub struct Measured {
     pub parts: Option<Parts>,
     /// A thread has panicked.
     pub panicked: bool,
-    /// A capture file at a port's other end could not be read or written to its end.
+    /// A capture file behind a port could not be read or written completely.
     pub has_cut_capture: bool,
-    /// Paused for a time, or given another rate.
+    /// The run was paused, or its rate was changed.
     pub is_steered: bool,
-    /// Requests that came while the run lasted, with the time of each.
+    /// Requests during the run, with the time of each.
     pub changes: Vec<Value>,
 }
 
 impl Measured {
-    /// True if nothing was lost or damaged.
+    /// Returns whether nothing was lost or damaged.
     pub fn is_good(&self) -> bool {
         let Outcome { lost, corrupted, .. } = self.outcome;
         lost == 0 && corrupted == 0 && self.breaches == 0 && !self.panicked && !self.has_cut_capture
     }
 
-    /// Returns the rate; `None` if too few packets moved to have one.
+    /// Returns the rate; `None` if too few packets moved to compute one.
     pub fn mpps(&self) -> Option<f64> {
         self.in_time.per_second().map(|rate| rate / 1e6)
     }
@@ -83,7 +84,7 @@ impl Measured {
             "lost": lost, "corrupted": corrupted, "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
             "breaches": breaches,
             "mpps": self.mpps(),
-            // Three digits are enough for people and machines.
+            // Three decimals are enough.
             "cycles_per_packet": self.cycles_per_packet().map(|cycles| (cycles * 1000.0).round() / 1000.0),
             "bounded_by": self.bound,
             "unreached": self.shortfalls.iter().map(Shortfall::json).collect::<Vec<_>>(),
@@ -102,19 +103,19 @@ impl Measured {
     }
 }
 
-/// The counts of threads and ports, which a judge compares with the reports of their wires.
+/// The counts of threads and ports that a judge compares with the reports of their wires.
 #[derive(Clone, Copy)]
 pub struct Sums {
-    /// Frames that came and that the ports did not deliver.
+    /// Frames that arrived but that the ports did not deliver.
     pub undelivered: u64,
-    /// Packets that the threads have moved, as far as the ports have sent them, or `faulty:` has dropped them instead.
+    /// Packets that the threads have moved, and that the ports have sent or `faulty:` has dropped instead.
     pub moved: u64,
 }
 
 /// The counts that decide whether a run was good.
 #[derive(Default)]
 pub struct Outcome {
-    /// Frames that were sent and never arrived, as far as both were counted.
+    /// Frames that were sent and never arrived, where both are counted.
     pub lost: u64,
     /// Frames whose bytes differ from those that were sent.
     pub corrupted: u64,
@@ -124,6 +125,6 @@ pub struct Outcome {
     pub duplicated: u64,
     /// Frames that a filter dropped.
     pub filtered: u64,
-    /// Packets that were received, and that no port has taken.
+    /// Packets that were received but that no port has accepted.
     pub held: u64,
 }

@@ -1,6 +1,6 @@
-//! What differs between the commands that move packets.
+//! The differences between the commands that move packets.
 
-/// What the runs of one command do differently from those of others. The defaults describe a command that only receives.
+/// The properties of a command's runs. The defaults describe a command that only receives.
 pub trait Mode: Sync {
     /// Returns the command's name, for people and programs.
     fn name(&self) -> &'static str;
@@ -10,7 +10,7 @@ pub trait Mode: Sync {
         false
     }
 
-    /// Returns whether the threads send frames that they make. Such threads have no waiter.
+    /// Returns whether the threads send frames that they generate. Such threads have no waiter.
     fn generates(&self) -> bool {
         false
     }
@@ -25,7 +25,7 @@ pub trait Mode: Sync {
         self.is_experiment()
     }
 
-    /// Returns whether the run is for a report, which leaves out runs that were interrupted, and warns of busy processors itself.
+    /// Returns whether the run is for a report, which omits interrupted runs, and warns of busy processors itself.
     fn is_experiment(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Observers of a run while it lasts: the live view, the metrics, the control socket, and changes of links.
+//! Observers of a run: the live view, the metrics, the control socket, and changes of links.
 
 use std::sync::atomic::Ordering;
 
@@ -17,16 +17,16 @@ use crate::terminal::is_ours;
 /// A moment of a run.
 pub struct Moment {
     pub moved: Moved,
-    /// The interval that has just ended, if the run is shown.
+    /// The interval that has just ended, for a run that is shown.
     pub tick: Option<Tick>,
 }
 
-/// An observer of a run. It may have requests, such as keys.
+/// An observer of a run, which may also issue requests, such as those of keys.
 pub trait Observer {
     /// Draws the present state. Called before each wait.
     fn draw(&mut self, _run: &Run) {}
 
-    /// Returns a request that has come.
+    /// Returns the next pending request.
     fn request(&mut self, _run: &Run) -> Option<Asked> {
         None
     }
@@ -35,7 +35,7 @@ pub trait Observer {
     fn see(&mut self, _run: &Run, _moment: &Moment) {}
 }
 
-/// Returns the observers that serve from the opening of the ports on. [`Run::open`] adds the links, and [`Run::measure`] a
+/// Returns the observers that start when the ports are opened. [`Run::open`] adds the links, and [`Run::measure`] a
 /// display.
 pub fn observers(mode: &dyn Mode, options: &RunOptions) -> Result<Vec<Box<dyn Observer>>, Error> {
     let mut observers: Vec<Box<dyn Observer>> = Vec::new();
@@ -61,7 +61,7 @@ impl Observer for Control {
 }
 
 impl Observer for Metrics {
-    /// Of a port that is gone the counters are those that were read last.
+    /// Uses the last known counters of a port that is gone.
     fn see(&mut self, run: &Run, moment: &Moment) {
         let (statistics, gone) = run.ports.known_statistics();
         let ports = run.ports.devices.iter().zip(statistics.iter().zip(&gone));
@@ -76,7 +76,7 @@ impl Observer for Metrics {
     }
 }
 
-/// Returns the display of a run; it enters the full screen, if the run is shown there.
+/// Returns the display of a run, and enters the full-screen view if the run is shown there.
 pub fn display(run: &Run) -> Show {
     let json = run.options.json;
     let is_wanted = run.shown == Shown::All && !json && !run.options.steering.plain && is_ours();

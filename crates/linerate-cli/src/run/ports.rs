@@ -22,7 +22,7 @@ use crate::rates::{Counters, Rates};
 use crate::terminal::note;
 use crate::wire::{check_cables, wire_rate};
 
-/// How long packets whose times are recorded may wait in the kernel.
+/// How long packets with recorded arrival times may wait in the kernel.
 const KEPT: Duration = Duration::from_millis(8);
 
 /// Opened ports.
@@ -30,11 +30,11 @@ pub struct Ports {
     /// The names with their options.
     pub names: Vec<PortName>,
     pub devices: Vec<Port>,
-    /// The counters when they were last read: a port that is gone has no others.
+    /// The counters when they were last read, for ports that are gone.
     last: RefCell<Vec<Statistics>>,
-    /// A link was down for a time.
+    /// A link was down for some time.
     pub was_down: Cell<bool>,
-    /// The run's own frames are chains.
+    /// The run sends frames as chains.
     sends_chains: bool,
 }
 
@@ -67,7 +67,7 @@ impl Ports {
         Ok(Ports { names: parsed, devices, last, was_down, sends_chains: false })
     }
 
-    /// Returns whether another process serves one of the ports.
+    /// Returns whether one of the ports is served by another process.
     pub fn are_served(&self) -> bool {
         self.devices.iter().any(|device| device.info().behind == Behind::Server)
     }
@@ -77,14 +77,14 @@ impl Ports {
         self.devices.first().map_or(1, |device| device.info().rx_queues)
     }
 
-    /// Notes the length of the run's own frames.
+    /// Records the length of the frames that the run sends.
     pub fn sends_frames_of(&mut self, len: usize) {
         self.sends_chains = len > self.devices[0].pool().region().room();
     }
 
-    /// Returns whether packets may come as chains, which count once.
+    /// Returns whether packets may be chains of slots, which count once.
     pub fn may_have_chains(&self) -> bool {
-        // A capture file has frames of any length.
+        // A capture file may have frames of any length.
         let is_capture = |name: &PortName| name.is_capture_to_read();
         self.sends_chains
             || self.names.iter().any(is_capture)
@@ -101,8 +101,8 @@ impl Ports {
         self.devices.iter().map(|device| model(device)?.wire_report()).collect()
     }
 
-    /// Returns the packets per second that each model's wire is asked for, without an end. Prints how the rates are
-    /// understood, unless it should be quiet.
+    /// Returns the requested packets per second of each model's wire; `None` for wires with a count. Prints how the
+    /// rates are interpreted, unless `is_quiet`.
     pub fn asked_of_wires(&self, is_quiet: bool) -> Vec<Option<f64>> {
         let ports = self.names.iter().zip(&self.devices);
         ports
@@ -117,7 +117,7 @@ impl Ports {
     /// Reads the counters of all ports.
     ///
     /// # Errors
-    /// A port, or the port at a model's other end, is gone. A capture file that has failed is reported at the end.
+    /// A port, or the port behind a model's wire, is gone. A capture file that has failed is reported at the end.
     pub fn statistics(&self) -> Result<Vec<Statistics>, Error> {
         let of_wires = self.models().into_iter().filter_map(|card| card.check_wire().err());
         match of_wires.filter(|error| !is_of_file(error)).chain(self.devices.iter().filter_map(gone)).next() {
@@ -132,13 +132,13 @@ impl Ports {
         Ok(ports.map(|(port, device)| Counters { port, queues: device.queue_statistics() }).collect())
     }
 
-    /// Remembers the counters, for a port that is gone later.
+    /// Saves the counters, in case that a port is gone later.
     pub fn remember(&self, counters: &[Counters]) {
         *self.last.borrow_mut() = counters.iter().map(|counters| counters.port).collect();
     }
 
-    /// Returns the ports' counters, and whether each port is gone. Of a card that is gone they are the last ones read, with
-    /// the packets that its queues have moved.
+    /// Returns the ports' counters, and whether each port is gone. For a card that is gone, these are the last counters
+    /// that were read, with the number of packets that its queues have moved.
     pub fn known_statistics(&self) -> (Vec<Statistics>, Vec<bool>) {
         let last = self.last.borrow();
         let known = self.devices.iter().enumerate().map(|(n, device)| match device.statistics() {
@@ -165,13 +165,13 @@ impl Ports {
             .collect()
     }
 
-    /// Returns whether a capture file that is a port cannot be read or written any more.
+    /// Returns whether reading or writing has failed for a port that is a capture file.
     pub fn has_failed(&self) -> bool {
         let is_broken = |device: &Port| device.link().is_err_and(|error| is_of_file(&error));
         self.devices.iter().any(|device| device.info().behind == Behind::Capture && is_broken(device))
     }
 
-    /// Prints the failures of capture files, of ports and of their wires. Returns whether there are some.
+    /// Prints the failures of capture files of ports and their wires. Returns whether there are any.
     pub fn note_cut_captures(&self) -> bool {
         let mut has_cut = false;
         for device in &self.devices {
@@ -194,13 +194,13 @@ impl Ports {
     }
 }
 
-/// Returns memory for the ports' queues, in buffers for their longest frame.
+/// Allocates memory for the ports' queues, with buffers for the longest frame.
 fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
     let queues = u32::from(options.queues).max(xdp_queues(names));
     let rings = names.len() * queues as usize * options.ring.unwrap_or(512) as usize * 2;
     // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
     let size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
-    // AF_XDP buffers are at most a page; longer frames are chains there.
+    // AF_XDP buffers are at most one page; longer frames become chains.
     let size = if names.iter().any(PortName::is_xdp) { size.min(4096) } else { size };
     let buffer_size = names.iter().map(PortName::buffer_size).fold(size.into(), usize::max);
     let buffers = RegionOptions::default().buffers.max(2 * rings).next_power_of_two().min(1 << 20);
@@ -227,11 +227,10 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
         max_frame: usize::from(options.mtu) + FRAME_HEADERS,
         pool: Some(pool),
         interrupts: match options.wait {
-            // Packets have the times of their arrival, so they may wait in the ring, which then outlasts a longer pause.
+            // Packets have arrival times, so they may wait in the ring, which then bridges a longer pause.
             _ if options.timestamps && names.iter().all(PortName::is_packet) => Some(KEPT),
             Some(Wait::Poll) => None,
-            // A port that another process serves can wake a thread; a card is polled unless requested
-            // otherwise.
+            // A port served by another process can wake a thread; a card is polled by default.
             None if !names.iter().any(PortName::may_be_served) => None,
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
@@ -241,13 +240,13 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
     }
 }
 
-/// Returns why ports with different numbers of queues are refused: packets would come to queues that no thread forwards.
+/// Returns an error message if the numbers of queues differ: packets could arrive at queues that no thread forwards.
 fn differing_queues(devices: &[Port]) -> Option<String> {
     let queues = |device: &Port| device.info().rx_queues;
     let first = devices.first()?;
     let other = devices.iter().find(|device| queues(device) != queues(first))?;
     Some(format!(
-        "{} has {} receive queues and {} has {}: give both the same number, for example by --queues 1, or queues=N in a name",
+        "{} has {} receive queues and {} has {}: give both the same number, for example with --queues 1, or queues=N in a name",
         first.name(),
         queues(first),
         other.name(),
@@ -255,7 +254,7 @@ fn differing_queues(devices: &[Port]) -> Option<String> {
     ))
 }
 
-/// Refuses a capture that is written to standard output, which also has the figures.
+/// Refuses to write a capture to standard output, where the statistics are printed.
 fn check_standard_output(names: &[PortName]) {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
     let output = file(Path::new("/proc/self/fd/1"));
@@ -263,13 +262,13 @@ fn check_standard_output(names: &[PortName]) {
         let Some(path) = name.path().filter(|path| *path != Path::new("/dev/null")) else { continue };
         if output.is_some() && file(path) == output {
             usage(&format!(
-                "{name}: the figures are printed there, too; write to a pipe: mkfifo p; cat p & … pcap:p?write"
+                "{name}: the statistics are printed there, too; write to a pipe: mkfifo p; cat p & … pcap:p?write"
             ));
         }
     }
 }
 
-/// Returns the most queues of the ports' AF_XDP sockets, which are as many as the interface has; 0 without one.
+/// Returns the highest number of queues of the ports' AF_XDP interfaces; 0 without such a port.
 pub fn xdp_queues(names: &[PortName]) -> u32 {
     let interfaces = names.iter().filter(|name| name.is_xdp()).filter_map(interface);
     interfaces.map(|interface| interface.queues()).max().unwrap_or(0)
@@ -280,7 +279,7 @@ pub fn interface(name: &PortName) -> Option<Interface> {
     Interface::open_queue(name.interface()?).ok().map(|(interface, _)| interface)
 }
 
-/// Returns why a port is gone; a capture file that fails is not.
+/// Returns why a port is gone. A failed capture file does not count as gone.
 pub fn gone(device: &Port) -> Option<Error> {
     device.link().err().filter(|error| !is_of_file(error))
 }

@@ -8,7 +8,7 @@ use crate::live::Asked;
 use crate::rates::{Counters, Rates};
 use crate::terminal::note;
 
-/// The shortest time over which a rate that is asked for is measured.
+/// The shortest time over which a requested rate is measured.
 const SHORTEST: f64 = 1e-3;
 
 impl Run {
@@ -16,16 +16,16 @@ impl Run {
     pub(super) fn answer_early(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
         let now = self.ports.counters()?;
         let done = match request.rate {
-            Some(_) => Err("the run waits for its links: its rate can change when it has begun".to_string()),
+            Some(_) => Err("the run is waiting for its links: the rate can change once it has begun".to_string()),
             None => self.live.apply(&request, 0.0, &self.ports.devices[0], || 0.0),
         };
         let state = |_| self.state(0.0, [now.as_slice(); 3], SHORTEST);
-        // A client that is gone needs no answer.
+        // The client may be gone.
         let _ = answer.map(|answer| answer.send(done.map_or_else(refused, state)));
         Ok(())
     }
 
-    /// Does what is asked, notes it, and answers with the run's state.
+    /// Executes a request, prints a note, and answers with the run's state.
     pub(super) fn grant(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
         let (now, mut intervals) = (self.ports.counters()?, self.intervals.borrow_mut());
         let over = intervals.before.0.elapsed().as_secs_f64().max(SHORTEST);
@@ -34,7 +34,7 @@ impl Run {
         let done = self.live.apply(&request, seconds, &self.ports.devices[0], sent);
         match &done {
             Ok(done) => done.iter().for_each(|done| note(&format!("at {seconds:.1} s: {done}"))),
-            // A program has it as its answer.
+            // A program gets the reason as its answer.
             Err(why) if answer.is_none() => note(why),
             Err(_) => {}
         }
@@ -46,7 +46,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the run's state for programs; the counters are those of [`rates`](super::Ports::rates).
+    /// Returns the run's state for programs. The counters are as for [`rates`](super::Ports::rates).
     fn state(&self, at: f64, [zero, before, now]: [&[Counters]; 3], over: f64) -> Value {
         json!({
             "seconds": (at * 1000.0).round() / 1000.0,
@@ -57,7 +57,7 @@ impl Run {
     }
 }
 
-/// The answer to a request that cannot be done.
+/// Returns the answer to a rejected request.
 fn refused(why: String) -> Value {
     json!({ "error": why })
 }

@@ -17,14 +17,14 @@ use crate::processors::allowed;
 use crate::profile::{Profile, cycles};
 use crate::terminal::note;
 
-/// One thread's work: moves a batch, and returns the number of packets.
+/// One thread's work: moves a batch and returns the number of packets.
 type Turn = Box<dyn FnMut() -> usize + Send>;
 
-/// How long a thread polls a port of another process before it rests, and how long it rests.
+/// How long a thread polls a port of another process before it sleeps, and how long it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
 pub const REST: Duration = Duration::from_micros(20);
 
-/// The threads of a run, and what they count beside the packets that they move.
+/// The threads of a run, and their counters beside the moved packets.
 #[derive(Default)]
 pub struct Threads {
     /// Work that starts once the links are up.
@@ -37,21 +37,21 @@ pub struct Threads {
     pub profile: Option<Arc<Profile>>,
     /// Nanoseconds for which the threads found a port without room.
     pub held_back: Arc<AtomicU64>,
-    /// Answers to requests that the threads have sent beside the packets that they move.
+    /// Answers to requests that the threads have sent, in addition to moved packets.
     pub answered: Arc<AtomicU64>,
-    /// Packets that were received and that no port has taken.
+    /// Packets that were received but that no port has accepted.
     pub held: Arc<AtomicU64>,
 }
 
 impl Threads {
-    /// Adds a thread. `turn` moves a batch and returns the number of packets; it is called repeatedly from the time
-    /// when links are up until the run ends.
+    /// Adds a thread. `turn` moves a batch and returns the number of packets. It is called repeatedly from when the
+    /// links are up until the run ends.
     pub fn spawn(&mut self, turn: impl FnMut() -> usize + Send + 'static) {
         self.turns.push(Box::new(turn));
     }
 
-    /// Starts all threads, on the chosen processors in turn. They move nothing while `paused` is set. With `rests`, a thread
-    /// without work sleeps.
+    /// Starts all threads, distributed over the chosen processors. They move nothing while `paused` is set. With
+    /// `rests`, a thread without work sleeps.
     pub fn start(
         &mut self,
         options: &RunOptions,
@@ -60,9 +60,9 @@ impl Threads {
         paused: &Arc<AtomicBool>,
     ) -> Result<(), Error> {
         let turns = std::mem::take(&mut self.turns);
-        // The models have a thread of their own.
+        // The models have their own thread.
         let threads = turns.len() + usize::from(!ports.models().is_empty());
-        // With a processor of its own a thread spins; otherwise it yields.
+        // A thread spins if each thread can have its own processor; otherwise it yields.
         let is_alone = std::thread::available_parallelism().map_or(1, usize::from) > threads;
         for (number, turn) in turns.into_iter().enumerate() {
             let core = options.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
@@ -78,7 +78,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Returns the packets of all threads.
+    /// Returns the sum of the packets that all threads have moved.
     pub fn moved(&self) -> Moved {
         self.works.iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
     }
@@ -129,13 +129,13 @@ impl Thread {
             } else {
                 std::thread::yield_now();
             }
-            // The time between two turns is not a turn's.
+            // Turns without packets do not count as work.
             before = if packets > 0 { now } else { cycles() };
         }
     }
 }
 
-/// Keeps this thread on a processor.
+/// Pins this thread to a processor.
 fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
@@ -163,7 +163,7 @@ pub fn note_turns(mode: &dyn Mode, devices: &[Port], options: &RunOptions) {
     if threads > processors && !mode.is_experiment() {
         let on = if processors == 1 { "one processor".to_string() } else { format!("{processors} processors") };
         note(&format!(
-            "note: {threads} threads poll on {on}{of}, and take turns: use fewer --queues, or --wait adaptive"
+            "note: {threads} threads poll on {on}{of}, and have to share: use fewer --queues, or --wait adaptive"
         ));
     }
 }

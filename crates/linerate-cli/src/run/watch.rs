@@ -1,4 +1,4 @@
-//! A run until the end of its time.
+//! The loop of a run until the end of its time.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ use crate::terminal::note;
 const SHOWN: Duration = Duration::from_millis(250);
 
 impl Run {
-    /// Calls the observers, and grants their requests, until the end of the run's time.
+    /// Calls the observers and executes their requests, until the end of the run's time.
     pub(super) fn watch(&self, first: &mut dyn Observer, others: &mut [Box<dyn Observer>]) -> Result<(), Error> {
         let others = others.iter_mut().map(|observer| &mut **observer as &mut dyn Observer);
         let mut observers: Vec<&mut dyn Observer> = std::iter::once(first).chain(others).collect();
         let begin = Moment { moved: Moved::default(), tick: None };
         observers.iter_mut().for_each(|observer| observer.see(self, &begin));
-        // The packets moved when all ports were exhausted: what a thread still holds moves after that.
+        // The number of moved packets when all ports were exhausted: threads may still hold some.
         let mut at_end = None;
         loop {
             observers.iter_mut().for_each(|observer| observer.draw(self));
@@ -32,12 +32,12 @@ impl Run {
                 self.grant(asked)?;
             }
             let (now, moved) = (Instant::now(), self.threads.moved());
-            // Commands that send, and those that measure for a time, do not end with their ports.
+            // Commands that generate frames, or measure for a given time, do not end with their ports.
             let is_exhausted = !(self.mode.generates() || self.mode.is_measurement())
                 && self.ports.devices.iter().all(Port::is_exhausted)
                 && at_end.replace(moved.packets) == Some(moved.packets);
             if is_exhausted {
-                note("note: all ports are at their end: nothing more will be received");
+                note("note: all ports have reached their end: no more packets will be received");
             }
             let is_over = interrupted
                 || self.clock.is_over(now, moved.packets)
@@ -52,7 +52,7 @@ impl Run {
         }
     }
 
-    /// Ends an interval of a run that is shown, after a second or at the run's end.
+    /// Ends an interval of a run that is shown, after one second or at the run's end.
     fn tick(&self, now: Instant, moved: Moved, is_over: bool) -> Result<Option<Tick>, Error> {
         let (is_due, mut intervals) = (self.clock.end_interval(now), self.intervals.borrow_mut());
         let (begin, before, moved_before) = &intervals.last;

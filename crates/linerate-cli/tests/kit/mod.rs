@@ -1,12 +1,12 @@
-//! Tools of the tests of the command: the command itself, pairs of namespaces, folders and capture files.
-#![allow(dead_code)] // each test uses its part
+//! Tools for tests of the command: the command itself, pairs of namespaces, folders and capture files.
+#![allow(dead_code)] // each test uses a part
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-#[allow(unused_imports)] // each test uses its part
+#[allow(unused_imports)] // each test uses a part
 pub use linerate_testkit::{
     Deadline, InTime, Namespace, POLL, Process, Timely, end_of, ended_with, expect, output_of, text, until,
 };
@@ -19,7 +19,7 @@ pub fn linerate(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the command of a shell's script, which mounts what it likes for itself alone, and takes the arguments that are added.
+/// Returns a command that runs a shell script in its own mount namespace, with the arguments that are added.
 pub fn with_mounts(script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
@@ -33,13 +33,13 @@ pub fn summary(output: &[u8]) -> Value {
     serde_json::from_str::<Value>(last).unwrap_or_else(|e| panic!("{e}: {last}"))["summary"].clone()
 }
 
-/// Runs one test at a time: a veth pair drops frames when the other end has no processor time.
+/// Lets one test run at a time: a veth pair drops frames when the other end has no processor time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
+/// Creates a veth pair: `here` in one namespace, `there` in the other, with addresses 10.87.N.1 and 10.87.N.2.
 pub fn pair(here: (&Namespace, &str), there: (&Namespace, &str), net: u8) {
     expect(
         0,
