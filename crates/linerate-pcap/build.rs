@@ -1,4 +1,4 @@
-//! Gives the object libpcap's name: programs that are linked with libpcap, or that open it by name, get this one.
+//! Gives the object libpcap's soname, so that programs that link with libpcap or open it by name get this object.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libpcap.so.0.8");

@@ -1,4 +1,4 @@
-//! The filter language: a text, a zero byte, and a frame.
+//! Fuzzes the filter language: the input is a filter's text, a zero byte, and a frame.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::filter(data));

@@ -1,4 +1,4 @@
-//! A hostile peer of `memif:`, as client and as server: its messages and descriptors, its rings, and memory that goes away.
+//! A hostile peer of `memif:`, as client and as server: its messages, file descriptors, rings, and truncated memory.
 #![no_main]
 
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use rustix::net::{
 
 mod peer;
 
-/// Each message has this length.
+/// The length of each message.
 const MESSAGE: usize = 128;
 const RING: usize = 0x1000;
 
@@ -56,7 +56,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let (kind, choice) = (input.u8() % 10, input.u8());
                 peer.send(&message(kind.into(), &[&input.bytes(100)]), &descriptors.choose(choice));
             }
-            // All that a client says.
+            // A client's complete handshake: INIT, a region, the rings, CONNECT.
             1 => {
                 let log2 = input.u8() % 16;
                 peer.send(&message(3, &[&[0, 2], &[0; 4], &[0]]), &[]);
@@ -70,11 +70,11 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 }
                 peer.send(&message(6, &[]), &[]);
             }
-            // All that a server says.
+            // A server's complete handshake: HELLO, acknowledgements, CONNECTED.
             2 => {
                 let text = [0u8; 32];
                 peer.send(&message(2, &[&text, &[0, 2, 0, 2], &[255, 0, 0, 0, 0, 0], &[14]]), &[]);
-                // To its INIT, its regions and its two rings.
+                // For the client's INIT, its regions and its two rings.
                 for _ in 0..4 + u8::from(lends) {
                     peer.send(&message(1, &[]), &[]);
                 }
@@ -89,17 +89,17 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 bytes.extend([len.to_le_bytes(), offset.to_le_bytes()].concat());
                 write(&memory, ring * RING + 128 + number * 16, &bytes);
             }
-            // Head and tail, and any bytes.
+            // A ring's head and tail.
             4 => {
                 let (ring, head, tail) = (usize::from(input.u8() % 2), input.u16() % 256, input.u16() % 256);
                 write(&memory, ring * RING + 6, &head.to_le_bytes());
                 write(&memory, ring * RING + 64, &tail.to_le_bytes());
             }
             5 => turn(&mut rx, &mut tx, &mut batch, input.u8()),
-            // Hears the port; at the connection's end another one begins.
+            // Receives a message from the port. If the connection has ended, connects again.
             6 => {
                 if !peer.send(&message(input.u8().into(), &[]), &[]) || peer.receive(MESSAGE).is_none() {
-                    // A client that lends its buffers waits until the last server is gone.
+                    // A client that lends its buffers connects again only after the previous connection is closed.
                     drop(peer);
                     peer = connection();
                 }

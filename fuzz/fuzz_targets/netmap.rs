@@ -1,6 +1,6 @@
-//! Requests of netmap's programs: `NIOCCTRL` with options, and `NIOCREGIF` and `NIOCGINFO` of the older API, in
-//! memory with arbitrary contents. The shared object's own files are compiled in, without its replacements for
-//! functions of the C library.
+//! Fuzzes requests of netmap programs in memory with arbitrary contents: `NIOCCTRL` with options, and `NIOCREGIF` and
+//! `NIOCGINFO` of the older API. The target compiles the shared object's files, without its replacements for functions
+//! of the C library.
 #![no_main]
 #![allow(dead_code, unused_imports, unused_macros)]
 
@@ -23,7 +23,7 @@ mod request;
 #[path = "../../crates/linerate-netmap/src/table.rs"]
 mod table;
 
-/// The server is in this process, and always available.
+/// Replaces the module that starts a server: here the server runs in this process.
 mod server {
     pub fn start() -> linerate::Result<()> {
         Ok(())
@@ -32,7 +32,7 @@ mod server {
 
 use header::mode;
 
-/// The program's memory: for requests, then an unmapped page, then memory for ports.
+/// The parts of the program's memory: an arena for requests, an inaccessible page, and memory for ports.
 const ARENA: usize = 64 << 10;
 const GAP: usize = 4096;
 const EXTERNAL: usize = 4 << 20;
@@ -52,7 +52,7 @@ const NAMES: [&str; 12] = [
     "vale0:qa",
 ];
 
-/// Returns whether descriptors are bound to ports, as with `LINERATE_FUZZ_PORTS=1`. Otherwise they are bound to
+/// Returns whether descriptors are bound to ports, as `LINERATE_FUZZ_PORTS=1` requests. Otherwise they are bound to
 /// memory without rings.
 fn has_ports() -> bool {
     static PORTS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -75,10 +75,10 @@ fn memory() -> usize {
         std::mem::forget(server);
         linerate_preload::start();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory.
+        // SAFETY: the kernel chooses an unused address.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), ARENA + GAP + EXTERNAL, protection, flags, -1, 0) };
         assert!(at != libc::MAP_FAILED);
-        // SAFETY: a page of it.
+        // SAFETY: the page is part of the new mapping, and no reference points into it.
         assert_eq!(unsafe { libc::mprotect(at.add(ARENA), GAP, libc::PROT_NONE) }, 0);
         at as usize
     })
@@ -87,7 +87,7 @@ fn memory() -> usize {
 fn put(offset: usize, bytes: &[u8]) {
     let offset = offset % (ARENA - 256);
     let bytes = &bytes[..bytes.len().min(256)];
-    // SAFETY: inside the arena, to which nothing refers.
+    // SAFETY: at most 256 bytes before the arena's end, and no reference points into the arena.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (memory() + offset) as *mut u8, bytes.len()) };
 }
 
@@ -112,7 +112,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes(std::array::from_fn(|_| self.u8()))
     }
 
-    /// Returns an address in the program's memory, at its end, beyond it, or zero.
+    /// Returns an address in the arena, at its end, beyond its end, or zero.
     fn address(&mut self) -> u64 {
         let offset = self.u16();
         match offset {
@@ -124,7 +124,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Returns an address for a whole request; without ports, an unmapped one.
+    /// Returns an address for a request's body. Without ports, the body extends into the inaccessible page.
     fn request(&mut self) -> u64 {
         match self.address() {
             any if has_ports() => any,
@@ -132,7 +132,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Returns a name, which is never an interface of the machine: the part after the colon begins with a `q`.
+    /// Returns a port name that never names one of the host's interfaces: the part of a random name after the colon
+    /// begins with `q`.
     fn name(&mut self) -> String {
         match self.u8() {
             long @ 0xE0.. => {
@@ -144,7 +145,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Writes options into the arena, each of which may be followed by any other.
+/// Writes a list of options into the arena. Links usually point to the next option, sometimes elsewhere.
 fn options(input: &mut Input<'_>) -> u64 {
     let mut first = 0;
     for n in (0..input.u8() % 4).rev() {
@@ -157,9 +158,9 @@ fn options(input: &mut Input<'_>) -> u64 {
             header::option::EXTMEM => {
                 IS_EXTERNAL_TAKEN.store(true, std::sync::atomic::Ordering::Relaxed);
                 let pages = u64::from(input.u8());
-                // Without ports the unmapped page remains: requests for ports are in it.
+                // Without ports, the inaccessible page must stay, since requests for ports point into it.
                 let at = if pages & 1 == 0 || !has_ports() { memory() + ARENA + GAP } else { memory() + ARENA };
-                // Not beyond the program's own memory, where the fuzzer's begins.
+                // Limited to the program's memory, because the fuzzer's memory follows.
                 let most = EXTERNAL as u64;
                 let len = (u64::from(input.u16()) << 7).min(most);
                 option.extend((at as u64 + u64::from(pages == 2)).to_le_bytes());
@@ -201,7 +202,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
         name.clear();
     }
     let is_start = kind == header::request::SYNC_KLOOP_START;
-    // A loop that is not stopped never ends, as in netmap.
+    // As in netmap, the loop runs until it is stopped, so request the stop first.
     if is_start && control_of(descriptor, header::request::SYNC_KLOOP_STOP, 14, "", 0, 0) != Some(true) {
         return;
     }
@@ -211,7 +212,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
         let mut bytes = input.bytes(72).to_vec();
         bytes.resize(72, 0);
         if kind == header::request::REGISTER {
-            // Many rings with many slots fit only a few times into a process: slow, but not a finding.
+            // Limit the rings and slots: large ports exhaust the process's memory, which is slow but not a bug.
             bytes[16..24].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 4 == 0 { 0x7F } else { 0 });
             bytes[24..32].iter_mut().enumerate().for_each(|(n, byte)| *byte &= if n % 2 == 0 { 3 } else { 0 });
             bytes[45..48].fill(0);
@@ -224,7 +225,7 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
     control_of(descriptor, kind, version, &name, options, body);
 }
 
-/// Sends a request from the arena; true if it was executed, `None` if the header is not accessible any more.
+/// Sends a request from the arena. Returns whether it succeeded.
 fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, options: u64, body: u64) -> Option<bool> {
     let mut header = [version.to_le_bytes(), kind.to_le_bytes(), [0; 2], [0; 2]].concat();
     let mut text = name.as_bytes()[..name.len().min(64)].to_vec();
@@ -268,7 +269,7 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
             let len = input.u8().into();
             put(at, input.bytes(len));
         }
-        // Writes of the program into its rings.
+        // The program writes into its rings.
         5 => {
             let Some(bound) = descriptor.bound() else { return };
             let placed = bound.port().placed();
@@ -297,17 +298,17 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
     }
 }
 
-/// Whether the memory for ports may be that of a port now.
+/// Whether a port may be using the memory for ports.
 static IS_EXTERNAL_TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let at = memory();
-    // SAFETY: the program's memory, to which nothing refers between two executions.
+    // SAFETY: the ranges are in the program's memory, and no reference points into it between two executions.
     unsafe {
         std::ptr::write_bytes(at as *mut u8, 0, 0x5000);
         if IS_EXTERNAL_TAKEN.swap(false, std::sync::atomic::Ordering::Relaxed) {
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // With the unmapped page, which memory for ports may also have replaced.
+            // Also restore the inaccessible page, which a port's memory may have replaced.
             let behind = (at + ARENA) as *mut libc::c_void;
             assert!(libc::mmap(behind, GAP + EXTERNAL, protection, flags | libc::MAP_FIXED, -1, 0) == behind);
             assert_eq!(libc::mprotect(behind, GAP, libc::PROT_NONE), 0);

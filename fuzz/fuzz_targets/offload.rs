@@ -1,4 +1,4 @@
-//! Offloads that a sender left undone: checksums and segmentation.
+//! Fuzzes the completion of offloads that a sender left unfinished: checksums and segmentation.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::offload(data));

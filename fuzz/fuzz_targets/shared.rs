@@ -1,4 +1,4 @@
-//! A hostile client program of a server of ports.
+//! A hostile client of a port server.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate::fuzzing::shared(data));

@@ -1,4 +1,4 @@
-//! A hostile front end of `vhost:`: its messages and descriptors, its rings, and memory that goes away.
+//! A hostile front end of `vhost:`: its messages, file descriptors, rings, and truncated memory.
 #![no_main]
 
 use std::os::fd::AsFd;
@@ -9,8 +9,9 @@ use rustix::net::SocketType;
 
 mod peer;
 
-/// Where the guest has its memory, and where its rings and buffers are in it.
+/// The guest address of the front end's memory.
 const GUEST: u64 = 1 << 20;
+/// The distance between the two rings in this memory.
 const RING: usize = 0x4000;
 
 fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
@@ -47,14 +48,14 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let (request, flags, choice) = (input.u8() % 48, input.u8() & 0xC, input.u8());
                 front.send(&message(request.into(), flags.into(), &input.bytes(64)), &descriptors.choose(choice));
             }
-            // Arbitrary bytes, which need not be a whole message, and the connection's end.
+            // Arbitrary bytes, possibly an incomplete message, and then the end of the connection.
             1 => {
                 let bytes = input.bytes(40);
                 front.send(&bytes, &[]);
                 drop(front);
                 front = Peer::connect(&path, SocketType::STREAM);
             }
-            // All that a front end says, with sizes and features of the input.
+            // A front end's complete setup, with sizes and features from the input.
             2 => {
                 let (features, size, base) = (input.u64(), u64::from(input.u16()), u64::from(input.u16()));
                 let say = |request, payload: &[u64]| front.send(&message(request, 0, &words(payload)), &[]);
@@ -79,19 +80,20 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                 let rest = u64::from(input.u32() % 70_000) | u64::from(input.u16()) << 32 | u64::from(input.u16()) << 48;
                 write(&memory, ring * RING + number * 16, &words(&[address, rest]));
             }
-            // Any bytes of the rings and the packets.
+            // Arbitrary bytes in the rings and the packets.
             4 => {
                 let (at, bytes) = (input.u16(), input.bytes(16));
                 write(&memory, usize::from(at) * 4, &bytes);
             }
             5 => turn(&mut rx, &mut tx, &mut batch, input.u8()),
-            // The port has handled all messages before this one; or the connection is over, and a new one begins.
+            // A reply shows that the port has handled all earlier messages. If the connection has ended, connects
+            // again.
             6 => {
                 if !front.send(&message(1, 0, &[]), &[]) || front.receive(4096).is_none() {
                     front = Peer::connect(&path, SocketType::STREAM);
                 }
             }
-            // Memory that goes away, and comes back empty.
+            // The memory is truncated, and then extended with zeros.
             _ => {
                 let _ = rustix::fs::ftruncate(&memory, u64::from(input.u16()) * 16);
                 turn(&mut rx, &mut tx, &mut batch, 1);

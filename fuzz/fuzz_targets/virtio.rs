@@ -47,7 +47,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let kind = input.u8();
     let packed = kind & 1 != 0;
     let mergeable = if kind & 2 != 0 { MERGEABLE } else { 0 };
-    // CSUM, GUEST_CSUM, GUEST_TSO and the like.
+    // CSUM, GUEST_CSUM, GUEST_TSO and similar features.
     let others = if kind & 4 != 0 { 0x3FFF << 7 & 0x7F83 } else { 0 };
     let vectors = [Vectors::Scalar, Vectors::Best, Vectors::Avx2, Vectors::Avx512][usize::from(kind >> 3 & 3)];
     let vectors = if vectors.is_there() { vectors } else { Vectors::Scalar };
@@ -59,25 +59,25 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let (mut rx, mut tx) = (port.rx(0).expect("a queue"), port.tx(0).expect("a queue"));
     let mut ends = Queue::pair(&device, RING, packed);
     let rings = device.mapped.lock().unwrap()[1].clone();
-    // SAFETY: the device writes to buffers that the driver has made available.
+    // SAFETY: the fake device writes into packets on this thread, while no packet is borrowed as a slice.
     let packets = unsafe { pool.region().mapping() }.clone();
     let mut batch = Batch::with_capacity(1 + usize::from(input.u8() % 64));
     let longest = port.info().max_frame;
     while !input.0.is_empty() {
         let operation = input.u8();
         match operation % 8 {
-            // Any word of the rings.
+            // Overwrites any word of the rings.
             0 => {
                 let words = words(&rings, 0, rings.len() / 8);
                 words[usize::from(input.u16()) % words.len()].store(input.u64(), Relaxed);
             }
-            // Chains that the driver made available, or that look so.
+            // Returns a chain as used, whether the driver has made it available or not.
             1 | 2 => {
                 let (end, id, written) = (usize::from(operation >> 7), input.u8(), input.u16());
                 let chain = Chain { id: id.into(), count: 1 + usize::from(operation >> 3 & 3), address: 0 };
                 ends[end].finish(chain, written.into());
             }
-            // Several in the order in which they were made available.
+            // Returns several consecutive ids.
             3 => {
                 let (end, first, count, written) =
                     (usize::from(operation >> 7), input.u8(), input.u8() % 32, input.u16());
@@ -86,7 +86,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                     ends[end].finish(Chain { id, count: 1, address: 0 }, written.into());
                 }
             }
-            // Headers of packets, as mergeable buffers and offloads use them.
+            // Overwrites a buffer where its header may be, with the fields of mergeable buffers and offloads.
             4 => {
                 let buffer = usize::from(input.u16()) % BUFFERS;
                 for at in (0..2048 - 16).step_by(2).skip(32).take(64) {

@@ -1,5 +1,5 @@
-//! A hostile back end of `virtio-user:`: its answers, and its end. What it writes into the driver's memory is in the properties of
-//! `virtio_user/tests.rs`.
+//! A hostile back end of `virtio-user:`: malformed replies and disconnects. The property tests in
+//! `virtio_user/tests.rs` cover its writes into the driver's memory.
 #![no_main]
 
 use std::os::fd::OwnedFd;
@@ -10,10 +10,10 @@ use peer::{BUFFERS, Input, Peer, place, pool, turn};
 
 mod peer;
 
-/// Requests that are answered with a number: features, the protocol's features, queues, a ring's place, status.
+/// Requests whose reply is a number: features, protocol features, queue count, a ring's base, status.
 const NUMBERS: [u32; 5] = [1, 15, 17, 11, 40];
 
-/// Answers requests until the input ends, or the driver does.
+/// Answers requests until the connection ends, or the input makes the back end disconnect.
 fn answer(peer: &Peer, input: &mut Input) {
     while let Some(header) = peer.receive(12) {
         let word = |n: usize| u32::from_le_bytes(std::array::from_fn(|byte| header.get(n * 4 + byte).copied().unwrap_or(0)));
@@ -25,7 +25,7 @@ fn answer(peer: &Peer, input: &mut Input) {
         if !is_asked && input.u8() != 255 {
             continue;
         }
-        // Mostly what a good back end says.
+        // Most inputs give the reply of a correct back end.
         let (number, len, tag) = match input.u8() {
             choice @ 240.. if input.0.is_empty() => (u64::from(choice), 8, flags),
             240..=247 => (input.u64(), 8, flags),

@@ -1,5 +1,6 @@
-//! The time from the start of a guest to its first ping over a model: QEMU, the kernel, Linux's driver, the link,
-//! and the answer of this machine's Linux, at a TAP interface in a namespace. The guest's processor is emulated.
+//! Measures the time from the start of a guest to its first ping over a model. It includes QEMU, the kernel, Linux's
+//! driver, the link, and the reply of the host's Linux at a TAP interface in a namespace. The guest's processor is
+//! emulated.
 //!
 //! `cargo bench -p linerate-guest --bench first_ping`
 
@@ -19,7 +20,7 @@ fn main() {
         let served = Served::new(vec![Card::of_kind(kind, 0, "a", Box::new(tap))]);
         let mut machine = Machine::new();
         served.plug(&mut machine, &["a"]);
-        // Building is not included.
+        // Build before the clock starts.
         machine.prepare();
         let start = Instant::now();
         let seconds = || format!("{:>8.1}", start.elapsed().as_secs_f32());

@@ -1,5 +1,6 @@
-//! The cost of an IOMMU for a sender, by page size: a small version of the ixy paper's figure 9. Card and IOMMU are
-//! QEMU's, so absolute times mean nothing; but translation has a cost there too, and larger pages reduce it.
+//! Measures the cost of an IOMMU for a sender, by page size: a small version of the ixy paper's figure 9. Card and
+//! IOMMU are QEMU's, so absolute times are not meaningful. But translation has a cost there too, and larger pages
+//! reduce it.
 //!
 //! `cargo bench -p linerate-guest --bench iommu`
 

@@ -1,4 +1,4 @@
-//! The latency of `linerate fwd` between two of QEMU's 82576, by wait mode: a small version of the ixy paper's
+//! Measures the latency of `linerate fwd` between two of QEMU's 82576, by wait mode: a small version of the ixy paper's
 //! table 1. One frame is in flight at a time. The guest's processors are emulated, so only the ratios are
 //! meaningful.
 //!

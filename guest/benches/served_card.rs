@@ -1,9 +1,9 @@
-//! Packets that a guest's Linux moves over two served models that are cabled to each other, by this build and by another one, in
-//! turns in one guest: whether a change of the model has made it slower as a card of virtual machines. The guest's processors
-//! are emulated, so only the ratios are meaningful.
+//! Measures the packets that a guest's Linux moves over two served models connected by a cable. This build and another
+//! one alternate in one guest. The comparison shows whether a change made the model slower as a card of virtual
+//! machines. The guest's processors are emulated, so only the ratios are meaningful.
 //!
-//! `LINERATE_OTHER=/path/to/linerate cargo bench -p linerate-guest --bench served_card`; without it, this build twice, which
-//! shows how far apart equals are.
+//! `LINERATE_OTHER=/path/to/linerate cargo bench -p linerate-guest --bench served_card`. Without the variable, this
+//! build is compared with itself, which shows the noise of the measurement.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ const SECONDS: usize = 2;
 const PINGS: usize = 300;
 const COLUMNS: [&str; 4] = ["UDP 64", "UDP 1494", "TCP Mbit/s", "ping µs"];
 
-/// Packets received per second by length, Mbit/s, and the round trip in microseconds.
+/// Packets received per second for two lengths, Mbit/s of TCP, and the round trip in microseconds.
 type Row = [f64; 4];
 
-/// The process that serves two cards of one build.
+/// A process of one build that serves two cards.
 struct Served {
     process: Child,
     sockets: [PathBuf; 2],
@@ -59,7 +59,7 @@ fn median(rows: &[Row], column: usize) -> f64 {
     values[values.len() / 2]
 }
 
-/// Boots a guest with two cards of each build, and measures them in turns.
+/// Boots a guest with two cards of each build, and measures the builds alternately.
 fn measure(builds: &[impl AsRef<OsStr>; 2], rows: &mut [Vec<Row>; 2]) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut machine = Machine::new();

@@ -1,6 +1,6 @@
-//! Throughput and latency between two machines, by the path between their cards, in one run: the comparison of Snabb's and
-//! netmap's papers on network functions in machines. The guests' processors are emulated, so only the ratios to Linux's bridge
-//! are meaningful.
+//! Measures throughput and latency between two virtual machines, for each path between their cards, in one run. Snabb's
+//! and netmap's papers on network functions in virtual machines make the same comparison. The guests' processors are
+//! emulated, so only the ratios to Linux's bridge are meaningful.
 //!
 //! `cargo bench -p linerate-guest --bench virtual_machines`
 
@@ -13,10 +13,10 @@ const ROUNDS: usize = 3;
 /// Seconds of each flow.
 const SECONDS: usize = 2;
 const PINGS: usize = 500;
-/// Payloads of UDP in frames of 64 and 1,494 bytes; of more iperf3 warns.
+/// UDP payloads of frames of 64 and 1,494 bytes; iperf3 warns about larger payloads.
 const PAYLOADS: [usize; 2] = [18, 1448];
 
-/// A path, and the interface of each guest that leads to it.
+/// A path, and each guest's interface to it.
 struct Path {
     name: &'static str,
     interfaces: [&'static str; 2],
@@ -30,7 +30,7 @@ const PATHS: [Path; 5] = [
     Path { name: "functions of a served 82599", interfaces: ["eth6", "eth4"] },
 ];
 
-/// A process of ours, killed when this is dropped.
+/// A linerate process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -39,7 +39,7 @@ impl Drop for Process {
     }
 }
 
-/// The results of one path: packets per second by payload, and the round trip in microseconds.
+/// The results of one path: packets per second for each payload, and the round trip in microseconds.
 type Row = [f64; 3];
 
 fn main() {
@@ -91,16 +91,16 @@ fn main() {
     for (end, guest) in guests.iter_mut().enumerate() {
         guest.run("modprobe virtio_pci && modprobe virtio_net && modprobe ixgbe && modprobe ixgbevf");
         if end == 0 {
-            // The physical function and the other end of its cable.
+            // The physical function and the card at the other end of its cable.
             guest.run("ip link set eth4 up && ip link set eth5 up");
         }
         for (n, Path { interfaces, .. }) in PATHS.iter().enumerate() {
             let interface = interfaces[end];
-            // The machines' cards have the same addresses.
+            // Both machines' cards have the same MAC addresses.
             if end == 1 && n < 4 {
                 guest.run(&format!("ip link set {interface} address 02:00:00:00:01:0{n}"));
             }
-            // Each path moves the same packets.
+            // Every path must carry the same packets.
             guest.run(&format!("ethtool -K {interface} tso off gso off gro off"));
             guest.run(&format!("ip addr add 10.7{n}.0.{}/24 dev {interface} && ip link set {interface} up", end + 1));
         }

@@ -1,5 +1,6 @@
-//! Runs in a guest: the control side of a card. Counts frames by their destination, first in promiscuous mode, then
-//! for the card's own address and broadcast only, then for a custom address; then resets the card.
+//! Runs in a guest and tests a card's control functions. Counts frames by their destination, first in promiscuous mode,
+//! then for the card's own address and broadcast only, then for a custom address. Then resets the card and counts once
+//! more.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ fn run(address: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts until a frame comes whose last byte marks the end.
+/// Counts frames until one whose last byte marks the end.
 fn count(what: &str, rx: &mut RxQueue) {
     println!("ready: {what}");
     let (mut batch, mut seen) = (Batch::new(), Vec::new());

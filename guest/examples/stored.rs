@@ -1,12 +1,12 @@
-//! Runs in a guest: has datagrams stored where the kernel has received them, and checks each when a file appears.
+//! Runs in a guest: leaves received datagrams in the kernel's socket buffer, and checks them when a file appears.
 //!
 //! ```text
 //!   stored PORT FILE
 //! ```
 //!
-//! A datagram begins with its number and its hash ([`hash_of`]). Datagrams that are not read stay in the pages that the card has
-//! written: after a live migration they are what was copied. The file is removed when they are checked, and the next ones are
-//! stored, unless it has the word `end`.
+//! A datagram begins with its number and its hash ([`hash_of`]). Unread datagrams stay in the pages that the card
+//! wrote, so after a live migration they show what was copied. After each check the program removes the file and lets
+//! the next datagrams accumulate. If the file contains the word `end`, the program ends.
 
 use std::collections::HashSet;
 use std::net::UdpSocket;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use linerate_guest::hash_of;
 
-/// More datagrams than a socket keeps.
+/// More datagrams than a socket's buffer holds.
 const MOST: usize = 100_000;
 
 fn main() {
@@ -28,7 +28,7 @@ fn main() {
         while !std::fs::exists(file).expect("a folder") {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Those that come meanwhile are enough for ever.
+        // Bounded: new datagrams arrive while these are read.
         for _ in 0..MOST {
             let Ok(len) = socket.recv(&mut datagram) else { break };
             let datagram = &datagram[..len];

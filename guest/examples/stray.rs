@@ -1,5 +1,5 @@
-//! Runs in a guest: drives a card with a driver that is given wrong addresses, as a buggy driver would use, and
-//! prints the library's error.
+//! Runs in a guest: gives a card's driver wrong DMA addresses, to simulate a buggy driver, and prints the library's
+//! error.
 #![allow(unsafe_code)]
 
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use linerate::pci::{self, Bus, Fault, Interrupt, NetworkCard};
 use linerate::port::Device;
 use linerate::{Batch, Error, Options};
 
-/// A bus that reports the packets' addresses with an error of 1 GiB.
+/// A bus that returns addresses 1 GiB too high for packet memory.
 struct Stray {
     bus: Arc<dyn Bus>,
     packets: Arc<Mapping>,
@@ -20,7 +20,7 @@ struct Stray {
 
 const ASTRAY: DeviceAddress = 1 << 30;
 
-// SAFETY: it passes the memory on; what it reads is not lent.
+// SAFETY: it only passes `memory` to the bus below, and never reads or writes it.
 unsafe impl DmaSpace for Stray {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
         match self.bus.map(memory)? {
@@ -71,11 +71,11 @@ fn run(address: &str) -> Result<(), Error> {
     let card = NetworkCard::find(address)?;
     let (device, _) = pci::open(&card, None)?;
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
-    // SAFETY: only its address is used.
+    // SAFETY: the mapping is only compared by its pointer; no packet is read or written through it.
     let packets = unsafe { pool.region().mapping() }.clone();
     let bus = Arc::new(Stray { bus: device.clone().bus(), packets });
     let config = Options { tx_queues: 2, ..Options::default() }.of_port(address, pool.clone()).unwrap();
-    // SAFETY: this driver is the only one.
+    // SAFETY: no other driver uses the card.
     let bar = unsafe { device.map_bar(0)? };
     let mut port = Igb::open(bar, bus, config)?;
     let mut tx = port.tx(1)?;

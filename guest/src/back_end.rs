@@ -1,5 +1,5 @@
-//! Back ends of vhost-user that others wrote, run from the folders that `guest/prepare` has unpacked, each in a network
-//! namespace of the test's.
+//! Third-party vhost-user back ends. They run from the folders that `guest/prepare` unpacked, in a network namespace of
+//! the test.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use linerate_testkit::{Debian, InTime};
 use crate::machine::{newer, unpacked};
 use crate::namespace::Namespace;
 
-/// A process that ends with this value, and with the test.
+/// A process that is killed on drop, and when the test ends.
 struct Process {
     child: Child,
     log: PathBuf,
@@ -43,12 +43,12 @@ impl Drop for Process {
     }
 }
 
-/// passt: the back end is a process without privileges, which gives the front end the network of its own namespace by
-/// sockets. It drops root's rights when it has started.
+/// passt: an unprivileged back end that connects the front end to the network of its namespace through sockets. It
+/// drops root privileges after its start.
 pub struct Passt(Process);
 
 impl Passt {
-    /// Starts it at the socket `path`, with these arguments.
+    /// Starts passt at the socket `path` with these arguments.
     pub fn start(namespace: &Namespace, path: &Path, arguments: &[&str]) -> Passt {
         let mut words = newer(&unpacked("passt").join("usr/bin/passt"));
         words.extend(["--vhost-user", "--foreground", "--socket"].map(String::from));
@@ -57,13 +57,13 @@ impl Passt {
         Passt(Process::start(namespace, path.with_extension("log"), &words, &[]))
     }
 
-    /// Returns its messages so far.
+    /// Returns passt's messages so far.
     pub fn said(&self) -> String {
         self.0.said()
     }
 }
 
-/// Open vSwitch with DPDK: a database, and the switch itself, with its files in a folder of the test's.
+/// Open vSwitch with DPDK: its database server and the switch, with all files in a folder of the test.
 pub struct OpenVswitch<'a> {
     debian: Debian,
     namespace: &'a Namespace,
@@ -73,7 +73,8 @@ pub struct OpenVswitch<'a> {
 }
 
 impl OpenVswitch<'_> {
-    /// Starts both. DPDK has ordinary memory, and one thread of the switch polls on the first processor.
+    /// Starts the database server and the switch. DPDK uses ordinary memory, and one thread of the switch polls on the
+    /// first processor.
     pub fn start<'a>(debian: Debian, namespace: &'a Namespace, folder: &'a Path) -> OpenVswitch<'a> {
         let path = |name: &str| folder.join(name).display().to_string();
         let mut make = debian.command(vswitch(debian, "usr/bin/ovsdb-tool"));
@@ -95,7 +96,7 @@ impl OpenVswitch<'_> {
         switch
     }
 
-    /// Kills the switch if it runs, and starts it.
+    /// Kills the switch if it is running, and starts it.
     pub fn restart(&mut self) {
         drop(self.switch.take());
         let program = vswitch(self.debian, "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk");
@@ -122,7 +123,7 @@ impl OpenVswitch<'_> {
     }
 }
 
-/// Returns the path of a file of Open vSwitch, for the programs of that Debian.
+/// Returns the path of a file of Open vSwitch in that Debian.
 fn vswitch(debian: Debian, file: &str) -> String {
     match debian {
         Debian::Own => unpacked("openvswitch").join(file).display().to_string(),
@@ -135,7 +136,7 @@ fn unixctl(folder: &Path, daemon: &str) -> String {
     format!("--unixctl={}", folder.join(format!("{daemon}.ctl")).display())
 }
 
-/// Returns the environment that has all files in one folder.
+/// Returns the environment variables that put all files of Open vSwitch into one folder.
 fn environment(folder: &Path) -> Vec<(String, String)> {
     let names = ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"];
     names.map(|name| (name.to_string(), folder.display().to_string())).to_vec()

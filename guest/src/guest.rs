@@ -14,16 +14,16 @@ use tempfile::TempDir;
 /// The longest time for a command.
 const PATIENCE: Duration = MOST;
 
-/// The separator before the status at the end of an answer: see `../init`.
+/// The separator between a command's output and its status: see `../init`.
 const END: u8 = 0x1E;
 
 /// Messages of a guest's kernel that no test expects.
 const TROUBLE: [&str; 6] = ["Oops", "BUG:", "Kernel panic", "Call Trace", "general protection", "WARNING: CPU"];
 
-/// A fault of the IOMMU, which some tests expect.
+/// The message of an IOMMU fault, which some tests expect.
 const DMA_FAULT: &str = "DMAR: [DMA";
 
-/// A booted guest. Dropping it ends it, and fails the test if its kernel was in trouble.
+/// A booted guest. Drop kills it, and fails the test if its kernel reported trouble.
 pub struct Guest {
     qemu: Child,
     shell: BufReader<UnixStream>,
@@ -32,12 +32,12 @@ pub struct Guest {
     dma_faults_expected: bool,
 }
 
-/// The outcome of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its output.
+    /// The output of the command.
     pub output: String,
-    /// Its exit status.
+    /// The exit status.
     pub status: i32,
 }
 
@@ -56,10 +56,10 @@ impl Outcome {
         self.summary_of_any()
     }
 
-    /// Returns the summary of a `linerate ... --json`, whatever its status.
+    /// Returns the summary of a `linerate ... --json`, with any exit status.
     #[track_caller]
     pub fn summary_of_any(&self) -> Value {
-        // Notes, on the same console, may follow it.
+        // Notes in the same output may follow the summary.
         let line = self.output.lines().rfind(|line| line.starts_with("{\"summary\"")).unwrap_or_default();
         let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", self.output));
         value["summary"].clone()
@@ -67,7 +67,7 @@ impl Outcome {
 }
 
 impl Program {
-    /// Returns its own process, which the shell around it has started.
+    /// Returns the id of the program's process, a child of the shell that started it.
     #[track_caller]
     pub fn child(&self, guest: &mut Guest) -> u32 {
         let status = format!("grep -l '^PPid:[[:space:]]*{}$' /proc/[0-9]*/status", self.pid);
@@ -110,7 +110,7 @@ impl Guest {
     /// Runs a command that may fail.
     #[track_caller]
     pub fn attempt(&mut self, command: &str) -> Outcome {
-        // The prefix that selects a network may be empty.
+        // Callers put a network prefix in front, which may be empty.
         let command = command.trim();
         assert!(!command.contains('\n'), "one line at a time: {command}");
         for _ in 0..100 {
@@ -132,13 +132,13 @@ impl Guest {
         output
     }
 
-    /// Moves an interface into its own network, gives it an address and sets it up; returns the prefix for commands
-    /// there.
+    /// Moves an interface into a new network namespace, gives it an address and sets it up. Returns the prefix for
+    /// commands in that namespace.
     #[track_caller]
     pub fn apart(&mut self, interface: &str, address: &str) -> String {
         let holder = format!("/tmp/network-{interface}");
         self.run(&format!("unshare -n sleep 100000 >/dev/null 2>&1 & echo $! >{holder}"));
-        // The shell's child becomes `sleep` in its new namespace; until then it is in the old one.
+        // The shell's child is in the old namespace until `unshare` has moved it.
         let network = |pid: &str| format!("$(readlink /proc/{pid}/ns/net)");
         let (there, here) = (network(&format!("$(cat {holder})")), network("1"));
         self.run(&format!("while [ \"{there}\" = {here} ]; do usleep 1000; done"));
@@ -149,7 +149,7 @@ impl Guest {
         there
     }
 
-    /// Gives Intel's cards of a kind to vfio, and memory to DPDK; `device` is their id, of four hexadecimal digits.
+    /// Binds Intel cards with the device id `device` (four hexadecimal digits) to vfio, and reserves memory for DPDK.
     #[track_caller]
     pub fn prepare_dpdk(&mut self, device: &str) {
         self.run("modprobe -a vfio-pci vfio_iommu_type1");
@@ -172,7 +172,7 @@ impl Guest {
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| self.fail(&format!("no {name} in:\n{text}")))
     }
 
-    /// Starts a program in the background, with its own log.
+    /// Starts a program in the background, with a separate log.
     #[track_caller]
     pub fn start(&mut self, command: &str) -> Program {
         let log = format!("/tmp/{}.log", self.run("ls /tmp | wc -l").trim());
@@ -181,7 +181,7 @@ impl Guest {
         Program { pid: pid.trim().parse().expect("a process id"), log }
     }
 
-    /// Starts a `linerate` command on cards, and waits until their links are up.
+    /// Starts a `linerate` command, and waits until the links of `cards` cards are up.
     #[track_caller]
     pub fn start_linerate(&mut self, arguments: &str, cards: usize) -> Program {
         let program = self.start(&format!("linerate {arguments} --json"));
@@ -208,7 +208,7 @@ impl Guest {
         }
     }
 
-    /// Waits until something has happened outside, with a bound; returns whether it has.
+    /// Waits until `happened` returns true, for a limited time. Returns whether it did.
     pub fn wait_until(&mut self, happened: impl Fn() -> bool) -> bool {
         (0..2000).any(|_| {
             happened() || {
@@ -234,20 +234,20 @@ impl Guest {
         Outcome { output: output.to_string(), status: status.parse().unwrap_or(-1) }
     }
 
-    /// Sends Ctrl-C, and waits for the end.
+    /// Sends SIGINT to the program, and waits until it ends.
     #[track_caller]
     pub fn interrupt(&mut self, program: Program) -> Outcome {
         self.signal(&program, "INT");
         self.wait(program)
     }
 
-    /// Sends a signal to the program, not to the shell around it.
+    /// Sends a signal to the program, not to the shell that started it.
     pub fn signal(&mut self, program: &Program, signal: &str) {
         let child = program.child(self);
         self.run(&format!("kill -{signal} {child}"));
     }
 
-    /// Sends a command to QEMU itself, over QMP.
+    /// Sends a QMP command to QEMU.
     #[track_caller]
     pub fn monitor(&mut self, command: &str, arguments: Value) -> Value {
         let request = json!({"execute": command, "arguments": arguments});
@@ -263,11 +263,12 @@ impl Guest {
         }
     }
 
-    /// Moves the guest to a machine that waits for it at a socket ([`Machine::incoming`](crate::Machine::incoming)), and
-    /// returns it there; this machine ends. Background programs go with it.
+    /// Migrates the guest to a machine that waits at a socket ([`Machine::incoming`](crate::Machine::incoming)), with
+    /// its background programs. Returns the guest on that machine; this machine ends.
     #[track_caller]
     pub fn migrate(mut self, mut there: Guest, socket: &Path) -> Guest {
-        // A copy of the running guest and two of what it changed meanwhile; then it may be stopped for as long as it takes.
+        // One copy of all memory and two copies of the pages changed meanwhile. Then QEMU may stop the guest for as
+        // long as the rest takes.
         const COPIES: u64 = 3;
         self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 1}));
         self.monitor("migrate", json!({"uri": format!("unix:{}", socket.display())}));
@@ -290,7 +291,7 @@ impl Guest {
         there
     }
 
-    /// Plugs in 128 MiB of memory that is shared as the rest is, and waits until the guest has it.
+    /// Plugs in 128 MiB of memory, shared like the rest, and waits until the guest uses it.
     #[track_caller]
     pub fn plug_memory(&mut self) {
         let memory = json!({"qom-type": "memory-backend-memfd", "id": "more", "size": 128 << 20, "share": true});
@@ -298,7 +299,7 @@ impl Guest {
         let total = "awk '/MemTotal/ { print $2 }' /proc/meminfo";
         let before = self.run(total);
         self.monitor("device_add", json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}));
-        // Where the kernel does not do it by itself.
+        // Brings the memory online if the kernel does not do so automatically.
         let take = "for block in /sys/devices/system/memory/memory*/state; do \
                     grep -q offline $block && echo online >$block; done";
         self.run(&format!("until [ $({total}) -gt {} ]; do {take}; usleep 10000; done", before.trim()));
@@ -345,9 +346,9 @@ impl Guest {
         while !line.starts_with(&[END]) {
             output.append(&mut line);
             let read = self.shell.read_until(b'\n', &mut line);
-            // A command that never stops printing is treated like one without output.
+            // The time limit also covers a command that never stops printing.
             if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
-                // The cause of a guest's end may be far above the console's last lines.
+                // If the guest ended, the cause may be far above the console's last lines.
                 self.check();
                 output.append(&mut line);
                 let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();
@@ -357,7 +358,7 @@ impl Guest {
                 };
                 self.fail(&format!("`{command}`: {why}; it printed:\n{output}"));
             }
-            // The end may follow a line without a line feed.
+            // The output's last line may lack a line feed, so the separator may be in the middle of a line.
             if let Some(end) = line.iter().position(|&byte| byte == END) {
                 output.extend(line.drain(..end));
             }
@@ -371,7 +372,7 @@ impl Guest {
         Some(Outcome { output: String::from_utf8_lossy(&output).into_owned(), status })
     }
 
-    /// Fails if the kernel was in trouble.
+    /// Fails if the kernel reported trouble.
     #[track_caller]
     fn check(&self) {
         let console = self.console();

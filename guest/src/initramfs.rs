@@ -23,8 +23,8 @@ const MODULES: [&str; 12] = [
     "af_packet",
 ];
 
-/// Packs the root folder. `kernel` is an unpacked kernel package (it may have no modules); `programs` go to `/bin`,
-/// and so do `others`, programs of this machine; all with their libraries.
+/// Packs the root folder. `kernel` is an unpacked kernel package, with or without modules. `programs` and `others`
+/// (programs of the host) go to `/bin`, with their libraries.
 pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
     let mut archive = Archive { bytes: Vec::new(), folders: BTreeSet::new(), count: 0 };
     archive.file("init", &fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/init")).expect("guest/init"));
@@ -41,13 +41,13 @@ pub fn pack(kernel: &Path, programs: &[PathBuf], others: &[String]) -> Vec<u8> {
         add(&mut archive, &format!("bin/{name}"), program);
     }
     for name in others {
-        // A path keeps its folder.
+        // An absolute path stays the same in the guest.
         match name.strip_prefix('/') {
             Some(place) => add(&mut archive, place, Path::new(name)),
             None => add(&mut archive, &format!("bin/{name}"), &find(name)),
         }
     }
-    // The C library opens this one by itself, to end a thread; a program's list of libraries lacks it.
+    // The C library loads libgcc_s at run time to end a thread, so a program's list of libraries lacks it.
     let folders: BTreeSet<_> = libraries.iter().filter_map(|library| Path::new(library).parent()).collect();
     let unwinder: Vec<_> =
         folders.iter().map(|folder| folder.join("libgcc_s.so.1")).filter(|file| file.exists()).collect();
@@ -105,7 +105,7 @@ fn modules(archive: &mut Archive, folder: &Path) {
     let mut wanted: BTreeSet<&str> = BTreeSet::new();
     let mut dependencies = String::new();
     for module in MODULES {
-        // Built-in drivers are not in the list.
+        // Drivers built into the kernel are not in the list.
         let Some((path, needs)) = lines.iter().find(|(path, _)| name(path) == module.replace('-', "_")) else {
             continue;
         };
@@ -123,7 +123,7 @@ fn modules(archive: &mut Archive, folder: &Path) {
         archive.file(&format!("lib/modules/{release}/{}", plain(path)), &bytes);
     }
     archive.file(&format!("lib/modules/{release}/modules.dep"), dependencies.as_bytes());
-    // A module of one kernel is built into the next.
+    // A driver may be a module of one kernel and built into another.
     let built_in = fs::read(folder.join("modules.builtin")).unwrap_or_default();
     archive.file(&format!("lib/modules/{release}/modules.builtin"), &built_in);
 }

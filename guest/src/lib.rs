@@ -1,6 +1,6 @@
-//! Tests in guests: Linux under QEMU, with devices and an IOMMU that others wrote.
+//! Tests in guests: Linux under QEMU, with third-party devices and a third-party IOMMU.
 //!
-//! A test says what machine it wants, boots it, types commands, and plays the other end of its
+//! A test configures a machine, boots it, runs commands in it, and acts as the other end of its
 //! cards' cables:
 //!
 //! ```no_run
@@ -16,20 +16,20 @@
 //! guest.wait(sink);
 //! ```
 //!
-//! - `machine`: what QEMU is asked for; finds kernel and program, boots
-//! - `initramfs`: what the guest finds in its root folder; `../init` is its first process
-//! - `guest`: a running guest: commands, background programs, what its kernel said
-//! - `measured`: what iperf3 and ping of a guest measure
+//! - `machine`: the configuration and boot of a virtual machine
+//! - `initramfs`: the guest's root folder; `../init` is its first process
+//! - `guest`: a running guest: commands, background programs, kernel messages
+//! - `measured`: measurements with iperf3 and ping in a guest
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
-//! - `namespace`: Linux itself on this side of the cards
-//! - `back_end`: back ends of vhost-user that others wrote: passt, Open vSwitch
-//! - `traffic`: what it sends and receives there
-//! - `scenario`: what every card must be able to do
-//! - `served`: cards of ours in the guest, served by the test itself
+//! - `namespace`: Linux on the host side of the cards
+//! - `back_end`: third-party vhost-user back ends: passt, Open vSwitch
+//! - `traffic`: the frames that a test sends and checks
+//! - `scenario`: the checks that every card must pass
+//! - `served`: models as cards in the guest, served by the test
 //!
-//! Whatever goes wrong ends the test with what the guest's kernel said last: an oops, a fault of the
-//! IOMMU that the test did not expect, a command that failed, or silence. `../prepare` brings QEMU
-//! and the kernels. Nothing here sleeps: every wait is for an event, with a bound.
+//! Each failure ends the test with the last messages of the guest's kernel: an oops, an unexpected
+//! IOMMU fault, a failed command, or a guest that does not answer. `../prepare` provides QEMU and
+//! the kernels. The harness never sleeps: each wait is for an event, with a time limit.
 
 mod back_end;
 mod guest;

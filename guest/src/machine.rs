@@ -1,4 +1,4 @@
-//! The machine that a test needs, and its boot.
+//! Configures and boots the virtual machine of a test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,8 +15,8 @@ use crate::initramfs;
 use crate::namespace::Namespace;
 use crate::wire::Wire;
 
-/// A machine to be booted: q35, 768 MiB, and one processor. With two, QEMU's emulation of processors (10.0)
-/// sometimes fails an assertion of its own (`iotlb_to_section`).
+/// A machine before its boot: q35, 768 MiB, and one processor by default. With two, the processor emulation of QEMU
+/// 10.0 sometimes fails an assertion (`iotlb_to_section`).
 pub struct Machine {
     arguments: Vec<String>,
     kernel_arguments: Vec<String>,
@@ -29,48 +29,48 @@ pub struct Machine {
     processors: usize,
     is_incoming: bool,
     memory: Memory,
-    /// The ports of `linerate vm`, which starts the machine.
+    /// The ports for `linerate vm`; without ports, the test starts QEMU itself.
     ports: Vec<String>,
 }
 
-/// Where a machine has its memory, which it shares.
+/// The backing of a machine's memory, which is shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// A file of its own, sealed against shrinking.
+    /// A memfd, sealed against shrinking.
     #[default]
     Memfd,
     /// A file in a folder.
     File,
-    /// POSIX's shared memory, since QEMU 9.1.
+    /// POSIX shared memory; needs QEMU 9.1.
     Shm,
 }
 
 /// The kernel of a guest; all come from `guest/prepare`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernel {
-    /// The distribution's own.
+    /// The distribution's kernel.
     #[default]
     Default,
-    /// Linux 6.12, of Debian 13 or of Debian 12's backports.
+    /// Linux 6.12, from Debian 13 or from Debian 12's backports.
     Newer,
-    /// The same, with iommufd.
+    /// Linux 6.12 with iommufd.
     Iommufd,
 }
 
-/// The program that a guest runs in; all come from `guest/prepare`.
+/// The QEMU that runs a guest; all come from `guest/prepare`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Qemu {
-    /// QEMU 11.1, of Debian 13's backports.
+    /// QEMU 11.1, from Debian 13's backports.
     #[default]
     Newest,
-    /// The distribution's own: 7.2 of Debian 12, 10.0 of Debian 13.
+    /// The distribution's QEMU: 7.2 on Debian 12, 10.0 on Debian 13.
     Distribution,
-    /// 10.0 of Debian 13, where that is not the distribution.
+    /// Debian 13's QEMU 10.0, on a host with another distribution.
     Trixie,
 }
 
 impl Qemu {
-    /// Returns the QEMUs of distributions: the one of this machine, and the one of Debian 13.
+    /// Returns the distributions' QEMUs: the host's and Debian 13's.
     pub fn of_distributions() -> Vec<Qemu> {
         let of = |debian| match debian {
             Debian::Own => Qemu::Distribution,
@@ -93,7 +93,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// Makes a machine without cards and without an IOMMU.
+    /// Creates a machine without cards and without an IOMMU.
     pub fn new() -> Machine {
         let folder = tempfile::Builder::new().prefix("guest").tempdir().expect("a temporary folder");
         Machine {
@@ -112,25 +112,26 @@ impl Machine {
         }
     }
 
-    /// Has a guest come by live migration to this socket, in place of a boot. Its machine must be the same as this one.
+    /// Receives a guest by live migration at this socket instead of booting one. The source machine must have the same
+    /// configuration.
     pub fn incoming(mut self, socket: &Path) -> Machine {
         self.arguments(&["-incoming", &format!("unix:{}", socket.display())]);
         self.is_incoming = true;
         self
     }
 
-    /// Adds an IOMMU, Intel's, which also remaps interrupts.
+    /// Adds an Intel IOMMU with interrupt remapping.
     pub fn iommu(mut self) -> Machine {
         self.arguments.extend(["-device", "intel-iommu,intremap=on,device-iotlb=on"].map(String::from));
         self.kernel_arguments.push("intel_iommu=on".to_string());
         self
     }
 
-    /// Adds an IOMMU that [served](Machine::served) cards can be behind: each map of the guest is reported to their
-    /// servers.
+    /// Adds an IOMMU that supports [served](Machine::served) cards: QEMU reports each mapping of the guest to the
+    /// cards' servers.
     pub fn iommu_for_served(mut self) -> Machine {
         self.arguments.extend(["-device", "intel-iommu,intremap=on,caching-mode=on"].map(String::from));
-        // Maps are removed at once, not in groups.
+        // Strict: the guest removes mappings immediately, not in batches.
         self.kernel_arguments.push("intel_iommu=on iommu.strict=1".to_string());
         self
     }
@@ -141,8 +142,8 @@ impl Machine {
         self
     }
 
-    /// Adds a card of QEMU's `device`, options included, whose cable ends in the test. The first has the address
-    /// 0000:01:00.0, the next 0000:02:00.0, and so on. Each is behind its own port, so that it can be unplugged;
+    /// Adds a QEMU card, `device` with options, whose cable ends in the test. The first card has the address
+    /// 0000:01:00.0, the next 0000:02:00.0, and so on. Each has its own PCIe port, so that it can be unplugged. Its
     /// `id` is `card0`, `card1` ...
     pub fn card(&mut self, device: &str) -> Wire {
         let number = self.port();
@@ -164,24 +165,24 @@ impl Machine {
         self.plug(number, device, &format!("tap,ifname={tap},script=no,downscript=no,queues={queues}"));
     }
 
-    /// Adds a card as [`card`](Machine::card) does, whose cable ends at a hub of QEMU's.
+    /// Adds a card as [`card`](Machine::card) does, whose cable ends at a QEMU hub.
     pub fn card_at_hub(&mut self, device: &str, hub: usize) {
         let number = self.port();
         self.plug(number, device, &format!("hubport,hubid={hub}"));
     }
 
-    /// Adds a VirtIO card with these options, whose back end is at a socket. Options of QEMU's for the socket may follow its
-    /// path: `,server=on` if the back end connects, `,reconnect-ms=N` for one that may come again.
+    /// Adds a VirtIO card with these options, whose back end is at a socket. QEMU's socket options may follow the path:
+    /// `,server=on` if the back end connects, `,reconnect-ms=N` if it may restart.
     pub fn card_at_back_end(&mut self, options: &str, socket: &str, queues: u16) {
         let number = self.port();
         self.arguments(&["-chardev", &format!("socket,id=socket{number},path={socket}")]);
-        // Without KVM, QEMU 7.2 ends with a null pointer at the first message-signalled interrupt of such a card.
+        // Without KVM, QEMU 7.2 crashes on a null pointer at the first message-signalled interrupt of such a card.
         let vectors = if self.qemu == Qemu::Distribution { 0 } else { 2 * queues + 2 };
         let device = format!("virtio-net-pci,mq=on,vectors={vectors},{options}");
         self.plug(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
     }
 
-    /// Adds a card that is served at a socket: a model.
+    /// Adds a model that is served at a socket.
     pub fn served(&mut self, socket: &Path) {
         let number = self.port();
         let socket = format!("{{\"type\":\"unix\",\"path\":\"{}\"}}", socket.display());
@@ -197,19 +198,19 @@ impl Machine {
         self
     }
 
-    /// Selects the kind of its memory.
+    /// Selects the backing of the machine's memory.
     pub fn memory(mut self, memory: Memory) -> Machine {
         self.memory = memory;
         self
     }
 
-    /// Has `linerate vm` start the machine, with cards at these ports and nothing of ours in front of them.
+    /// Starts the machine through `linerate vm`, with cards at these ports and without a PCIe root port for each.
     pub fn at_ports(mut self, ports: &[&str]) -> Machine {
         self.ports = ports.iter().map(ToString::to_string).collect();
         self
     }
 
-    /// Adds to the kernel's arguments.
+    /// Adds an argument to the kernel's command line.
     pub fn kernel_argument(mut self, argument: &str) -> Machine {
         self.kernel_arguments.push(argument.to_string());
         self
@@ -221,12 +222,12 @@ impl Machine {
         self
     }
 
-    /// Adds one of this machine's programs, with the libraries that it needs.
+    /// Adds one of the host's programs, with its libraries.
     pub fn program(&mut self, name: &str) {
         self.programs.push(name.to_string());
     }
 
-    /// Adds DPDK's `dpdk-testpmd` with the one driver of memory pools that it needs, and returns its command line.
+    /// Adds DPDK's `dpdk-testpmd` with the memory pool driver that it needs, and returns its command line.
     pub fn testpmd(&mut self) -> String {
         self.program("dpdk-testpmd");
         let folder = Path::new("/usr/lib/x86_64-linux-gnu/dpdk");
@@ -243,7 +244,7 @@ impl Machine {
         format!("dpdk-testpmd -d {pool}")
     }
 
-    /// Adds a port for the next card, and returns its number.
+    /// Adds a PCIe port for the next card, and returns its number.
     fn port(&mut self) -> usize {
         let number = self.cards;
         self.cards += 1;
@@ -259,7 +260,7 @@ impl Machine {
         self.arguments(&["-netdev", &format!("{cable},id=net{number}"), "-device", &card]);
     }
 
-    /// Adds QEMU's own arguments.
+    /// Adds arguments for QEMU.
     pub fn arguments(&mut self, arguments: &[&str]) {
         self.arguments.extend(arguments.iter().map(|argument| argument.to_string()));
     }
@@ -269,12 +270,12 @@ impl Machine {
         self.namespace = Some(namespace.name().to_string());
     }
 
-    /// Builds the programs in advance; otherwise booting does it.
+    /// Builds the programs in advance; otherwise [`boot`](Machine::boot) does.
     pub fn prepare(&self) {
         programs();
     }
 
-    /// Boots the machine, and waits for its shell; not for that of an [incoming](Machine::incoming) guest.
+    /// Boots the machine, and waits for its shell (except for an [incoming](Machine::incoming) guest).
     pub fn boot(self) -> Guest {
         let folder = self.folder.path();
         let kernel = kernel(self.kernel);
@@ -285,7 +286,7 @@ impl Machine {
         let (shell, monitor) = (listen("shell"), listen("monitor"));
         let file = |name: &str| folder.join(name).display().to_string();
 
-        // QEMU ends with the test, also if the test is killed.
+        // QEMU ends with the test, even if the test is killed.
         let mut words = ["setpriv", "--pdeathsig", "KILL", "--"].map(String::from).to_vec();
         if let Some(namespace) = &self.namespace {
             words.splice(0..0, ["ip", "netns", "exec", namespace].map(String::from));
@@ -313,15 +314,14 @@ impl Machine {
         let image = image(&kernel);
         let mut append = vec![
             "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on cryptomgr.notests".to_string(),
-            // On a busy machine the timer's interrupts may come too late for a test of the kernel's, which then
-            // panics.
+            // On a busy host, timer interrupts may be too late for the kernel's timer check, which then panics.
             "no_timer_check".to_string(),
-            // These protections have nothing to protect here, and cost an emulated processor a third of its time.
+            // These protections are useless here, and cost an emulated processor a third of its time.
             "mitigations=off apparmor=0 audit=0 init_on_alloc=0 nowatchdog rcupdate.rcu_expedited=1".to_string(),
         ];
         append.extend(self.kernel_arguments);
         if self.ports.is_empty() {
-            // Shared, for devices that other processes serve.
+            // Shared memory, for devices that other processes serve.
             let memory = match self.memory {
                 Memory::Memfd => "memory-backend-memfd",
                 Memory::File => "memory-backend-file,mem-path=/dev/shm",
@@ -329,7 +329,7 @@ impl Machine {
             };
             qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
                 .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
-                // With a place for more.
+                // With one slot to plug in more memory.
                 .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=1G"), "-object"])
                 .arg(format!("{memory},id=memory,size={MEMORY}M,share=on"))
                 .args(["-smp", &self.processors.to_string()]);
@@ -352,7 +352,7 @@ impl Machine {
     }
 }
 
-/// Accepts QEMU's connection; if QEMU fails to start it prints its own message.
+/// Accepts QEMU's connection. If QEMU fails to start, it prints the reason itself.
 fn accept(listener: &UnixListener) -> UnixStream {
     let (sender, receiver) = std::sync::mpsc::channel();
     let listener = listener.try_clone().expect("a descriptor");
@@ -370,21 +370,21 @@ fn kernel(kernel: Kernel) -> PathBuf {
     }
 }
 
-/// Returns a folder that `guest/prepare` has unpacked.
+/// Returns a folder that `guest/prepare` unpacked.
 pub fn unpacked(name: &str) -> PathBuf {
     let folder = root().join("target/guest").join(name);
     assert!(folder.join("ready").exists(), "there is nothing in {}: run guest/prepare, or ./test", folder.display());
     folder
 }
 
-/// Returns the words that run an unpacked program of Debian 13 with Debian 13's libraries.
+/// Returns the command line that runs an unpacked program of Debian 13 with Debian 13's libraries.
 pub fn newer(program: &Path) -> Vec<String> {
     with_libraries_of(&unpacked("qemu"), program)
 }
 
-/// Returns the words that run a program with the C library, and all others, of a folder.
+/// Returns the command line that runs a program with all libraries, including the C library, from a folder.
 fn with_libraries_of(folder: &Path, program: &Path) -> Vec<String> {
-    // Before Debian 13, packages had folders outside of /usr.
+    // Before Debian 13, packages had files outside of /usr.
     let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|part| folder.join(part));
     let loader = folders.iter().map(|folder| folder.join("ld-linux-x86-64.so.2")).find(|file| file.exists());
     let loader = loader.expect("the loader of programs").display().to_string();
@@ -392,7 +392,7 @@ fn with_libraries_of(folder: &Path, program: &Path) -> Vec<String> {
     vec![loader, "--library-path".to_string(), libraries, program.display().to_string()]
 }
 
-/// Returns the command of an unpacked QEMU.
+/// Returns the command line of an unpacked QEMU.
 fn qemu(folder: &Path) -> Vec<String> {
     let path = |part: &str| folder.join(part).display().to_string();
     let mut words = with_libraries_of(folder, &folder.join("usr/bin/qemu-system-x86_64"));
@@ -402,11 +402,11 @@ fn qemu(folder: &Path) -> Vec<String> {
     words
 }
 
-/// Returns the kernel's image in its folder; the uncompressed one if there is one.
+/// Returns the kernel's image in its folder: the uncompressed one, if it exists.
 fn image(kernel: &Path) -> PathBuf {
     let files = fs::read_dir(kernel.join("boot")).expect("an unpacked kernel").flatten().map(|entry| entry.path());
     let mut images: Vec<PathBuf> = files.filter(|path| path.to_string_lossy().contains("/vmlinu")).collect();
-    // "vmlinux" before "vmlinuz".
+    // "vmlinux" sorts before "vmlinuz".
     images.sort();
     images.into_iter().next().expect("a kernel image")
 }
@@ -415,18 +415,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")
 }
 
-/// Returns the command `linerate` for this side of the cards. Its process ends with the test, also if the test is killed.
+/// Returns the command `linerate` for the host side of the cards. Its process ends with the test, even if the test is
+/// killed.
 pub fn linerate() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(&programs()[0]);
     command
 }
 
-/// Returns the programs under test, without their symbols; built once, as README's first command builds them.
+/// Returns the programs under test, without symbols. They are built once, as in README's first command.
 fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        // All packages together: a package for itself would have other features, and be built once more.
+        // All packages together: a single package would have other features, and cause a second build.
         for targets in [&["--bins"][..], &["--example", "stray", "--example", "control", "--example", "stored"]] {
             let mut build = Command::new(env!("CARGO"));
             build.current_dir(root()).args(["build", "--quiet", "--release", "--workspace"]).args(targets);

@@ -1,4 +1,4 @@
-//! Measurements by iperf3 and ping of a guest.
+//! Measurements with iperf3 and ping in a guest.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ impl Guest {
     #[track_caller]
     pub fn iperf(&mut self, there: &str, arguments: &str) -> Value {
         let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
-        // A server does not listen for a moment between two clients.
+        // Between two clients, a server briefly does not listen.
         for _ in 0..100 {
             let result = self.attempt(&command).output;
             let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
@@ -21,8 +21,8 @@ impl Guest {
         panic!("`{command}`: no server listens")
     }
 
-    /// Returns the packets per second, of a flow of UDP with this payload as fast as it goes, that an iperf3 at this address
-    /// receives.
+    /// Returns how many UDP packets per second an iperf3 server at this address receives. The client sends this payload
+    /// without a rate limit.
     #[track_caller]
     pub fn received_per_second(&mut self, address: &str, payload: usize, seconds: usize) -> f64 {
         let arguments = format!("--client {address} --udp --bitrate 0 --length {payload} --time {seconds}");

@@ -1,5 +1,5 @@
-//! A test's own network namespace, on this side of the cards: interfaces, Linux's own programs, and sockets that
-//! see every byte. It is separate from the machine's own network.
+//! A network namespace for one test, on the host side of the cards: interfaces, Linux's programs, and sockets that see
+//! every byte. It is separate from the host's network.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -7,42 +7,43 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::wire::Wire;
 
-/// A network namespace, removed when it is dropped.
+/// A network namespace, removed on drop.
 pub struct Namespace(linerate_testkit::Namespace);
 
 impl Namespace {
-    /// Makes a namespace without any interface that is up, and without IPv6, so that nothing is sent unasked.
+    /// Creates a namespace where all interfaces are down and IPv6 is disabled, so that Linux sends no packets by
+    /// itself.
     pub fn new(name: &str) -> Namespace {
         let namespace = linerate_testkit::Namespace::new(name);
         namespace.disable_ipv6("all");
         Namespace(namespace)
     }
 
-    /// Returns its name, for `ip netns`.
+    /// Returns the namespace's name, for `ip netns`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Runs a command in it that must succeed, and returns its output.
+    /// Runs a command in the namespace, and returns its output. The command must succeed.
     #[track_caller]
     pub fn run(&self, command: &str) -> String {
         self.0.script(command)
     }
 
-    /// Makes a TAP interface for a card with `queues` queues, and sets it up.
+    /// Creates a TAP interface for a card with `queues` queues, and sets it up.
     pub fn tap(&self, name: &str, queues: u16) {
         let several = if queues > 1 { "multi_queue" } else { "" };
         self.run(&format!("ip tuntap add dev {name} mode tap vnet_hdr {several} && ip link set {name} up"));
     }
 
-    /// Returns the other end of an interface's cable: all that the interface receives and sends.
+    /// Returns a [`Wire`] that sees all frames the interface receives and sends.
     pub fn wire(&self, interface: &str) -> Wire {
         Wire::of_socket(self.inside(|| packet_socket(interface)))
     }
 
     /// Runs `work` on a thread in the namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        // A thread that enters a namespace stays there, so this one ends.
+        // A thread that enters a namespace stays in it, so this uses a temporary thread.
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let namespace = File::open(format!("/run/netns/{}", self.0.name)).expect("the namespace");
@@ -62,7 +63,8 @@ impl Namespace {
 fn packet_socket(interface: &str) -> OwnedFd {
     const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
     let name = std::ffi::CString::new(interface).expect("a name");
-    // SAFETY: plain calls; the address is as long as its length states, and the descriptor is not owned elsewhere.
+    // SAFETY: `len` is the size of `address`, `name` ends with a NUL byte, all zeros is a valid `sockaddr_ll`, and the
+    // new descriptor has no other owner.
     unsafe {
         let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(ALL));
         assert!(socket >= 0, "packet(7): {}", std::io::Error::last_os_error());

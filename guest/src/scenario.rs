@@ -1,4 +1,4 @@
-//! The requirements for every card, with every frame checked.
+//! The checks that every card must pass, with every frame verified.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::wire::Wire;
 pub const A: &str = "0000:01:00.0";
 /// The second card's address.
 pub const B: &str = "0000:02:00.0";
-/// Frames each way.
+/// Frames in each direction.
 const COUNT: usize = 10_000;
 /// The longest frame that an MTU of 1,500 allows, without a VLAN tag.
 const LONGEST: usize = 1514;
@@ -41,18 +41,18 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     }
 }
 
-/// Checks a byte counter with tolerance. QEMU's 82576 loses bytes that it counts between the reads of a counter's
-/// two halves: the more, the busier the machine is.
+/// Checks a byte counter with tolerance. QEMU's 82576 loses the bytes that it counts between the reads of a counter's
+/// two halves. The loss grows with the load of the host.
 #[track_caller]
 fn adds_up(counted: &Value, bytes: usize) {
     let (counted, bytes) = (counted.as_u64().unwrap_or(0), bytes as u64);
     assert!(counted <= bytes && counted > bytes / 2, "{counted} bytes were counted of {bytes}");
 }
 
-/// Runs `fwd` with frames that do not fit a buffer, and become chains of slots.
+/// Runs `fwd` with frames that are longer than a buffer and become chains of slots.
 #[track_caller]
 pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
-    // igb then has buffers of 1 KiB, of which a window of frames takes many.
+    // igb then uses buffers of 1 KiB, so the frames in flight need a large ring.
     let forwarder = guest.start_linerate(&format!("fwd '{A}?mtu=9000&ring=4096' '{B}?mtu=9000&ring=4096'"), 2);
     cross(a, b, COUNT, 9014);
     let summary = guest.interrupt(forwarder).summary();
@@ -60,7 +60,7 @@ pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
     assert!(frames == &json!(COUNT) && slots.as_u64() > Some(2 * COUNT as u64), "{summary}");
 }
 
-/// Checks address filters, a custom address, promiscuous mode and a reset, on the first card.
+/// Checks address filters, a custom address, promiscuous mode and a reset on the first card.
 #[track_caller]
 pub fn obeys(guest: &mut Guest, a: &Wire) {
     let own = [0x52, 0x54, 0, 0, 0, 0];
@@ -87,7 +87,7 @@ pub fn obeys(guest: &mut Guest, a: &Wire) {
     }
 }
 
-/// Runs `fwd` with this many queues.
+/// Runs `fwd` with this number of queues.
 #[track_caller]
 pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);

@@ -1,4 +1,4 @@
-//! Models as cards in a guest: this process serves them.
+//! Models as cards in a guest, served by the test's process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use crate::machine::Machine;
 
-/// Models, each at its own socket, until this is dropped.
+/// Models, each served at its own socket until this value is dropped.
 pub struct Served {
-    /// The cards, for their frames, breaches and cable.
+    /// The cards, to read their frame counts and breaches, and to plug the cable.
     pub cards: Vec<Arc<Card>>,
     counted: Vec<Arc<Mutex<[Counted; 2]>>>,
     servers: Vec<Server>,
@@ -21,7 +21,7 @@ pub struct Served {
     folder: TempDir,
 }
 
-/// The traffic one way over a cable.
+/// The traffic in one direction over a cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// All frames.
@@ -103,7 +103,7 @@ impl Served {
         served
     }
 
-    /// Makes two cards with a cable between them; the first has virtual functions, which are served as well.
+    /// Creates two cards connected by a cable. The first has virtual functions, which are served as well.
     pub fn pair(kind: Kind, virtual_functions: usize) -> Served {
         let (a, b) = Cable::pair();
         let counted = [Arc::default(), Arc::default()];
@@ -134,12 +134,13 @@ impl Served {
         *self.counted[card].lock().expect("no thread panics with it")
     }
 
-    /// Plugs them into a machine, by name.
+    /// Plugs the cards with these names into a machine.
     pub fn plug(&self, machine: &mut Machine, names: &[&str]) {
         names.iter().for_each(|name| machine.served(&self.socket(name)));
     }
 
-    /// Fails if a driver broke a card's contract; records the registers that it has used, for `guest/registers`.
+    /// Fails if a driver violated the datasheet of a card. Records the registers that the driver used, for
+    /// `guest/registers`.
     #[track_caller]
     pub fn assert_silent(&self, driver: &str) {
         let used = self.cards.iter().flat_map(|card| card.used_registers());
@@ -151,9 +152,9 @@ impl Served {
     }
 }
 
-/// Records the registers that a driver has used: their names, and whether it has read and written them.
+/// Records the registers that a driver used: the name, whether it was read, and whether it was written.
 pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, bool)>) {
-    // Tests run concurrently, and each adds to the record.
+    // Tests run concurrently, and all append to the record.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/guest/registers");

@@ -1,4 +1,4 @@
-//! The test's traffic at its ends of the cables, with every byte of every frame checked.
+//! The test's traffic at the far ends of the cables, with every byte of every frame checked.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +6,7 @@ use linerate::traffic::Generator;
 
 use crate::wire::Wire;
 
-/// Frames in flight at a time, so that only the guest limits the rate.
+/// Frames in flight at a time; enough that only the guest limits the rate.
 const WINDOW: usize = 64;
 
 /// Returns frames of all sizes from 60 to `longest` bytes; each size is its own flow.
@@ -21,7 +21,7 @@ fn frame(generator: &mut Generator) -> Vec<u8> {
     frame
 }
 
-/// Counts in byte 48 of a stamped frame, as a forwarder does.
+/// Increments byte 48 of a frame, as a forwarder does.
 fn touched(mut frame: Vec<u8>) -> Vec<u8> {
     frame[48] = frame[48].wrapping_add(1);
     frame
@@ -36,8 +36,8 @@ fn same(number: usize, came: &[u8], expected: &[u8]) {
     );
 }
 
-/// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that exactly these come out of `to`, in
-/// this order, touched once.
+/// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that the same frames leave `to` in order. The
+/// forwarder must have changed each once.
 #[track_caller]
 pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
@@ -57,7 +57,7 @@ pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
     }
 }
 
-/// As [`cross`], through a port of several queues: order is kept within each flow, and every frame arrives.
+/// Does the same as [`cross`] through a port with several queues: every frame must arrive, in order within its flow.
 #[track_caller]
 pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
@@ -77,7 +77,7 @@ pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
     }
 }
 
-/// Returns UDP's source port.
+/// Returns the UDP source port.
 fn flow(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[34], frame[35]])
 }
@@ -97,8 +97,8 @@ pub fn offer(wire: &Wire, count: usize, size: usize) {
     (0..count).for_each(|_| wire.send(&frame(&mut generator)));
 }
 
-/// Returns the hash of a datagram that begins with its number and this hash, of eight bytes each: FNV-1a over the number and the
-/// rest.
+/// Returns the hash of a datagram: FNV-1a over its bytes, except the hash itself. A datagram begins with its number and
+/// this hash, of eight bytes each.
 pub fn hash_of(datagram: &[u8]) -> u64 {
     let bytes = datagram[..8].iter().chain(&datagram[16..]);
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use linerate_testkit::MOST;
 
-/// A cable that ends in the test: each datagram, or each message of a packet socket, is a frame.
+/// A cable that ends in the test. Each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {
-    /// Packet sockets are used through this type as well: they also send and receive whole frames.
+    /// May also be a packet socket, which also sends and receives one frame per call.
     socket: UnixDatagram,
     /// The path of QEMU's end of a datagram socket.
     card: Option<PathBuf>,
@@ -37,7 +37,7 @@ impl Wire {
         Wire { socket, card, received: Cell::new(0) }
     }
 
-    /// Sends a frame, without CRC; waits while the card has no room for it.
+    /// Sends a frame without CRC. Waits while the card has no room for it.
     pub fn send(&self, frame: &[u8]) {
         let sent = match &self.card {
             Some(card) => self.socket.send_to(frame, card),
@@ -54,7 +54,7 @@ impl Wire {
             .unwrap_or_else(|| panic!("no frame came after {} in {PATIENCE:?}", self.received.get()))
     }
 
-    /// Returns the next frame that the card sent, if it comes in time.
+    /// Returns the next frame that the card sent, or `None` after `time`.
     pub fn receive_within(&self, time: Duration) -> Option<Vec<u8>> {
         let mut frame = vec![0; 65_536];
         self.socket.set_read_timeout(Some(time)).expect("a timeout");
@@ -69,7 +69,7 @@ impl Wire {
         }
     }
 
-    /// Discards the frames that the card has sent so far, such as a kernel's own packets.
+    /// Discards the frames that the card has sent so far, such as a kernel's packets.
     pub fn drain(&self) {
         while self.receive_within(Duration::from_millis(1)).is_some() {}
     }

@@ -1,6 +1,6 @@
-//! Linux's driver, DPDK's and the library's on the same cards: their register accesses, and their order. The
-//! results are recorded for `guest/registers`. Each register that both others write and the library does not must
-//! have a reason.
+//! Compares Linux's driver, DPDK's and the library's on the same cards by their register accesses and their order. The
+//! results are recorded for `guest/registers`. If both others write a register and the library does not, there must be
+//! a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -38,12 +38,12 @@ impl Recorded {
     }
 }
 
-/// Returns the names of the registers that are written, in order.
+/// Returns the names of the written registers, in order.
 fn written(accesses: &[RegisterAccess]) -> impl Iterator<Item = &'static str> {
     accesses.iter().filter(|access| access.written.is_some()).map(|access| access.name)
 }
 
-/// Returns the registers that are written, with their counts: with traffic the order depends on the packets.
+/// Returns the written registers with their counts. With traffic, the order depends on the packets.
 fn counts(accesses: &[RegisterAccess]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     written(accesses).for_each(|name| *counts.entry(name).or_default() += 1);
@@ -51,7 +51,7 @@ fn counts(accesses: &[RegisterAccess]) -> String {
     counts.join(", ")
 }
 
-/// Returns the registers that are written, in order; repetitions are listed once, with their number.
+/// Returns the written registers in order. A repeated sequence is listed once, with its count.
 fn order(accesses: &[RegisterAccess]) -> String {
     const LONGEST: usize = 24;
     let names: Vec<&str> = written(accesses).collect();
@@ -74,8 +74,8 @@ fn order(accesses: &[RegisterAccess]) -> String {
     text
 }
 
-/// Runs ixgbe, from loading to removal. It stops and starts single queues only for AF_XDP, and all for other ring
-/// sizes.
+/// Runs ixgbe, from loading to removal. It stops single queues only for AF_XDP, so the test changes the ring size, for
+/// which it restarts all queues.
 fn linux(guest: &mut Guest, served: &Served) -> Recorded {
     let card = &served.cards[0];
     let mut recorded = Recorded::of("Linux", card);
@@ -115,7 +115,7 @@ impl Testpmd {
         testpmd
     }
 
-    /// Returns when all commands are done: testpmd echoes what it reads.
+    /// Runs commands, and returns when testpmd has done all: it echoes each command that it reads.
     fn order(&mut self, guest: &mut Guest, orders: &[&str]) {
         self.orders += 1;
         let end = format!("done{}", self.orders);
@@ -157,14 +157,14 @@ fn steps(cards: &[Arc<Card>; 2]) {
     }
 }
 
-/// Runs the library's driver, which brings a card up when it is opened.
+/// Runs the library's driver, which brings a card up on open.
 fn ours(kind: Kind) -> Recorded {
     let options = RegionOptions { buffers: 4096, pages: Pages::Only(PageSize::Ordinary), ..RegionOptions::default() };
     let pool = Pool::new(Region::new(&options).unwrap());
     let (end, other) = Cable::pair();
     let cards = [("ours", end), ("other", other)].map(|(name, end)| Card::of_kind(kind, 0, name, Box::new(end)));
     let open = |card: &Arc<Card>| {
-        // Interrupts, as the others use to wait for packets.
+        // The other drivers use interrupts to wait for packets.
         let interrupts = Some(Duration::from_micros(20));
         let config = Options { interrupts, ..Options::default() }.of_port(card.name(), pool.clone()).unwrap();
         linerate::drive_model(card, None, config).unwrap()
@@ -176,7 +176,7 @@ fn ours(kind: Kind) -> Recorded {
     let mut other = open(&cards[1]);
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
     let (mut far_rx, mut far_tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
-    // A backplane negotiates.
+    // Backplane links auto-negotiate.
     assert!((0..1000).any(|_| {
         steps(&cards);
         matches!(device.link().unwrap(), Link::Up { .. })

@@ -1,4 +1,4 @@
-//! Faults of real cards: killed programs, wrong addresses, unplugged cards.
+//! Failures with emulated cards: killed programs, wrong addresses, unplugged cards.
 
 use linerate_guest::{A, B, Guest, Machine, Namespace, cross, offer};
 use serde_json::json;
@@ -19,7 +19,7 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
     guest.run(&format!("modprobe igb; {VFIO}"));
     let (a, b) = (namespace.wire("t0"), namespace.wire("t1"));
 
-    // A run that ends by itself, or by a signal, gives the cards back.
+    // A run that a signal ends gives the cards back.
     for signal in ["INT", "TERM"] {
         let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
         let ports = guest.run("linerate ports");
@@ -30,7 +30,7 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
         assert!(ports.contains("0000:01:00.0   Intel 82576, 8086:10c9; igb (eth"), "{ports}");
     }
 
-    // A run that is killed in full traffic cannot.
+    // A run killed under traffic cannot.
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
     cross(&a, &b, 1000, 1514);
     offer(&a, 200, 1500);
@@ -39,7 +39,7 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
     let ports = guest.run("linerate ports");
     assert!(ports.contains("left behind by process") && ports.contains("give it back to igb"), "{ports}");
 
-    // The cards still work for a new run,
+    // The cards still work for a new run.
     a.drain();
     b.drain();
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
@@ -48,7 +48,7 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
     cross(&b, &a, 1000, 1514);
     guest.interrupt(forwarder).summary();
 
-    // and for Linux.
+    // They also work for Linux.
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
     assert!(unbound.contains("0000:01:00.0: vfio-pci -> igb"), "{unbound}");
     assert!(!guest.run("linerate ports").contains("left behind"));
@@ -105,7 +105,7 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
     }
 }
 
-/// Over uio the kernel removes a card without asking the program.
+/// With uio, the kernel removes a card without asking the program.
 #[test]
 fn a_card_that_is_pulled_out_under_uio_ends_the_run_with_an_error() {
     let mut machine = Machine::new();
@@ -197,9 +197,9 @@ fn every_obstacle_is_named_with_its_remedy() {
     refused(&mut guest, "linerate bind 0000:09:00.0", &["no PCI device at this address"]);
     refused(&mut guest, "linerate sink 0000:00:00.0", &["it is no network card"]);
     refused(&mut guest, &format!("linerate sink {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
-    // A card without a driver here stays with Linux.
+    // `bind` refuses a card for which the library has no driver.
     refused(&mut guest, &format!("linerate bind {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
-    // Without vfio's module, and with an IOMMU that uio cannot use.
+    // The vfio module is not loaded, and uio cannot be used with an IOMMU.
     refused(&mut guest, &format!("linerate bind {A}"), &["module vfio-pci is not loaded", "sudo modprobe vfio-pci"]);
     refused(
         &mut guest,
@@ -230,8 +230,7 @@ fn every_obstacle_is_named_with_its_remedy() {
     );
     let parts = ["is not viable", "0000:04:02.0 (virtio-pci)", "sudo linerate bind 0000:04:02.0"];
     refused(&mut guest, "linerate sink 0000:04:01.0", &parts);
-    // Whether such cards then work depends on QEMU's bridge and the kernel (in 6.12 they do not); the group is
-    // viable.
+    // The group is now viable. Whether the cards work depends on QEMU's bridge and the kernel (with 6.12 they do not).
     guest.run("linerate bind 0000:04:02.0");
     guest.expect_dma_faults();
     let outcome = guest.attempt("linerate fwd 0000:04:01.0 0000:04:02.0 --seconds 0.1");

@@ -1,4 +1,4 @@
-//! The harness itself detects faults in a guest.
+//! Tests that the harness detects faults in a guest.
 
 use linerate_guest::{A, Machine, has_reason};
 
@@ -24,7 +24,7 @@ fn a_command_that_fails_fails_the_test() {
     Machine::new().boot().run("false");
 }
 
-/// The library writes every register that Linux or DPDK writes, or there is a reason why not, with its section.
+/// The library writes every register that Linux or DPDK writes, or `guest/reasons` has a reason why not.
 #[test]
 fn each_register_that_others_write_is_written_or_has_a_reason() {
     let table = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/registers.md")).unwrap();

@@ -1,4 +1,4 @@
-//! QEMU's 82576, an independent implementation, over vfio and over uio.
+//! Tests with QEMU's 82576, an independent implementation, over vfio and over uio.
 
 use linerate_guest::{A, B, Machine, does_all, forwards_chains, forwards_flows, obeys};
 
@@ -35,7 +35,7 @@ fn over_uio() {
     let mut machine = Machine::new();
     let (a, b) = (machine.card("igb"), machine.card("igb"));
     let mut guest = machine.boot();
-    // No kernel driver has the cards, and polling needs none.
+    // No kernel driver is bound to the cards, and polling needs none.
     let refused = guest.refused(&format!("linerate fwd {A} {B}"));
     assert!(refused.contains("memory that the kernel does not move") && refused.contains("nr_hugepages"), "{refused}");
     guest.run("echo 64 > /proc/sys/vm/nr_hugepages");

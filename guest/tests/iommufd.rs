@@ -1,4 +1,4 @@
-//! The newer interface of vfio: a device file for each card, and address spaces of an iommufd.
+//! Tests of vfio's newer interface: a device file for each card, and address spaces of an iommufd.
 
 use linerate_guest::{A, B, Kernel, Machine, cross, does_all};
 use serde_json::json;
@@ -13,7 +13,7 @@ fn cards_are_used_over_their_device_files() {
     guest.run(&format!("linerate bind {A} {B}"));
     let files = guest.run("ls /dev/vfio/devices");
     assert_eq!(files.split_whitespace().count(), 2, "{files}");
-    // One region in one address space: packets pass between the two without a copy.
+    // Both cards share one region in one address space, so packets pass between them without a copy.
     does_all(&mut guest, &a, &b);
     let output = guest.run(&format!("linerate fwd {A} {B} --seconds 0.1 --json 2>&1"));
     assert!(output.contains("Intel 82576 (vfio, iommufd)") && output.contains("VirtIO (vfio, iommufd)"), "{output}");
@@ -26,7 +26,7 @@ fn cards_are_used_over_their_device_files() {
     let summary = guest.interrupt(forwarder).summary();
     assert_eq!(summary["ports"][1]["tx_packets"], json!(1000));
 
-    // As an ordinary user: the card's own file, and /dev/iommu.
+    // An ordinary user needs access to the card's file and to /dev/iommu.
     guest.run("chown user /dev/vfio/devices/* /dev/iommu");
     let forwarder = guest.start(&format!("(ulimit -l 262144; exec su user -c \"exec linerate fwd {A} {B} --json\")"));
     guest.wait_for(&forwarder, &format!("{B}.*link up"));

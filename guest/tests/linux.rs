@@ -1,14 +1,14 @@
-//! Linux itself at the other end of the cables.
+//! Tests with Linux at the other end of the cables.
 
 use linerate_guest::{A, B, Machine, Namespace, cross_flows};
 use serde_json::{Value, json};
 
-/// QEMU's TAP interfaces have as many queues as the card, and Linux spreads flows over them.
+/// QEMU's TAP interfaces have the same number of queues as the card, and Linux spreads flows over them.
 fn several_queues(device: &str, queues: u16) {
     let namespace = Namespace::new(&format!("{queues}-queues"));
     let mut machine = Machine::new().iommu();
     machine.in_namespace(&namespace);
-    // One vector for each queue, and two more.
+    // One vector for each of the 2 × `queues` virtqueues, and two more.
     let device = format!("{device},iommu_platform=on,disable-legacy=on,mq=on,vectors={}", 2 * queues + 2);
     for tap in ["t0", "t1"] {
         namespace.tap(tap, queues);
@@ -40,11 +40,10 @@ fn four_queue_pairs_packed() {
     several_queues("virtio-net-pci,packed=on", 4);
 }
 
-/// Waits until iperf's server listens: its parent ends before.
+/// Waits until iperf3's server listens: the command that starts it returns earlier.
 const LISTENS: &str = "sh -c 'until grep -q \":1451 \" /proc/net/tcp /proc/net/tcp6; do :; done'";
 
-/// Two kernels, this machine's and this machine's in another namespace, communicate through the guest, and leave
-/// checksums and segmentation to each other.
+/// Two namespaces of the host communicate through the guest, and leave checksums and segmentation to each other.
 #[test]
 fn checksums_and_segments_are_carried() {
     let (left, right) = (Namespace::new("left"), Namespace::new("right"));
@@ -80,8 +79,8 @@ fn checksums_and_segments_are_carried() {
     assert!(longest[1] <= 1514, "without they do not: {longest:?} bytes on average");
 }
 
-/// Linux's own drivers at both ends: virtio_net, and igb in its own namespace. Between them are a hub, the
-/// library's igb, its VirtIO driver, and a hub.
+/// Linux's drivers are at both ends: virtio_net, and igb in another namespace. Between them are a hub, the library's
+/// igb and VirtIO drivers, and a hub.
 #[test]
 fn linux_drivers_talk_through_the_forwarder() {
     let mut machine = Machine::new().iommu();
@@ -99,7 +98,7 @@ fn linux_drivers_talk_through_the_forwarder() {
     let far = guest.run("ls /sys/bus/pci/devices/0000:04:00.0/net").trim().to_string();
     let there = guest.apart(&far, "10.84.0.2/24");
     guest.run(&format!("ip addr add 10.84.0.1/24 dev {near} && ip link set {near} up"));
-    // Linux's igb negotiates for some seconds.
+    // With Linux's igb, auto-negotiation takes some seconds.
     guest.wait_for_link(&there, &far);
     let ping = guest.run("ping -c 5 -i 0.2 -W 5 10.84.0.2");
     assert!(ping.contains("5 packets received"), "{ping}");
@@ -109,7 +108,7 @@ fn linux_drivers_talk_through_the_forwarder() {
     let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
     assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4 << 20), "{result}");
     let summary = guest.interrupt(forwarder).summary();
-    // The library's igb driver counts slightly less than was sent: QEMU's card loses some.
+    // QEMU's card loses some counts, so the library's igb driver reports slightly less than was sent.
     let received = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
     let counted = summary["ports"][0]["rx_bytes"].as_u64().unwrap();
     assert!(received > 1 << 20 && counted > received / 10 * 9, "{received} of {summary}");

@@ -1,4 +1,4 @@
-//! The model under independent drivers: Linux's ixgbe and ixgbevf drive it as a PCI device.
+//! Tests of the model with independent drivers: Linux's ixgbe and ixgbevf, and DPDK, use it as a PCI device.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,11 +10,11 @@ use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use linerate_testkit::Deadline;
 use serde_json::Value;
 
-/// Messages of drivers about faults that a real card does not have.
+/// Words in driver messages about faults that a real card would not cause.
 const COMPLAINTS: [&str; 9] =
     ["error", "warn", "fail", "invalid", "unsupported", "not valid", "timed out", " hang", "unable to"];
 
-/// Fails if the driver has reported a fault.
+/// Fails if the driver reported a fault.
 #[track_caller]
 fn assert_content(guest: &mut Guest) {
     let said = guest.run("dmesg | grep -E 'ixgbe|eth[0-9]' || true");
@@ -22,7 +22,8 @@ fn assert_content(guest: &mut Guest) {
     assert!(complaint.is_none(), "the driver complains: {complaint:?} in\n{said}");
 }
 
-/// Boots with two connected cards, and brings both up. The second is in its own network, whose prefix is returned.
+/// Boots with two connected cards, and brings both up. The second is in a separate network namespace, whose command
+/// prefix is returned.
 #[track_caller]
 fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
     machine.program("ethtool");
@@ -37,8 +38,8 @@ fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
     (guest, far)
 }
 
-/// Pings until all of three are answered: a driver may restart its card at a later time, and the driver at the other end may
-/// notice that later still.
+/// Pings until all of three are answered: a driver may restart its card late, and the driver at the other end may
+/// notice that even later.
 #[track_caller]
 fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
     guest.run(&format!(
@@ -46,22 +47,22 @@ fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
     ));
 }
 
-/// Runs TCP both ways, and UDP, which must lose nothing at this rate.
+/// Runs TCP in both directions, and UDP, which must lose no packet at this rate.
 #[track_caller]
 fn transfers(guest: &mut Guest, address: &str) {
     for direction in ["", "--reverse"] {
         let result = guest.iperf("", &format!("--client {address} --bytes 4M {direction}"));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
     }
-    // The sockets have room for all of it, so that a late receiver loses nothing.
+    // The sockets have room for all packets, so that a late receiver loses none.
     guest.run("echo 4000000 > /proc/sys/net/core/rmem_max; echo 4000000 > /proc/sys/net/core/wmem_max");
     let result = guest.iperf("", &format!("--client {address} --udp --bitrate 20M --bytes 1M --window 2M"));
     let seen = ["cat /proc/net/snmp", "ethtool -S eth0"].map(|look| guest.attempt(look).output);
     assert_eq!(result["end"]["sum"]["lost_packets"], 0, "{result} {seen:?}");
 }
 
-/// Runs TCP in tunnels, whose segments have an outer IPv4 header each: Linux leaves its checksum to the card, and
-/// the far end checks it.
+/// Runs TCP in tunnels. Each segment has an outer IPv4 header: Linux leaves its checksum to the card, and the far end
+/// checks it.
 #[track_caller]
 fn tunnels(guest: &mut Guest, far: &str) {
     guest.run("modprobe -a sit ip_gre");
@@ -98,7 +99,7 @@ fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, 
         });
         let (multicast, broadcast) =
             (guest.counter(there, interface, "multicast"), guest.counter(there, interface, "broadcast"));
-        // Valid if nothing was in flight meanwhile.
+        // The counts are comparable if no frame passed meanwhile.
         if counted() == before {
             assert_eq!(told, before.map(|counted| (counted.frames, counted.octets)), "{interface}");
             assert_eq!((multicast, broadcast), (before[0].multicast, before[0].broadcast), "{interface}");
@@ -111,7 +112,7 @@ fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, 
 /// Checks that the driver binds, comes up at 10 Gbit/s, passes its self-tests, pings, and answers tools.
 fn is_accepted(kind: Kind, port: &str) {
     let served = Served::pair(kind, 0);
-    // Without IPv6 no frames are sent that the other end's filters would drop.
+    // Without IPv6, Linux sends no frames that the other end's filters drop.
     let mut machine = Machine::new().kernel_argument("ipv6.disable=1");
     machine.program("phc_ctl");
     let (mut guest, far) = connected(&served, machine);
@@ -153,7 +154,7 @@ fn linux_accepts_the_x550() {
     is_accepted(Kind::X550, "Port: Twisted Pair");
 }
 
-/// With all offloads of the card, and with none; at both ends.
+/// Runs traffic with all offloads of the card at both ends, and with none.
 #[test]
 fn offloads_equal_those_of_linux() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -169,7 +170,7 @@ fn offloads_equal_those_of_linux() {
             let set =
                 format!("{there} ethtool -K {interface} rx {offloads} tx {offloads} sg {offloads} tso {offloads}");
             guest.run(&format!("{set} gso {offloads} gro {offloads} rxvlan {offloads} txvlan {offloads}"));
-            // Coalescing needs interrupts that are not too frequent.
+            // The card coalesces segments only if interrupts are not too frequent.
             guest.run(&format!("{there} ethtool -C {interface} rx-usecs 100"));
             guest.run(&format!("{there} ethtool -K {interface} lro {lro}"));
         }
@@ -190,8 +191,8 @@ fn offloads_equal_those_of_linux() {
         assert!((aggregated > before) == (lro == "on"), "lro {lro}: {before}, then {aggregated} segments in others");
         before = aggregated;
     }
-    // Includes hangs. The driver's own count (tx_timeout_count) has other resets as well: a frame may wait when the
-    // link is lost, as it is while the far end changes its MTU, and then the driver clears its queue by a reset.
+    // This also detects hangs. The driver's tx_timeout_count includes other resets: if frames wait while the far end's
+    // change of MTU interrupts the link, the driver clears its queue by a reset.
     assert_content(&mut guest);
     for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
         for name in ["rx_csum_offload_errors", "rx_errors", "rx_dropped", "rx_crc_errors"] {
@@ -201,7 +202,7 @@ fn offloads_equal_those_of_linux() {
     served.assert_silent("Linux");
 }
 
-/// Rules steer and drop, the RSS table spreads, tags are inserted, stripped and filtered.
+/// Rules steer and drop packets, the RSS table distributes them, and VLAN tags are inserted, stripped and filtered.
 #[test]
 fn flows_are_steered() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -215,7 +216,7 @@ fn flows_are_steered() {
         ping(&mut guest, &far, "10.84.0.1", 56);
         guest.iperf("", "--client 10.84.0.2 --bytes 500K");
         assert!(queue(&mut guest, chosen) >= before.0 + 10, "the table says queue {chosen}");
-        // Packets other than IP have no hash, and go to queue 0.
+        // Non-IP packets have no hash, and go to queue 0.
         assert!(queue(&mut guest, other) <= before.1 + 5, "nothing goes to queue {other}");
     }
 
@@ -228,7 +229,7 @@ fn flows_are_steered() {
     let before = queue(&mut guest, 1);
     guest.iperf(&far, "--client 10.84.0.1 --port 7777 --udp --bitrate 5M --bytes 100K");
     assert!(queue(&mut guest, 1) >= before + 60, "the rule says queue 1");
-    // The port is closed: without the rule Linux refuses, with it there is no answer.
+    // The TCP ports are closed: Linux refuses connections without the rule, and does not see them with it.
     let knock =
         |guest: &mut Guest, port: u16| guest.attempt(&format!("{far} nc -w 2 10.84.0.1 {port} </dev/null")).output;
     assert!(knock(&mut guest, 7779).contains("refused"), "packets without a rule arrive");
@@ -253,7 +254,7 @@ fn flows_are_steered() {
     served.assert_silent("Linux");
 }
 
-/// Down and up, unload and load, and the cable, many times: no memory is leaked.
+/// Many rounds of interface down and up, driver unload and load, and cable changes leak no memory.
 #[test]
 fn many_rounds_leave_nothing_behind() {
     let served = Served::pair(Kind::X82599Kx4, 0);
@@ -296,7 +297,7 @@ fn many_rounds_leave_nothing_behind() {
     served.assert_silent("Linux");
 }
 
-/// Behind a guest's own IOMMU, buffers cross DMA maps, which come and go with each packet.
+/// Behind a guest's IOMMU, the driver maps and unmaps a buffer for each packet.
 #[test]
 fn an_iommu_of_the_guests_is_crossed() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -312,7 +313,7 @@ fn an_iommu_of_the_guests_is_crossed() {
     served.assert_silent("Linux");
 }
 
-/// A driver without MSI-X: messages, and the line.
+/// The driver's interrupt self-test passes with message-signalled interrupts, and with the interrupt line only.
 #[test]
 fn the_interrupt_self_test_passes() {
     for argument in ["pci=nomsi", ""] {
@@ -327,13 +328,13 @@ fn the_interrupt_self_test_passes() {
     }
 }
 
-/// AF_XDP on Linux's driver on a model, without copies: some flows go to the program, and the rest to Linux.
+/// With zero-copy AF_XDP on Linux's driver on a model, one flow goes to the program, and the rest to Linux.
 #[test]
 fn linux_shares_the_card_with_a_program() {
     share_the_card(Kernel::Default);
 }
 
-/// The same on Linux 6.12, which supports packets in several buffers, and copies for a driver that does not.
+/// The same on Linux 6.12, which supports packets in several buffers, and copies if the driver does not.
 #[test]
 fn a_newer_linux_shares_the_card_with_a_program() {
     share_the_card(Kernel::Newer);
@@ -345,7 +346,7 @@ fn share_the_card(kernel: Kernel) {
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
     guest.wait_for_link("", "eth0");
     ping(&mut guest, &far, "10.84.0.1", 56);
-    // The generator's frames have a destination that exists nowhere here.
+    // The destination address of the generator's frames is not the card's.
     guest.run("ip link set eth0 promisc on");
     guest.run(&format!("{far} linerate gen packet:eth1 --count 3000 --rate 2k --seconds 60 --json >/dev/null"));
     let outcome = guest.wait(sink);
@@ -365,7 +366,7 @@ fn share_the_card(kernel: Kernel) {
     served.assert_silent("Linux");
 }
 
-/// While a program is stopped, its buffers run out, and the card drops. Only the card's driver knows that.
+/// While a program is stopped, its buffers run out, and the card drops frames. Only the card's driver counts them.
 fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 1 --seconds 600", 1);
     guest.wait_for_link("", "eth0");
@@ -380,13 +381,13 @@ fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
     let missed = guest.counter("", "eth0", "rx_missed_errors") - before;
     guest.run(&format!("kill -CONT {child}"));
     let summary = guest.wait(sink).summary();
-    // The last frames may have come after that.
+    // The last frames may have arrived after the counter was read.
     let counted = summary["ports"][0]["drops"]["no_descriptor"].as_u64().unwrap_or(0);
     assert!((missed..missed + 1000).contains(&counted), "{missed}: {summary}");
 }
 
-/// The card's own filters direct a flow to a queue; they are removed at the end, or after `kill -9` by the next
-/// program.
+/// The card's filters steer a flow to a queue. The program removes them when it ends; after `kill -9`, the next program
+/// does.
 #[test]
 fn the_card_steers_a_shared_flow() {
     let served = Served::pair(Kind::X82599Sfp, 0);
@@ -417,10 +418,10 @@ fn the_card_steers_a_shared_flow() {
         assert_eq!(rules(&mut guest), "1");
         ping(&mut guest, &far, "10.84.0.1", 56);
         offer(&mut guest);
-        // The driver loses its counters when the program ends.
+        // The driver resets its counters when the program ends, so read them now.
         let (steered, other) = (chosen.unwrap_or(1), 1 - chosen.unwrap_or(1));
         let mut counts = || (queue(&mut guest, steered), queue(&mut guest, other));
-        // The generator has sent its last frames; they are under way.
+        // The generator is done, but its last frames may still be in flight.
         let counts = (0..200).map(|_| counts()).find(|counts| counts.0 >= 3000).unwrap_or_else(&mut counts);
         assert!(counts.0 >= 3000 && counts.1 < 100, "{chosen:?}: {counts:?}");
         let outcome = guest.interrupt(sink);
@@ -434,7 +435,7 @@ fn the_card_steers_a_shared_flow() {
     guest.wait_for_link("", "eth0");
     guest.signal(&killed, "KILL");
     guest.wait(killed);
-    // ixgbe deletes all its rules when an XDP program is detached; most cards keep them, as this one does now.
+    // ixgbe deletes all rules when an XDP program is detached. Most drivers keep them, so add the rule again.
     assert_eq!(rules(&mut guest), "0");
     let noted = guest.run("grep -o 'rule=[0-9]*' /run/linerate/steering/*");
     let location = noted.trim().rsplit('=').next().unwrap();
@@ -442,7 +443,7 @@ fn the_card_steers_a_shared_flow() {
     guest.run("ethtool -N eth0 flow-type udp4 dst-port 7 action 0 loc 5");
     let ports = guest.run("linerate ports");
     assert!(ports.contains("1 rules of process") && ports.contains("which has ended"), "{ports}");
-    // The next start removes it, even if that start fails, and leaves other rules.
+    // The next start removes the stale rule, even if that start fails, and keeps other rules.
     guest.refused("linerate sink xdp:eth0-7?flow=icmp --seconds 1");
     let left = guest.run("ethtool -n eth0");
     assert!(left.contains("Filter: 5") && left.matches("Filter:").count() == 1, "{left}");
@@ -451,7 +452,7 @@ fn the_card_steers_a_shared_flow() {
     served.assert_silent("Linux");
 }
 
-/// The library's driver on cards that Linux and DPDK have used, over vfio and the guest's IOMMU.
+/// The library's driver works over vfio and the guest's IOMMU, on the same model as Linux's and DPDK's drivers.
 #[test]
 fn the_librarys_driver_forwards_in_the_guest() {
     let traffic = || -> Box<dyn Wire> { Box::new(Traffic::new(Generator::new(128, 4), None, Some(FRAMES))) };
@@ -473,12 +474,13 @@ fn the_librarys_driver_forwards_in_the_guest() {
     served.assert_silent("ours");
 }
 
-/// A generator and a checking sink with few frames in flight: testpmd drops what does not fit a ring.
+/// A generator and a checking sink with few frames in flight: testpmd drops frames that do not fit a ring.
 struct Window {
     traffic: Traffic,
     given: u64,
-    /// The number of this wire's frames that have left the other card, and the same of the other wire's.
+    /// The number of this wire's frames that have left the other card.
     back: Arc<AtomicU64>,
+    /// The number of the other wire's frames that have left this card.
     others_back: Arc<AtomicU64>,
 }
 
@@ -502,7 +504,7 @@ impl Wire for Window {
 
 const FRAMES: u64 = 20_000;
 
-/// Boots with cards for DPDK, one for each wire; also returns testpmd's command line.
+/// Boots with one card for DPDK for each wire. Also returns testpmd's command line.
 #[track_caller]
 fn for_dpdk(wires: Vec<Box<dyn Wire>>) -> (Served, Guest, String) {
     const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -516,13 +518,13 @@ fn for_dpdk(wires: Vec<Box<dyn Wire>>) -> (Served, Guest, String) {
     (served, guest, testpmd)
 }
 
-/// Runs testpmd in a mode until `done`, and returns its output. It starts without cables, because it drops frames
-/// that came before its start.
+/// Runs testpmd in a mode until `done`, and returns its output. The cables are unplugged until testpmd has started,
+/// because it drops earlier frames.
 #[track_caller]
 fn testpmd(served: &Served, guest: &mut Guest, command: &str, mode: &str, done: impl Fn() -> bool) -> String {
     served.cards.iter().for_each(|card| card.set_cable(false));
     let arguments = format!("--forward-mode={mode} --auto-start --disable-link-check --total-num-mbufs=4096");
-    // Its figures, printed every second, show that it has started.
+    // testpmd prints statistics every second, which shows that it has started.
     let program = guest.start(&format!("{command} -- {arguments} --stats-period=1"));
     guest.wait_for(&program, "Port statistics");
     served.cards.iter().for_each(|card| card.set_cable(true));
@@ -534,7 +536,8 @@ fn testpmd(served: &Served, guest: &mut Guest, command: &str, mode: &str, done: 
     outcome.output
 }
 
-/// DPDK's testpmd, with its vector path (`simd` 256) or its scalar one (64): forwards and receives, and sends if it is to.
+/// Runs DPDK's testpmd with its vector path (`simd` 256) or its scalar path (64): forwards, receives, and with `sends`
+/// also generates frames.
 fn dpdk_moves_packets(simd: u32, sends: bool) {
     let traffic = || Traffic::new(Generator::new(128, 4), None, Some(FRAMES));
     let (back, others_back) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
@@ -546,7 +549,7 @@ fn dpdk_moves_packets(simd: u32, sends: bool) {
         wires.extend([Box::new(c) as Box<dyn Wire>, Box::new(d)]);
     }
     let (served, mut guest, command) = for_dpdk(wires);
-    // A pair of cards, by the slot of its first.
+    // Returns the command for a pair of cards, by the slot of the first card.
     let of = |slot: u32| {
         format!(
             "{command} -l 0,1 --in-memory --force-max-simd-bitwidth={simd} -a 0000:0{slot}:00.0 -a 0000:0{}:00.0",
@@ -555,7 +558,7 @@ fn dpdk_moves_packets(simd: u32, sends: bool) {
     };
     let report = |n: usize| served.cards[n].wire_report().expect("a wire that counts");
 
-    // Each frame comes back on the other card, in order and intact.
+    // Each frame returns on the other card, in order and intact.
     let debug = format!("{} --log-level=pmd.net.ixgbe.init:debug", of(1));
     let said = testpmd(&served, &mut guest, &debug, "io", || (0..2).all(|n| report(n).received >= FRAMES));
     assert_eq!(said.contains("Vector rx enabled"), simd == 256, "{said}");
@@ -563,16 +566,16 @@ fn dpdk_moves_packets(simd: u32, sends: bool) {
         let Report { sent, received, lost, corrupted, reordered, .. } = report(n);
         assert_eq!((sent, received, lost, corrupted, reordered), (FRAMES, FRAMES, 0, 0, 0), "card {n}");
     }
-    // By its own count it receives all frames on the wire.
+    // testpmd's counters show that it received all frames on the wire.
     let has_all = || served.cards[2..4].iter().all(|card| card.frames().0 == FRAMES);
     let said = testpmd(&served, &mut guest, &of(3), "rxonly", has_all);
     assert_eq!(said.matches(&format!("RX-total: {FRAMES}")).count(), 2, "{said}");
     if sends {
-        // Frames that testpmd makes.
+        // testpmd generates frames.
         let sent = |n: usize| served.cards[n].frames().1;
         let before = sent(0);
         testpmd(&served, &mut guest, &of(1), "txonly", || sent(0) > before + FRAMES);
-        // At both ends of a cable, without a receiver: without flow control neither end stops the other.
+        // Both ends of a cable send, and neither receives: without flow control, neither end stops the other.
         let before = [sent(4), sent(5)];
         testpmd(&served, &mut guest, &of(5), "txonly", || (4..6).all(|n| sent(n) > before[n - 4] + FRAMES));
     }
@@ -586,11 +589,11 @@ fn dpdk_moves_packets_in_vectors() {
 
 #[test]
 fn dpdk_moves_packets_one_by_one() {
-    // Its scalar path to the wire is seen in forwarding.
+    // Forwarding covers the scalar transmit path.
     dpdk_moves_packets(64, false);
 }
 
-/// The physical function's driver resets it; its virtual functions keep working.
+/// Virtual functions keep working when the physical function's driver resets the card.
 #[test]
 fn virtual_functions_survive_a_reset_of_the_physical_one() {
     let served = Served::pair(Kind::X82599Sfp, 2);
@@ -607,7 +610,7 @@ fn virtual_functions_survive_a_reset_of_the_physical_one() {
     guest.wait_for_link(&first, "eth2");
     guest.wait_for_link(&second, "eth3");
     ping(&mut guest, &first, "10.84.0.4", 56);
-    // Frames in flight meanwhile must not block afterwards: a queue that stops is a hang to its driver.
+    // Frames in flight during a reset must not block a queue afterwards: the driver reports a stopped queue as a hang.
     guest.run(&format!("{second} iperf3 --server --daemon"));
     for _ in 0..3 {
         guest.run(&format!(
@@ -619,8 +622,8 @@ fn virtual_functions_survive_a_reset_of_the_physical_one() {
         guest.wait_for_link("", "eth0");
         guest.wait_for_link(&first, "eth2");
         guest.wait_for_link(&second, "eth3");
-        // A virtual function's driver checks every second or two whether it has to restart, with the link up until
-        // then.
+        // A virtual function's driver checks every second or two whether it must restart, and reports the link as up
+        // until then.
         ping(&mut guest, &first, "10.84.0.4", 56);
         ping(&mut guest, &second, "10.84.0.1", 56);
         guest.run("kill $(cat /tmp/client)");
@@ -629,7 +632,7 @@ fn virtual_functions_survive_a_reset_of_the_physical_one() {
     served.assert_silent("Linux");
 }
 
-/// The card's clock, by linuxptp: as fast as Linux's own, and 2 % faster or slower if set so.
+/// Checks the rate of the card's clock with linuxptp: equal to Linux's clock, and 2 % faster or slower if set so.
 #[track_caller]
 fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
     for (parts_per_billion, percent) in [(0, 0.0), (20_000_000, 2.0), (-20_000_000, -2.0)] {
@@ -637,18 +640,19 @@ fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
         let behind = said.lines().filter_map(|line| line.split_once("CLOCK_REALTIME is ")?.1.strip_suffix("ns"));
         let behind: Vec<f64> = behind.map(|ns| ns.parse().expect("a number")).collect();
         let [first, second] = behind[..] else { panic!("{said}") };
-        // The wait is longer on busy processors; a clock without adjustment differs by 98 % or 2 %.
+        // The wait is longer on busy processors, hence the tolerance. A clock that ignores the adjustment is off by 2
+        // %.
         let gained = (first - second) / 2e9 * 100.0;
         assert!((gained - percent).abs() < 1.5, "{gained} % for {percent} %: {said}");
     }
 }
 
-/// Register dumps and other reads by tools only, and speeds that a PHY is told to offer.
+/// Checks register dumps and other accesses that only tools make, and the speeds that a PHY is told to advertise.
 #[track_caller]
 fn answers_tools(guest: &mut Guest, kind: Kind) {
     guest.run("ethtool -d eth0 >/dev/null");
     the_clock_goes_at_the_rate_that_is_set(guest);
-    // Only a card with a cage has a module to report.
+    // Only a card with an SFP cage has a module to report.
     assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == Kind::X82599Sfp, "{kind}");
     if matches!(kind, Kind::X540 | Kind::X550) {
         for (advertise, mbits) in [("0x020", 1000), ("0x008", 100), ("0x1000", 10_000)] {
@@ -662,7 +666,7 @@ fn answers_tools(guest: &mut Guest, kind: Kind) {
     }
 }
 
-/// Linux's ixgbevf on two virtual functions: between them, to the wire, and to the physical function.
+/// Linux's ixgbevf on two virtual functions carries traffic between them, to the wire, and to the physical function.
 #[test]
 fn virtual_functions_communicate() {
     let served = Served::pair(Kind::X82599Sfp, 2);
@@ -676,7 +680,7 @@ fn virtual_functions_communicate() {
     let addresses = ["10.84.0.2", "10.84.0.3", "10.84.0.4"];
     let there: Vec<String> =
         (1..=3).map(|n| guest.apart(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
-    // Each of two modules waits for the other's laser.
+    // The links of two SFP modules come up only when both lasers are on.
     guest.wait_for_link("", "eth0");
     for (n, there) in there.iter().enumerate() {
         guest.wait_for_link(there, &format!("eth{}", n + 1));
@@ -685,17 +689,17 @@ fn virtual_functions_communicate() {
     for there in &there {
         guest.run(&format!("{there} iperf3 --server --daemon"));
     }
-    // Traffic to each from each of the others, over the same links.
+    // Traffic in all directions, over the same links.
     for (from, to) in [("", 1), ("", 2), (&**first, 0), (first, 2), (wire, 1), (wire, 2), (second, 1), (second, 0)] {
         ping(&mut guest, from, addresses[to], 1400);
         let result = guest.iperf(from, &format!("--client {} --bytes 1M", addresses[to]));
         assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(1_000_000), "{result}");
     }
-    // Traffic between functions is not on the wire.
+    // Traffic between functions does not reach the wire.
     let before = served.cards[0].frames().1;
     guest.iperf(first, &format!("--client {} --bytes 1M", addresses[2]));
     assert!(served.cards[0].frames().1 < before + 100, "frames of neighbours went to the wire");
-    // VLANs and a change of address are granted by the physical function.
+    // The physical function grants VLANs and a change of address.
     guest.run("modprobe 8021q");
     for (there, interface, address) in [(first, "eth2", "10.86.0.1"), (second, "eth3", "10.86.0.2")] {
         guest.run(&format!("{there} ip link add link {interface} name {interface}.9 type vlan id 9"));

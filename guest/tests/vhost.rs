@@ -1,5 +1,6 @@
-//! Front ends that are not ours on `vhost:` ports: QEMU, whose guests' driver is Linux's, and DPDK; and DPDK's back end
-//! behind `virtio-user:` ports, as well as Open vSwitch and passt. DPDK's net_memif, in both roles, on `memif:` ports.
+//! Tests with third-party peers. `vhost:` ports have the front ends of QEMU (with Linux's driver in the guest) and
+//! DPDK. `virtio-user:` ports have the back ends of DPDK, Open vSwitch and passt. `memif:` ports have DPDK's net_memif,
+//! in both roles.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
@@ -64,22 +65,23 @@ impl Forwarder {
         Forwarder { stop, thread: Some(std::thread::spawn(run)) }
     }
 
-    /// Ends the thread, and returns its ports.
+    /// Ends the thread, and returns the ports.
     fn ports(mut self) -> [Port; 2] {
         self.stop.store(true, Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-/// Two cards with the same options, which a forwarder connects.
+/// Two cards with the same options, connected by a forwarder.
 struct Pair {
     options: &'static str,
     port: &'static str,
     queues: u16,
 }
 
-/// Cards as Linux uses them by default, with each feature off, with several queues, and with large packets; and packed ones. The
-/// last two can send packets to be segmented; one takes those with a checksum to be done, and one takes none.
+/// Cards with Linux's defaults, with features off, with several queues, with large packets, and with packed queues. The
+/// last two can send packets for segmentation, but not receive them. Of these, one can receive packets without a
+/// finished checksum, and one cannot.
 const PAIRS: [Pair; 9] = [
     Pair { options: "mrg_rxbuf=on", port: "", queues: 1 },
     Pair { options: "mrg_rxbuf=off,event_idx=off", port: "", queues: 1 },
@@ -93,7 +95,7 @@ const PAIRS: [Pair; 9] = [
 ];
 
 impl Pair {
-    /// Returns whether the receiving card may get packets whose checksum is left to do.
+    /// Returns whether the receiving card may get packets without a finished checksum.
     fn takes_unfinished(&self) -> bool {
         self.port.contains("offloads") && !self.options.contains("guest_csum=off")
     }
@@ -104,7 +106,7 @@ fn guests_reach_each_other_through_a_forwarder() {
     reach_each_other(Machine::new().processors(2), &PAIRS, 16 << 20);
 }
 
-/// The same in the distributions' QEMUs, with one processor: with two, 7.2's emulation of them sometimes ends.
+/// The same in the distributions' QEMUs, with one processor: with two, the emulation of QEMU 7.2 sometimes crashes.
 #[test]
 fn the_distributions_qemus_have_their_cards_at_these_ports_too() {
     let pairs = [
@@ -116,7 +118,7 @@ fn the_distributions_qemus_have_their_cards_at_these_ports_too() {
     }
 }
 
-/// `linerate vm` starts machines that find their cards at the ports of a served switch, which a third program is on, too.
+/// `linerate vm` starts machines with cards at the ports of a served switch, to which a third program is also attached.
 #[test]
 fn a_machine_s_line_puts_it_on_a_switch() {
     for qemu in [vec![Qemu::Newest], Qemu::of_distributions()].concat() {
@@ -157,7 +159,7 @@ fn a_machine_s_line_puts_it_on_a_switch() {
             begin_transfer(&mut guest, from, to, address);
             assert_eq!(end_transfer(&mut guest), sum, "{qemu:?}");
         }
-        // Broadcasts come to the third port, too.
+        // Broadcasts also arrive at the third port.
         let seen = output_of(third);
         assert!(seen.status.success(), "{seen:?}");
         complaints(&mut guest);
@@ -165,7 +167,7 @@ fn a_machine_s_line_puts_it_on_a_switch() {
     }
 }
 
-/// Sends pings of several lengths, and a file of this size over TCP in both directions, between the cards of each pair.
+/// Sends pings of several lengths and, in both directions, a file of this size over TCP between the cards of each pair.
 fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
     let folder = TempDir::new().unwrap();
     machine.program("ethtool");
@@ -194,7 +196,7 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         guest.wait_for_link("", &near);
         guest.wait_for_link(&there, &far);
         if *queues > 1 {
-            // Linux uses as many as it has processors.
+            // By default, Linux uses one queue for each processor.
             guest.run(&format!("ethtool -L {near} combined {queues}; {there} ethtool -L {far} combined {queues}"));
         }
         let longest = if port.contains("mtu") { 8972 } else { 1472 };
@@ -221,7 +223,7 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         let is_used = |slots: &Vec<u64>| slots.len() == usize::from(*queues) && !slots.contains(&0);
         assert!(used.iter().all(is_used), "{options}: {used:?}");
         for port in &ports {
-            // The features of a card are seen while its machine runs.
+            // The port shows a card's features only while the machine runs.
             let is_packed = port.info().description.contains("packed");
             assert_eq!(is_packed, options.contains("packed=on"), "{options}");
             let drops = port.statistics().unwrap().drops;
@@ -231,8 +233,8 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
     complaints(&mut guest);
 }
 
-/// Sends datagrams from Linux's own sockets to the far card of a pair, through all queues, and has tcpdump judge their checksums
-/// where they arrive; a card that takes unfinished packets sees those of the sender's driver.
+/// Sends datagrams from Linux's sockets to the far card of a pair, through all queues, and checks their checksums there
+/// with tcpdump. Only a card that accepts unfinished packets may see the sender's unfinished checksums.
 fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
     const COUNT: usize = 40;
     let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
@@ -246,7 +248,8 @@ fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
         let seen = guest.start(&format!("{there} tcpdump -Z root -i {far} -n -vv -c {COUNT} dst {address} and udp"));
         guest.wait_for(&seen, "listening on");
         for queue in 0..pair.queues {
-            // All processors send by this queue: Linux chooses one queue for a whole traceroute, which may be the same each time.
+            // Make all processors send through this queue: Linux chooses one queue for a complete traceroute, possibly
+            // the same each time.
             if pair.queues > 1 {
                 let all = format!("/sys/class/net/{near}/queues/tx-");
                 guest.run(&format!(
@@ -262,14 +265,14 @@ fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
     }
 }
 
-/// Opens two ports that sleep while they have nothing to do, with a pool of their own.
+/// Opens two ports with interrupts and with a separate pool.
 fn open(names: &[String; 2]) -> [Port; 2] {
     let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
     let sleeping = Options { interrupts: Some(Duration::ZERO), pool: Some(pool), ..Options::default() };
     sleeping.open(names.each_ref().map(String::as_str)).unwrap()
 }
 
-/// Opens a port with a pool of its own, whose buffers can be counted while other tests run.
+/// Opens a port with a separate pool, whose buffers can be counted while other tests run.
 fn open_one(name: &str) -> Result<Port, linerate::Error> {
     let buffer_size = linerate::parse(name)?.buffer_size();
     let pool = Pool::new(Region::new(&RegionOptions { buffer_size, ..RegionOptions::default() })?);
@@ -277,28 +280,29 @@ fn open_one(name: &str) -> Result<Port, linerate::Error> {
     Ok(port)
 }
 
-/// Begins to send `/tmp/file` over TCP, to the file `/tmp/there`.
+/// Starts to send `/tmp/file` over TCP to the file `/tmp/there`.
 fn begin_transfer(guest: &mut Guest, from: &str, to: &str, address: &str) {
-    // BusyBox's nc ends both when the other end sends no more, so the listener's input stays open.
+    // BusyBox's nc exits when the other end stops sending. So the listener's input stays open, or the sender would exit
+    // early.
     guest.run(&format!("sleep 1000 | {to} nc -l -p 5000 >/tmp/there & echo $! >/tmp/nc"));
     guest.run(&format!("(until {from} nc {address} 5000 </tmp/file; do usleep 10000; done) &"));
 }
 
-/// Waits until the file has arrived, and returns its sum.
+/// Waits until the file has arrived, and returns its checksum.
 fn end_transfer(guest: &mut Guest) -> String {
     guest.run("while [ -e /proc/$(cat /tmp/nc) ]; do usleep 10000; done");
     guest.run("sha256sum </tmp/there")
 }
 
-/// Kills of each forwarder.
+/// How often each forwarder is killed.
 const KILLS: usize = 3;
 
-/// Returns a count that a variable can set for a run by hand.
+/// Returns the count from an environment variable, for manual runs, or the default `usual`.
 fn by_hand(variable: &str, usual: usize) -> usize {
     std::env::var(variable).map_or(usual, |count| count.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// A process that forwards between two ports, until it is killed.
+/// A process that forwards between two ports until it is killed.
 struct Process(Child);
 
 impl Process {
@@ -313,7 +317,7 @@ impl Process {
         end_of(&mut self.0);
     }
 
-    /// Stops the process; returns when it has stopped.
+    /// Stops the process with SIGSTOP, and waits until it has stopped.
     fn stop(&self) {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, Signal::STOP).unwrap();
@@ -328,21 +332,22 @@ impl Drop for Process {
     }
 }
 
-/// Returns the place of a virtqueue from the file that its port keeps: an index, and the wrap counter above.
+/// Returns a virtqueue's position from the port's file of ring positions: the index, with the wrap counter in bit 15.
 fn place(socket: &str, virtqueue: usize) -> u16 {
     let file = std::fs::read(format!("{socket}.rings")).unwrap();
     u16::from_le_bytes(file[8 * (8 + virtqueue)..][..2].try_into().unwrap())
 }
 
-/// Sends from a machine until its transmit queue is near the end of a round of which QEMU would take the next for its beginning;
-/// more, while the port's process is stopped; and then kills it. QEMU empties the queue from there, and the machine waits for
-/// chains in front of that: the next process returns them.
+/// Kills the port's process where QEMU drops only part of the machine's transmit queue. The machine sends until the
+/// queue is close to a wrap after which QEMU takes the position for the ring's initial state. It sends more while the
+/// process is stopped; then the process is killed. QEMU empties the queue after the wrap, and the next process must
+/// return the chains before it.
 fn kill_where_qemu_drops(guest: &mut Guest, socket: &str, process: &mut Process, address: &str) {
     const SIZE: u16 = 256;
     const WAITING: u16 = 12;
     let ping = |count: u16| format!("ping -c {count} -i 0.001 -W 1 {address} || true");
     let deadline = Deadline::begin();
-    // In the rounds with a wrap counter of 0.
+    // Only rounds with a wrap counter of 0 count.
     while !(SIZE - WAITING / 2..SIZE).contains(&place(socket, 1)) {
         deadline.check(|| format!("the end of a round of the ring; it is at {:#x}", place(socket, 1)));
         let both = u32::from(2 * SIZE - WAITING / 2);
@@ -355,8 +360,8 @@ fn kill_where_qemu_drops(guest: &mut Guest, socket: &str, process: &mut Process,
     process.kill();
 }
 
-/// The forwarder between a machine's cards is killed under TCP, and another one goes on. Then the machine is killed, and the
-/// ports have all their buffers, and serve the next front end.
+/// The forwarder between a machine's cards is killed during a TCP transfer, and another process continues. Then the
+/// machine is killed: the ports get all their buffers back, and serve the next front end.
 #[test]
 fn a_machine_and_its_back_ends_may_be_killed() {
     let kills = by_hand("LINERATE_KILLS", KILLS);
@@ -393,7 +398,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             let begin = Instant::now();
             processes[n].kill();
             processes[n] = Process::start(&pairs[n]);
-            // Bytes that are there now may have come after the kill; then there are more to wait for.
+            // Bytes that are there now may have arrived before the kill, so wait for more.
             let is_more = format!("[ $({size}) -gt $so_far -o $so_far = 16777216 ]");
             guest.run(&format!("so_far=$({size}); until {is_more}; do usleep 1000; done"));
             pauses.push(begin.elapsed());
@@ -403,14 +408,14 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     pauses.sort();
     println!("traffic goes on after {:?} (median), {:?} at most", pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     println!("the longest: {:?}", &pauses[pauses.len().saturating_sub(10)..]);
-    // Frames that were not yet returned to the machine as sent at the kill come again, from one ring.
+    // Frames that were not yet returned as used at the kill are sent again: at most one ring of them.
     for (n, there) in there.iter().enumerate() {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
         let sink = guest.start(&format!("{there} linerate sink packet:{far} --json"));
         guest.wait_for(&sink, "link up");
         let load = guest.start_linerate(&format!("gen packet:{near} --rate 5k"), 1);
         for is_killed in [true, false] {
-            // Bytes and packets that were received are behind the interface's name (proc_pid_net(5)).
+            // The received bytes and packets follow the interface's name (proc_pid_net(5)).
             let packets = format!("set -- $({there} grep {far}: /proc/net/dev); packets=$3");
             let more = format!(
                 "{packets}; end=$((packets+2000)); while [ $packets -lt $end ]; do usleep 1000; {packets}; done"
@@ -422,7 +427,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             }
         }
         guest.interrupt(load);
-        // Its status tells that frames were lost, with the process that had them.
+        // Frames in the killed process are lost, so the sink may exit with an error.
         let summary = guest.interrupt(sink).summary_of_any();
         let count = |what: &str| summary[what].as_u64().unwrap();
         assert!(count("packets") > 4000 && count("duplicated") <= 256 && count("corrupted") == 0, "{summary}");
@@ -434,7 +439,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
         guest.run("until ping -c 1 -W 1 10.91.0.2; do :; done");
     }
 
-    // From here on this process has the ports, and sees their buffers.
+    // From here on, this process has the ports, and can count their buffers.
     drop(processes);
     let forwarders = pairs.each_ref().map(|names| Forwarder::start(open(names)));
     for n in 0..pairs.len() {
@@ -451,7 +456,7 @@ fn a_machine_and_its_back_ends_may_be_killed() {
             assert!(port.info().description.contains("no front end"), "{}", port.info().description);
             let pool = port.pool().clone();
             assert_eq!(pool.available(), pool.region().buffers(), "{name}");
-            // The next front end is DPDK.
+            // The next front end is DPDK's.
             let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
             let (socket, options) = name.trim_start_matches("vhost:").split_once('?').unwrap();
             let is_packed = u8::from(socket.contains("packed-"));
@@ -466,19 +471,19 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     }
 }
 
-/// Cards of a machine that moves.
+/// The options of the cards of a machine that migrates.
 const MOVED: [&str; 2] = ["packed=off", "packed=on"];
-/// The UDP port of datagrams that the machine stores.
+/// The UDP port of datagrams for the program `stored`, plus the card's number.
 const STORED: u16 = 7000;
 
-/// A machine moves to another QEMU while frames come to its cards, with split and with packed queues: those of the old place
-/// as long as it is there, then those of the new one. It gets no frame twice, and none that is not what was sent.
+/// A machine with split and packed queues migrates to another QEMU while its cards receive frames: at the old ports
+/// until it has moved, then at the new ports. It gets no frame twice, and no frame with changed contents.
 #[test]
 fn a_machine_moves_while_it_receives() {
     for (options, [seen, stored]) in MOVED.iter().zip(moves(by_hand("LINERATE_MIGRATIONS", 1), true)) {
         assert!(seen["packets"].as_u64() > Some(2000), "{options}: {seen}");
         assert!(stored["stored"].as_u64() > Some(100), "{options}: {stored}");
-        // The bytes of a page that was not moved are those of an earlier frame, or of none.
+        // A page that was not copied would have an earlier frame's bytes, or no frame.
         for what in ["corrupted", "reordered", "duplicated"] {
             assert_eq!(seen[what].as_u64(), Some(0), "{options}: {what}: {seen}");
         }
@@ -488,7 +493,7 @@ fn a_machine_moves_while_it_receives() {
     }
 }
 
-/// The same while the log of what was written goes nowhere: the test before this one can fail.
+/// The same with an unused log of written pages. This shows that the previous test can fail.
 #[test]
 fn a_machine_that_moves_without_the_log_has_other_frames() {
     for (options, [_, stored]) in MOVED.iter().zip(moves(1, false)) {
@@ -497,8 +502,8 @@ fn a_machine_that_moves_without_the_log_has_other_frames() {
     }
 }
 
-/// Moves a machine this many times. Returns for each card the report of a program that checks frames as they come, and of one
-/// that checks them after the moves.
+/// Migrates a machine `moves` times. Returns two reports for each card: one of a program that checks frames on arrival,
+/// and one of a program that checks them after the migrations.
 fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     let folder = TempDir::new().unwrap();
     let sockets = MOVED.map(|options| {
@@ -513,7 +518,7 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
         relayed
     };
     let sockets = if is_logged { sockets } else { sockets.map(|[here, there]| [relayed(&here), there]) };
-    // A machine with a card at one of the two ports for each.
+    // Each of the machine's cards is at one of two ports: the old or the new one.
     let machine = |place: usize| {
         let mut machine = Machine::new();
         for (options, sockets) in MOVED.iter().zip(&sockets) {
@@ -543,7 +548,8 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
         if is_logged {
             receives(&mut guest, number % 2);
         }
-        // Frames that nothing reads keep the machine's memory. A machine that receives all that it can does little else.
+        // Unread frames occupy the machine's memory, so they are read here. The load pauses meanwhile, because it
+        // leaves the machine little time for other work.
         load.is_paused.store(true, Relaxed);
         for (n, [_, storing]) in programs.iter().enumerate().filter(|_| number < moves) {
             guest.run(&format!("touch /tmp/moved-{n}"));
@@ -562,14 +568,14 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     reports.to_vec()
 }
 
-/// Listens at `path`, and relays one front end's connection to the back end at `to`; but that gets a log of its own, which the
-/// front end never sees.
+/// Listens at `path`, and relays one front end's connection to the back end at `to`. It replaces the log by one that
+/// the front end never sees.
 fn relay_without_log(path: &str, to: &str) {
     const SET_LOG_BASE: u32 = 6;
     let listener = UnixListener::bind(path).unwrap();
     let to = to.to_string();
     let relay = |from: UnixStream, to: UnixStream| {
-        // A message that is complete, with its descriptors, which came with its first byte.
+        // Forward complete messages, with their descriptors.
         while let Some((message, descriptors)) = receive_message(&from) {
             let request = u32::from_le_bytes(message[..4].try_into().unwrap());
             let descriptors: Vec<OwnedFd> = match request {
@@ -602,7 +608,7 @@ fn relay_without_log(path: &str, to: &str) {
     });
 }
 
-/// Receives a message of vhost-user; `None` at the end.
+/// Receives a vhost-user message. Returns `None` at the end.
 fn receive_message(mut from: &UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let (mut header, mut descriptors) = ([0; 12], Vec::new());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -620,7 +626,7 @@ fn receive_message(mut from: &UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     Some((message, descriptors))
 }
 
-/// Writes a datagram for the programs that store them: to an address of the card's own network, with a hash of its own.
+/// Writes a datagram for the program `stored`: to the IP address of this card, with a number and a hash.
 fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
     let (headers, datagram) = packet.split_at_mut(42);
     let length = datagram.len() as u16;
@@ -630,7 +636,7 @@ fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
     let sum = headers[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum::<u32>();
     let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
     headers[24..26].copy_from_slice(&sum.to_be_bytes());
-    // From any port; without a checksum.
+    // The source port is arbitrary, and the checksum is absent.
     headers[34..42].copy_from_slice(&[0, 9, 0, 0, 0, 0, 0, 0]);
     headers[36..38].copy_from_slice(&(STORED + u16::from(card)).to_be_bytes());
     headers[38..40].copy_from_slice(&(length + 8).to_be_bytes());
@@ -644,7 +650,7 @@ fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
     datagram[8..16].copy_from_slice(&hash.to_le_bytes());
 }
 
-/// A thread that sends frames to each card of a machine, at that of two ports where the card is.
+/// A thread that sends frames to each card of a machine, through the port (of two) that is connected.
 struct Load {
     stop: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
@@ -666,7 +672,7 @@ impl Load {
                 for (card, ((ports, queues, generator, batch), counts)) in cards.iter_mut().zip(&*counts).enumerate() {
                     let Some(at) = ports.iter().position(|port| port.link().unwrap() != Link::Down) else { continue };
                     let (tx, rx) = &mut queues[at];
-                    // The guest's own packets, without which its queue would time out.
+                    // Receive the guest's packets too, or its transmit queue times out.
                     rx.recv(&mut received);
                     received.clear();
                     if paused.load(Relaxed) {
@@ -674,8 +680,8 @@ impl Load {
                     }
                     if batch.is_empty() {
                         batch.alloc(ports[0].pool(), 32, 1514);
-                        // One batch of 32 is for the sockets. Next to each other, since each frame that waits keeps the 32 KiB of
-                        // the machine's memory that it is in, of which its socket counts 2 KiB.
+                        // One batch in 32 is for the program `stored`. Its frames are adjacent because each waiting
+                        // frame keeps its 32 KiB of the machine's memory, of which the socket counts only 2 KiB.
                         batches[card] += 1;
                         for mut packet in batch.packets() {
                             if batches[card] % 32 == 0 {
@@ -688,14 +694,14 @@ impl Load {
                     }
                     counts[at].fetch_add(tx.send(batch) as u64, Relaxed);
                 }
-                // More than the guest can receive, so that there are frames in its rings when it is stopped.
+                // Still more than the guest can receive, so that its rings contain frames when it is stopped.
                 std::thread::sleep(Duration::from_micros(200));
             }
         };
         Load { stop, is_paused, sent, thread: Some(std::thread::spawn(run)) }
     }
 
-    /// Returns the count of frames sent at both ports of each card.
+    /// Returns the number of frames sent at both ports of each card.
     fn sent(&self) -> [[u64; 2]; 2] {
         self.sent.each_ref().map(|card| card.each_ref().map(|count| count.load(Relaxed)))
     }
@@ -713,7 +719,7 @@ fn complaints(guest: &mut Guest) {
     assert_eq!(said, "");
 }
 
-/// DPDK's virtio-user, with each of its ways to receive and to send, returns what it receives.
+/// DPDK's virtio-user returns all packets, with each of its receive and transmit functions.
 #[test]
 fn dpdk_returns_every_packet_intact() {
     Debian::all().into_iter().for_each(returns_every_packet_intact);
@@ -745,7 +751,7 @@ fn returns_every_packet_intact(debian: Debian) {
     }
 }
 
-/// Two queues at DPDK, whose device stays while the port comes and goes: it is the server.
+/// DPDK, as the server, keeps its device with two queues while the port is closed and opened again.
 #[test]
 fn dpdk_waits_for_its_next_port() {
     for options in ["packed_vq=0", "packed_vq=1"] {
@@ -769,8 +775,8 @@ fn dpdk_waits_for_its_next_port() {
     }
 }
 
-/// DPDK at one port is killed under load, and started again; DPDK at another port of the same pool returns every packet
-/// meanwhile, and no buffer is lost.
+/// DPDK at one port is killed under load, and started again. Meanwhile, DPDK at another port of the same pool returns
+/// every packet, and no buffer is lost.
 #[test]
 fn a_killed_dpdk_takes_nothing_from_other_ports() {
     let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
@@ -787,7 +793,7 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
             for _ in 0..KILLS {
                 let dpdk = Returning::start(&devices[0], 1, &folders[0]);
                 wait_until_packets_arrive(&pool, &mut rx, &mut tx, "killed", &|| dpdk.said());
-                // Until it is killed, its queues are full.
+                // Keep its queues full until it is killed.
                 let (mut returned, mut dpdk) = (0, Some(dpdk));
                 let deadline = Deadline::begin();
                 while dpdk.is_some() || killed.link().unwrap() != Link::Down {
@@ -814,7 +820,7 @@ fn a_killed_dpdk_takes_nothing_from_other_ports() {
     assert_eq!(pool.available(), pool.region().buffers());
 }
 
-/// DPDK's back end, as server and as client, returns what it receives; its memory is mapped, its rings are ours.
+/// DPDK's back end, as server and as client, returns all packets. It maps linerate's memory and uses linerate's rings.
 #[test]
 fn dpdk_s_back_end_returns_every_packet_intact() {
     Debian::all().into_iter().for_each(back_end_returns_every_packet_intact);
@@ -855,7 +861,7 @@ fn back_end_returns_every_packet_intact(debian: Debian) {
         dpdk.returns_every_packet(&pool, &mut rx, &mut tx, options);
         let kind = if options.contains("packed") { "packed" } else { "split" };
         assert!(port.info().description.contains(kind), "{options}: {}", port.info().description);
-        // Without its back end, the port has all its buffers.
+        // After its back end has ended, the port gets all its buffers back.
         drop(dpdk);
         let deadline = Deadline::begin();
         while rx.buffers() + tx.buffers() > 0 {
@@ -869,8 +875,8 @@ fn back_end_returns_every_packet_intact(debian: Debian) {
     }
 }
 
-/// Two ports of a bridge of Open vSwitch with DPDK; its own ports are clients, and servers. Traffic between clients goes on
-/// after the switch is killed and started again.
+/// A bridge of Open vSwitch with DPDK forwards between two ports. The switch's ports are clients in one bridge, and
+/// servers in another. Traffic through its clients continues after the switch is killed and started again.
 #[test]
 fn open_vswitch_forwards_every_packet_once() {
     Debian::all().into_iter().for_each(forwards_every_packet_once);
@@ -889,7 +895,7 @@ fn forwards_every_packet_once(debian: Debian) {
     for (bridge, kind, options) in KINDS {
         switch.configure(&format!("add-br {bridge} -- set bridge {bridge} datapath_type=netdev"));
         let ports = ["a", "b"].map(|end| {
-            // A server's socket has its name in the folder of the others.
+            // The switch's server ports create a socket with the interface's name in the same folder.
             let socket = folder.path().join(format!("{bridge}-{end}")).display().to_string();
             let path =
                 if kind.contains("client") { format!("options:vhost-server-path={socket}") } else { String::new() };
@@ -925,7 +931,7 @@ fn forwards_every_packet_once(debian: Debian) {
         let drops = ports[0].statistics().unwrap().drops;
         assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{bridge}: {drops:?}");
     }
-    // With its back end gone, a port has all its buffers.
+    // After its back end has ended, a port gets all its buffers back.
     drop(switch);
     drop(pairs);
     for pool in pools {
@@ -933,19 +939,20 @@ fn forwards_every_packet_once(debian: Debian) {
     }
 }
 
-/// A namespace whose only interface is a TAP reaches another one through passt: DHCP, ARP, ping, and TCP both ways.
+/// A namespace whose only interface is a TAP reaches another one through passt: DHCP, ARP, ping, and TCP in both
+/// directions.
 #[test]
 fn a_namespace_reaches_another_through_passt() {
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("socket");
     let (outside, inside) = (Namespace::new("outside"), Namespace::new("inside"));
-    // passt gives its client the address of the interface that has the default route.
+    // passt gives its client the address of the interface with the default route.
     outside.run(
         "ip link set lo up; ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up; \
          ip addr add 192.0.2.2/24 dev up0; ip route add default via 192.0.2.1; \
          echo '0 2147483647' >/proc/sys/net/ipv4/ping_group_range",
     );
-    // Without a capture it leaves checksums undone, and marks them as valid.
+    // Without a capture file, passt leaves checksums unfinished, and marks them as valid.
     let passt = Passt::start(&outside, &socket, &["-4", "--pcap", "/dev/null", "--tcp-ports", "5001"]);
     let deadline = Deadline::begin();
     let port = loop {
@@ -966,7 +973,7 @@ fn a_namespace_reaches_another_through_passt() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     inside.run(&format!("timeout 20 busybox udhcpc -i t0 -n -q -f -s {} 2>&1", script.display()));
     assert!(inside.run("ip -4 addr show t0").contains("192.0.2.2/24"));
-    // The gateway's address stands for the other namespace.
+    // passt maps the gateway's address to the other namespace.
     let answer = inside.run("ping -c 3 -i 0.2 -W 5 192.0.2.1");
     assert!(answer.contains("3 received"), "{answer}");
     let bytes: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
@@ -997,7 +1004,7 @@ fn a_namespace_reaches_another_through_passt() {
     }
 }
 
-/// DPDK's net_memif, in both roles, returns what it receives; the client copies, or lends its buffers.
+/// DPDK's net_memif, in both roles, returns all packets. The client copies packets, or lends its buffers.
 #[test]
 fn dpdk_s_memif_returns_every_packet_intact() {
     Debian::all().into_iter().for_each(memif_returns_every_packet_intact);
@@ -1024,13 +1031,13 @@ fn memif_returns_every_packet_intact(debian: Debian) {
         assert!(drops.malformed == 0 && drops.tx_too_long == 0, "{theirs}: {drops:?}");
         drop(dpdk);
         until(format_args!("{theirs}: the port to see the end"), || port.link().unwrap() == Link::Down);
-        // Buffers that a client has lent come back, too.
+        // Buffers that a client lent also return.
         drop((rx, tx, port));
         assert_eq!(pool.available(), pool.region().buffers(), "{ours}");
     }
 }
 
-/// DPDK's testpmd, which sends everything back. It ends with this value.
+/// DPDK's testpmd, which sends all packets back. Drop ends it.
 struct Returning {
     child: Child,
     log: PathBuf,
@@ -1041,7 +1048,7 @@ impl Returning {
         Returning::start_of(Debian::Own, device, queues, folder)
     }
 
-    /// The same, of another Debian.
+    /// Starts testpmd of this Debian.
     fn start_of(debian: Debian, device: &str, queues: u16, folder: &TempDir) -> Returning {
         let path = folder.path().join("log");
         let log = File::create(&path).unwrap();
@@ -1062,7 +1069,7 @@ impl Returning {
             &format!("--rxq={queues}"),
             &format!("--txq={queues}"),
         ]);
-        // It runs until its input ends.
+        // testpmd runs until its input ends.
         let child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
         Returning { child: child.expect("guest/prepare installs DPDK"), log: path }
     }
@@ -1071,7 +1078,7 @@ impl Returning {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Stops and starts its port.
+    /// Stops and starts testpmd's port.
     fn restart_port(&mut self) {
         let input = self.child.stdin.as_mut().expect("it is a pipe");
         input.write_all(b"stop\nport stop 0\nport start 0\nstart\n").unwrap();
@@ -1082,7 +1089,7 @@ impl Returning {
         }
     }
 
-    /// Checks that all packets come back.
+    /// Checks that all packets return.
     fn returns_every_packet(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue, options: &str) {
         every_packet_arrives(10_000, pool, rx, tx, options, || self.said());
     }
@@ -1099,7 +1106,7 @@ fn every_packet_arrives(
     said: impl Fn() -> String,
 ) {
     wait_until_packets_arrive(pool, rx, tx, options, &said);
-    // The last ones alone: each is sent when the one before is back.
+    // In the last round, each packet is sent when the previous one is back.
     for (size, count, most) in
         [64, 128, 256, 512, 1024, 1518].map(|size| (size, count, 128)).into_iter().chain([(64, 100, 1)])
     {
@@ -1111,7 +1118,7 @@ fn every_packet_arrives(
                 let report = checker.report();
                 format!("{options}, {size}: {count} packets, {sent} were sent: {report:?}\n{}", said())
             });
-            // No more on the way than the peer's queues hold.
+            // Never have more packets in flight than the peer's queues hold.
             if batch.is_empty() && sent < count && sent - checker.report().received < most {
                 batch.alloc(pool, 32.min(most).min(count - sent) as usize, size - 4);
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
@@ -1127,8 +1134,8 @@ fn every_packet_arrives(
     }
 }
 
-/// Sends 32 packets again and again until all of one time arrive: those that are in the rings while the peer starts may be
-/// lost, since DPDK resets its device on the way.
+/// Sends batches of 32 packets until all of one batch arrive. Packets in the rings while the peer starts may be lost,
+/// since DPDK resets its device during the start.
 fn wait_until_packets_arrive(
     pool: &Arc<Pool>,
     rx: &mut RxQueue,
@@ -1136,7 +1143,7 @@ fn wait_until_packets_arrive(
     options: &str,
     said: &impl Fn() -> String,
 ) {
-    /// Empty polls until packets are taken as lost.
+    /// Empty polls after which packets count as lost.
     const PATIENCE: u32 = 20_000;
     let (mut batch, mut back) = (Batch::new(), Batch::new());
     let (mut round, mut arrived, mut polls) = (0u16, 0, PATIENCE);

@@ -1,4 +1,4 @@
-//! QEMU's VirtIO devices, of all kinds, over uio and over vfio.
+//! Tests with all kinds of QEMU's VirtIO devices, over uio and over vfio.
 
 use linerate_guest::{A, B, Guest, Machine, does_all, forwards_chains, obeys};
 
@@ -40,7 +40,7 @@ fn over_vfio(device: &str, kind: &str) {
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }
 
-/// Checks that the card is recognized as this kind.
+/// Checks that linerate recognizes the card as this kind.
 fn is(guest: &mut Guest, kind: &str) {
     let output = guest.run(&format!("linerate sink {A} --seconds 0.01 --json"));
     assert!(output.contains(kind), "{output}");
@@ -51,7 +51,7 @@ fn legacy_over_uio() {
     over_uio("virtio-net-pci,disable-modern=on,disable-legacy=off", "(uio), legacy with split queues");
 }
 
-/// As in VirtualBox, with the header in its own descriptor (ixy's issue 35).
+/// Like VirtualBox's device: the header needs a separate descriptor (ixy's issue 35).
 #[test]
 fn legacy_without_any_layout_over_uio() {
     let device = "virtio-net-pci,disable-modern=on,disable-legacy=off,any_layout=off,mrg_rxbuf=off,event_idx=off";

@@ -1,9 +1,9 @@
-//! Sleeping until an interrupt: MSI-X over vfio, and the single line over uio.
+//! Tests of sleeping until an interrupt: MSI-X over vfio, and the interrupt line over uio.
 
 use linerate_guest::{A, B, Guest, Machine, Program, Wire, cross, offer};
 use serde_json::json;
 
-/// Returns the clock ticks (1/100 s) of processor time that the program has used, all threads together.
+/// Returns the processor time that all threads of the program have used, in clock ticks (1/100 s).
 fn ticks(guest: &mut Guest, program: &Program) -> u64 {
     let child = program.child(guest);
     let stat = guest.run(&format!("cat /proc/{child}/stat"));
@@ -17,19 +17,19 @@ fn interrupts(guest: &mut Guest) -> u64 {
     lines.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }
 
-/// One card waits for interrupts, the other adaptively. One frame comes, then nothing for 10 seconds, one frame,
-/// then bursts with pauses between them.
+/// One program waits for interrupts, the other adaptively. Each receives one frame, nothing for 10 seconds, and one
+/// more frame. Then a forwarder receives bursts with pauses between them.
 fn sleeps_and_wakes(guest: &mut Guest, a: &Wire, b: &Wire) {
     let interrupt = guest.start_linerate(&format!("sink {A} --wait interrupt --count 2"), 1);
     let adaptive = guest.start_linerate(&format!("sink {B} --wait adaptive --count 2"), 1);
-    // An interrupt cause that is not cleared would keep them awake from here on.
+    // An interrupt cause that is not cleared would keep the programs awake from here on.
     [a, b].into_iter().for_each(|wire| offer(wire, 1, 64));
     let before = [ticks(guest, &interrupt), ticks(guest, &adaptive)];
     guest.run("sleep 10");
     for (mode, (program, before)) in ["interrupt", "adaptive"].iter().zip([&interrupt, &adaptive].iter().zip(before)) {
         let used = ticks(guest, program) - before;
         println!("--wait {mode}: {used} ms of each idle second");
-        // A program that does not sleep uses all of it. On a busy machine the guest includes the time that others
+        // A program that does not sleep uses 1000 ms. On a busy host, the guest also counts time that other processes
         // used.
         assert!(used < 200, "--wait {mode} used {used} ms of each idle second");
     }
@@ -44,12 +44,12 @@ fn sleeps_and_wakes(guest: &mut Guest, a: &Wire, b: &Wire) {
 fn bursts_and_pauses(guest: &mut Guest, a: &Wire, b: &Wire, options: &str) {
     for mode in ["adaptive", "interrupt"] {
         let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait {mode} {options}"), 2);
-        // A burst ends when all of it has come back, so that there is a pause between two.
+        // Each burst waits for all its frames, so that there is a pause before the next.
         for burst in (0..8).map(|n| 1 << n).cycle().take(80) {
             cross(a, b, burst, 1514);
             cross(b, a, burst, 60);
         }
-        // A sleeping thread also wakes by itself now and then; here the interrupts woke it.
+        // A sleeping thread also wakes up periodically; the count shows that interrupts woke it here.
         if mode == "interrupt" {
             let count = interrupts(guest);
             assert!(count >= 80, "{count} interrupts for 80 bursts");
@@ -94,8 +94,7 @@ fn igb_over_uio() {
     over_uio("igb");
 }
 
-/// Without MSI-X there is only the line; also doorbells behind I/O ports, and no control queue, which a device may
-/// lack.
+/// Without MSI-X, the device uses the interrupt line. Its doorbells are I/O ports, and it has no control queue.
 #[test]
 fn modern_virtio_without_vectors_over_uio() {
     over_uio("virtio-net-pci,disable-legacy=on,vectors=0,modern-pio-notify=on,ctrl_vq=off");

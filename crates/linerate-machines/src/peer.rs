@@ -1,4 +1,4 @@
-//! Waiting for the other side, in the tests of the rooms that have one.
+//! Test tools for rooms with a peer: waiting for the other side.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::Location;
@@ -10,23 +10,23 @@ use linerate_testkit::MOST;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
-/// A folder for a socket, and the socket's path.
+/// Makes a folder for a socket; returns it and the socket's path.
 pub fn socket() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("socket");
     (folder, path)
 }
 
-/// Waits until something is so that another thread does. If it does not happen, the test fails with the source of this call.
+/// Waits until another thread makes `is_so` true. On a timeout, the test fails with the source of this call.
 #[track_caller]
 pub fn until(is_so: impl FnMut() -> bool) {
     let caller = Location::caller();
     linerate_testkit::until(std::fmt::from_fn(|f| f.write_str(&source_of(caller))), is_so);
 }
 
-/// Returns the lines of a call in this crate's source: to the first line that is indented as the call is, and ends.
+/// Returns the source lines of a call, up to the first line that is indented like the call and ends with a semicolon.
 fn source_of(caller: &Location) -> String {
-    // The compiler was started in the workspace's folder.
+    // File paths are relative to the workspace's folder, in which the compiler was started.
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let source = std::fs::read_to_string(workspace.join(caller.file())).unwrap_or_default();
     let lines: Vec<&str> = source.lines().skip(caller.line() as usize - 1).collect();
@@ -42,7 +42,7 @@ pub fn until_link(port: &Port, is_up: bool) {
     linerate_testkit::until(what, || (port.link().unwrap() != Link::Down) == is_up);
 }
 
-/// Accepts the next connection, each read of which has an end.
+/// Accepts the next connection, and sets a timeout for reads.
 #[track_caller]
 pub fn accepted(listener: &UnixListener) -> UnixStream {
     let most = Timespec { tv_sec: MOST.as_secs() as i64, tv_nsec: 0 };

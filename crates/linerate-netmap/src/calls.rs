@@ -1,12 +1,12 @@
 //! The functions of the C library that this object replaces. A call that is not about `/dev/netmap` goes to the C
-//! library's own function unchanged, and keeps its properties: it is async-signal-safe, or a cancellation point.
+//! library's own function unchanged, and remains async-signal-safe or a cancellation point.
 //!
-//! A thread that is cancelled or ends in the C library is unwound through the functions of this file. They are
-//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs in `deferred`, and but for waits
-//! in `guarded`: a program may have chosen to be cancelled at any instruction.
+//! A thread that is cancelled or ends in the C library unwinds through the functions of this file. They are therefore
+//! `C-unwind`, and have nothing to drop where they call the C library. All other code runs in `deferred`, and all
+//! except waits also in `guarded`: a program may allow cancellation at any instruction.
 //!
-//! `open`, `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as
-//! named ones, so that a function with all of them named is equivalent.
+//! `open`, `fcntl` and `ioctl` are variadic in C. Linux ABIs pass variadic arguments in the same registers as named
+//! ones, so functions with named arguments are equivalent.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -24,7 +24,7 @@ use crate::{control, legacy, real, waiting};
 
 // Runs when the object is loaded.
 #[used]
-// SAFETY: the section contains functions that the loader calls one by one.
+// SAFETY: the section is an array of functions that the loader calls.
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -114,14 +114,14 @@ fn is_device(path: *const c_char) -> bool {
     deferred(|| memory::is_text(path, b"/dev/netmap\0"))
 }
 
-/// Describes `/dev/netmap`: a character device of the kind `misc`, which all users may read and write.
+/// Writes the status of `/dev/netmap`: a character device of class `misc` that all users may read and write.
 fn stat_device(at: *mut libc::stat) -> c_int {
     // SAFETY: all fields are integers.
     let mut status = unsafe { std::mem::zeroed::<libc::stat>() };
     status.st_mode = libc::S_IFCHR | 0o666;
     status.st_nlink = 1;
     status.st_rdev = libc::makedev(10, 60);
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
 }
 
@@ -131,12 +131,12 @@ macro_rules! describe {
     };
 }
 
-/// Returns whether a number stands for `/dev/netmap`.
+/// Returns whether a descriptor is one of `/dev/netmap`.
 fn is_ours(fd: c_int) -> bool {
     table::may_be_ours(fd) && deferred(|| guarded(false, || TABLE.get(fd).is_some()))
 }
 
-/// `stat` is `stat64` where the C library has both.
+/// `struct stat`, which is the same as `struct stat64` on the supported 64-bit systems.
 type Stat = libc::stat;
 
 #[unsafe(no_mangle)]
@@ -201,11 +201,11 @@ fn statx_device(at: *mut libc::statx) -> c_int {
     status.stx_mode = (libc::S_IFCHR | 0o666) as u16;
     status.stx_nlink = 1;
     (status.stx_rdev_major, status.stx_rdev_minor) = (10, 60);
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     unsafe { memory::write(at, status) }.map_or_else(fail, |()| 0)
 }
 
-/// Answers access(2): all users may read and write `/dev/netmap`, and none execute it.
+/// Answers access(2): all users may read and write `/dev/netmap`, but not execute it.
 fn may(mode: c_int) -> c_int {
     if mode & libc::X_OK == 0 { 0 } else { fail(libc::EACCES) }
 }
@@ -237,9 +237,9 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     deferred(|| {
         guarded(-1, || {
-            // Another thread may get the number as soon as it is closed.
+            // Forget it first: another thread may get the number as soon as it is closed.
             let forgotten = TABLE.forget(fd);
-            // SAFETY: the program's number.
+            // SAFETY: the program closes its own descriptor.
             let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
             let errno = errno();
             drop(forgotten);
@@ -248,7 +248,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     })
 }
 
-/// Removes numbers from the table that are closed now. Keeps the answer and errno(3).
+/// Removes closed descriptors from the table. Returns `answer`, and keeps errno(3).
 fn swept(answer: c_int) -> c_int {
     if TABLE.any() {
         let errno = errno();
@@ -320,7 +320,7 @@ extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // Some programs keep the request in an int.
+    // Some programs store the request in an int, which is sign-extended.
     let number = u64::from(request as u32);
     if table::may_be_ours(fd) || REQUESTS.contains(&number) {
         let ours = || {
@@ -334,15 +334,15 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     next!(ioctl(fd, request, argument))
 }
 
-/// The requests of netmap.
+/// netmap's requests.
 const REQUESTS: [u64; 5] = [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO];
 
-/// Answers an ioctl(2) of netmap.
+/// Answers netmap's ioctl(2) requests.
 fn control(held: &Held, request: u64, argument: u64) -> c_int {
     let answer = match request {
         NIOCTXSYNC | NIOCRXSYNC => match held.bound() {
             None => return fail(libc::ENXIO),
-            // Only the loop syncs.
+            // In CSB mode, only the loop may sync.
             Some(bound) if bound.has_entries() => return fail(libc::EBUSY),
             Some(bound) => {
                 let synced = match request {
@@ -351,7 +351,7 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
                 };
                 waiting::keep_armed(held, bound);
                 match synced {
-                    // An invalid head or cur resets the ring; only poll(2) reports it.
+                    // An invalid head or cur resets the ring; only poll(2) reports the error.
                     Err(error) if error.kind() != ErrorKind::BadRing => Err(error),
                     _ => bound.check(held.fd, false),
                 }
@@ -365,7 +365,7 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
     match answer {
         Ok(()) => 0,
         Err(error) if error.kind() == ErrorKind::BadRing => fail(libc::EINVAL),
-        // The end of a list is no error, and for a bad pointer errno suffices.
+        // Do not print these: the end of a list is normal, and errno suffices for a bad pointer.
         Err(error) if matches!(error.errno(), libc::ENOENT | libc::EFAULT) => fail(error.errno()),
         Err(error) => refuse(&error),
     }
@@ -374,8 +374,8 @@ fn control(held: &Held, request: u64, argument: u64) -> c_int {
 fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
     // SAFETY: the program's own arguments.
     let map = |fd: c_int| unsafe { call!(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void };
-    // An allocator may map anonymous memory early, so that the C library must not be called. mmap(2) of a socket fails
-    // with ENODEV: then the number may be a descriptor that this process does not know yet.
+    // Do not call the C library's mmap: an allocator may map anonymous memory very early. mmap(2) of a socket fails
+    // with ENODEV; the descriptor may then be one of /dev/netmap that this process does not know yet.
     if flags & libc::MAP_ANONYMOUS != 0 || !table::may_be_ours(fd) {
         let mapped = map(fd);
         if mapped != libc::MAP_FAILED || flags & libc::MAP_ANONYMOUS != 0 || errno() != libc::ENODEV {
@@ -385,7 +385,7 @@ fn map(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_
     deferred(|| guarded(libc::MAP_FAILED, || map_port(fd, len, offset, map)))
 }
 
-/// Maps the memory of a descriptor's port by `map`, or the number itself if it is no descriptor.
+/// Maps the memory of a descriptor's port by `map`, or `fd` itself if it is not a descriptor of `/dev/netmap`.
 fn map_port(fd: c_int, len: usize, offset: i64, map: impl Fn(c_int) -> *mut c_void) -> *mut c_void {
     let Some(held) = TABLE.get(fd).or_else(|| table::adopt(fd)) else { return map(fd) };
     let seen = held.bound().map(|bound| bound.port().region().1);
@@ -433,7 +433,7 @@ extern "C-unwind" fn mmap64(
     map(address, len, protection, flags, fd, offset)
 }
 
-/// Answers a call that waits, or calls the C library's function.
+/// Answers a waiting call here, or calls the C library's function.
 macro_rules! wait {
     ($ours:expr, $($next:tt)*) => {
         match deferred(|| $ours) {

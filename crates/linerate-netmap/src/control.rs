@@ -1,4 +1,4 @@
-//! `NIOCCTRL`: the requests of netmap's API 14, and their options.
+//! `NIOCCTRL`: the requests and options of netmap's API 14.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -20,7 +20,7 @@ use crate::real::borrow;
 use crate::request::{At, LONGEST_REQUEST, body, fault, options, refused, set_status, with};
 use crate::table::{Held, renew};
 
-/// Answers `NIOCCTRL`, with a header in the program's memory.
+/// Answers `NIOCCTRL` for a header in the program's memory.
 ///
 /// # Errors
 /// As in netmap.
@@ -69,15 +69,15 @@ pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
 /// The options of a registration.
 #[derive(Default)]
 struct Chosen {
-    /// External memory: its address in the program, its plan, and the address of the option.
+    /// External memory: its address, its layout, and the address of the option.
     external: Option<(u64, Plan, u64)>,
     csb: Option<At>,
     offsets: Offsets,
-    /// The address of the option, and the greatest offset of a packet.
+    /// The address of the offsets option, and the maximum offset of a packet.
     max_offset: Option<(u64, u64)>,
 }
 
-/// Reads the options one by one. An option must not occur twice.
+/// Reads the options of a registration. An option must not occur twice.
 fn choose(first: u64) -> Result<Chosen> {
     let (mut chosen, mut seen) = (Chosen::default(), 0u32);
     let mut bytes = (size_of::<Header>() + size_of::<Register>()) as u64;
@@ -147,7 +147,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
         let (fd, folder) = (borrow(descriptor.fd), folder());
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
-        // The server has bound the socket to the port. Without the port the descriptor needs another socket.
+        // The server has already bound the socket to the port. On an error, the descriptor needs a new socket.
         complete(descriptor, port, &chosen, register).inspect_err(|_| renew(descriptor))
     };
     match descriptor.bind(bind) {
@@ -156,7 +156,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
     }
 }
 
-/// Completes a registration whose port is open.
+/// Completes a registration after the port was opened.
 fn complete(descriptor: &Held, port: SharedPort, chosen: &Chosen, register: &mut Register) -> Result<Bound> {
     if let Some((address, plan, at)) = chosen.external {
         map_over(address, plan.len(), descriptor)?;
@@ -175,7 +175,7 @@ fn complete(descriptor: &Held, port: SharedPort, chosen: &Chosen, register: &mut
     Ok(bound)
 }
 
-/// Reads the offsets of packets.
+/// Validates the packet offsets of an option.
 fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
     let bits = if option.bits == 0 { 64 } else { option.bits };
     if bits > 64 || option.tx_align > 64 || option.initial_offset > option.max_offset || option.max_offset >= 65_536 {
@@ -192,7 +192,7 @@ fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
     Ok(Offsets { mask, first: option.initial_offset })
 }
 
-/// Converts a registration to a request.
+/// Converts a registration to a request to the server.
 fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
     let which = match register.mode {
         mode::ALL_NIC => RingSelection::All,
@@ -232,7 +232,7 @@ fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
     })
 }
 
-/// Writes the port's actual values.
+/// Writes the port's actual values to the registration.
 fn fill(register: &mut Register, port: &SharedPort) {
     let (rings, (number, len)) = (port.rings(), port.region());
     register.offset = port.placed().at as u64;
@@ -243,12 +243,12 @@ fn fill(register: &mut Register, port: &SharedPort) {
     register.mem_id = number;
 }
 
-/// Plans external memory (EXTMEM): the port's memory replaces the program's own at the same addresses, and is shared
-/// with the server.
+/// Plans the layout of external memory (EXTMEM): the port's memory, which is shared with the server, replaces the
+/// program's at the same address.
 fn external(option: &mut OptExtmem) -> Result<Plan> {
     let info = &mut option.info;
     let mut plan = Plan::default();
-    // The limits of numbers and sizes, as in netmap.
+    // The limits of counts and sizes are netmap's.
     for (objects, count, size, most, longest) in [
         (&mut plan.ports, info.if_total, info.if_size, 10_000, 4096),
         (&mut plan.rings, info.ring_total, info.ring_size, 1024, 32 * 4096),
@@ -264,9 +264,9 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
     if info.ring_size != 0 {
         plan.rings.size += STATE;
     }
-    // The rest of the last page may contain other data of the program.
+    // Use only full pages: the rest of the last page may hold other data of the program.
     let len = info.memsize as usize / PAGE * PAGE;
-    // Without a requested number, rings take an eighth of the memory at most.
+    // If no number was requested, rings use at most an eighth of the memory.
     if info.ring_total == 0 {
         plan.rings.count = plan.rings.count.min((len / 8 / plan.rings.size).max(8));
     }
@@ -276,7 +276,7 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
     if !option.usrptr.is_multiple_of(PAGE as u64) || option.usrptr == 0 {
         return refused("external memory must begin at a page", libc::EINVAL);
     }
-    // Memory that the program cannot write must not become writable.
+    // Reject read-only memory: the mapping would make it writable.
     match is_all_writable(option.usrptr, plan.len() as u64) {
         true => Ok(plan),
         false => fault(),
@@ -289,7 +289,7 @@ const PAGE: usize = 4096;
 fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
     let memory = memory_of(borrow(descriptor.fd))?.ok_or_else(gone)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: memory that the program has given for this, and can write.
+    // SAFETY: the program passed this memory for the purpose, and can write all of it (`external`).
     let mapped = unsafe { call!(libc::SYS_mmap, address, len, protection, flags, memory.as_raw_fd(), 0) };
     match mapped as u64 == address {
         true => Ok(()),
@@ -297,7 +297,8 @@ fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
     }
 }
 
-/// Returns whether the program may write to all of this memory, as listed by the kernel (`/proc/self/maps`, proc(5)).
+/// Returns whether the program may read and write all of this memory, by the kernel's list (`/proc/self/maps`,
+/// proc(5)).
 fn is_all_writable(address: u64, len: u64) -> bool {
     let Some(end) = address.checked_add(len) else { return false };
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return false };
@@ -331,15 +332,15 @@ fn pools_of(plan: &Plan, number: u16) -> PoolsInfo {
     }
 }
 
-/// Returns the random number by which the server identifies the program's memory. The program's children have the same
-/// number, and the memory that it has mapped.
+/// Returns the random number by which the server identifies the program's memory. Child processes inherit it together
+/// with the mapped memory.
 fn process() -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     if NUMBER.load(Relaxed) == 0 {
         let mut number = 0u64;
-        // SAFETY: the number has as many bytes.
+        // SAFETY: `number` has this size.
         unsafe { call!(libc::SYS_getrandom, &raw mut number, size_of::<u64>(), 0) };
-        // If two threads get here, one sets it. Numbers of processes are smaller.
+        // If two threads race, the first one sets it. The top bit keeps it distinct from process IDs.
         let _ = NUMBER.compare_exchange(0, number | 1 << 63, Relaxed, Relaxed);
     }
     NUMBER.load(Relaxed)
@@ -364,7 +365,7 @@ fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
     info.mem_id = number;
     let rings = match descriptor.bound() {
         Some(bound) => *bound.port().rings(),
-        // Only the memory's values.
+        // Without a port there are only the memory's values.
         None if name.is_empty() => return Ok(()),
         None => server.info(name)?,
     };
@@ -374,14 +375,14 @@ fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
     Ok(())
 }
 
-/// Connects to the server of a name, without starting one: a request that changes or describes ports needs a server
-/// that exists.
+/// Connects to the server of a name without starting one: requests that change or describe ports need an existing
+/// server.
 fn find(name: &str) -> Result<Client> {
     let folder = folder();
     Client::find(&folder, name)?.ok_or_else(|| Error::no_server(name, &folder))
 }
 
-/// Splits a name into that of a switch and that of its port.
+/// Splits a name into the switch's and the port's.
 fn parts(name: &str) -> Result<(&str, &str)> {
     match switch_and_port(name) {
         Some(parts) => Ok(parts),
@@ -407,10 +408,10 @@ fn detach(name: &str, request: &mut ValeDetach) -> Result<()> {
     Ok(())
 }
 
-/// The number of a missing port (`NM_BDG_NOPORT`).
+/// The index of a missing port (`NM_BDG_NOPORT`).
 const NO_PORT: u32 = 254;
 
-/// Finds a port by its name; without a name, the next one from a bridge and a port number on.
+/// Finds a port by name; without a name, the first one at or after the given bridge and port index.
 fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     let mut all = Client::list_all(&Client::all(&folder())?)?;
     all.retain(|port| is_vale(&port.name));
@@ -443,7 +444,7 @@ fn list(header: &mut Header, request: &mut ValeList) -> Result<()> {
     Ok(())
 }
 
-/// Sets the length of the virtio-net header in front of each packet.
+/// Sets the length of the virtio-net header that precedes each packet.
 fn set_header(name: &str, request: &mut PortHdr) -> Result<()> {
     request.hdr_len = find(name)?.header(name, Some(request.hdr_len as usize))?;
     Ok(())
@@ -463,7 +464,8 @@ fn create(name: &str, request: &mut ValeNewif) -> Result<()> {
     Ok(())
 }
 
-/// Accepts requests for threads that poll an attached port. The port has threads already, which sleep without packets.
+/// Accepts requests for polling threads on an attached port, which has its own threads. These sleep when there are no
+/// packets.
 fn polling(name: &str, request: &ValePolling) -> Result<()> {
     if !(1..=2).contains(&request.mode) {
         return refused("a mode of polling is 1 (one processor) or 2 (several)", libc::EINVAL);
@@ -471,7 +473,7 @@ fn polling(name: &str, request: &ValePolling) -> Result<()> {
     is_polled(name)
 }
 
-/// Checks that a port of a switch is an interface's: only those can be polled.
+/// Checks that a port of a switch belongs to an interface: only those can be polled.
 fn is_polled(name: &str) -> Result<()> {
     let (_, port) = parts(name)?;
     if !find(name)?.list()?.iter().any(|there| there.name == name) {

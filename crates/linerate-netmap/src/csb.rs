@@ -1,5 +1,5 @@
-//! CSB mode: programs that keep head, cur and tail in memory of their own, and the loop that syncs for them. netmap's
-//! loop is a thread of the kernel; here it is the thread that starts it.
+//! CSB mode: programs keep head, cur and tail in their own memory, and a loop syncs for them. netmap's loop is a kernel
+//! thread; here the loop runs in the thread that starts it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -17,14 +17,14 @@ use crate::real::{borrow, kernel_poll};
 use crate::request::{At, fault, options, refused, set_status};
 use crate::table::Held;
 
-/// Returns whether `len` bytes can be read and written.
+/// Returns whether `len` bytes at an address can be read and written.
 fn is_there(address: u64, len: usize) -> bool {
     let bytes = memory::read_all(address as *const u8, len);
-    // SAFETY: the program's own bytes, which stay as they are.
+    // SAFETY: the program's memory is overwritten with its own contents.
     bytes.is_ok_and(|bytes| unsafe { memory::write_bytes(address as *mut c_void, &bytes) }.is_ok())
 }
 
-/// A ring that is bound.
+/// A bound ring.
 #[derive(Clone, Copy)]
 struct BoundRing {
     receives: bool,
@@ -41,7 +41,7 @@ fn rings(bound: &Bound) -> Vec<BoundRing> {
     [there(&placed.tx, false), there(&placed.rx, true)].concat()
 }
 
-/// Enables CSB mode: head, cur and tail are in the program's entries (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
+/// Enables CSB mode, with head, cur and tail in the program's entries (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
 pub fn enable(descriptor: &Held, first: u64) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let found = options(first)?.into_iter().find(|(_, option)| option.reqtype == option::CSB);
@@ -51,7 +51,7 @@ pub fn enable(descriptor: &Held, first: u64) -> Result<()> {
     }
 }
 
-/// As [`enable`], for a port that is being bound.
+/// As [`enable`], during a registration.
 pub fn enable_by(bound: &Bound, (at, _): At) -> Result<()> {
     let result = match memory::read(at as *const OptCsb) {
         Ok(entries) => enable_at(bound, entries.atok, entries.ktoa),
@@ -93,7 +93,7 @@ fn enable_at(bound: &Bound, atok: u64, ktoa: u64) -> Result<()> {
 const RUNNING: u32 = 1;
 const STOPPING: u32 = 2;
 
-/// Asks the loop to end, and waits for its end. A loop that has not started ends at its start.
+/// Stops the loop and waits until it has ended. A loop that has not started yet ends right after its start.
 pub fn stop(descriptor: &Held) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     if !bound.has_entries() {
@@ -106,18 +106,19 @@ pub fn stop(descriptor: &Held) -> Result<()> {
     Ok(())
 }
 
-/// The state of a loop.
+/// The state of a running loop.
 struct Loop<'a> {
     fd: i32,
     bound: &'a Bound,
     port: &'a SharedPort,
     rings: Vec<BoundRing>,
     entries: Entries,
-    /// By ring: the eventfds by which the program wakes the loop, and the loop the program. Empty: none.
+    /// For each ring: the eventfd with which the program wakes the loop, and the one with which the loop wakes the
+    /// program. May be empty.
     events: Vec<[i32; 2]>,
 }
 
-/// Syncs until it is stopped.
+/// Runs the sync loop until it is stopped.
 pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let Some(entries) = bound.entries.get().copied() else {
@@ -147,7 +148,7 @@ pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
     Ok(())
 }
 
-/// Checks an option of the loop; one of them has descriptors for each ring.
+/// Validates an option of the loop; returns the eventfds of each ring if the option contains them.
 fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i32; 2]>>> {
     match option.reqtype {
         option::SYNC_KLOOP_EVENTFDS => {
@@ -155,7 +156,7 @@ fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i
             if option.size != expected as u64 {
                 return refused("each bound ring needs an entry", libc::EINVAL);
             }
-            // They follow the option (struct nmreq_opt_sync_kloop_eventfds).
+            // The eventfds follow the option (struct nmreq_opt_sync_kloop_eventfds).
             match memory::read_all(at.wrapping_add(size_of::<NmOption>() as u64) as *const [i32; 2], count) {
                 Ok(events) => Ok(Some(events)),
                 Err(_) => fault(),
@@ -171,7 +172,7 @@ fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i
 }
 
 impl Loop<'_> {
-    /// Syncs with the program's head and cur, and writes the new values to its entries; returns whether any has
+    /// Syncs with the program's head and cur, and writes the new values to its entries. Returns whether any has
     /// changed.
     fn turn(&self) -> bool {
         let Loop { fd, bound, port, rings, entries, events } = self;
@@ -200,17 +201,18 @@ impl Loop<'_> {
                 && *irqfd >= 0
             {
                 let one = 1u64;
-                // SAFETY: the number has 8 bytes.
+                // SAFETY: `one` has 8 bytes.
                 unsafe { call!(libc::SYS_write, *irqfd, &raw const one, 8) };
             }
         }
         changed
     }
 
-    /// Waits for the program or the port, at most for the time that the program has asked for.
+    /// Waits for the program or the port if all rings have an eventfd; otherwise sleeps for the time that the program
+    /// has requested.
     fn rest(&self, sleep: Duration) {
         let Loop { fd, port, entries, events, .. } = self;
-        // The loop must notice a request to end.
+        // Bounded, so that the loop notices a request to stop.
         const LONGEST: Duration = Duration::from_millis(10);
         let wakes = !events.is_empty() && events.iter().all(|[ioeventfd, _]| *ioeventfd >= 0);
         if !wakes {
@@ -227,7 +229,7 @@ impl Loop<'_> {
             let _ = kernel_poll(&mut all, Some(LONGEST));
             for event in all[..entries.count].iter().filter(|event| event.revents & libc::POLLIN != 0) {
                 let mut count = 0u64;
-                // SAFETY: the number has 8 bytes.
+                // SAFETY: `count` has 8 bytes.
                 unsafe { call!(libc::SYS_read, event.fd, &raw mut count, 8) };
             }
         }

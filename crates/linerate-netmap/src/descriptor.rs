@@ -17,17 +17,17 @@ use crate::server;
 /// A port, and the options of its descriptor.
 pub struct Bound {
     port: SharedPort,
-    /// A wait for packets does not send (`NR_NO_TX_POLL`).
+    /// Do not sync transmit rings when waiting only for packets (`NR_NO_TX_POLL`).
     pub no_tx_poll: bool,
-    /// Every wait receives (`NR_DO_RX_POLL`).
+    /// Always sync receive rings when waiting (`NR_DO_RX_POLL`).
     pub do_rx_poll: bool,
-    /// No other descriptor has the port.
+    /// No other descriptor can bind the port (`NR_EXCLUSIVE`).
     pub exclusive: bool,
-    /// The entries of a program in CSB mode, which has head, cur and tail there.
+    /// The entries for head, cur and tail of a program in CSB mode.
     pub entries: OnceLock<Entries>,
-    /// Whether a loop syncs, and whether it must end.
+    /// Flags of the sync loop: it is running; it must stop.
     pub kloop: AtomicU32,
-    /// The loss of the server was reported.
+    /// The loss of the server has been reported.
     pub is_gone: AtomicBool,
     /// Syncs since the server was last checked.
     syncs: AtomicU32,
@@ -51,7 +51,7 @@ impl Bound {
         }
     }
 
-    /// Returns whether the program is in CSB mode, where only the loop syncs.
+    /// Returns whether the program is in CSB mode, in which only the loop syncs.
     pub fn has_entries(&self) -> bool {
         self.entries.get().is_some()
     }
@@ -76,10 +76,10 @@ impl Bound {
         self.port.sync_rx(borrow(fd))
     }
 
-    /// Checks that the server is there: at every [`LOOK`]th call, or always with `must`.
+    /// Checks that the server still serves the port: at every `LOOK`th call, or always with `must`.
     ///
     /// # Errors
-    /// Those of [`gone`].
+    /// [`gone`].
     pub fn check(&self, fd: c_int, must: bool) -> Result<()> {
         if !must && !self.syncs.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) {
             return Ok(());
@@ -91,19 +91,19 @@ impl Bound {
     }
 }
 
-/// Returns the error of a port that its server has ended: a monitor ends with its port, an interface's port with that, all others with
-/// their server.
+/// Returns the error of a port that has ended: a monitor ends with its port, an interface's port with its interface,
+/// every port with its server.
 pub fn gone() -> Error {
     let why = "the interface is deleted or renamed, the port of a monitor is closed, or the process that served the port is gone; open it again";
     Error::new(ErrorKind::Gone, "", why)
 }
 
-/// Calls `work` until it finds a server. A missing server is started.
+/// Calls `work` until it finds a server. Starts a missing server.
 ///
 /// # Errors
-/// Those of `work`, and [`ErrorKind::NotServed`].
+/// Errors of `work`, and [`ErrorKind::NotServed`].
 pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    // An unused server ends, perhaps at this moment.
+    // Retry: an unused server ends by itself, perhaps at this moment.
     for _ in 0..4 {
         if let Some(done) = work()? {
             return Ok(done);
@@ -113,7 +113,7 @@ pub fn with_server<T>(name: &str, mut work: impl FnMut() -> Result<Option<T>>) -
     Err(Error::no_server(name, &folder()))
 }
 
-/// Connects to the server of a name. A missing server is started.
+/// Connects to the server of a name. Starts a missing server.
 ///
 /// # Errors
 /// As [`with_server`].

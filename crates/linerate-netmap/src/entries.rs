@@ -1,4 +1,4 @@
-//! The program's entries of CSB mode, in its own memory.
+//! The entries of CSB mode, in the program's memory.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU32;
@@ -22,7 +22,7 @@ pub struct Ktoa {
     _pad: [AtomicU32; 13],
 }
 
-/// The program's entries, one for each bound ring: those of transmit rings first.
+/// The program's entries, one per bound ring, transmit rings first.
 #[derive(Clone, Copy)]
 pub struct Entries {
     pub atok: u64,
@@ -33,8 +33,8 @@ pub struct Entries {
 impl Entries {
     pub fn atok(&self, n: usize) -> &Atok {
         assert!(n < self.count);
-        // SAFETY: the program's memory, which exists as long as the port is bound (`enable` has checked it), and
-        // atomic.
+        // SAFETY: the program keeps this memory mapped while the port is bound; `enable_at` has checked address and
+        // alignment. All fields are atomic.
         unsafe { &*(self.atok as *const Atok).add(n) }
     }
 

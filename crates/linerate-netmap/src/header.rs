@@ -1,4 +1,4 @@
-//! Structures and numbers of `net/netmap.h`, API 14, and of `net/netmap_legacy.h`, written after netmap(4) and the
+//! The structures and constants of `net/netmap.h` (API 14) and `net/netmap_legacy.h`, written from netmap(4) and the
 //! headers.
 
 #![allow(unsafe_code)]
@@ -10,7 +10,7 @@ use linerate_preload::memory::Plain;
 pub const API: u16 = 14;
 pub const MOST_API: u16 = 15;
 
-// _IO and _IOWR of ioctl(2) with the letter 'i'.
+// ioctl(2)'s _IOWR and _IO with type 'i'.
 const fn iowr(number: u64, size: usize) -> u64 {
     3 << 30 | (size as u64) << 16 | (b'i' as u64) << 8 | number
 }
@@ -64,7 +64,7 @@ pub mod option {
     pub const OFFSETS: u32 = 5;
 }
 
-/// `struct nmreq_option`, the beginning of each option.
+/// `struct nmreq_option`, with which every option begins.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct NmOption {
@@ -107,7 +107,7 @@ pub mod mode {
     pub const ONE_SW: u32 = 8;
 }
 
-/// `NR_*` of a registration.
+/// `NR_*` flags of a registration.
 pub mod flag {
     pub const MONITOR_TX: u64 = 0x100;
     pub const MONITOR_RX: u64 = 0x200;
@@ -298,11 +298,11 @@ pub mod command {
     pub const VNET_HDR_GET: u16 = 12;
 }
 
-/// Structures that are copied from and to the program's memory.
+/// Marks structures as copyable from and to the program's memory.
 macro_rules! plain {
     ($($structure:ty),*) => {
         $(
-            // SAFETY: integers, arrays of integers, and structures of these.
+            // SAFETY: the structures consist of integers, arrays of integers, and structures of these.
             unsafe impl Plain for $structure {}
         )*
     };
@@ -328,13 +328,13 @@ plain!(
     Nmreq
 );
 
-/// Reads a name, which ends with a zero or at the end of its field.
+/// Reads a name that ends with a zero or at the end of its field.
 pub fn text(name: &[c_char]) -> String {
     let bytes = name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect::<Vec<_>>();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Writes a name, and cuts it to its field.
+/// Writes a name, truncated to its field.
 pub fn set_text(name: &mut [c_char], text: &str) {
     let most = name.len() - 1;
     name.fill(0);

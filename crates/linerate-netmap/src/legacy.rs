@@ -1,4 +1,4 @@
-//! `NIOCREGIF` and `NIOCGINFO`: the API before version 12, translated to the later one.
+//! `NIOCREGIF` and `NIOCGINFO`: the API before version 12, translated to `NIOCCTRL`.
 
 use std::ffi::c_char;
 
@@ -22,7 +22,7 @@ fn header(name: &[c_char], reqtype: u16, body: u64) -> Header {
     header
 }
 
-/// Answers `NIOCREGIF` or `NIOCGINFO`, with a request in the program's memory.
+/// Answers `NIOCREGIF` or `NIOCGINFO` for a request in the program's memory.
 ///
 /// # Errors
 /// As in netmap.
@@ -37,7 +37,7 @@ fn ask<T: Plain>(descriptor: &Held, name: &[c_char], reqtype: u16, body: &mut T)
 }
 
 fn check(nmreq: &mut Nmreq) -> Result<()> {
-    // Programs of later versions may use this API as well.
+    // Programs with newer versions may use this API too.
     if nmreq.version < LEAST_API {
         let why = format!("the program asks for version {} of netmap's API; this is {API}", nmreq.version);
         nmreq.version = API.into();
@@ -125,7 +125,7 @@ pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
 fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = registration(nmreq);
     let mut header = header(&nmreq.name, request::REGISTER, std::ptr::from_mut(&mut body) as u64);
-    // The older names of pipes.
+    // Translate the older form of pipe names.
     let end = match body.mode {
         mode::PIPE_MASTER => Some('{'),
         mode::PIPE_SLAVE => Some('}'),
@@ -146,7 +146,7 @@ fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-/// Translates a registration.
+/// Translates a registration to the newer API.
 fn registration(nmreq: &Nmreq) -> Register {
     const MODES: u32 = 0xF;
     let mode = match (nmreq.flags & MODES, nmreq.ringid) {

@@ -1,4 +1,4 @@
-//! The C library's own functions behind the replaced ones, and waiting without them.
+//! The C library's own versions of the replaced functions, and the kernel's ppoll(2).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
@@ -11,8 +11,8 @@ use linerate_preload::call;
 
 /// Calls the C library's function of this name.
 ///
-/// It may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
-/// must have nothing to drop.
+/// The call may be a cancellation point (pthreads(7)): a cancelled thread unwinds through the caller, which must have
+/// nothing to drop.
 macro_rules! next {
     ($name:ident($($argument:expr),*)) => {
         match $crate::real::$name() {
@@ -70,22 +70,22 @@ linerate_preload::functions! {
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const libc::timespec, *const sigset_t) -> c_int;
 }
 
-/// Borrows a number of the program's for the duration of a call.
+/// Borrows a descriptor of the program for the duration of a call.
 pub fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
-    // SAFETY: it is not -1, since it was found in the table. A program that closes it meanwhile gets the kernel's
+    // SAFETY: it is not -1: it was found in the table. If the program closes it meanwhile, calls return the kernel's
     // errors.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Converts a time to the kernel's form.
+/// Converts a duration to a `timespec`.
 pub fn timespec(time: Duration) -> libc::timespec {
     libc::timespec { tv_sec: time.as_secs().min(i64::MAX as u64) as _, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Calls the kernel's ppoll(2), which is no cancellation point.
+/// Calls the kernel's ppoll(2) directly, so that it is not a cancellation point.
 pub fn kernel_poll(events: &mut [pollfd], timeout: Option<Duration>) -> c_int {
     let time = timeout.map(timespec);
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
-    // SAFETY: the events are as many; a signal mask of null changes nothing.
+    // SAFETY: the slice has `len` events; a null signal mask leaves the mask unchanged.
     unsafe { call!(libc::SYS_ppoll, events.as_mut_ptr(), events.len(), time, 0, 8) as c_int }
 }

@@ -1,4 +1,4 @@
-//! Reading requests and their options in the program's memory, and writing answers there.
+//! Reads requests and options from the program's memory, and writes answers to it.
 #![allow(unsafe_code)]
 
 use linerate::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use linerate_preload::memory::{self, Plain};
 
 use crate::header::NmOption;
 
-/// Returns the error for a request that is refused.
+/// Returns the error for a rejected request.
 pub fn refused<T>(why: impl Into<String>, errno: i32) -> Result<T> {
     Err(Error::new(ErrorKind::BadOption, "", why.into()).with_source(std::io::Error::from_raw_os_error(errno)))
 }
@@ -16,21 +16,21 @@ pub fn fault<T>() -> Result<T> {
     refused("an address is not in the program's memory", libc::EFAULT)
 }
 
-/// Calls `work` with a copy of the program's structure, and writes the copy back, also after an error.
+/// Calls `work` with a copy of the program's structure, and writes the copy back, even after an error.
 ///
 /// # Errors
-/// `EFAULT`, and those of `work`.
+/// `EFAULT`, and errors of `work`.
 pub fn with<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
     let Ok(mut value) = memory::read(address as *const T) else { return fault() };
     let result = work(&mut value);
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     unsafe { memory::write(address as *mut T, value) }.or_else(|_| fault()).and(result)
 }
 
 /// As [`with`], for a request or its body.
 ///
 /// # Errors
-/// `EINVAL` if the address is null, and those of [`with`].
+/// `EINVAL` if the address is null, and errors of [`with`].
 pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> Result<()> {
     if address == 0 {
         return refused("the request, or its body, is missing", libc::EINVAL);
@@ -38,10 +38,10 @@ pub fn body<T: Plain>(address: u64, work: impl FnOnce(&mut T) -> Result<()>) -> 
     with(address, work)
 }
 
-/// An option, and its address.
+/// An option's address, and the option.
 pub type At = (u64, NmOption);
 
-/// Returns the options of a request in order, at most as many as fit a request.
+/// Returns the options of a request in order, at most as many as fit in a request.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -55,17 +55,17 @@ pub fn options(first: u64) -> Result<Vec<At>> {
     Ok(options)
 }
 
-/// Writes the status of an option; returns the same result.
+/// Writes a result to an option's status; returns the result.
 ///
 /// # Errors
-/// The same, or `EFAULT`.
+/// The error in `result`, or `EFAULT`.
 pub fn set_status<T>(address: u64, result: Result<T>) -> Result<T> {
     let status = result.as_ref().err().map_or(0, |error| error.errno() as u32);
     let place = address.wrapping_add(std::mem::offset_of!(NmOption, status) as u64);
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     unsafe { memory::write(place as *mut u32, status) }.or_else(|_| fault()).and(result)
 }
 
-/// Bytes of the longest request with all of its options (`NETMAP_REQ_MAXSIZE`). Each option counts with a pointer.
+/// Maximum size of a request with all its options in bytes (`NETMAP_REQ_MAXSIZE`). Each option also counts a pointer.
 pub const LONGEST_REQUEST: u64 = 4096;
 const MOST_OPTIONS: usize = LONGEST_REQUEST as usize / size_of::<NmOption>();

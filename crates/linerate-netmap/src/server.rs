@@ -1,5 +1,5 @@
-//! The server of ports where there is no other: a process of its own, which the first program starts, and which ends
-//! when no program has used it for some time. It outlives that program, as descriptors do.
+//! A server for programs that find none. The first program starts it as a separate process, which ends after some time
+//! without users. It outlives the program that started it, as descriptors may.
 //!
 //! The process runs this object: the dynamic loader accepts a shared object in place of a program (ld.so(8)), and
 //! starts it at its entry point.
@@ -17,19 +17,19 @@ use linerate::share::netmap_object::own_socket;
 use linerate::{Error, ErrorKind, Remedy, Result};
 use linerate_preload::{call, without_signals};
 
-/// How long the server waits for its first client, and for the next one if its namespace cannot be deleted.
+/// How long the server waits for its first client, and for further clients if its namespace cannot be deleted.
 const IDLE: Duration = Duration::from_secs(3);
-/// A setting that exists in the first network namespace only, which is never deleted (Linux's net/core/sysctl_net_core.c,
-/// `net_core_table`).
+/// A setting that exists only in the initial network namespace, which is never deleted (Linux's
+/// net/core/sysctl_net_core.c, `net_core_table`).
 const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
-/// The longest start of a server.
+/// Maximum time for a server to start.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The server's message when it listens.
+/// The server's message once it is listening.
 const READY: &str = "ready";
 
-// As in the C library's own start: argc is at the top of the stack, argv behind it, and rdx or x0 is to be called at
-// the end.
+// As in the C library's startup code: argc is at the top of the stack, followed by argv; rdx or x0 is a function to
+// call at exit.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl linerate_netmap_start",
@@ -70,18 +70,18 @@ std::arch::global_asm!(
     main = sym main,
 );
 
-/// Serves. Its argument is the number of the socket for its message.
+/// The server's main function. Its argument is the descriptor of the socket for its message.
 extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: the C library calls it with these arguments.
+    // SAFETY: the C library passes `count` arguments.
     let arguments = unsafe { std::slice::from_raw_parts(arguments, count.max(0) as usize) };
     let Some(last) = arguments.last() else { return 2 };
-    // SAFETY: an argument is a string.
+    // SAFETY: an argument is a string that ends with a zero.
     let number = unsafe { CStr::from_ptr(*last) }.to_str().ok().and_then(|number| number.parse::<c_int>().ok());
     let Some(number) = number else {
         eprintln!("preload this object: LD_PRELOAD=liblinerate_netmap.so PROGRAM");
         return 2;
     };
-    // SAFETY: only this process has the socket.
+    // SAFETY: `spawn` has given this process the descriptor, and only this function uses it.
     let mut reply = UnixStream::from(unsafe { OwnedFd::from_raw_fd(number) });
     let mut server = linerate::server();
     let begun = own_socket().and_then(|socket| server.listen(&socket, None, 0o600, None));
@@ -93,7 +93,8 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     if begun.is_err() {
         return 1;
     }
-    // The server is a process of its namespace, which would last as long after `ip netns delete`, with its interfaces.
+    // Outside the initial namespace, end immediately: the server would keep the namespace and its interfaces alive
+    // after `ip netns delete`.
     let again = if std::path::Path::new(OF_FIRST_NAMESPACE).exists() { IDLE } else { Duration::ZERO };
     loop {
         server.wait_until_idle(IDLE, again);
@@ -104,10 +105,10 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     }
 }
 
-/// Starts a server, or finds that another program has just started one.
+/// Starts a server; succeeds also if another program has just started one.
 ///
 /// # Errors
-/// The reason why it does not serve.
+/// The reason why the server did not start.
 pub fn start() -> Result<()> {
     let system = |call: &'static str| move |error| Error::system(call, error);
     let (mut ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
@@ -117,7 +118,7 @@ pub fn start() -> Result<()> {
         (Some(loader), Some(object)) => (text(loader), text(object)),
         _ => return Err(failed("the object does not find itself in memory")),
     };
-    // The socket's number in the new process, which closes all others.
+    // The socket's descriptor in the new process, which closes all others.
     const REPLY: c_int = 3;
     let number = text(REPLY.to_string());
     let arguments = [loader.as_ptr(), object.as_ptr(), number.as_ptr(), std::ptr::null()];
@@ -158,34 +159,34 @@ struct Image {
     reply: c_int,
 }
 
-/// Executes an image in a process that is not the program's child: wait(2) does not find it, and its end causes no
+/// Executes an image in a process that is not a child of the program: wait(2) does not find it, and its end sends no
 /// signal.
 fn spawn(image: &Image) -> Result<()> {
     const STACK: usize = 64 << 10;
     let mut stack = vec![MaybeUninit::<u128>::uninit(); STACK / 16];
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
-    // Its end causes no signal, so that an ordinary wait(2) does not find it.
+    // Without an exit signal, so that an ordinary wait(2) does not find the child.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
     let argument = std::ptr::from_ref(image).cast_mut().cast();
-    // The child has the program's handlers and memory until it executes, so it must not get a signal.
+    // The child shares the program's signal handlers and memory until it ends, so it must not get a signal.
     without_signals(|| {
-        // SAFETY: the child has a stack of its own, and the parent waits for its end (CLONE_VFORK); the child makes only
-        // system calls.
+        // SAFETY: the child has its own stack and makes only system calls, and the parent waits for its end
+        // (CLONE_VFORK).
         let child = unsafe { libc::clone(child, top, flags, argument) };
         let error = std::io::Error::last_os_error();
         if child < 0 {
             return Err(Error::system("clone", error));
         }
-        // SAFETY: the call writes nothing.
+        // SAFETY: the call does not write to memory.
         unsafe { call!(libc::SYS_wait4, child, 0, libc::__WCLONE, 0) };
         Ok(())
     })
 }
 
-/// Runs in the first child: makes the second one, which executes the image. The first one ends at once.
+/// Runs in the first child, which makes the second child and ends immediately. The second child executes the image.
 extern "C" fn child(image: *mut c_void) -> c_int {
-    // SAFETY: the parent waits for the first child, and keeps the image until then. The first child shares the parent's
-    // memory; the second one has a copy.
+    // SAFETY: the first child shares the memory of the parent, which waits for it and keeps the image until then. The
+    // second child has a copy of the memory.
     unsafe {
         call!(libc::SYS_setsid,);
         if call!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
@@ -197,15 +198,15 @@ extern "C" fn child(image: *mut c_void) -> c_int {
 
 fn execute(image: &Image) -> ! {
     let (flags, none) = (libc::O_RDWR, 0u64);
-    // SAFETY: this process is new and has this thread alone. The paths, arguments and variables end with a zero; the set of
-    // signals has 8 bytes.
+    // SAFETY: this process is new and has only this thread. The paths, arguments and variables end with a zero; the
+    // signal set has 8 bytes.
     unsafe {
         call!(libc::SYS_dup3, image.reply, 3, 0);
         call!(libc::SYS_close_range, 4, libc::c_uint::MAX, 0);
         for fd in 0..3 {
             call!(libc::SYS_close, fd);
         }
-        // They get the lowest free numbers: 0, 1 and 2.
+        // The new descriptors get the lowest free numbers: 0, 1 and 2.
         call!(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0);
         call!(libc::SYS_dup, 0);
         call!(libc::SYS_dup, 0);
@@ -218,9 +219,9 @@ fn execute(image: &Image) -> ! {
     }
 }
 
-/// Returns the dynamic loader's path, as the kernel lists it for the loader's address.
+/// Returns the dynamic loader's path, found by the loader's address.
 fn loader() -> Option<String> {
-    // SAFETY: it only returns a word.
+    // SAFETY: the function has no requirements.
     let base = unsafe { libc::getauxval(libc::AT_BASE) };
     mapped_at(|from, _| from == base)
 }
@@ -231,7 +232,7 @@ fn object() -> Option<String> {
     mapped_at(|from, to| (from..to).contains(&here))
 }
 
-/// Returns the file that is mapped at the range for which `is_it` is true (`/proc/self/maps`, proc(5)).
+/// Returns the file mapped at the first range for which `is_it` is true (`/proc/self/maps`, proc(5)).
 fn mapped_at(is_it: impl Fn(u64, u64) -> bool) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! The numbers that are descriptors of `/dev/netmap`.
+//! The program's descriptors of `/dev/netmap`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -11,29 +11,29 @@ use linerate_preload::{Table, call, cookie_of, copy_status, fail, keeping_errno,
 use crate::descriptor::Bound;
 use crate::real::borrow;
 
-/// A socket that stands for `/dev/netmap`: free, or bound to a port.
+/// A socket that stands for `/dev/netmap`, bound to a port or not.
 pub struct Descriptor {
-    /// The events that an epoll(7) waits for, as bits of poll(2). The server sends a token whenever one of them is
-    /// there.
+    /// The events that epoll(7) instances wait for, as bits of poll(2). The server sends a token when one of them
+    /// occurs.
     pub watched: AtomicU32,
     is_binding: AtomicBool,
     bound: OnceLock<Bound>,
-    /// The process that has opened it.
+    /// The process that opened the descriptor.
     process: u32,
 }
 
-/// A use of a descriptor, by one of its numbers.
+/// A reference to a descriptor.
 pub type Held = linerate_preload::Held<Descriptor>;
 
 /// All descriptors of the program.
 pub static TABLE: Table<Descriptor> = Table::new();
 
-/// The word of all entries.
+/// The word of every entry.
 const PRESENT: u32 = 1;
 
 impl Drop for Descriptor {
-    /// The server closes the port when the kernel has closed the last descriptor of all processes. A child only leaves
-    /// what it has inherited: in the child of a program with threads memory cannot be freed.
+    /// Does not free a port inherited from the parent: a child of a program with threads cannot free memory. The server
+    /// closes the port when the last descriptor of all processes is closed.
     fn drop(&mut self) {
         if self.process != std::process::id() {
             std::mem::forget(self.bound.take());
@@ -47,15 +47,15 @@ impl Descriptor {
         Descriptor { watched, is_binding, bound: OnceLock::new(), process: std::process::id() }
     }
 
-    /// Returns the port that it is bound to.
+    /// Returns the port that the descriptor is bound to.
     pub fn bound(&self) -> Option<&Bound> {
         self.bound.get()
     }
 
-    /// Binds it, once. `None` if it is bound already, or another thread is binding it.
+    /// Binds the descriptor. `None` if it is already bound, or another thread is binding it.
     ///
     /// # Errors
-    /// Those of `bind`.
+    /// Errors of `bind`.
     pub fn bind<E>(&self, bind: impl FnOnce() -> Result<Bound, E>) -> Option<Result<&Bound, E>> {
         if self.bound().is_some() || self.is_binding.swap(true, Acquire) {
             return None;
@@ -69,12 +69,12 @@ impl Descriptor {
     }
 }
 
-/// Returns whether the table has an entry for a number. The entry may be out of date.
+/// Returns whether the table has an entry for a descriptor. The entry may be out of date.
 pub fn may_be_ours(fd: c_int) -> bool {
     TABLE.word(fd) != 0
 }
 
-/// Makes a socket for a descriptor. A socket has an identity, epoll(7) accepts it, and it will be connected to the
+/// Makes a socket for a descriptor. A socket has a unique cookie, epoll(7) accepts it, and it can be connected to the
 /// port's server.
 fn socket(closes_on_exec: bool) -> c_int {
     let close = if closes_on_exec { libc::SOCK_CLOEXEC } else { 0 };
@@ -82,14 +82,14 @@ fn socket(closes_on_exec: bool) -> c_int {
     unsafe { call!(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | close, 0) as c_int }
 }
 
-/// Closes a socket of [`socket`].
+/// Closes a socket made by [`socket`].
 fn close(socket: c_int) {
-    // SAFETY: the caller's own socket.
+    // SAFETY: the caller owns the socket.
     unsafe { call!(libc::SYS_close, socket) };
 }
 
-/// Opens a descriptor; returns -1 as open(2) does. `None` in a child that borrows its parent's memory, which cannot
-/// have one.
+/// Opens a descriptor; returns -1 on errors, as open(2). `None` in a child of vfork(2), which must not change the table
+/// in its parent's memory.
 pub fn open(closes_on_exec: bool) -> Option<c_int> {
     if !owns_memory() {
         return None;
@@ -107,8 +107,8 @@ pub fn open(closes_on_exec: bool) -> Option<c_int> {
     Some(fd)
 }
 
-/// Adds a descriptor that another process has opened, or this process before exec. `None` if it is no descriptor of
-/// `/dev/netmap`. Keeps errno(3).
+/// Adds a descriptor that was opened by another process, or by this process before execve(2). `None` if it is not one
+/// of `/dev/netmap`. Keeps errno(3).
 pub fn adopt(fd: c_int) -> Option<Held> {
     let is_of = |name, value| option(fd, libc::SOL_SOCKET, name) == Some(value);
     if fd < 0 || !owns_memory() || !is_of(libc::SO_DOMAIN, libc::AF_UNIX) || !is_of(libc::SO_TYPE, libc::SOCK_SEQPACKET)
@@ -117,7 +117,7 @@ pub fn adopt(fd: c_int) -> Option<Held> {
     }
     keeping_errno(|| {
         let (cookie, descriptor) = (cookie_of(fd)?, Descriptor::new());
-        // A socket that is not connected is not bound yet.
+        // An unconnected socket is a descriptor that is not bound yet.
         if linerate::share::netmap_object::server_of(borrow(fd)).is_some() {
             let port = linerate::share::netmap_object::adopt(borrow(fd)).ok()??;
             descriptor.bind(|| Ok::<_, ()>(Bound::new(port)))?.ok()?;
@@ -126,14 +126,14 @@ pub fn adopt(fd: c_int) -> Option<Held> {
     })
 }
 
-/// Replaces the socket of a number by a new one without a port; the server closes the port of the old one.
+/// Replaces the socket of a descriptor by a new, unbound one; the server closes the port of the old socket.
 pub fn renew(held: &Held) {
     let socket = socket(true);
     if socket < 0 {
         return;
     }
     copy_status(held.fd, socket);
-    // SAFETY: the program's number: this object has its number only.
+    // SAFETY: the program's descriptor; this object does not own it.
     if unsafe { replace(held.fd, socket) } {
         held.set_cookie(cookie_of(held.fd).unwrap_or_default());
     }

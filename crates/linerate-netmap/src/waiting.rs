@@ -1,9 +1,9 @@
-//! Waiting for descriptors of `/dev/netmap` among others. Their rings are synced here, as the kernel module does in
-//! poll(2); a program sleeps only if none of its descriptors is ready.
+//! Waiting for descriptors of `/dev/netmap` and other descriptors. As the kernel module does in poll(2), this syncs
+//! their rings; the thread sleeps only if no descriptor is ready.
 //!
-//! A call alternates between a look at all descriptors and a sleep. A thread may be cancelled while it sleeps
-//! (pthreads(7)), and is then unwound through frames that must have nothing to drop. So the state of a call belongs to
-//! its thread ([`CALLS`]), and the sleep itself is in [`answer`], which has no state.
+//! A call alternately checks all descriptors and sleeps. A thread that is cancelled while it sleeps (pthreads(7))
+//! unwinds through frames that must have nothing to drop. So a call's state is stored with its thread ([`CALLS`]), and
+//! the sleep itself is in [`answer`], which has no state.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -23,19 +23,19 @@ use crate::table::{Held, TABLE};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
-/// The most descriptors, and events, of a call that is answered here.
+/// Maximum number of descriptors or events of a call that is answered here.
 const MOST: usize = 1 << 20;
 
-/// The longest wait of a call; `None`: without an end.
+/// A call's timeout; `None`: infinite.
 type Longest = Option<Duration>;
-/// A result, or errno(3).
+/// A result, or an errno(3) value.
 type Answer<T = c_int> = Result<T, c_int>;
 
 pub fn milliseconds(timeout: c_int) -> Longest {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// Reads a time of select(2), whose microseconds may be more than a second.
+/// Reads select(2)'s timeout, whose microseconds may exceed a second.
 ///
 /// # Errors
 /// `EFAULT` and `EINVAL`.
@@ -53,7 +53,7 @@ fn wait(fd: c_int) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Syncs the rings for these events, and returns those that are there. `must` checks the server in any case.
+/// Syncs the rings for these events, and returns the ready ones. `must` forces a check of the server.
 fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
@@ -78,7 +78,7 @@ fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
     if good { there } else { libc::POLLERR }
 }
 
-/// If an epoll(7) watches the descriptor, keeps the kernel informed of its state: a token is there, or the server will
+/// Keeps the kernel informed of the descriptor's state if an epoll(7) watches it: a token is queued, or the server will
 /// send one.
 pub fn keep_armed(held: &Held, bound: &Bound) {
     let watched = held.watched.load(Ordering::Relaxed) as i16;
@@ -98,8 +98,8 @@ impl Ours {
         self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(&self.descriptor, bound, self.events, must))
     }
 
-    /// Asks for a token, by which the kernel wakes the thread. Look once more after this. `is_in_vain`: the last token
-    /// has brought nothing.
+    /// Requests a token, by which the kernel wakes the thread. Check the rings once more after this. `is_in_vain`: the
+    /// last token was a false alarm.
     fn arm(&self, is_in_vain: bool) {
         if let Some(bound) = self.descriptor.bound() {
             bound.port().arm(borrow(self.descriptor.fd), self.events & OUT != 0, self.events & IN != 0, is_in_vain);
@@ -109,7 +109,8 @@ impl Ours {
 
 /// The descriptors and events of a call.
 trait Question {
-    /// Looks at all descriptors; `None` if none is ready, unless the time `is_over`. `has_slept` checks the servers.
+    /// Checks all descriptors; `None` if none is ready, unless the timeout has expired (`is_over`). `has_slept` also
+    /// checks the servers.
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer>;
 
     /// Returns the descriptors of `/dev/netmap`.
@@ -118,11 +119,11 @@ trait Question {
     /// Returns the kernel's descriptors.
     fn others(&self) -> Vec<pollfd>;
 
-    /// Ends the call, with the rest of its time.
+    /// Ends the call, and reports the remaining time.
     fn end(&self, _left: Longest) {}
 }
 
-/// A call that a thread is in.
+/// A thread's waiting call.
 struct Call {
     question: Box<dyn Question>,
     end: Option<Instant>,
@@ -133,8 +134,8 @@ struct Call {
 }
 
 thread_local! {
-    /// The calls that this thread is in: one, or more if a signal handler waits as well. They are dropped if the thread
-    /// is cancelled.
+    /// This thread's waiting calls; there are several if a signal handler waits too. They are dropped if the thread is
+    /// cancelled.
     static CALLS: Calls = const { Calls(RefCell::new(Vec::new())) };
 }
 
@@ -150,7 +151,7 @@ impl Drop for Calls {
 #[derive(Clone, Copy)]
 enum Turn {
     Done(c_int),
-    /// Call ppoll(2) with these arguments, which stay valid until [`woken`].
+    /// Call ppoll(2) with these arguments, which are valid until [`woken`].
     Sleep {
         events: *mut pollfd,
         count: usize,
@@ -163,15 +164,15 @@ fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
     CALLS.try_with(|calls| calls.0.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
 }
 
-/// Begins a call; false if the thread is ending, so that it can have none.
+/// Begins a call; returns false if the thread is ending and cannot have one.
 fn begin(question: Box<dyn Question>, longest: Longest, mask: *const sigset_t) -> bool {
-    // A time beyond the clock is without an end.
+    // A timeout that overflows the clock is infinite.
     let end = longest.and_then(|longest| Instant::now().checked_add(longest));
     let call = Call { question, end, mask, events: Vec::new(), has_slept: false };
     last(|calls| calls.push(call)).is_some()
 }
 
-/// Ends the thread's last call. Its state is dropped here, where the thread's calls are not borrowed.
+/// Ends the thread's last call, and drops its state while the thread's calls are not borrowed.
 fn end(answer: Answer) -> Turn {
     if let Some(call) = last(Vec::pop).flatten() {
         call.question.end(call.left());
@@ -179,13 +180,13 @@ fn end(answer: Answer) -> Turn {
     Turn::Done(answer.unwrap_or_else(fail))
 }
 
-/// Below this duration a sleep costs more than yielding the processor.
+/// A sleep shorter than this costs more than yielding the processor.
 const SHORT: Duration = Duration::from_micros(100);
 
-/// A thread's polling before it sleeps.
+/// A thread's state of polling before it sleeps.
 struct Waiting {
     patience: Patience,
-    /// The last sleep was short, or the last polling succeeded.
+    /// Polling is worthwhile: the last sleep was short, or the last polling succeeded.
     is_worth_it: bool,
     slept_at: Option<Instant>,
 }
@@ -195,8 +196,8 @@ thread_local! {
         const { RefCell::new(Waiting { patience: Patience::new(SHORT), is_worth_it: false, slept_at: None }) };
 }
 
-/// Accesses this thread's state of polling. Returns `None` in a signal handler that interrupted another access, and at
-/// the thread's end.
+/// Accesses this thread's polling state. Returns `None` in a signal handler that has interrupted another access, and
+/// when the thread is ending.
 fn waiting<T>(work: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
     WAITING.try_with(|waiting| waiting.try_borrow_mut().ok().map(|mut waiting| work(&mut waiting))).ok().flatten()
 }
@@ -206,7 +207,7 @@ impl Call {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Polls between yields, while packets come in quick succession.
+    /// Polls, yielding in between, while packets arrive in quick succession.
     fn wait(&mut self) -> Option<Answer> {
         waiting(|waiting| waiting.patience.reset());
         while waiting(|waiting| waiting.is_worth_it && waiting.patience.wait()) == Some(true) {
@@ -228,7 +229,7 @@ impl Call {
             return Some(answer);
         }
         self.question.ours().iter().for_each(|one| one.arm(self.has_slept));
-        // Packets that came before the request are found now.
+        // Find packets that arrived before the request.
         if let Some(answer) = self.question.look(false, self.has_slept) {
             return Some(answer);
         }
@@ -250,10 +251,10 @@ impl Call {
 }
 
 fn turn() -> Turn {
-    // The calls are not borrowed during the look, so that a signal handler may begin another call.
+    // Do not borrow the calls during the check, so that a signal handler may begin another call.
     let Some(Some(mut call)) = last(Vec::pop) else { return Turn::Done(fail(libc::ENOMEM)) };
     let answer = call.turn();
-    // The arguments of a sleep are in the call's own memory, which stays where it is.
+    // The arguments of a sleep are in the call's heap memory, which does not move with the call.
     let sleep = call.sleep();
     let is_kept = last(|calls| calls.push(call)).is_some();
     match answer {
@@ -263,7 +264,7 @@ fn turn() -> Turn {
     }
 }
 
-/// Continues after the kernel's answer. An error, mostly of a signal, ends the call.
+/// Continues with the result of ppoll(2). An error, usually because of a signal, ends the call.
 fn woken(result: c_int) -> Turn {
     if result < 0 {
         return end(Err(errno()));
@@ -274,8 +275,8 @@ fn woken(result: c_int) -> Turn {
     turn()
 }
 
-/// Answers the call that `question` returns, if it has a descriptor of `/dev/netmap`. Nothing is dropped around the
-/// sleep: the thread may be cancelled there.
+/// Answers the call that `question` returns, if it includes a descriptor of `/dev/netmap`. Nothing here needs dropping
+/// during the sleep, in which the thread may be cancelled.
 fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     let begun = guarded(Some(-1), || match question() {
         Err(errno) => Some(fail(errno)),
@@ -293,7 +294,7 @@ fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
         Some(answer) => return Some(answer),
         None => {}
     }
-    // SAFETY: nothing is dropped here, nor in the exported functions that call this.
+    // SAFETY: neither this function nor the exported functions that call it have anything to drop at this point.
     unsafe { cancellation_point() };
     let mut turn = guarded(Turn::Done(-1), turn);
     while let Turn::Sleep { events, count, time, mask } = turn {
@@ -317,10 +318,10 @@ struct Begun {
     mask: *const sigset_t,
 }
 
-/// A call of poll(2) or select(2), with descriptors of `/dev/netmap` among others.
+/// A call of poll(2) or select(2) that includes descriptors of `/dev/netmap`.
 struct Poll {
     events: Vec<pollfd>,
-    /// The places of descriptors of `/dev/netmap`.
+    /// The indices of `/dev/netmap` descriptors in `events`.
     places: Vec<usize>,
     ours: Vec<Ours>,
     report: Report,
@@ -328,16 +329,16 @@ struct Poll {
     is_fresh: bool,
 }
 
-/// Where the program expects its answer.
+/// Where to write the result in the program's memory.
 enum Report {
     /// poll(2): the address of the events.
     Events(u64),
-    /// select(2): the addresses of the sets, and of the remaining time.
+    /// select(2): the addresses of the sets and of the timeout.
     Sets { sets: [u64; 3], words: usize, time: *mut libc::timeval },
 }
 
 impl Poll {
-    /// `None` if no descriptor is one of `/dev/netmap`.
+    /// Creates a call; `None` if no descriptor is one of `/dev/netmap`.
     fn new(events: Vec<pollfd>, report: Report) -> Option<Poll> {
         let found = |(place, event): (usize, &pollfd)| {
             let descriptor = TABLE.get(event.fd)?;
@@ -353,7 +354,7 @@ impl Poll {
             Report::Events(at) if self.is_fresh => {
                 for (n, event) in self.events.iter().enumerate() {
                     let revents = (at + (n * size_of::<pollfd>()) as u64) as *mut pollfd;
-                    // SAFETY: ppoll(2) has written all events there a moment ago; they need not be aligned.
+                    // SAFETY: ppoll(2) has just written all events there; the write is unaligned.
                     unsafe { (&raw mut (*revents).revents).write_unaligned(event.revents) };
                 }
                 Ok(count)
@@ -362,7 +363,7 @@ impl Poll {
                 let at = |n: usize| at + (n * size_of::<pollfd>() + std::mem::offset_of!(pollfd, revents)) as u64;
                 let at = |n: usize| at(n) as *mut i16;
                 let revents: Vec<_> = self.events.iter().enumerate().map(|(n, event)| (at(n), event.revents)).collect();
-                // SAFETY: the program has given the addresses for the answer.
+                // SAFETY: the program passed the addresses for the result.
                 unsafe { memory::write_each(&revents)? };
                 Ok(count)
             }
@@ -423,7 +424,7 @@ impl Question for Poll {
             && !time.is_null()
         {
             let left = libc::timeval { tv_sec: left.as_secs() as _, tv_usec: left.subsec_micros().into() };
-            // If it cannot be written, the program is not informed, as in Linux.
+            // As in Linux, an error of writing it is not reported.
             // SAFETY: as above.
             let _ = unsafe { memory::write(*time, left) };
         }
@@ -437,22 +438,22 @@ pub fn poll(
     longest: impl FnOnce() -> Answer<Longest>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // A greater number is an error, or not meant for this object.
+    // Leave larger counts to the kernel.
     if !TABLE.any() || count == 0 || count as usize > MOST {
         return None;
     }
     answer(|| {
         let longest = longest()?;
         let count = count as usize;
-        // The kernel reads and writes the events first, which shows that they can be.
+        // Let the kernel read and write the events first, which proves that they are accessible.
         let now = timespec(Duration::ZERO);
         // SAFETY: the program's own arguments.
         if unsafe { call!(libc::SYS_ppoll, events, count, &raw const now, 0, 8) } < 0 {
             return Err(errno());
         }
         let mut all: Vec<pollfd> = Vec::with_capacity(count);
-        // SAFETY: ppoll(2) has read `count` events there a moment ago. They are copied as bytes, whatever their
-        // alignment, and any bytes are events.
+        // SAFETY: ppoll(2) has just read `count` events there. They are copied as bytes, so alignment does not matter,
+        // and any bytes are valid events.
         unsafe {
             std::ptr::copy(events.cast::<u8>(), all.as_mut_ptr().cast(), count * size_of::<pollfd>());
             all.set_len(count);
@@ -466,7 +467,7 @@ pub fn poll(
 /// The events of each set of select(2).
 const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 
-/// Returns the length of a set. Programs may pass more, but the kernel reads no further.
+/// Returns the length of a set in descriptors. Programs may pass a larger count, but the kernel does not read more.
 fn most_descriptors(count: c_int) -> usize {
     let count = usize::try_from(count).unwrap_or(0);
     if count <= libc::FD_SETSIZE {
@@ -507,8 +508,9 @@ pub fn select(
     })
 }
 
-/// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches its tokens: so the kernel keeps
-/// the relation, whatever becomes of the numbers, and wakes threads that wait for the epoll.
+/// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches the descriptor's socket for
+/// tokens. So the kernel keeps the association, even if descriptors are closed or duplicated, and wakes waiting
+/// threads.
 #[derive(Clone, Copy)]
 pub struct Watched {
     epoll: c_int,
@@ -516,24 +518,24 @@ pub struct Watched {
     cookie: u64,
     events: u32,
     data: u64,
-    /// The kernel's value in place of `data`.
+    /// The value that the kernel's epoll has instead of `data`.
     tag: u64,
-    /// It was reported once (`EPOLLONESHOT`), and is not reported until the program changes it.
+    /// Disabled after one report (`EPOLLONESHOT`), until the program modifies it.
     is_off: bool,
 }
 
-/// The upper half of a tag. A program's data should not begin like this.
+/// The upper half of every tag, unlikely to occur in a program's data.
 const TAG: u64 = 0x6E6D_7C21_0000_0000;
 const TAGS: u64 = 0xFFFF_FFFF_0000_0000;
 static LAST_TAG: AtomicU32 = AtomicU32::new(0);
 
-/// It contains only numbers, so that nothing is dropped while it is locked.
+/// All watched descriptors. They contain only numbers, so nothing is dropped while the list is locked.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
-/// The locked descriptors that an epoll(7) watches.
+/// The locked list of watched descriptors.
 pub type Locked = MutexGuard<'static, Vec<Watched>>;
 
-/// Locks the descriptors that an epoll(7) watches.
+/// Locks the list of watched descriptors.
 pub fn lock() -> Locked {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -569,7 +571,7 @@ pub fn change(epoll: c_int, change: c_int, fd: c_int, event: *const epoll_event)
         drop(all);
         descriptor.watched.store(waits_for & (IN | OUT) as u32, Ordering::Relaxed);
         if let Some(bound) = descriptor.bound() {
-            // The kernel must know the present state at once.
+            // Inform the kernel of the present state.
             keeping_errno(|| ready(&descriptor, bound, waits_for as i16 & (IN | OUT), false));
         }
     }
@@ -583,25 +585,25 @@ struct Epoll {
     ours: Vec<Ours>,
 }
 
-/// Counts the calls in which ports fill the program's array.
+/// Counts calls in which ports alone fill the program's array.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 
-/// The most events that are taken from the kernel at once.
+/// Maximum number of events taken from the kernel per call.
 const MOST_EVENTS: usize = 1024;
 
 impl Epoll {
-    /// Takes events from the kernel, up to `most`. Returns them without those of ports, and whether there were any of
-    /// ports.
+    /// Takes up to `most` events from the kernel. Returns the events of other descriptors, and whether there were any
+    /// of ports.
     ///
     /// # Errors
-    /// errno(3).
+    /// The kernel's errno(3).
     fn kernel(&self, most: usize) -> Answer<(Vec<epoll_event>, bool)> {
         let (mut events, mut is_ours) = (Vec::new(), false);
-        // Tokens of ports may fill all places; the kernel reports other descriptors at the next call.
+        // Tokens of ports may fill the array; then the kernel reports other descriptors at the next call.
         for _ in 0..=self.ours.len() {
             events.resize(most.min(MOST_EVENTS), epoll_event { events: 0, u64: 0 });
             let (at, len) = (events.as_mut_ptr(), events.len());
-            // SAFETY: there is room for as many events; a signal mask of null changes nothing.
+            // SAFETY: there is room for `len` events; a null signal mask leaves the mask unchanged.
             let count = unsafe { call!(libc::SYS_epoll_pwait, self.epoll, at, len, 0, 0, 8) };
             if count < 0 {
                 return Err(errno());
@@ -616,7 +618,7 @@ impl Epoll {
         Ok((events, is_ours))
     }
 
-    /// Returns the ports that this epoll(7) watches, and forgets those that were closed or replaced.
+    /// Returns the ports that this epoll(7) watches; removes those whose descriptor was closed or replaced.
     fn watched(&self) -> Vec<(Watched, Held)> {
         let all: Vec<Watched> = lock().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
@@ -631,13 +633,13 @@ impl Epoll {
         all.into_iter().filter_map(still).collect()
     }
 
-    /// Returns the events of ports.
+    /// Returns the ports' ready events.
     fn found(&mut self, must: bool) -> Vec<(Watched, epoll_event)> {
         let watched_now = self.watched();
         self.ours.clear();
         let mut found = Vec::new();
         for (one, descriptor) in watched_now.into_iter().filter(|(one, _)| !one.is_off) {
-            // The events of epoll(7) have the numbers of those of poll(2).
+            // epoll(7) and poll(2) use the same bits for these events.
             let ours = Ours { descriptor, events: one.events as i16 & (IN | OUT) };
             let there = ours.ready(must);
             if there != 0 && found.len() < self.most {
@@ -650,14 +652,14 @@ impl Epoll {
 
     fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> Answer {
         if found.len() + others.len() >= self.most {
-            // Reported ports come last at the next call, as in Linux.
+            // As in Linux, put reported ports last for the next call.
             let is_found = |one: &Watched| found.iter().any(|(told, _)| told.tag == one.tag);
             lock().sort_by_key(is_found);
         }
         let all = found.iter().map(|(_, event)| *event).chain(others);
         let at = |n: usize| self.events.wrapping_add((n * size_of::<epoll_event>()) as u64) as *mut epoll_event;
         let events: Vec<_> = all.enumerate().map(|(n, event)| (at(n), event)).collect();
-        // SAFETY: the program has given the addresses for the answer.
+        // SAFETY: the program passed the addresses for the result.
         unsafe { memory::write_each(&events)? };
         for (told, _) in found.iter().filter(|(one, _)| one.events & libc::EPOLLONESHOT as u32 != 0) {
             let same = |one: &&mut Watched| (one.epoll, one.fd, one.cookie) == (told.epoll, told.fd, told.cookie);
@@ -674,7 +676,7 @@ impl Question for Epoll {
     fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
         let mut found = self.found(has_slept);
         let (mut others, mut is_ours) = (Vec::new(), false);
-        // If ports fill the program's array, every second call leaves one place for other descriptors.
+        // If ports fill the program's array, every second call leaves one entry for other descriptors.
         let is_full = found.len() >= self.most && LOOKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let last = if is_full { found.pop() } else { None };
         if found.len() < self.most {
@@ -688,7 +690,7 @@ impl Question for Epoll {
             found.extend(last);
         }
         if found.is_empty() && others.is_empty() && is_ours {
-            // A token that has brought nothing is read, so that the kernel stops reporting it.
+            // A token was a false alarm: read it, so that the kernel stops reporting it.
             self.ours.iter().for_each(|one| one.arm(true));
             found = self.found(true);
         }

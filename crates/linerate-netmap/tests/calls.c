@@ -1,10 +1,10 @@
 /*
- * Calls of the C library, with descriptors of /dev/netmap and without: each case is a program of its own.
+ * Calls functions of the C library, with and without descriptors of /dev/netmap. Each case runs in a separate process.
  *
  *     calls CASE [PORT ...]
  *
- * It prints "fine" at the end and exits with 0, or prints the failed check and exits with 1. A case that hangs is
- * ended by SIGALRM. PORT is a name without suffixes; "/x" behind it opens the port exclusively.
+ * It prints "fine" at the end and exits with 0, or prints the failed check and exits with 1. SIGALRM ends a case that
+ * hangs. PORT is a name without suffixes, except that "/x" opens the port exclusively.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,7 +32,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Longer than any case takes. */
+/* Seconds; longer than any case takes. */
 enum { DEADLINE = 60 };
 
 #define CHECK(what)                                                                                                    \
@@ -92,13 +92,13 @@ static void send_one(struct port *port)
 	CHECK(ioctl(port->fd, NIOCTXSYNC, NULL) == 0);
 }
 
-/* Returns whether the descriptor is a port that works. */
+/* Returns whether the descriptor is bound to a working port. */
 static int is_bound(int fd)
 {
 	return ioctl(fd, NIOCTXSYNC, NULL) == 0;
 }
 
-/* Waits until a thread of this process sleeps in a call that waits for descriptors, or for a lock of a file. */
+/* Waits until a thread of this process sleeps in a call that waits for descriptors, or for a file lock. */
 static void wait_until_asleep(pid_t thread)
 {
 	static const long sleeping[] = {
@@ -137,7 +137,7 @@ static void *joined(pthread_t thread)
 	return result;
 }
 
-/* A thread that waits in one call, in `wait`. */
+/* A thread that waits in `wait`. */
 struct sleeper {
 	pthread_t thread;
 	int fd, result;
@@ -170,7 +170,7 @@ static int poll_for_ever(int fd)
 	return poll(&event, 1, -1);
 }
 
-/* One thread waits, and another one times out: the first is woken all the same. */
+/* One thread waits and another one times out; the first must still be woken. */
 static void wakeup(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -183,7 +183,7 @@ static void wakeup(char **ports)
 	CHECK(sleeper.result == 1);
 }
 
-/* Packets stay in the ring until all threads have seen them. */
+/* All waiting threads are woken: packets stay in the ring until all have seen them. */
 static void wakeups(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -203,7 +203,7 @@ static void wakeups(char **ports)
 	}
 }
 
-/* Waits with epoll_wait(2), once for each line of input. */
+/* Waits by epoll_wait(2) once per line of input. */
 static void epoll_by_line(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -222,7 +222,7 @@ static void epoll_by_line(char **ports)
 
 static int volatile stopped;
 
-/* Duplicates a descriptor again and again. */
+/* Repeatedly duplicates a descriptor. */
 static void *duplicates(void *fd)
 {
 	while (!stopped)
@@ -260,7 +260,7 @@ static void forks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
-/* Adds a descriptor to an epoll(7), and removes it, again and again. */
+/* Repeatedly adds a descriptor to an epoll(7) and removes it. */
 static void *watches(void *fd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -274,7 +274,7 @@ static void *watches(void *fd)
 	return NULL;
 }
 
-/* A child waits for a descriptor by epoll(7), whatever its parent's threads did with theirs when it was made. */
+/* A child can wait for a descriptor by epoll(7), whatever its parent's threads did with theirs during the fork. */
 static void forks_epoll(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -304,7 +304,7 @@ static void forks_epoll(char **ports)
 		joined(threads[n]);
 }
 
-/* Opens, duplicates, waits for and closes a port of its own, again and again. */
+/* Repeatedly opens, duplicates, waits for and closes a port. */
 static void *churns(void *argument)
 {
 	const char *name = argument;
@@ -314,7 +314,7 @@ static void *churns(void *argument)
 		struct nmreq_register reg = {0};
 		int fd = open("/dev/netmap", O_RDWR);
 		CHECK(fd >= 0);
-		/* The other thread may be in a call with the last descriptor, which is closed at the end of the call. */
+		/* The other thread may be in a call with the previous descriptor, which then is closed at the call's end. */
 		while (bind_port(fd, name, &reg, NULL) < 0)
 			CHECK(errno == EBUSY);
 		int copy = round % 2 ? dup(fd) : fcntl(fd, F_DUPFD, 100 + round);
@@ -329,7 +329,7 @@ static void *churns(void *argument)
 	return NULL;
 }
 
-/* Uses numbers that may belong to any thread. */
+/* Uses descriptors that may belong to any thread. */
 static void *guesses(void *argument)
 {
 	(void)argument;
@@ -360,7 +360,7 @@ static void churn(char **ports)
 
 extern char **environ;
 
-/* A number that a child with borrowed memory closes stays open here. */
+/* A descriptor that a child with borrowed memory (vfork(2)) closes stays open in the parent. */
 static void borrow(int fd)
 {
 	pid_t child = vfork();
@@ -385,7 +385,7 @@ static void vforks(char **ports)
 {
 	struct port port = open_port(ports[0]);
 	borrow(port.fd);
-	/* A child with memory of its own uses the port until it closes it, and has such children as well. */
+	/* A child with its own memory can use the port until it closes it, and can have vfork(2) children too. */
 	pid_t child = fork();
 	if (child == 0) {
 		borrow(port.fd);
@@ -398,7 +398,7 @@ static void vforks(char **ports)
 	CHECK(is_bound(port.fd));
 }
 
-/* A child shares ports that it opens in the same way as its parent; others have memory of their own. */
+/* A child's registration that equals its parent's shares the port; the child's other ports have separate memory. */
 static void child_opens(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -411,7 +411,7 @@ static void child_opens(char **ports)
 		int fd = open("/dev/netmap", O_RDWR);
 		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == 0 && reg.nr_mem_id == port.mem_id);
 		struct port own = open_port(ports[1]);
-		/* Equal numbers mean the same memory to programs that exchange buffers. */
+		/* Programs that exchange buffers take equal numbers for the same memory. */
 		CHECK(own.mem_id != port.mem_id);
 		struct netmap_ring *ring = NETMAP_TXRING(own.nifp, 0);
 		buffer = ring->slot[0].buf_idx;
@@ -457,7 +457,7 @@ static void by_dup2(int fd)
 	CHECK(dup2(2, fd) == fd && close(fd) == 0);
 }
 
-/* However a descriptor is closed, its number can become another file's, and the port is free. */
+/* However a descriptor is closed, another file can get its number, and the port is free. */
 static void closes(char **ports)
 {
 	static const struct {
@@ -472,7 +472,7 @@ static void closes(char **ports)
 	int file = mkstemp(path);
 	CHECK(file >= 0 && unlink(path) == 0 && write(file, "a plain file", 12) == 12);
 	for (unsigned n = 0; n < sizeof ways / sizeof *ways; n++) {
-		/* Above the port's own descriptors, which closefrom would close as well. */
+		/* Use a number above the library's descriptors, which closefrom would also close. */
 		int fd = open("/dev/netmap", O_RDWR), high = 200;
 		struct nmreq_register reg = {0};
 		CHECK(fd >= 0 && bind_port(fd, ports[0], &reg, NULL) == 0);
@@ -487,7 +487,7 @@ static void closes(char **ports)
 		munmap(bytes, 4096);
 		CHECK(!is_bound(high));
 		CHECK(syscall(SYS_close, high) == 0);
-		/* The port's memory is freed with it. */
+		/* The port's memory is freed with it, so request any. */
 		reg.nr_mem_id = 0;
 		if ((fd = open("/dev/netmap", O_RDWR)) < 0 || bind_port(fd, ports[0], &reg, NULL) < 0) {
 			fprintf(stderr, "%s: the port is not free\n", ways[n].name);
@@ -497,10 +497,10 @@ static void closes(char **ports)
 	}
 }
 
-/* A program that closes all numbers but the port's, or all, does not know the library's numbers. */
+/* A program may close all descriptors except the port's, or all of them; it does not know the library's descriptors. */
 static void closes_all(char **ports)
 {
-	/* Inherited numbers. */
+	/* Close inherited descriptors. */
 	closefrom(3);
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
 	for (int fd = 3; fd < 256; fd++)
@@ -510,19 +510,19 @@ static void closes_all(char **ports)
 	CHECK((first + 1 == second || close_range(first + 1, second - 1, 0) == 0) && close_range(second + 1, ~0U, 0) == 0);
 	send_one(&from);
 	CHECK(poll_for_ever(to.fd) == 1);
-	/* All numbers: the ports are free, and others can be opened. */
+	/* Close all: the ports are free, and others can be opened. */
 	closefrom(3);
 	CHECK(!is_bound(to.fd) && errno == EBADF);
 	char alone[64];
 	snprintf(alone, sizeof alone, "%s/x", ports[0]);
 	open_port(alone);
-	/* A child with memory of its own closes its own numbers. */
+	/* A child with its own memory closes its own descriptors. */
 	pid_t child = fork();
 	if (child == 0) {
 		closefrom(3);
 		for (int fd = 3; fd < 256; fd++)
 			CHECK(fcntl(fd, F_GETFD) == -1);
-		/* Their former meaning is forgotten. */
+		/* The library must have forgotten them. */
 		int files[64];
 		for (int n = 0; n < 64; n++)
 			CHECK((files[n] = open("/dev/null", O_RDONLY)) >= 0);
@@ -535,7 +535,7 @@ static void closes_all(char **ports)
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Calls that wait for a descriptor that never becomes ready, each a cancellation point. */
+/* Cancellation points that wait for a descriptor which never becomes ready. */
 static int ppoll_for_ever(int fd)
 {
 	struct pollfd event = {.fd = fd, .events = POLLIN};
@@ -625,7 +625,7 @@ static void *closes_cancelled(void *fd)
 	return NULL;
 }
 
-/* In a program without descriptors of netmap. */
+/* Cancels threads in a program without netmap descriptors. */
 static void cancel(char **ports)
 {
 	(void)ports;
@@ -645,7 +645,7 @@ static void cancel(char **ports)
 	CHECK(joined(thread) == PTHREAD_CANCELED);
 }
 
-/* In threads that wait for a port, or for another file beside it: the port works on, and is free when it is closed. */
+/* Cancels threads that wait for a port or another file. The port must keep working, and be free after it is closed. */
 static void cancel_ports(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -664,7 +664,7 @@ static void cancel_ports(char **ports)
 	open_port(alone);
 }
 
-/* A thread that calls one function until it is cancelled. */
+/* A thread that calls one function repeatedly until it is cancelled. */
 struct restless {
 	int fd, way;
 	volatile int has_begun;
@@ -703,7 +703,7 @@ static void *calls_until_cancelled(void *argument)
 	return NULL;
 }
 
-/* At any instruction of a call: the program goes on, and so does the port. */
+/* Cancels threads at any instruction of a call. The program and the port must keep working. */
 static void cancel_anywhere(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -755,7 +755,7 @@ static void duplicated(char **ports)
 		CHECK(copy >= 50 && !(fcntl(copy, F_GETFD) & FD_CLOEXEC) == (n == 0));
 		CHECK(close(port.fd) == 0 && is_bound(copy) && close(copy) == 0);
 	}
-	/* Another file takes the place of a descriptor that epoll(7) watches. */
+	/* Another file replaces a descriptor that epoll(7) watches. */
 	struct port port = open_port(ports[0]);
 	int epoll = epoll_create1(0), ends[2];
 	struct epoll_event event = {.events = EPOLLOUT};
@@ -766,7 +766,7 @@ static void duplicated(char **ports)
 	CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, port.fd, &event) == 0);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, port.fd, NULL) == 0);
-	/* Another instance of epoll(7) takes the place of the watching one. */
+	/* Another epoll(7) replaces the watching one. */
 	port = open_port(ports[0]);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, port.fd, &event) == 0);
 	int other = epoll_create1(0);
@@ -774,7 +774,7 @@ static void duplicated(char **ports)
 	CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
 }
 
-/* Opens a port, whose server the library starts. */
+/* Opens a port, for which the library starts a server. */
 static void serves(char **ports)
 {
 	struct port port = open_port(ports[0]);
@@ -784,7 +784,7 @@ static void serves(char **ports)
 	pause();
 }
 
-/* A program that takes one event at a time gets the events of every descriptor. */
+/* A program that requests one event per call still gets the events of every descriptor. */
 static void fair(char **names)
 {
 	enum { ALL = 4, TIMES = 10 };
@@ -806,7 +806,7 @@ static void fair(char **names)
 		CHECK(count[n] > TIMES / 2);
 }
 
-/* `struct nmreq_option` and the options of a registration, as bytes at known offsets. */
+/* `struct nmreq_option` followed by the fields of a registration's options. */
 struct option {
 	uint64_t next;
 	uint32_t reqtype, status;
@@ -815,7 +815,7 @@ struct option {
 	uint64_t gap;
 };
 
-/* Sends a request; returns 0, or errno(3). */
+/* Sends a request; returns 0 or errno(3). */
 static int request(int fd, unsigned type, const char *name, void *body, uint32_t reserved, struct option *option)
 {
 	struct nmreq_header header = {.nr_version = NETMAP_API, .nr_reqtype = type, .nr_reserved = reserved};
@@ -825,14 +825,14 @@ static int request(int fd, unsigned type, const char *name, void *body, uint32_t
 	return ioctl(fd, NIOCCTRL, &header) < 0 ? errno : 0;
 }
 
-/* Registers; returns 0, or errno(3). */
+/* Registers; returns 0 or errno(3). */
 static int bind_as(int fd, const char *name, uint32_t mode, uint64_t flags, struct option *option)
 {
 	struct nmreq_register reg = {.nr_mode = mode, .nr_flags = flags};
 	return request(fd, NETMAP_REQ_REGISTER, name, &reg, 0, option);
 }
 
-/* Requests that netmap refuses, and its errno (netmap.c, netmap_bdg.c, netmap_null.c). */
+/* Requests that netmap rejects return its errno (netmap.c, netmap_bdg.c, netmap_null.c). */
 static void refusals(char **names)
 {
 	const char *name = names[0];
@@ -860,7 +860,7 @@ static void refusals(char **names)
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE, &csb) == EINVAL && csb.status == EINVAL);
 	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && !is_bound(fd) && errno == ENXIO);
 
-	/* NR_EXCLUSIVE is for the rings of a descriptor, not for the whole port. */
+	/* NR_EXCLUSIVE applies to the rings of a descriptor, not to the port. */
 	CHECK(bind_as(fd, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_TX_RINGS_ONLY, NULL) == 0);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EBUSY);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, NR_EXCLUSIVE | NR_RX_RINGS_ONLY, NULL) == 0);
@@ -868,14 +868,14 @@ static void refusals(char **names)
 	close(other);
 	close(fd);
 
-	/* A port with headers in front of packets is refused without NR_ACCEPT_VNET_HDR. */
+	/* A port with virtio-net headers cannot be bound without NR_ACCEPT_VNET_HDR. */
 	struct port port = open_port(name);
 	body[0] = 12;
 	CHECK(request(port.fd, HDR_SET, name, body, 0, NULL) == 0);
 	other = open("/dev/netmap", O_RDWR);
 	CHECK(bind_as(other, name, NR_REG_ALL_NIC, 0, NULL) == EIO);
 
-	/* An invalid head resets the ring; poll reports it. */
+	/* An invalid head resets the ring; poll(2) reports it. */
 	struct netmap_ring *ring = NETMAP_TXRING(port.nifp, 0);
 	struct pollfd event = {.fd = port.fd, .events = POLLOUT};
 	ring->head = ring->num_slots + 7;
@@ -884,7 +884,7 @@ static void refusals(char **names)
 	CHECK(poll(&event, 1, 0) == 1 && event.revents == POLLERR && ring->head == 0);
 }
 
-/* Memory without its second half. */
+/* Returns two pages of which the second is unmapped. */
 static char *half_there(void)
 {
 	char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -937,21 +937,21 @@ static void pointers(char **ports)
 		CHECK(errno == EFAULT || errno == ENXIO || errno == EINVAL);
 		CHECK(close(other) == 0);
 	}
-	/* Missing options, and half an option. */
+	/* An unmapped option, and one of which only the beginning is mapped. */
 	for (int n = 0; n < 2; n++) {
 		struct nmreq_register reg = {0};
 		int other = open("/dev/netmap", O_RDWR);
 		FAULTS(bind_port(other, "valePt:b", &reg, n ? half : bad));
 		CHECK(close(other) == 0);
 	}
-	/* A path that ends at the end of memory. */
+	/* A path at the end of mapped memory. */
 	memcpy(bad - 5, "/dev", 5);
 	CHECK(open(bad - 5, O_RDONLY | O_DIRECTORY) >= 0);
 	memcpy(bad - 12, "/dev/netmap", 12);
 	CHECK(open(bad - 12, O_RDWR) >= 0);
 }
 
-/* A sandbox in which the kernel may not copy for the library: the program works all the same. */
+/* Works even in a sandbox that forbids process_vm_readv(2), with which the library reads the program's memory. */
 static void confined(char **ports)
 {
 	struct sock_filter filter[] = {
@@ -997,7 +997,7 @@ static void created(char **ports)
 	CHECK(bind_port(fd, ports[0], &reg, NULL) == 0 && is_bound(fd));
 }
 
-/* Memory of the program's own (struct nmreq_opt_extmem). */
+/* External memory (struct nmreq_opt_extmem). */
 struct external {
 	uint64_t next;
 	uint32_t type, status;
@@ -1029,7 +1029,7 @@ static int maps(void)
 
 static void external(char **ports)
 {
-	/* Only the first hundred bytes of the last page belong to the memory. */
+	/* Only the first hundred bytes of the last page belong to the external memory. */
 	size_t whole = 8 << 20, len = whole + 100;
 	int count = 0;
 	for (int round = 0; round < 20; round++) {
@@ -1057,14 +1057,14 @@ static void external(char **ports)
 		fprintf(stderr, "memory is never freed: %d mappings, %d before\n", maps(), count);
 		exit(1);
 	}
-	/* Missing memory cannot be shared. */
+	/* Unmapped memory cannot be shared. */
 	char *hole = half_there();
 	struct external option = {.type = 1, .size = sizeof option - 24, .address = (uintptr_t)hole + 4096};
 	option.pools.memsize = whole;
 	struct nmreq_register reg = {0};
 	int fd = open("/dev/netmap", O_RDWR);
 	FAULTS(bind_port(fd, ports[0], &reg, &option));
-	/* Neither can memory that the program may not write to. */
+	/* Neither can memory that the program cannot write. */
 	int protections[] = {PROT_READ, PROT_NONE, PROT_READ | PROT_EXEC};
 	for (int n = 0; n < 3; n++) {
 		char *fixed = mmap(NULL, whole, protections[n], MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -1074,7 +1074,7 @@ static void external(char **ports)
 	}
 }
 
-/* Uses a port by a descriptor that another process, or another program, has opened. */
+/* Uses a port by a descriptor that another process or program has opened. */
 static struct port taken_up(int fd, size_t len, size_t offset)
 {
 	struct port port = {.fd = fd, .len = len};
@@ -1089,7 +1089,7 @@ static size_t offset_of(const struct port *port)
 	return (char *)port->nifp - port->memory;
 }
 
-/* Uses a descriptor that the program has inherited: calls inherited FD LEN OFFSET. */
+/* Uses an inherited descriptor: calls inherited FD LEN OFFSET. */
 static void inherited(char **arguments)
 {
 	struct port port = taken_up(atoi(arguments[0]), strtoul(arguments[1], NULL, 0), strtoul(arguments[2], NULL, 0));
@@ -1130,7 +1130,7 @@ static void took(struct port *port)
 	CHECK(ioctl(port->fd, NIOCRXSYNC, NULL) == 0);
 }
 
-/* A descriptor means the same in an executed program, and lives as long as a process has it. */
+/* A descriptor still works after execve(2), and its port lives as long as any process has it. */
 static void executes(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -1138,11 +1138,11 @@ static void executes(char **ports)
 	CHECK(close(from.fd) == 0);
 	ended_well(child);
 	took(&to);
-	/* The port can be opened exclusively now. */
+	/* The port is closed, so it can be opened exclusively. */
 	char alone[64];
 	snprintf(alone, sizeof alone, "%s/x", ports[1]);
 	struct port again = open_port(alone);
-	/* By a number that was made without the C library. */
+	/* Also with a descriptor that was duplicated without the C library. */
 	int high = syscall(SYS_dup, again.fd);
 	CHECK(high >= 0 && is_bound(high));
 	ended_well(run_inherited(&again, high));
@@ -1171,7 +1171,7 @@ static int receive_descriptor(int socket)
 	return fd;
 }
 
-/* A descriptor means the same in a process that it is passed to, while its opener has it and after it was killed. */
+/* A descriptor works in a process that it is passed to, both while its opener runs and after the opener was killed. */
 static void passes(char **ports)
 {
 	struct port to = open_port(ports[0]);
@@ -1180,7 +1180,7 @@ static void passes(char **ports)
 	pid_t opener = fork();
 	if (opener == 0) {
 		struct port port = open_port(ports[1]);
-		/* Also a descriptor that is not bound. */
+		/* Pass an unbound descriptor too. */
 		send_descriptor(ends[1], open("/dev/netmap", O_RDWR));
 		send_descriptor(ends[1], port.fd);
 		size_t told[2] = {port.len, offset_of(&port)};
@@ -1207,12 +1207,12 @@ static void passes(char **ports)
 	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, ends[0], 0) == MAP_FAILED && errno == ENODEV);
 }
 
-/* A program and its children send on one port: each frame arrives once. */
+/* Several children send on one port; each frame arrives once. */
 static void shared_by_children(char **ports)
 {
 	enum { CHILDREN = 3, FRAMES = 3000 };
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
-	/* They take turns, as netmap requires. */
+	/* The children take turns, as netmap requires. */
 	int turn[2];
 	CHECK(pipe(turn) == 0 && write(turn[1], "t", 1) == 1);
 	pid_t children[CHILDREN];
@@ -1238,7 +1238,7 @@ static void shared_by_children(char **ports)
 	CHECK(ioctl(to.fd, NIOCRXSYNC, NULL) == 0 && nm_ring_empty(NETMAP_RXRING(to.nifp, 0)));
 }
 
-/* Each call that waits for an epoll of a port is woken, as long as the port has a packet, and not longer. */
+/* Calls that wait for an epoll(7) of a port are woken while the port has a packet, and only then. */
 static void nested(char **ports)
 {
 	struct port to = open_port(ports[0]), from = open_port(ports[1]);
@@ -1253,13 +1253,13 @@ static void nested(char **ports)
 		send_one(&from);
 		if (round % 2)
 			CHECK(poll(&waits, 1, -1) == 1);
-		/* The packet is reported until it is taken. */
+		/* The packet is reported until it is released. */
 		for (int again = 0; again < 2; again++) {
 			CHECK(epoll_wait(outer, got, 3, -1) == 1 && got[0].data.u64 == 6);
 			CHECK(epoll_wait(inner, got, 3, -1) == 1 && got[0].data.u64 == 5 && got[0].events == EPOLLIN);
 		}
 		took(&to);
-		/* The token of the last packet may still be there. */
+		/* The token of the last packet may still be queued. */
 		while (epoll_wait(outer, got, 3, 0) == 1)
 			CHECK(epoll_wait(inner, got, 3, 0) == 0);
 	}

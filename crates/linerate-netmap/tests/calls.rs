@@ -1,5 +1,5 @@
-//! The functions of the C library that the object replaces, as programs use them (`calls.c`): with threads, forks and
-//! cancellation, and with invalid pointers and numbers.
+//! Tests the replaced functions of the C library as programs use them (`calls.c`): with threads, forks and
+//! cancellation, and with invalid pointers and descriptors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use kit::{InTime, Timely, World, end_of, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-#[allow(dead_code)] // each test uses a part of it
+#[allow(dead_code)] // each test uses only a part
 mod kit;
 
-/// Runs a case of the program, with ports that are served by this process.
+/// Runs a case of the program, with ports served by this process.
 #[track_caller]
 fn fine(words: &str) {
     let world = World::served(0o600);
@@ -30,7 +30,7 @@ fn every_thread_that_waits_for_a_port_is_woken() {
     fine("wakeups valeC2:b valeC2:a");
 }
 
-/// Monitors begin and end, so that the pipe's memory for copies is opened and closed inside epoll_wait(2).
+/// Monitors start and stop, so that the pipe's memory for copies is opened and closed inside epoll_wait(2).
 #[test]
 fn epoll_wait_does_not_wait_for_itself() {
     let world = World::served(0o600);
@@ -46,7 +46,7 @@ fn epoll_wait_does_not_wait_for_itself() {
     for round in 0..20 {
         let _monitor = world.start("open w{1/t");
         input.write_all(b"\n").unwrap();
-        // A hanging call is ended by SIGALRM.
+        // SIGALRM ends a hanging call.
         assert_eq!(line(), "waited\n", "in round {round}");
     }
     drop(input);
@@ -142,8 +142,7 @@ fn descriptors_are_duplicated_and_replaced_by_every_call() {
     fine("duplicated valeC8:a/x");
 }
 
-/// The server is a process of its own, and not the program's child: it has none of its threads, signals and
-/// descriptors.
+/// The server is a separate process and not a child of the program. The program gets no thread or child from it.
 #[test]
 fn a_server_is_started_beside_the_program() {
     let world = World::new();
@@ -161,7 +160,7 @@ fn a_server_is_started_beside_the_program() {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_string();
     assert_ne!(field("PPid:"), serving.id().to_string());
     assert_eq!(u64::from_str_radix(&field("SigBlk:"), 16).unwrap(), 0);
-    // It ends some time after its last program, and not before.
+    // The server ends some time after its last program, and not before.
     serving.kill().unwrap();
     serving.wait().unwrap();
     await_end(server);
@@ -173,7 +172,7 @@ const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Waits until a process has ended.
 fn await_end(process: u32) {
     let process = Pid::from_raw(process.cast_signed()).unwrap();
-    // It may have ended already.
+    // An error means that the process has already ended.
     if let Ok(process) = pidfd_open(process, PidfdFlags::empty()) {
         until("the end of the server", || {
             poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&SECOND)).unwrap() > 0
@@ -181,7 +180,7 @@ fn await_end(process: u32) {
     }
 }
 
-/// No program finds a server whose folder was removed, so it ends.
+/// A server whose folder was removed ends, since no program can find it.
 #[test]
 fn a_server_ends_after_its_folder_was_removed() {
     let world = World::new();
@@ -200,7 +199,7 @@ fn an_invalid_pointer_is_an_error() {
     fine("pointers valePt:a");
 }
 
-/// As in the sandbox of a container.
+/// A container's sandbox may forbid this.
 #[test]
 fn a_program_may_be_forbidden_to_copy_by_the_kernel() {
     fine("confined valeC17:b valeC17:a");
@@ -231,14 +230,14 @@ fn external_memory_is_no_longer_than_its_program_says_and_is_freed() {
     fine("external valeC12:a/x");
 }
 
-/// A message that cannot be written is lost, and the call fails all the same.
+/// If the message cannot be written, it is lost, and the call still fails with an error.
 #[test]
 fn a_refusal_does_not_end_the_program() {
     let world = World::served(0o600);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = end_of(&mut world.command("open valeC13:").stdout(Stdio::null()).stderr(full).spawn().unwrap());
     assert_eq!(status.code(), Some(1));
-    // Descriptor 2 is then the first file that the program opens, which must stay empty.
+    // Here the first file that the program opens gets descriptor 2. It must stay empty.
     let file = world.folder.path().join(".file");
     std::fs::write(&file, "").unwrap();
     let mut shell = Command::new("sh");

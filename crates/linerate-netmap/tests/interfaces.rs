@@ -1,5 +1,5 @@
-//! Interfaces of Linux under netmap's names, in network namespaces of their own: the card's rings, those of the host's
-//! stack, and both as ports of a switch.
+//! Linux interfaces under netmap's names, in separate network namespaces: the card's rings, the host stack's rings, and
+//! both as ports of a switch.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-#[allow(dead_code)] // each test uses a part of it
+#[allow(dead_code)] // each test uses only a part
 mod kit;
 
-/// A network namespace, which is deleted with the test.
+/// A network namespace, which is deleted at the end of the test.
 struct Namespace(kit::Namespace);
 
 impl Namespace {
@@ -21,7 +21,7 @@ impl Namespace {
         Namespace(kit::Namespace::new(test))
     }
 
-    /// Runs a program in it; returns whether it succeeds.
+    /// Runs a program in the namespace; returns whether it succeeds.
     fn runs(&self, words: &str) -> bool {
         self.0.command(words).output_in_time().unwrap().status.success()
     }
@@ -31,7 +31,7 @@ impl Namespace {
         assert!(self.runs(words), "{words}");
     }
 
-    /// Starts a server there.
+    /// Starts a server in the namespace.
     fn world(&self) -> World {
         let file = std::fs::File::open(format!("/run/netns/{}", self.0.name)).unwrap();
         let serve = move || {
@@ -42,8 +42,7 @@ impl Namespace {
     }
 }
 
-/// Makes two namespaces with a veth pair between them: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the
-/// other.
+/// Makes two namespaces connected by a veth pair: `n0` with 10.88.0.1 in the first, `n1` with 10.88.0.2 in the second.
 fn pair(test: &str) -> [Namespace; 2] {
     let ends = [Namespace::new(&format!("{test}0")), Namespace::new(&format!("{test}1"))];
     ends[0].run(&format!("ip link add n0 type veth peer name n1 netns {}", ends[1].0.name));
@@ -51,7 +50,7 @@ fn pair(test: &str) -> [Namespace; 2] {
         end.run(&format!("ip link set n{n} addrgenmode none"));
         end.run(&format!("ip address add 10.88.0.{}/24 dev n{n}", n + 1));
         end.run(&format!("ip link set n{n} up"));
-        // A veth has no hardware for offloads, and netmap's programs do not support them.
+        // netmap's programs do not support offloads, which a veth would leave undone.
         end.run(&format!("ethtool -K n{n} tx off tso off gso off gro off"));
     }
     ends
@@ -73,7 +72,7 @@ fn programs_send_and_receive_on_interfaces() {
     }
 }
 
-/// As in netmap, whatever number was requested. Rings of the default length fit the server's memory.
+/// As in netmap, the number of requested rings does not matter. Rings of the default length fit in the server's memory.
 #[test]
 fn an_interface_has_a_ring_for_each_of_its_queues() {
     let ends = ["nq0", "nq1"].map(Namespace::new);
@@ -99,7 +98,7 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(outside.runs(PING));
     let world = host.world();
     let inward = world.start("bridge n1/R n1^/T 100000000 poll");
-    // No program moves the packets that Linux sends.
+    // No program forwards the packets that Linux sends.
     let stack = world.start("open n1^/R");
     assert!(!outside.runs(ONE_PING));
     drop(stack);
@@ -109,15 +108,16 @@ fn the_hosts_stack_is_cut_off_and_bridged_back() {
     assert!(!outside.runs(ONE_PING));
     drop(outward);
     drop(world);
-    // The former state.
+    // The interface is restored.
     assert!(outside.runs(PING));
 }
 
-/// A copy monitor of the host's rings gets what Linux sends; one of all rings also what the card receives.
+/// A copy monitor of the host rings gets the packets that Linux sends. A monitor of all rings also gets the packets
+/// that the card receives.
 #[test]
 fn the_hosts_rings_have_copy_monitors() {
     let [outside, host] = pair("nx");
-    // Servers of all tests are in this process, where a monitor finds its port by its name.
+    // Use a unique name: a monitor finds its port by name, and this process has the servers of all tests.
     for change in ["n1 down", "n1 name nx1", "nx1 up"] {
         host.run(&format!("ip link set {change}"));
     }
@@ -127,14 +127,14 @@ fn the_hosts_rings_have_copy_monitors() {
     let _both = world.start_soon("pass nx1*");
     assert!(outside.runs(PING));
     let [mut sent, mut received] = ["nx1^/r", "nx1*/rt"].map(|name| world.start(&format!("hear {name}")));
-    // Requests for addresses that no host has are broadcast.
+    // ARP requests for addresses that no host has are broadcast.
     assert!(!host.runs("ping -q -c 1 -W 1 10.88.0.77"));
     assert_eq!(sent.line(), "0806");
     assert!(!outside.runs("ping -q -c 1 -W 1 10.88.0.78"));
     assert_eq!(received.line(), "0806");
 }
 
-/// `NS_FORWARD`: marked packets pass, and no others.
+/// `NS_FORWARD`: only marked packets pass.
 #[test]
 fn marked_packets_pass_between_card_and_host() {
     let [outside, host] = pair("nf");
@@ -156,7 +156,7 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     let client = || Client::find(world.folder.path(), "valeI").unwrap().unwrap();
     client().attach("valeI", "n1", true, RingCounts::default()).unwrap();
     assert!(outside.runs(PING));
-    // A third port gets all broadcasts, such as requests for an address that no host has.
+    // A third port gets all broadcasts, such as ARP requests for an address that no host has.
     let mut listener = world.start("hear valeI:p");
     outside.run("ip neighbour flush dev n0");
     assert!(!outside.runs("ping -q -c 1 -W 1 10.88.0.77"));
@@ -171,7 +171,8 @@ fn an_interface_and_its_stack_are_ports_of_a_switch() {
     assert!(outside.runs(PING));
 }
 
-/// Nothing of it stays, and the next interface of the name joins the switch at once, also before its end was noticed.
+/// A deleted interface's ports are removed. The next interface of that name can join the switch immediately, even
+/// before the deletion was noticed.
 #[test]
 fn a_deleted_interface_leaves_its_switch() {
     let namespace = Namespace::new("nl0");
@@ -197,7 +198,7 @@ fn a_deleted_interface_leaves_its_switch() {
     }
     make();
     attach(false).unwrap();
-    // A renamed one leaves it, too.
+    // A renamed interface leaves the switch too.
     namespace.run("ip link set n0 down");
     namespace.run("ip link set n0 name n9");
     until("the renamed interface to leave the switch", || names() == ["valeL:p"]);
@@ -207,8 +208,9 @@ fn a_deleted_interface_leaves_its_switch() {
     assert_eq!(names(), ["valeL:p"]);
 }
 
-/// A server that is unused for a while would keep the namespace, and its interfaces, after `ip netns delete`. A busy machine may
-/// delay its end, so that several are tried; one that waits for other programs takes 3 s each time.
+/// The server ends with its last program; an idle server would keep the namespace and its interfaces alive after `ip
+/// netns delete`. A busy machine may delay its end, so the test tries several times. A server that waits for other
+/// programs would take 3 s each time.
 #[test]
 fn a_namespace_goes_with_its_last_program() {
     let ends = ["nn0", "nn1"].map(Namespace::new);
@@ -232,7 +234,7 @@ fn a_namespace_goes_with_its_last_program() {
     };
     let is_gone = (0..10).any(|_| {
         let is_gone = has_gone(&far);
-        // The kernel deletes a namespace's interfaces a moment after its end.
+        // The kernel deletes a namespace's interfaces a moment after the namespace.
         far.0.delete();
         far.0.add();
         let begin = Instant::now();
@@ -245,7 +247,8 @@ fn a_namespace_goes_with_its_last_program() {
     assert!(is_gone, "ten servers have outlived their last program by two seconds");
 }
 
-/// Programs hear of their interface's end (POLLERR), and one that stays does not keep the next interface of the name from others.
+/// Programs get POLLERR when their interface is deleted. A program that stays does not keep other programs from the
+/// next interface of that name.
 #[test]
 fn programs_hear_that_their_interface_is_deleted() {
     let namespace = Namespace::new("ng0");
@@ -268,11 +271,11 @@ fn programs_hear_that_their_interface_is_deleted() {
     drop(holder);
 }
 
-/// As in netmap, an interface is exclusive while a program has it, also one that is not set up.
+/// As in netmap, a program has an interface exclusively, even one that is not up.
 #[test]
 fn an_interface_is_exclusive_while_a_program_has_it() {
     let [a, b] = ["nd0", "nd1"].map(Namespace::new);
-    // The interfaces are not set up: Linux would send packets of its own, for neighbours, routers and groups.
+    // The interfaces are not up: Linux would send neighbour, router and multicast packets.
     a.run(&format!("ip link add n0 type veth peer name n1 netns {}", b.0.name));
     let told = |end: &Namespace, file: &str| {
         let path = format!("/sys/class/net/{file}");
@@ -299,6 +302,6 @@ fn an_interface_is_exclusive_while_a_program_has_it() {
     assert!(!a.runs(ONE_PING));
     assert_eq!(received(), before);
     drop((holder, receiver));
-    // The former state, when the server has noticed the end.
+    // The interfaces are restored when the server has noticed the programs' end.
     until("both interfaces to be down", || !is_up(&a, "n0") && !is_up(&b, "n1"));
 }

@@ -1,24 +1,25 @@
 /*
- * A program of netmap for the tests, which knows only netmap's interface.
+ * A netmap program for the tests, which uses only netmap's interface.
  *
  *     program send PORT COUNT LEN WAIT      sends frames with sequence numbers, then waits until all are taken
- *     program indirect PORT COUNT LEN       sends such frames from memory of its own, each in one slot (NS_INDIRECT)
- *     program receive PORT COUNT WAIT       receives COUNT frames, which must be in order and whole
- *     program bridge PORT PORT COUNT WAIT   forwards COUNT frames from the first to the second, if possible without copies
- *     program hear PORT                     prints the type of each broadcast, and the addresses of a frame of `say`
- *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: to all), and stays; its slot
- *                                           has the flags, and with NS_INDIRECT its bytes are in no buffer of netmap's
+ *     program indirect PORT COUNT LEN       sends such frames from its own memory, each in one slot (NS_INDIRECT)
+ *     program receive PORT COUNT WAIT       receives COUNT frames, which must be intact and in order
+ *     program bridge PORT PORT COUNT WAIT   forwards COUNT frames from the first port to the second, without copies if
+ *                                           possible
+ *     program hear PORT                     prints the type of each broadcast, and the addresses of frames from `say`
+ *     program say PORT TO FROM FLAGS        sends one frame to 02:..:TO (hexadecimal; ff: broadcast), and stays; its
+ *                                           slot has the flags; with NS_INDIRECT the bytes are in the program's memory
  *     program pass PORT                     passes all packets between card and host (NS_FORWARD); PORT ends in "*"
- *     program hold PORT COUNT               receives COUNT frames of a port, but first leaves them in its ring: until they are
- *                                           released, its zero-copy monitor must have none of them, and then has all
- *     program keep PORT COUNT LEN           sends COUNT frames into a pipe. Until the other end has released them, the zero-copy
- *                                           monitor of this end must have none of them, and then has all; it says "blocked" before
- *     program open PORT                     opens it, and waits to be killed
+ *     program hold PORT COUNT               leaves COUNT frames in a port's receive ring: the port's zero-copy monitor must
+ *                                           get them only after they are released
+ *     program keep PORT COUNT LEN           sends COUNT frames into a pipe, and prints "blocked": the zero-copy monitor of
+ *                                           this end must get them only after the other end has released them
+ *     program open PORT                     opens the port, and waits to be killed
  *     program fill PORT                     sends until it is killed
  *
- * WAIT is poll, select, epoll or busy. PORT is in netmap's grammar, without "netmap:"; "old:" in front uses the API
- * before version 12. It prints "ready" when its ports are open, and at the end the numbers of frames. It exits with 0
- * if all is well.
+ * WAIT is poll, select, epoll or busy. PORT is a name in netmap's grammar, without "netmap:"; the prefix "old:" selects
+ * the API before version 12. The program prints "ready" when its ports are open, and frame counts at the end. It exits
+ * with 0 on success.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,11 +39,11 @@ struct port {
 	struct netmap_if *nifp;
 	uint16_t mem_id;
 	char *memory;
-	/* The port's rings: the first, and the one behind the last. */
+	/* The port's rings, as half-open ranges. */
 	unsigned tx, tx_end, rx, rx_end;
 };
 
-/* Frames of `receive` so far. */
+/* Frames received so far. */
 static uint64_t received;
 
 static void fail(const char *what)
@@ -51,7 +52,7 @@ static void fail(const char *what)
 	exit(1);
 }
 
-/* Fails unless a wait has ended with one event, without an error. */
+/* Exits unless a wait has returned one event without an error. */
 static void must_be_one(const char *what, int count, int is_error)
 {
 	if (count == 0)
@@ -62,7 +63,7 @@ static void must_be_one(const char *what, int count, int is_error)
 		fail(what);
 }
 
-/* The suffixes of netmap's names: ^, *, -N, and /rtxRT. */
+/* Parses the suffixes of netmap's names: ^, *, -N, @N, and /rtzxRT. */
 static void suffix(const char *text, struct nmreq_register *reg)
 {
 	reg->nr_mode = NR_REG_ALL_NIC;
@@ -112,7 +113,7 @@ static void open_port(struct port *port, const char *name, const struct port *sh
 	size_t len = strcspn(name, "^*-/@");
 	struct nmreq_register reg = {0};
 	suffix(name + len, &reg);
-	/* A "#" at the end asks for two rings each way. */
+	/* A "#" at the end requests two rings in each direction. */
 	if (strchr(name, '#'))
 		reg.nr_tx_rings = reg.nr_rx_rings = 2;
 	len = strcspn(name, "^*-/@#");
@@ -149,7 +150,7 @@ static void open_port(struct port *port, const char *name, const struct port *sh
 	port->epoll = -1;
 }
 
-/* Waits until the port has a packet, or room to send; exits if it is gone. */
+/* Waits until the port has a packet or room to send; exits if the port is gone. */
 static void wait_for(struct port *port, const char *how, int send)
 {
 	if (!strcmp(how, "busy")) {
@@ -185,7 +186,7 @@ static void ready(void)
 	fflush(stdout);
 }
 
-/* Byte n of frame `number`, behind two addresses, a type and the number. */
+/* Returns byte n of frame `number`, after two addresses, a type and the number. */
 static char pattern(uint64_t number, size_t n)
 {
 	return (char)(number * 31 + n * 7);
@@ -228,9 +229,9 @@ static void put_frames(struct port *port, uint64_t count, size_t len, const char
 	uint32_t parts = (len + ring->nr_buf_size - 1) / ring->nr_buf_size;
 	while (sent < count) {
 		wait_for(port, how, 1);
-		/* `sem` is the program's own (netmap's lb keeps its state there). */
+		/* Programs may use `sem` (netmap's lb keeps its state there). */
 		memset(ring->sem, 0xA5, sizeof(ring->sem));
-		/* All frames in one ring: the other end checks their order. */
+		/* Use only one ring: the other end checks the frames' order. */
 		while (sent < count && nm_ring_space(ring) >= parts) {
 			for (size_t at = 0; at < len; at += ring->nr_buf_size) {
 				struct netmap_slot *slot = &ring->slot[ring->head];
@@ -245,7 +246,7 @@ static void put_frames(struct port *port, uint64_t count, size_t len, const char
 	}
 }
 
-/* Waits until the port is done with all that was sent. */
+/* Waits until the port has taken all sent frames. */
 static void await_taken(struct port *port)
 {
 	while (nm_tx_pending(NETMAP_TXRING(port->nifp, port->tx)))
@@ -269,7 +270,7 @@ static void send_indirectly(const char *name, uint64_t count, size_t len)
 		slot->len = len;
 		slot->flags = NS_INDIRECT;
 		ring->head = ring->cur = nm_ring_next(ring, ring->head);
-		/* Now the program may reuse the bytes. */
+		/* After this, the program may reuse the bytes. */
 		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
 			fail("sync");
 	}
@@ -277,7 +278,7 @@ static void send_indirectly(const char *name, uint64_t count, size_t len)
 		if (ioctl(port.fd, NIOCTXSYNC, NULL) < 0)
 			fail("sync");
 	printf("sent %llu\n", (unsigned long long)count);
-	/* Each slot still has a buffer of its own. */
+	/* Each slot must still have its own buffer. */
 	for (unsigned n = 0; n < ring->num_slots; n++)
 		for (unsigned m = 0; m < n; m++)
 			if (ring->slot[n].buf_idx == ring->slot[m].buf_idx)
@@ -302,7 +303,7 @@ static void pass(const char *name)
 	}
 }
 
-/* Takes frames from all receive rings; prints their numbers, and exits. */
+/* Receives frames from all rings; prints counts, and exits. */
 static void take_frames(struct port *port, uint64_t count, const char *how)
 {
 	static char frame[NETMAP_MAX_FRAGS * 2048];
@@ -341,7 +342,7 @@ static void take_frames(struct port *port, uint64_t count, const char *how)
 			}
 		}
 	}
-	/* Releases the last slots: other descriptors may share the rings. A monitored port may be closed by now. */
+	/* Release the last slots, since other descriptors may share the rings. A monitored port may be closed by now. */
 	(void)ioctl(port->fd, NIOCRXSYNC, NULL);
 	printf("received %llu bad %llu disordered %llu missing %llu\n", (unsigned long long)received,
 	       (unsigned long long)bad, (unsigned long long)disordered, (unsigned long long)(next - received));
@@ -365,7 +366,7 @@ static void open_monitor(struct port *monitor, const char *name)
 	open_port(monitor, full, NULL);
 }
 
-/* The monitor may have no packet now. */
+/* Exits if the monitor has a packet. */
 static void is_empty(struct port *monitor)
 {
 	if (ioctl(monitor->fd, NIOCRXSYNC, NULL) < 0)
@@ -385,7 +386,7 @@ static void hold(const char *name, uint64_t count)
 	ready();
 	struct netmap_ring *ring = NETMAP_RXRING(port.nifp, port.rx);
 	while (nm_ring_space(ring) < count) {
-		/* Wakes when there are more than now. */
+		/* Wake up when there are more frames than now. */
 		ring->cur = ring->tail;
 		wait_for(&port, "poll", 0);
 	}

@@ -1,9 +1,9 @@
-//! A program that knows only netmap's interface (`program.c`), over the shared object: in processes of their own, with
-//! a server in this one.
+//! Runs a program that only uses netmap's interface (`program.c`) with the shared object, in separate processes; this
+//! process is the server.
 
 use kit::{Process, World};
 
-#[allow(dead_code)] // each test uses a part of it
+#[allow(dead_code)] // each test uses only a part
 mod kit;
 
 #[test]
@@ -12,7 +12,8 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
     for (how, len, count) in
         [("poll", 60, 200_000), ("select", 1500, 100_000), ("epoll", 9000, 20_000), ("busy", 60, 200_000)]
     {
-        // A pipe is in the memory of the process that makes it; these two are in one memory, as requested.
+        // A pipe uses the memory of the process that opens it. "@1" puts both pipes in one memory, so that buffers can
+        // be swapped.
         let bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
         let receiver = world.start(&format!("receive y}}1 {count} {how}"));
         let sender = world.start(&format!("send x{{1 {count} {len} {how}"));
@@ -26,8 +27,8 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
 fn packets_pass_a_switch_whole_and_in_order() {
     let world = World::served(0o600);
     for (how, len) in [("poll", 60), ("select", 1514), ("epoll", 5000)] {
-        // A switch drops packets without room, so that more are sent than received. The next sender has its own switch,
-        // without packets of the last one.
+        // A switch drops packets when there is no room, so the sender sends more than are received. Each round has its
+        // own switch, without packets of the previous sender.
         let receiver = world.start(&format!("receive valeT{how}:b 50000 {how}"));
         let _sender = world.start(&format!("send valeT{how}:a 100000000 {len} {how}"));
         let (code, said) = receiver.ended();
@@ -56,14 +57,14 @@ fn the_older_api_is_answered_as_well() {
 #[test]
 fn rings_are_opened_one_by_one_and_by_direction() {
     let world = World::served(0o600);
-    // Two pairs each; packets of a ring arrive at the ring of the same number.
+    // "#" requests two ring pairs; packets arrive at the ring with the same number.
     let second = world.start("receive valeT4:b-1# 1000 poll");
     let _other = world.start("open valeT4:b-0");
     let _sender = world.start("send valeT4:a-1# 100000000 60 poll");
     assert_eq!(second.ended().0, Some(0));
     let receiver = world.start("receive valeU4:b/R 1000 poll");
     let _opposite = world.start("open valeU4:b/T");
-    // The same request shares its rings; other requests overlap with them.
+    // An equal request shares the rings; requests that overlap otherwise are rejected.
     let _same = world.start("open valeU4:b/R");
     assert!(world.refused("open valeU4:b").contains("taken already"));
     let _sender = world.start("send valeU4:a/T 100000000 60 poll");
@@ -84,7 +85,7 @@ fn a_monitor_gets_sent_and_received_packets() {
     assert!(world.refused("open valeT5:none/r").contains("not open"));
 }
 
-/// The server of a pipe between two processes gets no packet of it, unless it has monitors.
+/// The server sees the packets of a pipe between two processes only while the pipe has monitors.
 #[test]
 fn a_pipe_between_processes_has_monitors() {
     let world = World::served(0o600);
@@ -100,13 +101,13 @@ fn a_pipe_between_processes_has_monitors() {
             assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{monitor}: {said}");
         }
     }
-    // Idle monitors, and monitors that begin and end, lose copies, and the pipe loses no packet.
+    // Monitors that are idle, or that start and stop, lose copies; the pipe loses no packets.
     for len in [60, 5000] {
         let receiver = world.start("receive seen}8 100000 poll");
         let _idle = world.start("open seen}8/r");
         let sender = world.start(&format!("send seen{{8 100000 {len} poll"));
         for _ in 0..3 {
-            // The sender may have ended, so that its port is closed.
+            // The sender may already have ended and closed its port.
             let mut monitor = Process::start(&mut world.command("open seen{8/rt"));
             assert!(monitor.line() == "ready" || monitor.end().2.contains("not open"));
         }
@@ -135,7 +136,7 @@ fn a_process_that_is_killed_leaves_its_ports_to_others() {
     let world = World::served(0o600);
     let receiver = world.start("receive valeT7:c 200000 poll");
     for round in 0..20 {
-        // The sender is killed at any moment.
+        // Kill the sender at an arbitrary moment.
         let mut victim = world.start_soon("fill valeT7:a");
         let pipe = world.start_soon("fill x{1");
         for _ in 0..round {
@@ -146,7 +147,7 @@ fn a_process_that_is_killed_leaves_its_ports_to_others() {
     }
     let _last = world.start_soon("fill valeT7:a");
     let (code, said) = receiver.ended();
-    // Each of them begins with frame 0.
+    // Each sender begins with frame 0, so the frames are not in order.
     assert!(code == Some(1) && said.contains(" bad 0 "), "{said}");
 }
 
@@ -162,7 +163,7 @@ fn the_end_of_the_server_is_an_error() {
         let (status, _, errors) = process.end();
         assert!(status.code() == Some(1) && errors.contains(what), "{errors}");
     }
-    // select(2) reports an error as a ready descriptor, so that the receiver asks again and again.
+    // select(2) reports an error as a ready descriptor, so the receiver retries forever.
     selecting.child.kill().unwrap();
 }
 
@@ -200,24 +201,24 @@ fn flags_of_slots_count_on_a_switch() {
     let mut hear = |what: &str| listeners.iter_mut().for_each(|listener| assert_eq!(listener.line(), what));
     let _no_learn_and_indirect = world.start("say valeFl:d ff 11 18");
     hear("11 to ff");
-    // No port has learned 11, so that all hear it.
+    // The switch has not learned 11, so all ports hear it.
     let _other = world.start("say valeFl:e 11 22 0");
     hear("22 to 11");
     let _learned = world.start("say valeFl:f ff 33 0");
     hear("33 to ff");
-    // Frames for 33 go only there; the next frame that all hear is another one.
+    // A frame for 33 goes only there; the next frame that all ports hear is the one from 55.
     let _to_one = world.start("say valeFl:g 33 44 0");
     let _to_all = world.start("say valeFl:h ff 55 0");
     hear("55 to ff");
 }
 
-/// `NS_INDIRECT`, up to the 65,535 bytes that a slot can have.
+/// `NS_INDIRECT`, up to 65,535 bytes, the maximum of a slot.
 #[test]
 fn packets_outside_buffers_can_be_long() {
     let world = World::served(0o600);
     for len in [60, 2048, 2049, 65_535] {
         let receiver = world.start("receive valeIn:b 300 poll");
-        // A switch drops packets without room.
+        // A switch drops packets when there is no room, so more are sent than received.
         let sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
         sender.says("sent 3000");
         let (code, said) = receiver.ended();

@@ -1,30 +1,32 @@
-//! The checks of netmap's own scripts 012 to 027 (its repository, `utils/tests`), with programs of ours: which frames copying and
-//! zero-copy monitors get, and when; and that ports of a switch, persistent ports, pipes and interfaces pass frames in both
-//! directions. For script 024, of veth interfaces, see `interfaces.rs`.
+//! The checks of netmap's scripts 012 to 027 (`utils/tests` in its repository), with this crate's programs. They check
+//! which frames copying and zero-copy monitors get, and when. They also check that switch ports, persistent ports,
+//! pipes and interfaces pass frames in both directions. For script 024 (veth interfaces), see `interfaces.rs`.
 //!
-//! As in the scripts, other descriptors hold the ports open, and share their rings with the programs that send and receive.
+//! As in the scripts, other descriptors keep the ports open, and share their rings with the sending and receiving
+//! programs.
 
 use kit::World;
 use linerate::share::{Client, RingCounts};
 
-#[allow(dead_code)] // each test uses a part of it
+#[allow(dead_code)] // each test uses only a part
 mod kit;
 
-/// Frames of a test: they fit a ring, so that none is dropped.
+/// Frames per test. They fit in a ring, so that none is dropped.
 const COUNT: usize = 100;
-/// Of one slot and of several.
+/// Lengths of frames that take one slot, and several slots.
 const LENGTHS: [usize; 2] = [60, 5000];
 
-/// Two ports: frames that one sends are received by the other, and by no third port but those of the test.
+/// Two ports that receive each other's frames.
 struct Pair {
     world: World,
-    /// The monitored port, and its name for monitors.
+    /// The monitored port, and its name as used by monitors.
     near: String,
     monitored: String,
     far: String,
 }
 
-/// Returns a pair of ports of a switch, one with a persistent port, and a pipe.
+/// Returns three pairs: ephemeral ports of a switch, a persistent and an ephemeral port of a switch, and the ends of a
+/// pipe.
 fn pairs(test: &str) -> [Pair; 3] {
     let names = [
         (format!("vale{test}e:a"), format!("vale{test}e:a"), format!("vale{test}e:b")),
@@ -40,7 +42,7 @@ fn pairs(test: &str) -> [Pair; 3] {
     })
 }
 
-/// Makes a persistent port, and attaches it to its switch.
+/// Makes a persistent port and attaches it to its switch.
 fn persist(world: &World, name: &str) {
     let (switch, port) = name.split_once(':').unwrap();
     let client = || Client::find(world.folder.path(), switch).unwrap().unwrap();
@@ -70,7 +72,7 @@ impl Pair {
     }
 }
 
-/// 012, 013, 014.
+/// Scripts 012, 013, 014.
 #[test]
 fn a_monitor_copies_frames_that_its_port_has_not_read() {
     for pair in pairs("Sa") {
@@ -78,7 +80,7 @@ fn a_monitor_copies_frames_that_its_port_has_not_read() {
     }
 }
 
-/// 018, 019, 020.
+/// Scripts 018, 019, 020.
 #[test]
 fn a_monitor_copies_sent_frames_that_their_receiver_has_not_read() {
     for pair in pairs("Sb") {
@@ -86,7 +88,7 @@ fn a_monitor_copies_sent_frames_that_their_receiver_has_not_read() {
     }
 }
 
-/// 015, 016, 017.
+/// Scripts 015, 016, 017.
 #[test]
 fn a_zero_copy_monitor_waits_until_its_port_has_read() {
     for pair in pairs("Sc") {
@@ -98,7 +100,7 @@ fn a_zero_copy_monitor_waits_until_its_port_has_read() {
     }
 }
 
-/// 025, 026: a switch copies, so that a sent slot is free at once.
+/// Scripts 025, 026: a switch copies, so sent slots are free immediately.
 #[test]
 fn a_zero_copy_monitor_of_a_switch_s_port_does_not_wait_for_a_receiver() {
     for pair in pairs("Sd").into_iter().filter(|pair| pair.near.starts_with("vale")) {
@@ -113,7 +115,7 @@ fn a_zero_copy_monitor_of_a_switch_s_port_does_not_wait_for_a_receiver() {
     }
 }
 
-/// 027: a slot of a pipe comes back when its receiver has released it.
+/// Script 027: a pipe returns a slot when its receiver has released it.
 #[test]
 fn a_zero_copy_monitor_of_a_pipe_waits_for_the_other_end() {
     let [_, _, pipe] = pairs("Se");
@@ -126,7 +128,7 @@ fn a_zero_copy_monitor_of_a_pipe_waits_for_the_other_end() {
     }
 }
 
-/// 021, 022.
+/// Scripts 021, 022.
 #[test]
 fn every_other_port_of_a_switch_receives_a_broadcast() {
     for is_persistent in [false, true] {
@@ -149,7 +151,7 @@ fn every_other_port_of_a_switch_receives_a_broadcast() {
     }
 }
 
-/// 023.
+/// Script 023.
 #[test]
 fn a_pipe_passes_frames_in_both_directions() {
     let [_, _, pipe] = pairs("Sg");

@@ -1,6 +1,8 @@
-//! The cost of libpcap's interface: a counting `pcap_dispatch` loop over that of the bare port; the nanoseconds between the times
-//! of frames and their sending by another process; and tcpdump on a port beside the same tcpdump on a veth pair (as root,
-//! with tcpdump).
+//! The cost of libpcap's interface:
+//!
+//! - a `pcap_dispatch` loop that counts packets, compared with the same loop on the bare port
+//! - the nanoseconds between the sending of a frame by another process and the frame's timestamp
+//! - tcpdump on a port compared with tcpdump on a veth pair (needs root and tcpdump)
 //!
 //! `cargo bench -p linerate-pcap --bench pcap_cost`
 #![allow(unsafe_code)]
@@ -16,18 +18,18 @@ use linerate::port::RxQueue;
 use linerate::traffic::Generator;
 use linerate::{Batch, Options};
 
-/// Packets of a round, and rounds of each kind, in turns.
+/// Packets per round, and rounds of each kind, run alternately.
 const ROUND: usize = 20_000;
 const ROUNDS: usize = 301;
 /// Frames that tcpdump counts.
 const FRAMES: usize = 2_000_000;
 
-/// Frames whose times are compared, and the time between two of them.
+/// Number of frames whose times are compared, and the interval between them.
 const PACED: usize = 50_000;
 const PACE: Duration = Duration::from_micros(20);
-/// The time of a frame that ends it.
+/// The time in a frame that ends the capture.
 const LAST: u64 = 0;
-/// The argument of the process that captures them.
+/// The argument of the capturing process.
 const CAPTURES: &str = "captures";
 
 fn main() {
@@ -44,7 +46,7 @@ fn main() {
     tcpdump(&object, &name);
 }
 
-/// Builds the shared object as this bench.
+/// Builds the shared object with the bench's profile.
 fn build() -> PathBuf {
     let exe = std::env::current_exe().expect("a path");
     let target = exe.ancestors().nth(3).expect("the target's folder");
@@ -65,14 +67,14 @@ fn write_frames(path: &Path) {
 
 /// Reads the processor's cycle counter.
 fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has it.
+    // SAFETY: every x86-64 processor has this instruction.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 type Callback = extern "C" fn(*mut u8, *const c_void, *const u8);
 
 extern "C" fn count(user: *mut u8, _: *const c_void, _: *const u8) {
-    // SAFETY: the counter that `dispatch` hands over.
+    // SAFETY: `dispatch` passes a pointer to its counter.
     unsafe { *user.cast::<usize>() += 1 };
 }
 
@@ -81,7 +83,7 @@ type Set = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 type Activate = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Dispatch = unsafe extern "C" fn(*mut c_void, c_int, Callback, *mut u8) -> c_int;
 
-/// The functions of the object.
+/// Functions of the shared object.
 struct Libpcap {
     create: Create,
     set_precision: Set,
@@ -92,12 +94,12 @@ struct Libpcap {
 impl Libpcap {
     fn open(object: &Path) -> Libpcap {
         let path = CString::new(object.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: the object that was just built.
+        // SAFETY: the path ends with a zero; this bench has just built the object.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "the object can be opened");
-        // SAFETY: an open library.
+        // SAFETY: the library is open, and the name ends with a zero.
         let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
-        // SAFETY: libpcap's functions, of these signatures.
+        // SAFETY: libpcap's functions have these signatures.
         unsafe {
             Libpcap {
                 create: std::mem::transmute::<*mut c_void, Create>(find(c"pcap_create")),
@@ -108,10 +110,10 @@ impl Libpcap {
         }
     }
 
-    /// Opens a port, with times in nanoseconds.
+    /// Opens a port, with timestamps in nanoseconds.
     fn port(&self, name: &str) -> *mut c_void {
         let (device, mut error) = (CString::new(name).expect("a name"), [0; 256]);
-        // SAFETY: as pcap_create(3), pcap_set_tstamp_precision(3) and pcap_activate(3) say.
+        // SAFETY: the calls follow pcap_create(3), pcap_set_tstamp_precision(3) and pcap_activate(3).
         unsafe {
             let pcap = (self.create)(device.as_ptr(), error.as_mut_ptr());
             assert!(!pcap.is_null(), "the port opens");
@@ -121,7 +123,7 @@ impl Libpcap {
     }
 }
 
-/// Compares a loop that counts packets of the bare port with one of `pcap_dispatch`.
+/// Compares a loop that counts packets on the bare port with one over `pcap_dispatch`.
 fn dispatch(libpcap: &Libpcap, name: &str) {
     let pcap = libpcap.port(name);
     let [mut port] = Options::default().open([name]).expect("the port opens");
@@ -134,7 +136,7 @@ fn dispatch(libpcap: &Libpcap, name: &str) {
         let middle = cycles();
         let mut counted = 0;
         while counted < ROUND {
-            // SAFETY: an open handle; the counter outlives the call.
+            // SAFETY: the handle is open, and the counter outlives the call.
             let status = unsafe { (libpcap.dispatch)(pcap, -1, count, (&raw mut counted).cast()) };
             assert!(status >= 0, "pcap_dispatch: {status}");
         }
@@ -167,12 +169,12 @@ fn bare(rx: &mut RxQueue, batch: &mut Batch) -> usize {
     counted
 }
 
-/// Nanoseconds since 1970.
+/// Returns the time in nanoseconds since 1970.
 fn now() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_nanos() as u64
 }
 
-/// Sends frames with their times, one by one, to another process that captures them.
+/// Sends frames that contain their sending time, one by one, to another process that captures them.
 fn times() {
     let ports = tempfile::tempdir().expect("a folder");
     let mut server = linerate::server();
@@ -214,14 +216,14 @@ struct Header {
     lens: [u32; 2],
 }
 
-/// The times that were compared, in nanoseconds between sending and arrival.
+/// The differences between sending times and timestamps, in nanoseconds.
 struct Late {
     times: Vec<i64>,
     is_over: bool,
 }
 
 extern "C" fn compare(user: *mut u8, header: *const c_void, bytes: *const u8) {
-    // SAFETY: what `capture_times` hands over, libpcap's header, and a frame of `times`.
+    // SAFETY: `capture_times` passes its `Late`, libpcap a header and a frame, which `times` has sent with 60 bytes.
     let (late, header, sent) =
         unsafe { (&mut *user.cast::<Late>(), &*header.cast::<Header>(), bytes.add(14).cast::<u64>().read_unaligned()) };
     match sent {
@@ -230,13 +232,13 @@ extern "C" fn compare(user: *mut u8, header: *const c_void, bytes: *const u8) {
     }
 }
 
-/// Captures the generator's frames, and prints how late their times are.
+/// Captures the generator's frames, and prints the delay of their timestamps.
 fn capture_times(libpcap: &Libpcap) {
     let pcap = libpcap.port("vale90:captures");
     println!("ready");
     let mut late = Late { times: Vec::with_capacity(PACED), is_over: false };
     while !late.is_over {
-        // SAFETY: an open handle; what the callback uses outlives the call.
+        // SAFETY: the handle is open, and `late` outlives the call.
         let status = unsafe { (libpcap.dispatch)(pcap, -1, compare, (&raw mut late).cast()) };
         assert!(status >= 0, "pcap_dispatch: {status}");
     }
@@ -251,7 +253,7 @@ fn capture_times(libpcap: &Libpcap) {
     println!("  1 % {least}, median {median}, 99 % {most}   (asked: a median of at most 200)");
 }
 
-/// Times tcpdump on a port in memory, and on a veth pair whose other end sends as fast as it can.
+/// Times tcpdump on a port in memory, and on a veth pair whose other end sends at full speed.
 fn tcpdump(object: &Path, name: &str) {
     let namespace = format!("linerate-pcap-cost-{}", std::process::id());
     let ip = |words: &str| {
@@ -296,7 +298,7 @@ fn tcpdump(object: &Path, name: &str) {
     println!("  ratio {:.1}   (asked: at least 3)", rate(port) / rate(veth));
 }
 
-/// Sends into the veth pair until it is over.
+/// Sends into the veth pair until `is_over`.
 fn flood(namespace: &std::fs::File, is_over: &std::sync::atomic::AtomicBool) {
     use std::os::fd::AsFd;
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(rustix::thread::LinkNameSpaceType::Network))

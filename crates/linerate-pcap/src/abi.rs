@@ -1,10 +1,10 @@
-//! The structures and numbers of `pcap/pcap.h` and `pcap/bpf.h`: libpcap 1.10.
+//! The structures and constants of `pcap/pcap.h` and `pcap/bpf.h` (libpcap 1.10).
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
-/// Bytes of an error's text, with the zero at its end.
+/// Size of an error buffer in bytes, with the terminating zero.
 pub const PCAP_ERRBUF_SIZE: usize = 256;
-/// The longest snapshot.
+/// Maximum snapshot length.
 pub const MAXIMUM_SNAPLEN: c_int = 262_144;
 
 pub const PCAP_ERROR: c_int = -1;
@@ -27,7 +27,7 @@ pub const PCAP_TSTAMP_PRECISION_MICRO: c_int = 0;
 pub const PCAP_TSTAMP_PRECISION_NANO: c_int = 1;
 
 pub const DLT_EN10MB: c_int = 1;
-/// Linux's Ethernet interfaces offer it, too: their frames may be those of a cable modem's network.
+/// Linux offers it for Ethernet interfaces too, because they may capture a cable modem's traffic.
 pub const DLT_DOCSIS: c_int = 143;
 
 /// Up, running, connected.
@@ -38,9 +38,9 @@ pub const PCAP_IF_USABLE: c_uint = 0x2 | 0x4 | 0x10;
 #[derive(Clone, Copy)]
 pub struct PacketHeader {
     pub time: libc::timeval,
-    /// Bytes that are there.
+    /// Captured bytes.
     pub captured: u32,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub len: u32,
 }
 
@@ -70,8 +70,8 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// Returns whether the instruction loads from the kernel's data about a frame (`SKF_AD_OFF`, `SKF_NET_OFF`, `SKF_LL_OFF`)
-    /// instead of the frame.
+    /// Returns whether the instruction loads the kernel's metadata of a frame (`SKF_AD_OFF`, `SKF_NET_OFF`,
+    /// `SKF_LL_OFF`) instead of its bytes.
     pub fn loads_from_kernel(&self) -> bool {
         const LOAD: u16 = 0;
         const ABSOLUTE: u16 = 0x20;

@@ -1,4 +1,4 @@
-//! A port that a handle captures from: frames and waiting.
+//! The port that a handle captures from: receiving frames and waiting for them.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -25,17 +25,17 @@ use crate::socket::{names, shared};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// Packets that are received at once.
+/// Maximum number of packets per receive call.
 const BATCH: usize = 64;
-/// Slots of the receive ring, unless the name or the program's buffer size says otherwise.
+/// Slots of the receive ring, unless the name or the program's buffer size sets them.
 const RING: usize = 4096;
 /// Bytes of a slot's buffer.
 const SLOT: usize = 2048;
-/// A thread that waits polls for this time before it sleeps.
+/// How long a waiting thread polls before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
-/// The longest sleep, and how often the port's link is looked at.
+/// The longest sleep, and the interval between checks of the port's link.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
-/// The longest sleep where a port cannot wake a thread.
+/// The longest sleep on a port that cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
 
 /// The settings of a handle before it is activated.
@@ -57,10 +57,11 @@ pub struct Frame {
     pub bytes: *const u8,
 }
 
-/// Received frames that wait for the program. They are the handle's, so that a frame needs no borrow of the receiving side.
+/// Received frames that the program has not read yet. The handle owns them, so that reading a frame does not borrow
+/// [`Active`].
 pub struct Waiting {
     frames: Box<[Cell<Frame>; BATCH]>,
-    /// The address of the first that waits, and that behind the last.
+    /// The address of the first unread frame, and the address after the last.
     next: Cell<*const Frame>,
     end: Cell<*const Frame>,
 }
@@ -72,7 +73,7 @@ impl Waiting {
         Waiting { frames, next: Cell::new(std::ptr::null()), end: Cell::new(std::ptr::null()) }
     }
 
-    /// Takes the next frame, which stays where it is until frames are received.
+    /// Takes the next frame. The pointer is valid until frames are received again.
     #[inline(always)]
     pub fn take(&self) -> Option<*const Frame> {
         let next = self.next.get();
@@ -87,14 +88,14 @@ impl Waiting {
         self.next.get() >= self.end.get()
     }
 
-    /// Makes the first `count` frames wait.
+    /// Marks the first `count` frames as unread.
     fn set(&self, count: usize) {
         let begin = self.frames.as_ptr().cast::<Frame>();
         self.next.set(begin);
         self.end.set(begin.wrapping_add(count));
     }
 
-    /// Forgets the frames for which `keep`, which may change them, returns false.
+    /// Drops the frames for which `keep` returns false. `keep` may change a frame.
     fn retain(&self, mut keep: impl FnMut(&mut Frame) -> bool) {
         let index = |frame: *const Frame| frame.addr().wrapping_sub(self.frames.as_ptr().addr()) / size_of::<Frame>();
         let waiting = if self.is_empty() { 0..0 } else { index(self.next.get())..index(self.end.get()) };
@@ -110,7 +111,7 @@ impl Waiting {
     }
 }
 
-/// The event (eventfd(2)) of a handle that is readable while frames wait in its [`Active`].
+/// A handle's event (eventfd(2)), readable while the handle has unread frames.
 pub struct Ready {
     event: OwnedFd,
     is_ready: AtomicBool,
@@ -121,9 +122,9 @@ impl Ready {
         Ok(Ready { event: event()?, is_ready: AtomicBool::new(false) })
     }
 
-    /// Makes the event readable, from any thread: the receiving one sets it right with its next call.
+    /// Makes the event readable; any thread may call it. The receiving thread corrects the event with its next call.
     pub fn raise(&self) {
-        // In this order, so that `set` sees what it has to read.
+        // Write before the flag is set, so that `set` finds the event readable when it reads it.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         self.is_ready.store(true, Ordering::Release);
     }
@@ -138,8 +139,8 @@ impl Ready {
     }
 }
 
-/// Returns how long Linux may keep frames of slow traffic before it hands them over, of which the library has a longest: in immediate
-/// mode not at all, otherwise for the timeout.
+/// Returns how long the kernel may hold back frames of slow traffic: zero in immediate mode, otherwise the handle's
+/// timeout. The library limits the value.
 fn patience(settings: &Settings) -> Duration {
     let timeout = u64::try_from(settings.timeout.get()).ok().filter(|timeout| *timeout > 0).unwrap_or(u64::MAX);
     Duration::from_millis(if settings.immediate.get() { 0 } else { timeout })
@@ -150,38 +151,39 @@ pub struct Active {
     /// The port's name with its options.
     name: String,
     rx: RxQueue,
-    /// The port is a file, which has an end.
+    /// The port is a capture file, which has an end.
     is_file: bool,
     batch: Batch,
-    /// Frames of several buffers, in one piece.
+    /// Contiguous copies of frames that span several buffers.
     long: Vec<Box<[u8]>>,
     filter: Option<Box<[Instruction]>>,
     snaplen: u32,
     clock: Clock,
-    /// The descriptor that programs wait for: it contains the queue's event, and the handle's [`Ready`] or `tick`.
+    /// The descriptor that programs wait for (epoll(7)): it watches the handle's [`Ready`] and the queue's event or
+    /// `tick`.
     watch: OwnedFd,
     is_armed: bool,
-    /// For a port that cannot wake a thread: readable each millisecond.
+    /// A timer that is readable every millisecond, for a port that cannot wake a thread.
     tick: Option<OwnedFd>,
-    /// Since when no frame has come.
+    /// The time of the first empty poll since the last frame.
     quiet_since: Option<Instant>,
-    /// When the port's link was looked at.
+    /// The time of the last link check.
     link_since: Instant,
-    /// The program was told that the port is gone.
+    /// The program has been told that the port is gone.
     is_gone: bool,
 }
 
 impl Active {
     pub fn open(name: &str, settings: &Settings, ready: &Ready) -> Result<(Active, Side), Error> {
         let parsed = linerate::parse(name)?;
-        // A card that another process serves has its ring there; the length of a switch's is the library's choice.
+        // The server has the ring of a served card, and the library chooses the length of a switch port's ring.
         let asked = settings.buffer_size.get().cast_unsigned() as usize / SLOT;
         let ring = match asked {
             0 if parsed.may_be_served() => None,
             0 => Some(RING),
             asked => Some(asked.clamp(64, RING).next_power_of_two()),
         };
-        // Only a port of this process has its packets there for long.
+        // Only a port of this process uses the memory permanently, so a served port's is allocated on first use.
         let memory = RegionOptions::default();
         let longest = LongestOfInterface::of(&parsed);
         let mut port = match shared::port(name, || Ok(Pool::new(Region::lazy(&memory)?)))? {
@@ -189,14 +191,14 @@ impl Active {
             None => {
                 let region = if parsed.may_be_served() { Region::lazy(&memory) } else { Region::new(&memory) }?;
                 let pool = Some(Pool::new(region));
-                // Those of a file are of another day, unless its name asks for them.
+                // A file's timestamps are from another day; its frames get them only if its name asks for them.
                 let timestamps = !parsed.is_capture_to_read();
                 let interrupts = Some(if parsed.is_packet() { patience(settings) } else { Duration::ZERO });
                 let max_frame = longest.to_receive();
                 let options = Options { ring, pool, interrupts, timestamps, max_frame, ..Options::default() };
                 let [port] = opening(|| options.open([name]))?;
                 names::note_alone(&port);
-                // A program asks for the port's address by packet sockets while this handle has the port.
+                // While this handle has the port, the program may ask for the port's address through a packet socket.
                 if let Some(name) = names::of_handle(name) {
                     name.note(names::About::of(&port, longest.to_send(&port), true));
                 }
@@ -211,14 +213,14 @@ impl Active {
             ));
         }
         match port.set_promiscuous(settings.promiscuous.get()) {
-            // A port in memory has no addresses to filter by.
+            // Ports in memory do not filter by address.
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             Ok(()) => {}
             Err(error) => return Err(error),
         }
         let mut rx = port.rx(0)?;
-        // A program may give up its privileges, or the path to the server, before it sends its first frame. The transmit queue stays free
-        // for other programs until then.
+        // A program may drop its privileges, or lose access to the server's path, before it sends its first frame. The
+        // transmit queue stays free for other programs until then.
         let _ = port.prepare_tx();
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(|error| system("epoll_create1", error))?;
         add(&watch, ready.event.as_fd())?;
@@ -243,8 +245,8 @@ impl Active {
         Ok((active, Side::new(port, longest)))
     }
 
-    /// Gives its queue up. The returned function makes it one of another queue with the same descriptor and filter; frames that wait
-    /// stay as they are.
+    /// Returns the receive queue, and a function that rebuilds the receiving side on another queue. Descriptor, filter
+    /// and unread frames are kept.
     pub fn give_up(mut self) -> (RxQueue, impl FnOnce(RxQueue) -> Result<Active, Error>) {
         let _ = match (&self.tick, self.rx.arm()) {
             (Some(tick), _) => epoll::delete(&self.watch, tick),
@@ -274,11 +276,12 @@ impl Active {
         (rx, with)
     }
 
-    /// Captures from another port from now on, with the same filter; frames that wait are forgotten. Returns the other side of
-    /// the new port, if it is not this one; the old one must be dropped after the old receiving side, which is returned, too.
+    /// Switches the capture to another port, with the same filter; unread frames are dropped. Returns the old receiving
+    /// side and the new port's [`Side`], or `None` if the name is unchanged. Drop the old receiving side before the old
+    /// `Side`.
     ///
     /// # Errors
-    /// As [`open`](Active::open); then nothing has changed.
+    /// As [`open`](Active::open); the capture is then unchanged.
     pub fn open_again(
         &mut self,
         name: &str,
@@ -290,7 +293,7 @@ impl Active {
             return Ok(None);
         }
         let (mut other, side) = Active::open(name, settings, ready)?;
-        // The program may have the descriptor's number.
+        // The program may know the descriptor, so its number is kept.
         rustix::io::dup2(&other.watch, &mut self.watch).map_err(|error| system("dup2", error))?;
         waiting.set(0);
         std::mem::swap(self, &mut other);
@@ -299,12 +302,14 @@ impl Active {
         Ok(Some((other, side)))
     }
 
-    /// Receives frames in place of the last ones, those that the filter lets pass. Returns false if none came.
+    /// Receives frames, and drops those that the filter rejects. They replace the last batch. Returns false if none
+    /// arrived.
     pub fn receive(&mut self, waiting: &Waiting) -> bool {
         self.long.clear();
         waiting.set(0);
         self.batch.clear();
-        // Before the poll, which may take as long as a packet's way: what it finds has come since the last one.
+        // Read the clock before the poll, which may take as long as a packet's transit. Its packets arrived since the
+        // last poll.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
         let received = self.rx.recv(&mut self.batch);
         if received == 0 {
@@ -330,7 +335,7 @@ impl Active {
         true
     }
 
-    /// Forgets the frames that the filter refuses, and cuts the others to the length that it wants.
+    /// Drops the frames that the filter rejects, and truncates the others to the length that it returns.
     fn filter_frames(&self, waiting: &Waiting) {
         let Some(filter) = &self.filter else { return };
         waiting.retain(|Frame { header, bytes }| {
@@ -341,7 +346,7 @@ impl Active {
         });
     }
 
-    /// Returns what a thread is to wait for: frames that may have come, or `waker`. `None`: the port is polled for a while before.
+    /// Returns what the thread must wait for: frames or `waker`. `None` if it has to poll again first.
     pub fn sleep(&mut self, waker: BorrowedFd<'_>) -> Option<Sleep> {
         if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             std::hint::spin_loop();
@@ -350,36 +355,38 @@ impl Active {
         if !self.is_armed && self.tick.is_none() {
             self.rx.arm();
             self.is_armed = true;
-            // A frame may have come before; there is one more poll.
+            // A frame may have arrived before the queue was armed: poll once more.
             return None;
         }
-        // That of a port that is gone stays readable: a program that goes on nevertheless (ngrep) sleeps.
+        // The event of a port that is gone stays readable. Programs that continue nevertheless (ngrep) must still
+        // sleep.
         let event = self.rx.arm().filter(|_| self.tick.is_none() && !self.is_gone);
         let longest = if event.is_some() || self.is_gone { LONGEST_SLEEP } else { TICK };
         let longest = libc::timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
         Some(Sleep { descriptors: [waker.as_raw_fd(), event.map_or(-1, |event| event.as_raw_fd())], longest })
     }
 
-    /// Polls again after a sleep.
+    /// Returns to polling after a sleep, and checks the port's link.
     ///
     /// # Errors
-    /// Those of the port's link.
+    /// As [`check_link`](Active::check_link).
     pub fn wake(&mut self, waker: BorrowedFd<'_>, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
         self.check_link(side, waiting)
     }
 
-    /// Looks at the port's link, if that is long ago. The event of a port that is gone is readable for good.
+    /// Checks the port's link, at most once per `LONGEST_SLEEP`. It is needed because the event of a port that is gone
+    /// stays readable.
     ///
     /// # Errors
-    /// Those of the link, once all frames that came before its end are received.
+    /// The link's error, once all frames that arrived before it are received.
     pub fn check_link(&mut self, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
         if self.link_since.elapsed() < LONGEST_SLEEP {
             return Ok(());
         }
         self.link_since = Instant::now();
-        // A thread that sends notices the end itself.
+        // A sending thread, which holds the lock, notices the error itself.
         let Some(side) = side.try_lock() else { return Ok(()) };
         match side.as_ref().map(|side| side.port.link()) {
             Some(Err(error)) if !self.receive(waiting) => {
@@ -390,19 +397,19 @@ impl Active {
         }
     }
 
-    /// Polls from now on.
+    /// Disarms the queue's interrupt.
     pub fn disarm(&mut self) {
         if std::mem::take(&mut self.is_armed) {
             self.rx.disarm();
         }
     }
 
-    /// Makes the program's descriptor readable while frames wait, or once they come.
+    /// Makes the program's descriptor readable if there are unread frames; otherwise arms the queue to make it so.
     pub fn keep_watch(&mut self, waiting: &Waiting, ready: &Ready) {
         while waiting.is_empty() && self.tick.is_none() {
-            // An interrupt for frames that are received would leave the descriptor readable.
+            // An interrupt for frames already received would leave the descriptor readable.
             self.disarm();
-            // Earlier packets do not interrupt, and each look at the ring asks for the next interrupt anew.
+            // Packets that arrived earlier do not interrupt, so poll after arming; each poll requires arming again.
             self.rx.arm();
             self.is_armed = true;
             if !self.receive(waiting) {
@@ -421,15 +428,15 @@ impl Active {
         poll(&mut events, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
-    /// Returns the descriptor that is readable while there are frames.
+    /// Returns the program's descriptor, which is readable while there are frames.
     pub fn descriptor(&self) -> RawFd {
         self.watch.as_raw_fd()
     }
 
-    /// Returns whether the port gives no more frames: the end of a capture file.
+    /// Returns whether the port, a capture file, is at its end.
     ///
     /// # Errors
-    /// That of a file which is cut or malformed.
+    /// The file is truncated or malformed.
     pub fn is_exhausted(&self, side: &Latch<Option<Side>>) -> Result<bool, Error> {
         if !self.is_file {
             return Ok(false);
@@ -440,19 +447,20 @@ impl Active {
         if port.is_exhausted() { port.link().map(|_| true) } else { Ok(false) }
     }
 
-    /// Filters from now on, frames that wait for the program, too.
+    /// Sets the filter, and applies it to unread frames.
     pub fn set_filter(&mut self, filter: Box<[Instruction]>, waiting: &Waiting) {
         self.filter = Some(filter);
         self.filter_frames(waiting);
     }
 }
 
-/// Makes a descriptor readable while another one is.
+/// Adds `fd` to an epoll(7) descriptor.
 fn add(watch: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), Error> {
     epoll::add(watch, fd, EventData::new_u64(0), EventFlags::IN).map_err(|error| system("epoll_ctl", error))
 }
 
-/// Makes a descriptor readable when frames may have come. Returns the timer of a queue that cannot wake a thread.
+/// Adds the queue's event to an epoll(7) descriptor. For a queue that cannot wake a thread, adds a timer and returns
+/// it.
 fn watch_queue(watch: &OwnedFd, rx: &mut RxQueue) -> Result<Option<OwnedFd>, Error> {
     let can_wake = rx.arm().map(|event| add(watch, event)).transpose()?.is_some();
     rx.disarm();
@@ -461,7 +469,7 @@ fn watch_queue(watch: &OwnedFd, rx: &mut RxQueue) -> Result<Option<OwnedFd>, Err
     Ok(tick)
 }
 
-/// Copies a packet's buffers into one piece, which stays in `long`.
+/// Copies a packet's buffers into one contiguous buffer, which `long` keeps.
 #[cold]
 fn joined(packet: Packet<'_>, long: &mut Vec<Box<[u8]>>) -> (*const u8, usize) {
     let mut whole = Vec::with_capacity(packet.len());
@@ -470,20 +478,20 @@ fn joined(packet: Packet<'_>, long: &mut Vec<Box<[u8]>>) -> (*const u8, usize) {
     long.last().map_or((std::ptr::null(), 0), |whole| (whole.as_ptr(), whole.len()))
 }
 
-/// The times that frames get, which never decrease.
+/// Assigns timestamps to frames. They never decrease.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// Headers have nanoseconds, not microseconds.
+    /// Frame headers contain nanoseconds, not microseconds.
     is_nano: bool,
     /// The time of the last frame, in nanoseconds since 1970.
     last: u64,
-    /// The time of the first received frame without one of its own: those of a batch have times one after the other, of which
-    /// the last is that of the poll.
+    /// The earliest time for a batch's frames without timestamps. They are spaced one nanosecond apart so that the last
+    /// gets the time of the poll.
     first: u64,
-    /// The second of the last frame, and its begin.
+    /// The second of the last frame, and the nanosecond at which it begins.
     second: (u64, u64),
-    /// Frames have the times of a file, as they are there. Those of a port are a nanosecond apart at least: a copy of a frame has its
-    /// time, and the kernel's may be the same.
+    /// Timestamps come unchanged from a file. A port's are made at least a nanosecond apart: copies of a frame have the
+    /// same timestamp, and so may frames from the kernel.
     is_of_file: bool,
 }
 
@@ -492,7 +500,7 @@ impl Clock {
         Clock { is_nano: precision == PCAP_TSTAMP_PRECISION_NANO, last: 0, first: 0, second: (0, 0), is_of_file }
     }
 
-    /// Returns the time of the next frame, which may have one of its own.
+    /// Returns the time of the next frame; `own` is the frame's timestamp, if it has one.
     #[inline]
     fn time_of(&mut self, own: Option<u64>) -> libc::timeval {
         self.last = match own {
@@ -509,7 +517,7 @@ impl Clock {
     }
 }
 
-/// Creates a timer that is readable each millisecond.
+/// Creates a timer that is readable every millisecond.
 fn ticking() -> Result<OwnedFd, Error> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|error| system("timerfd_create", error))?;
@@ -519,7 +527,7 @@ fn ticking() -> Result<OwnedFd, Error> {
     Ok(timer)
 }
 
-/// Creates an event (eventfd(2)) that has not happened.
+/// Creates an event (eventfd(2)) that is not readable yet.
 pub fn event() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system("eventfd", error))
 }

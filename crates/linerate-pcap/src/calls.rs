@@ -1,4 +1,4 @@
-//! The functions that programs call with a handle: ours, or those of the system's libpcap.
+//! The functions that take a handle. They handle this object's handles here and pass others to the system's libpcap.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use crate::filter::copied;
 use crate::handle::{Handle, described};
 use crate::real::{put_text, real};
 
-/// Defines functions of a handle: `ours` answers for handles of this object, the system's function for all others.
+/// Defines functions that take a handle: `ours` handles this object's handles, the system's function all others.
 macro_rules! of_handle {
     ($(fn $name:ident($handle:ident $(, $argument:ident: $type:ty)*) -> $result:ty | $absent:expr => $ours:expr;)*) => {
         $(
@@ -30,7 +30,7 @@ macro_rules! of_handle {
     };
 }
 
-/// Sets a value before activation.
+/// Sets a value, unless the handle is already activated.
 fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
     if handle.is_activated() {
         handle.fail("can't perform  operation on activated capture");
@@ -40,7 +40,7 @@ fn set<T>(handle: &Handle, cell: &std::cell::Cell<T>, value: T) -> c_int {
     0
 }
 
-/// Returns a value that a handle has once it is activated. As in the system's library, the error has no text.
+/// Returns `value`, or an error before activation. As in the system's library, the error has no text.
 fn activated(handle: &Handle, value: c_int) -> c_int {
     if handle.is_activated() { value } else { PCAP_ERROR_NOT_ACTIVATED }
 }
@@ -55,7 +55,7 @@ of_handle! {
     fn pcap_set_immediate_mode(handle, on: c_int) -> c_int | PCAP_ERROR =>
         set(handle, &handle.settings.immediate, on != 0);
     fn pcap_set_protocol_linux(handle, _protocol: c_int) -> c_int | PCAP_ERROR => set(handle, &Default::default(), ());
-    // As on Linux, a size of zero or less is the usual one.
+    // As on Linux, a size of zero or less means the default.
     fn pcap_set_buffer_size(handle, bytes: c_int) -> c_int | PCAP_ERROR =>
         set(handle, &handle.settings.buffer_size, bytes.max(0));
     fn pcap_can_set_rfmon(_handle) -> c_int | PCAP_ERROR => 0;
@@ -65,7 +65,7 @@ of_handle! {
 
     fn pcap_snapshot(handle) -> c_int | PCAP_ERROR => activated(handle, handle.settings.snaplen.get());
     fn pcap_datalink(handle) -> c_int | PCAP_ERROR => activated(handle, handle.link_type.load(Relaxed));
-    // Link types are Ethernet's: they have no more about them.
+    // Link types are Ethernet's, which have no extension.
     fn pcap_datalink_ext(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_is_swapped(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
     fn pcap_major_version(handle) -> c_int | PCAP_ERROR => activated(handle, 0);
@@ -137,7 +137,7 @@ of_handle! {
     };
 }
 
-/// As on Linux it is a cancellation point.
+/// A cancellation point, as on Linux.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_inject(pcap: *mut c_void, bytes: *const c_void, len: usize) -> c_int {
     match Handle::of(pcap) {
@@ -172,7 +172,7 @@ extern "C-unwind" fn pcap_sendpacket(pcap: *mut c_void, bytes: *const c_void, le
     }
 }
 
-/// Signal handlers call it: it only stores, and writes to a descriptor.
+/// Signal handlers may call it: it only stores a flag and writes to a descriptor.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_breakloop(pcap: *mut c_void) {
     match Handle::of(pcap) {
@@ -197,7 +197,7 @@ extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
     }
 }
 
-/// Creates a handle of ours if the name is a port's; `None` for all other names.
+/// Creates a handle of this object if `name` is a port; `None` for all other names.
 pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     if name.is_null() {
         return None;
@@ -205,7 +205,8 @@ pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     // SAFETY: the program's text, which ends with a zero.
     let name = unsafe { CStr::from_ptr(name) }.to_str().ok()?;
     let handle = Handle::for_port(name)?;
-    // A program may forbid itself to open files before it activates the handle (seccomp(2)).
+    // Open the system's library now: a program may lose the right to open files (seccomp(2)) before it activates the
+    // handle.
     crate::real::library_s_function();
     Some(match handle {
         Ok(handle) => Box::into_raw(Box::new(handle)),
@@ -233,7 +234,7 @@ extern "C-unwind" fn pcap_open_live(
     }
 }
 
-/// Creates and activates a handle, as [`create`]; null if that fails.
+/// Creates a handle as [`create`], and activates it; null if that fails.
 fn open(
     name: *const c_char,
     snaplen: c_int,
@@ -271,7 +272,7 @@ fn set_precision(handle: &Handle, precision: c_int) -> c_int {
     }
 }
 
-/// Gives the program its statistics.
+/// Writes the statistics to the program's memory.
 fn statistics(handle: &Handle, stat: *mut Stat) -> c_int {
     if !handle.is_activated() {
         return handle.not_activated();
@@ -289,7 +290,7 @@ fn statistics(handle: &Handle, stat: *mut Stat) -> c_int {
     }
 }
 
-/// Gives the program a list, which it frees by free(3).
+/// Returns a list to the program, which frees it by free(3).
 fn put_list(handle: &Handle, list: *mut *mut c_int, values: &[c_int]) -> c_int {
     // SAFETY: it has no requirements.
     let copy = unsafe { libc::malloc(size_of_val(values)) }.cast::<c_int>();
@@ -315,7 +316,7 @@ fn list_link_types(handle: &Handle, list: *mut *mut c_int) -> c_int {
 }
 
 fn set_link_type(handle: &Handle, kind: c_int) -> c_int {
-    // Before its activation a handle has no link type.
+    // A handle has no link type before activation.
     if !handle.is_activated() || !LINK_TYPES.contains(&kind) {
         let name = real!(pcap_datalink_val_to_name(kind => c_int) -> *const c_char | null());
         let name = match name.is_null() {
@@ -358,8 +359,8 @@ fn set_filter(handle: &Handle, program: *const Program) -> c_int {
     }
 }
 
-/// Sends a frame; returns its length. Errors begin as the system's do; `none` is that of a frame of no bytes. A packet socket
-/// takes none that is shorter than an Ethernet header either.
+/// Sends a frame; returns its length. Errors begin as the system's do; `none` is the error for an empty frame. Like a
+/// packet socket, rejects frames shorter than an Ethernet header.
 fn send(handle: &Handle, bytes: *const c_void, len: usize, none: &str) -> c_int {
     let why = match len {
         0 => Some(none),
@@ -379,7 +380,7 @@ fn send(handle: &Handle, bytes: *const c_void, len: usize, none: &str) -> c_int 
     handle.send(bytes)
 }
 
-/// Calls a function of the system's with its handle that stands for ours; notes its error.
+/// Calls a function of the system's libpcap with a dead handle in place of ours; stores its error in ours.
 fn on_dead<T: PartialEq + Copy>(handle: &Handle, failed: T, work: impl FnOnce(*mut c_void) -> T) -> T {
     let dead = handle.dead();
     let answer = if dead.is_null() { failed } else { work(dead) };

@@ -1,10 +1,11 @@
-//! A trap for the system's libpcap, if a program passes a handle of this object to it.
+//! A trap for programs that pass a handle of this object to the system's libpcap.
 #![allow(unsafe_code)]
 
 use linerate_preload::report;
 
-/// As many words of this are in front of a handle as the system's `struct pcap` has, which begins with functions: whichever of them
-/// it calls. Calls that only read a number from it are not detected.
+/// The function that fills the first `WORDS` words of a handle. The system's `struct pcap` begins with function
+/// pointers, so any of them that the system's library calls is this one. Calls that only read a number from the handle
+/// are not detected.
 pub const DETECTOR: unsafe extern "C" fn() -> ! = detected;
 pub const WORDS: usize = 128;
 

@@ -1,4 +1,4 @@
-//! Devices: the system's, the ports that other processes serve, and those that the program's arguments name.
+//! The device list: the system's devices, served ports, and ports named in the program's arguments.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -21,8 +21,8 @@ extern "C-unwind" fn pcap_findalldevs(devices: *mut *mut Interface, error: *mut 
     answer
 }
 
-/// Appends the ports that are served, and those that the program's arguments name. Their memory is malloc(3)'s, as that of
-/// the others, which `pcap_freealldevs` frees.
+/// Appends the served ports and those named in the program's arguments. Entries are allocated by malloc(3), as
+/// `pcap_freealldevs` expects.
 fn append_ports(devices: *mut *mut Interface) {
     let mut end = devices;
     // SAFETY: libpcap's list.
@@ -50,7 +50,7 @@ fn append_ports(devices: *mut *mut Interface) {
     }
 }
 
-/// A port has no IPv4 address, which is an error of libpcap's, too.
+/// Fails for ports: they have no IPv4 address, which libpcap reports as an error.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> c_int {
     match deferred(|| guarded(None, || lookup(name, net, mask, error))) {
@@ -61,7 +61,7 @@ extern "C-unwind" fn pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *m
     }
 }
 
-/// Answers for a port; `None` if the name is none's.
+/// Answers for a port; `None` if the name is not a port's.
 fn lookup(name: *const c_char, net: *mut u32, mask: *mut u32, error: *mut c_char) -> Option<c_int> {
     // SAFETY: the program's text, which ends with a zero.
     let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });

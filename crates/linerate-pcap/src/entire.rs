@@ -1,6 +1,7 @@
-//! The functions that are the system's alone: filters, names, capture files, tables.
+//! Functions passed to the system's libpcap unchanged: filters, names, capture files, tables.
 //!
-//! Arguments are integers and pointers in registers, at most six (System V ABI; AAPCS64): they are handed on as they are.
+//! They have at most six arguments, integers and pointers, all in registers (System V ABI; AAPCS64), which are passed
+//! on as they are.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char};
@@ -18,12 +19,12 @@ macro_rules! forward {
     };
 }
 
-/// The text of an error, which programs print unchecked.
+/// The text returned for errors without the system's library; programs print it without a check for null.
 const NO_TEXT: &CStr = c"an error, whose text the system's libpcap has (apt install libpcap0.8)";
 
 /// -1 of a function that returns an int.
 const FAILS: usize = usize::MAX;
-/// Null, zero, or nothing at all.
+/// Null, zero, or no result.
 const NOTHING: usize = 0;
 
 forward! {
@@ -74,7 +75,7 @@ forward! {
     pcap_tstamp_type_val_to_name -> NOTHING;
 }
 
-/// The version, of old programs: they have copied as many bytes of it when they were linked.
+/// The version, for old programs. The linker has fixed its size in them (copy relocation).
 #[unsafe(no_mangle)]
 static pcap_version: [u8; 7] = *b"1.10.3\0";
 

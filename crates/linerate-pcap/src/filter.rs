@@ -1,4 +1,4 @@
-//! A program's filter, which the system's libpcap checks and runs.
+//! A program's filter, which the system's libpcap validates and runs.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint};
 use crate::abi::{Instruction, Program};
 use crate::real::real;
 
-/// Runs a filter on a frame: the count of bytes to keep, 0 if it is not wanted.
+/// Runs a filter on a frame; returns the number of bytes to keep, 0 if it rejects the frame.
 ///
 /// # Safety
 /// The frame has `len` bytes, all of which can be read.
@@ -20,13 +20,13 @@ pub unsafe fn run(filter: &[Instruction], frame: *const u8, len: u32) -> u32 {
 /// Returns a copy of a program's filter; `None` if it is not valid.
 ///
 /// # Safety
-/// The program has as many instructions as it says.
+/// `program.instructions` is null, or points at `program.len` readable instructions.
 pub unsafe fn copied(program: &Program) -> Option<Box<[Instruction]>> {
     let len = program.len as usize;
     if len == 0 || program.instructions.is_null() {
         return None;
     }
-    // SAFETY: as the caller says; they may be at any address.
+    // SAFETY: as the caller promises; the read is unaligned, since they may be at any address.
     let copy: Box<[Instruction]> =
         (0..len).map(|at| unsafe { program.instructions.add(at).read_unaligned() }).collect();
     let is_valid = real!(bpf_validate(copy.as_ptr() => *const Instruction, len as c_int => c_int) -> c_int | 0);

@@ -27,14 +27,14 @@ use crate::socket::table;
 
 /// A handle of this object.
 ///
-/// The program's threads receive, choose directions and close one at a time, as with libpcap. All else may be called while
-/// another thread receives, and by signal handlers: it needs only atomics, `side` and `filter`.
+/// As with libpcap, only one thread at a time may receive, set the direction or close. All other functions may be
+/// called by signal handlers and while another thread receives: they only use atomics, `side` and `filter`.
 ///
-/// Nothing is locked or borrowed while the program's function is called, and while a thread sleeps: the function may call anything with
-/// the handle, leave by longjmp(3), and end the thread; a thread that sleeps may be cancelled.
+/// No lock or borrow is held while the program's callback runs or a thread sleeps. The callback may call any function
+/// with the handle, leave by longjmp(3), or end the thread. A sleeping thread may be cancelled.
 #[repr(C)]
 pub struct Handle {
-    /// A handle of the system's libpcap begins with another function.
+    /// Identifies the handle: a handle of the system's libpcap begins with another function.
     detector: [unsafe extern "C" fn() -> !; WORDS],
     /// The port's name.
     pub name: String,
@@ -42,46 +42,46 @@ pub struct Handle {
     /// The text of the last error. Several threads may write it.
     error: [AtomicU8; PCAP_ERRBUF_SIZE],
     // Dropped in this order: the receiving side before its port.
-    /// The receiving side of the port, once the handle is activated. The thread that receives has it, but for its sleep and while the
-    /// program's function runs.
+    /// The port's receiving side, once the handle is activated. The receiving thread locks it, except while it sleeps
+    /// and while the program's callback runs.
     pub active: Latch<Option<Active>>,
-    /// Received frames. Their bytes are the receiving side's.
+    /// Received frames. The receiving side owns their bytes.
     pub waiting: Waiting,
     pub side: Latch<Option<Side>>,
     pub is_activated: AtomicBool,
     is_nonblocking: AtomicBool,
-    /// The descriptor has been asked for: it is kept up to date from then on.
+    /// The program has asked for the descriptor, which is kept up to date from then on.
     is_selected: AtomicBool,
-    /// The descriptor is up to date because nothing was read since the activation.
+    /// The descriptor is up to date because no frame has been read since activation.
     is_unread: AtomicBool,
     /// The descriptor that programs wait for; -1 before activation.
     descriptor: AtomicI32,
     pub ready: Ready,
     pub link_type: AtomicI32,
     pub last: LastFrame,
-    /// `BREAK` and `FILTER`.
+    /// Flags: `BREAK` and `FILTER`.
     requests: AtomicU8,
-    /// The filter that was set last, until the receiving thread takes it.
+    /// A new filter, until the receiving thread takes it.
     filter: Latch<Option<Box<[Instruction]>>>,
-    /// Frames that the filter let pass.
+    /// Frames that the filter accepted and the program has read.
     pub passed: AtomicU64,
-    /// The port's drops when they were asked for last.
+    /// The port's drops at the last query.
     drops: [AtomicU32; 2],
     /// The event (eventfd(2)) that wakes the thread that waits for frames.
     waker: OwnedFd,
-    /// A handle of the system's for compiling filters and writing files.
+    /// A handle of the system's libpcap, for compiling filters and writing files.
     dead: AtomicPtr<c_void>,
-    /// The process that has opened it.
+    /// The process that created the handle.
     process: u32,
 }
 
-/// The loop that runs, or the next one, is to end.
+/// Request: end the current loop, or the next one.
 const BREAK: u8 = 1;
-/// There is another filter.
+/// Request: adopt the new filter.
 const FILTER: u8 = 2;
 
 impl Handle {
-    /// Returns the handle behind a program's pointer; `None` if it is null, or the system's.
+    /// Returns the handle at a program's pointer; `None` if the pointer is null or a handle of the system's.
     pub fn of<'a>(pointer: *mut c_void) -> Option<&'a Handle> {
         if pointer.is_null() {
             return None;
@@ -92,12 +92,12 @@ impl Handle {
         (function == DETECTOR as *const c_void).then(|| unsafe { &*pointer.cast::<Handle>() })
     }
 
-    /// Creates a handle, if the name is a port's and no interface of the kernel has it.
+    /// Creates a handle, if [`is_port`](Handle::is_port).
     pub fn for_port(name: &str) -> Option<Result<Handle, Error>> {
         Handle::is_port(name).then(|| Handle::new(name))
     }
 
-    /// Returns whether a name is a port's, and no interface of the kernel has it.
+    /// Returns whether `name` is a port's, and not also a kernel interface's.
     pub fn is_port(name: &str) -> bool {
         let is_port = || linerate::parse(name).map_or_else(|error| error.kind() == ErrorKind::BadOption, |_| true);
         CString::new(name).is_ok_and(|text| !is_interface(&text)) && is_port()
@@ -159,7 +159,7 @@ impl Handle {
                 active.keep_watch(&self.waiting, &self.ready);
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
                 table::add_handle(active.descriptor());
-                // The kernel's interfaces and files are opened as often as the program likes.
+                // Kernel interfaces and capture files can be opened any number of times.
                 let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
                     || linerate::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
                 (*receiving, *side) = (Some(active), Some(of_port));
@@ -182,15 +182,15 @@ impl Handle {
         self.is_activated.load(Ordering::Acquire)
     }
 
-    /// Returns whether the port's threads, whose end closing it awaits, are not in this process: a child has none of its parent's
-    /// threads (fork(2)). Ports of the kernel and of a server have no threads here.
+    /// Returns whether the port has threads, and they are not in this process: a child has none of its parent's threads
+    /// (fork(2)), and closing the port would wait for them. Ports of the kernel or a server have no threads here.
     pub fn is_without_its_threads(&self) -> bool {
         let has_threads = |side: &Side| InChild::of(&side.port) == InChild::Nothing;
-        // A thread that the child does not have may have it.
+        // The lock may be held by a thread that does not exist in the child; then the answer is yes.
         self.process != owner() && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
     }
 
-    /// Notes the error of a call, and returns true, if the port's threads are not in this process.
+    /// Returns [`is_without_its_threads`](Handle::is_without_its_threads); if true, stores the error of `call`.
     pub fn fails_without_threads(&self, call: &str) -> bool {
         let fails = self.is_without_its_threads();
         if fails {
@@ -201,7 +201,8 @@ impl Handle {
         fails
     }
 
-    /// Captures one direction only. A monitor is opened again for it; what another port receives is one direction.
+    /// Restricts the capture to one direction. A monitor is opened again for it; other ports only capture what they
+    /// receive.
     pub fn set_direction(&self, direction: c_int) -> c_int {
         if !self.is_activated() {
             return self.not_activated();
@@ -235,7 +236,7 @@ impl Handle {
                 if let Some(mut before) = side.replace(new) {
                     before.finish();
                 }
-                // It has another port than its name says.
+                // The handle now has another port than its name denotes, so it is not listed as exclusive.
                 alone().retain(|other| !std::ptr::eq(other.0, self));
                 self.passed.store(0, Ordering::Relaxed);
                 active.keep_watch(&self.waiting, &self.ready);
@@ -248,8 +249,8 @@ impl Handle {
         0
     }
 
-    /// Runs `work` on the port's other side, beside a thread that receives. Returns `None` if a signal handler calls whose
-    /// thread is at work with the port: its locks may be taken.
+    /// Runs `work` on the port's [`Side`]; another thread may be receiving. Returns `None` if called by a signal
+    /// handler that has interrupted its thread's use of the port, which may hold locks.
     fn beside<T>(&self, work: impl FnOnce(&mut Option<Side>) -> T) -> Option<T> {
         if self.active.is_this_thread_s() {
             return None;
@@ -257,12 +258,12 @@ impl Handle {
         self.side.lock().map(|mut side| work(&mut side))
     }
 
-    /// Returns the program's statistics since the port was opened.
+    /// Returns the statistics since the port was opened.
     ///
     /// # Errors
-    /// Those of the port.
+    /// The port's errors.
     pub fn statistics(&self) -> Result<Stat, Error> {
-        // A signal handler gets the drops of the last call if its thread is at work with the port.
+        // A signal handler that has interrupted its thread's use of the port gets the drops of the last call.
         if let Some(Some(drops)) = self.beside(|side| side.as_ref().map(Side::drops)) {
             let (slow, refused) = drops?;
             self.drops[0].store(slow as u32, Ordering::Relaxed);
@@ -272,7 +273,7 @@ impl Handle {
         Ok(Stat { received: self.passed.load(Ordering::Relaxed) as u32, dropped, interface_dropped })
     }
 
-    /// Sends a frame. Returns libpcap's answer; errors begin as the system's do.
+    /// Sends a frame. Returns libpcap's result; error texts begin as the system's do.
     pub fn send(&self, bytes: &[u8]) -> c_int {
         if !self.is_activated() {
             return self.not_activated();
@@ -291,7 +292,7 @@ impl Handle {
         PCAP_ERROR
     }
 
-    /// Filters from now on. Returns libpcap's answer.
+    /// Sets the filter. Returns libpcap's result.
     pub fn set_filter(&self, filter: Box<[Instruction]>) -> c_int {
         let Some(mut place) = self.filter.lock() else { return self.in_use() };
         let before = place.replace(filter);
@@ -301,36 +302,36 @@ impl Handle {
         0
     }
 
-    /// Gives the receiving side the filter that was set last.
+    /// Gives the receiving side the new filter, if there is one.
     #[cold]
     pub fn adopt_filter(&self, active: &mut Active) {
         if self.requests.load(Ordering::Relaxed) & FILTER == 0 {
             return;
         }
         self.requests.fetch_and(!FILTER, Ordering::Acquire);
-        // A thread that has the place sets a filter, and makes the request then.
+        // A thread that holds the lock is setting a filter, and will request its adoption afterwards.
         if let Some(mut filter) = self.filter.try_lock() {
             filter.take().into_iter().for_each(|filter| active.set_filter(filter, &self.waiting));
         }
     }
 
-    /// Returns the descriptor that is readable while frames wait; -1 before activation.
+    /// Returns the descriptor that is readable while there are unread frames; -1 before activation.
     pub fn selectable(&self) -> RawFd {
         if self.is_activated()
             && !self.is_selected.swap(true, Ordering::SeqCst)
             && !self.is_unread.load(Ordering::SeqCst)
         {
-            // There may be frames. The next call that receives sets it right.
+            // There may be unread frames. The next receiving call corrects the event.
             self.ready.raise();
         }
         self.descriptor.load(Ordering::Relaxed)
     }
 
-    /// Notes that frames are read: from now on the descriptor is kept up to date only if the program has it.
+    /// Records that frames are read. From now on the descriptor is kept up to date only if the program has it.
     #[inline]
     pub fn begin_reading(&self) {
         if self.is_unread.load(Ordering::Relaxed) {
-            // Either this thread sees that the descriptor was asked for, or the thread that asks sees this.
+            // Either this thread sees `is_selected`, or the thread that sets it sees this store.
             self.is_unread.store(false, Ordering::SeqCst);
         }
     }
@@ -339,19 +340,19 @@ impl Handle {
         self.is_selected.load(Ordering::SeqCst)
     }
 
-    /// Notes that a signal handler has interrupted a call that excludes this one.
+    /// Stores and returns the error of a signal handler that has interrupted a call which excludes this one.
     pub fn in_use(&self) -> c_int {
         self.fail("a call with this handle has not returned yet");
         PCAP_ERROR
     }
 
-    /// Notes that a call needs an activated handle.
+    /// Stores and returns the error of a call that needs an activated handle.
     pub fn not_activated(&self) -> c_int {
         self.fail("This handle hasn't been activated yet");
         PCAP_ERROR_NOT_ACTIVATED
     }
 
-    /// Notes an error's text.
+    /// Stores an error's text.
     pub fn fail(&self, text: &str) {
         let len = text.floor_char_boundary(PCAP_ERRBUF_SIZE - 1);
         for (place, byte) in self.error.iter().zip(text.bytes().take(len).chain([0])) {
@@ -364,41 +365,42 @@ impl Handle {
         self.error.as_ptr().cast_mut().cast()
     }
 
-    /// Ends the loop that runs, or the next one. Signal handlers may call it (signal-safety(7)).
+    /// Ends the current loop, or the next one. Signal handlers may call it (signal-safety(7)).
     pub fn break_loop(&self) {
         self.requests.fetch_or(BREAK, Ordering::Relaxed);
         let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
-    /// Returns the event that wakes the thread that waits.
+    /// Returns the event that wakes the waiting thread.
     pub fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
 
-    /// Returns whether calls return at once where there are no frames.
+    /// Returns whether calls return immediately when there are no frames.
     pub fn is_nonblocking(&self) -> bool {
         self.is_nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Chooses whether calls wait for frames.
+    /// Sets whether calls return immediately when there are no frames.
     pub fn set_nonblocking(&self, on: bool) {
         self.is_nonblocking.store(on, Ordering::Relaxed);
     }
 
-    /// Returns whether there is something to look at before the next frame: [`takes_break`](Handle::takes_break),
+    /// Returns whether there are requests to handle before the next frame: [`takes_break`](Handle::takes_break),
     /// [`adopt_filter`](Handle::adopt_filter).
     #[inline]
     pub fn has_requests(&self) -> bool {
         self.requests.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether a loop is to end, and forgets it.
+    /// Returns whether a loop must end, and clears the request.
     #[cold]
     pub fn takes_break(&self) -> bool {
         self.requests.fetch_and(!BREAK, Ordering::Relaxed) & BREAK != 0
     }
 
-    /// Returns a handle of the system's with this one's link type and snapshot length; null if there is none.
+    /// Returns a dead handle of the system's libpcap with this handle's link type and snapshot length; null without
+    /// that library.
     pub fn dead(&self) -> *mut c_void {
         let known = self.dead.load(Ordering::Acquire);
         if !known.is_null() {
@@ -411,7 +413,7 @@ impl Handle {
         match self.dead.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(first) => {
-                // Another thread was faster.
+                // Another thread has created one meanwhile.
                 if !new.is_null() {
                     real!(pcap_close(new => *mut c_void) -> () | ());
                 }
@@ -420,7 +422,7 @@ impl Handle {
         }
     }
 
-    /// Notes the text of the dead handle's last error.
+    /// Copies the text of the dead handle's last error.
     pub fn adopt_error(&self) {
         let text = match self.dead() {
             dead if dead.is_null() => null_mut(),
@@ -449,52 +451,54 @@ impl Drop for Handle {
     }
 }
 
-/// A handle that has its port alone.
+/// A handle that has its port exclusively.
 pub struct Alone(*const Handle);
 
-// SAFETY: it is in the list only while the handle exists, and the list's lock is held while it is used.
+// SAFETY: the list contains it only while the handle exists, and users hold the list's lock.
 unsafe impl Send for Alone {}
 
-/// How long a call with a handle may keep another opener of its port waiting: sending waits for room for a second.
+/// How long opening a port waits for a call on the handle that has it. Sending waits up to a second for room.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
 
 static ALONE: Mutex<Vec<Alone>> = Mutex::new(Vec::new());
 
-/// Locks the list of the handles that have their port alone.
+/// Locks the list of handles that have their port exclusively.
 pub fn alone() -> MutexGuard<'static, Vec<Alone>> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the place of the handle that has this port alone, if this process has one.
+/// Returns the list index of this process's handle that has the port `name` exclusively.
 fn at(alone: &[Alone], name: &str) -> Option<usize> {
     alone.iter().position(|Alone(handle)| {
-        // SAFETY: handles of the list exist. Name and process do not change.
+        // SAFETY: handles in the list exist. Their name and process do not change.
         let (of_handle, process) = unsafe { (&(**handle).name, (**handle).process) };
         of_handle == name && process == std::process::id()
     })
 }
 
-/// Returns whether a handle of this process has the port of this name alone.
+/// Returns whether a handle of this process has the port `name` exclusively.
 fn is_alone(name: &str) -> bool {
     at(&alone(), name).is_some()
 }
 
-/// Makes the handle that has the port of this name alone a member of a link, which `begin` starts with the port. The handle's frames,
-/// descriptor, filter and statistics go on. `None` if this process has no such handle.
+/// Turns the exclusive port `name` of a handle into a link, started by `begin`, with the handle as its first member.
+/// The handle keeps its frames, descriptor, filter and statistics. `None` if this process has no such handle.
 ///
 /// # Errors
-/// Those of `begin`; then the handle has no port any more. A call with the handle that has not returned, and whose thread this is.
+/// Errors of `begin`; the handle then has no port any more. A call with the handle that does not return in time, or
+/// that this thread has interrupted.
 fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     let since = Instant::now();
     let (mut list, handle, mut receiving, mut side) = loop {
         let list = alone();
         let Some(at) = at(&list, name) else { return Ok(None) };
-        // SAFETY: handles of the list exist; what other threads use of it is in latches and atomics.
+        // SAFETY: handles in the list exist; other threads access only its latches and atomics.
         let handle = unsafe { &*list[at].0 };
         if let (Some(receiving), Some(side)) = (handle.active.try_lock(), handle.side.try_lock()) {
             break (list, handle, receiving, side);
         }
-        // A thread with these locks may wait for the list's. A call with the handle of this thread does not return.
+        // Release the list: the thread that holds these locks may wait for it. If that is this thread, waiting is
+        // pointless.
         drop(list);
         if handle.active.is_this_thread_s() || since.elapsed() > LONGEST_CALL {
             return Err(Error::queue_taken(name, "receive", 0));
@@ -516,13 +520,13 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     *receiving = Some(of_queue(port.rx(0)?)?);
     *side = Some(of_port(port));
     drop((receiving, side));
-    // A thread that waits for the frames of the port itself waits for those of the link. The handle's descriptor is readable while its end
-    // of the link is.
+    // Wake a thread that waits on the port's own event, so that it waits on the link's. The handle's descriptor now
+    // follows its end of the link.
     let _ = rustix::io::write(&handle.waker, &1u64.to_ne_bytes());
     Ok(Some(link))
 }
 
-/// Returns a system error's text as strerror(3) has it.
+/// Returns an error's text; for a system error, that of strerror(3).
 pub fn reason(error: &Error) -> String {
     let text = match error.io_error().filter(|_| error.kind() == ErrorKind::System) {
         Some(source) => source.to_string(),
@@ -548,7 +552,7 @@ fn monitor(name: &str) -> Option<(&str, &str)> {
     is_monitor.then_some((port, options))
 }
 
-/// Returns libpcap's number of an error of opening.
+/// Returns libpcap's status code for an error of opening a port.
 fn status_of(error: &Error) -> c_int {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotServed => PCAP_ERROR_NO_SUCH_DEVICE,
@@ -557,7 +561,7 @@ fn status_of(error: &Error) -> c_int {
     }
 }
 
-/// The copy of the frame that `pcap_next` or `pcap_next_ex` returned last. It stays until the next call.
+/// The copy of the frame that `pcap_next` or `pcap_next_ex` returned last. It is valid until the next call.
 pub struct LastFrame {
     header: UnsafeCell<PacketHeader>,
     bytes: UnsafeCell<Vec<u8>>,
@@ -568,14 +572,14 @@ impl LastFrame {
         LastFrame { header: UnsafeCell::new(PacketHeader::EMPTY), bytes: UnsafeCell::new(Vec::new()) }
     }
 
-    /// Returns where a frame's header and bytes are, or those of a copy if it `copies`.
+    /// Returns the addresses of a frame's header and bytes, or of a copy's if `copies`.
     pub fn keep(&self, frame: &Frame, copies: bool) -> (*const PacketHeader, *const c_uchar) {
         let Frame { header, bytes } = frame;
         if !copies {
             return (header, *bytes);
         }
-        // SAFETY: only the thread that uses the handle comes here, no reference to either exists, and the frame has as many
-        // bytes.
+        // SAFETY: only the thread that receives from the handle calls this, no reference to either cell exists, and the
+        // frame has `captured` bytes.
         unsafe {
             self.header.get().write(*header);
             let copy = &mut *self.bytes.get();

@@ -1,4 +1,4 @@
-//! A lock for what several threads and signal handlers use.
+//! A lock for data shared by threads and signal handlers.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -6,9 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The thread that has something; 0: none.
+/// The thread that holds a lock; 0: none.
 ///
-/// A signal handler runs in a thread that may have it already, and would wait for itself.
+/// It lets a signal handler detect that its own thread holds the lock, and that waiting would be a deadlock.
 pub struct Owner(AtomicUsize);
 
 impl Owner {
@@ -22,13 +22,14 @@ impl Owner {
     }
 }
 
-/// Returns a number that no other running thread has. Signal handlers may ask for it.
+/// Returns a number that no other running thread has. Signal handlers may call it.
 fn this_thread() -> usize {
     // SAFETY: it has no requirements.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// How long a child process waits for a lock. The thread that has it may be its parent's, and not there (fork(2)).
+/// How long a child process waits for a lock. The holder may be a thread of the parent that does not exist in the child
+/// (fork(2)).
 const LONGEST_IN_CHILD: Duration = Duration::from_secs(1);
 
 /// A mutex whose owner is known.
@@ -50,19 +51,19 @@ impl<T> Latch<T> {
         self.value.get_mut()
     }
 
-    /// Returns whether the calling thread has it.
+    /// Returns whether the calling thread holds the lock.
     pub fn is_this_thread_s(&self) -> bool {
         self.owner.is_this_thread()
     }
 
-    /// Locks; `None` if any thread has it.
+    /// Locks without waiting; `None` if the lock is held.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let taken = self.owner.0.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Guard(self))
     }
 
-    /// Locks, and waits for other threads; `None` if the calling thread has it: a signal handler has interrupted it; or, in a child
-    /// process, if none gives it back.
+    /// Locks, and waits for other threads. Returns `None` if the calling thread, interrupted by a signal handler, holds
+    /// the lock, or if a child process waits too long for it.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let mut begin = None;
         loop {
@@ -81,13 +82,13 @@ impl<T> Latch<T> {
     }
 }
 
-/// The value of a latch, until it is dropped.
+/// Access to a latch's value; dropping it unlocks the latch.
 pub struct Guard<'a, T>(&'a Latch<T>);
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this is the only guard.
+        // SAFETY: the guard's thread owns the latch, so this is the only guard.
         unsafe { &*self.0.value.get() }
     }
 }

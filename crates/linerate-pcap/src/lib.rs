@@ -1,25 +1,26 @@
-//! `liblinerate_pcap.so`: libpcap's programs on every port.
+//! `liblinerate_pcap.so`: libpcap for every port.
 //!
-//! The object has libpcap's name (`libpcap.so.0.8`) and all its functions. Preloaded, or found in front of the system's
-//! by `LD_LIBRARY_PATH`, it opens names of ports (`sim:0`, `vale0:a+rt`); all other names, capture files, filters and
-//! tables are the system's libpcap's, which it opens by its path. Preloaded, it also has packet sockets on ports.
+//! The shared object has libpcap's name (`libpcap.so.0.8`) and exports all its functions. Use it with `LD_PRELOAD`, or
+//! put it before the system's in `LD_LIBRARY_PATH`. It opens port names (`sim:0`, `vale0:a+rt`) itself. All other
+//! names, capture files, filters and tables go to the system's libpcap, which it opens by path. Preloaded, it also
+//! implements packet sockets on ports.
 //!
-//! - `calls`: the functions that programs call with a handle
-//! - `handle`: a handle (`pcap_t`): what it is set to, and its port once it is activated
-//! - `active`: a port that a handle captures from: frames and waiting; `side`: its counters and its sending side, for all
-//!   threads; `latch`: their lock; `longest`: how long its frames may be
-//! - `read`: `pcap_dispatch` and the like: frames go to the program
+//! - `calls`: the functions that take a handle
+//! - `handle`: a handle (`pcap_t`): its settings, and its port once it is activated
+//! - `active`: the receiving side of a handle's port; `side`: the sending side and the counters, for all threads;
+//!   `latch`: the lock of both; `longest`: the maximum frame length
+//! - `read`: `pcap_dispatch` and the other functions that deliver frames to the program
 //! - `sleep`: the sleep of a thread that waits for frames
-//! - `devices`: `pcap_findalldevs`: ports that are served are listed, too
-//! - `socket`: packet sockets on ports, for programs that do not send by libpcap
+//! - `devices`: `pcap_findalldevs`, which also lists served ports
+//! - `socket`: packet sockets on ports, for programs that do not send through libpcap
 //! - `filter`: a program's filter
-//! - `entire`: the functions that are the system's alone
-//! - `mixed`: programs that have both libraries; `detector`: what the system's finds in a handle of this one
+//! - `entire`: functions passed to the system's libpcap unchanged
+//! - `mixed`: programs that load both libraries; `detector`: a trap for handles passed to the wrong library
 //! - `real`: the system's libpcap
-//! - `abi`: the structures and numbers of `pcap/pcap.h`
+//! - `abi`: the structures and constants of `pcap/pcap.h`
 //!
-//! [`linerate_preload`] has what it shares with netmap's object: the real functions of the C library, the table of numbers,
-//! access to the program's memory, and the rules for its threads.
+//! [`linerate_preload`] holds what this object shares with netmap's: the C library's functions, the descriptor table,
+//! access to the program's memory, and the threading rules.
 
 mod abi;
 mod active;

@@ -1,12 +1,13 @@
-//! The longest frames of ports on interfaces.
+//! Maximum frame lengths of ports on kernel interfaces.
 
 use linerate::kernel::Interface;
 use linerate::port::{DEFAULT_FRAME, FRAME_HEADERS, Port, PortName};
 
-/// The longest frame that a handle takes from an interface: more than cards have, and less than the ring of a loopback's would need.
+/// Upper limit for frames from an interface. It exceeds the jumbo frames of cards; a loopback's MTU (65,536) would need
+/// too large a ring.
 const LONGEST: usize = 9728;
 
-/// The longest frame, with a VLAN tag, of the interface that a port is on, if it is on one.
+/// The maximum frame length, with a VLAN tag, of the interface under a port, if the port is on one.
 #[derive(Clone, Copy)]
 pub struct LongestOfInterface(Option<usize>);
 
@@ -17,12 +18,12 @@ impl LongestOfInterface {
         LongestOfInterface(mtu.map(|mtu| (mtu + FRAME_HEADERS).min(LONGEST)))
     }
 
-    /// Returns the longest frame that a port is opened for: with a large MTU it is longer than usual.
+    /// Returns the maximum frame length to open the port with: the default, or more for a large MTU.
     pub fn to_receive(self) -> usize {
         self.0.unwrap_or(0).max(DEFAULT_FRAME)
     }
 
-    /// Returns the longest frame that the open port sends.
+    /// Returns the maximum length of frames to send through the open port.
     pub fn to_send(self, port: &Port) -> usize {
         port.info().max_frame.min(self.0.unwrap_or(usize::MAX))
     }

@@ -1,12 +1,13 @@
-//! Programs that have this object and the system's libpcap: one that opens libpcap by another name, or by its path.
+//! Programs that load both this object and the system's libpcap, which they open under another name or by path.
 //!
-//! - `libpcap.so` and `libpcap.so.1` are this object for dlopen(3), as `libpcap.so.0.8` is. Otherwise the system's library, if its
-//!   development files are there, would open a port by this object's `pcap_create`, and use the handle as its own.
-//! - The system's library, opened by its path, gets handles of its own.
-//! - A handle of the system's is passed on to it; a handle of this object that is passed to the system's library ends the program
-//!   with a report.
+//! - dlopen(3) of `libpcap.so` and `libpcap.so.1` returns this object, as for `libpcap.so.0.8`. Otherwise the system's
+//!   library, if its development files are installed, would call this object's `pcap_create` and use the handle as its
+//!   own.
+//! - The system's library, opened by path, gets its own handles from `pcap_create`.
+//! - A handle of the system's is passed to the system's library. A handle of this object that is passed to the system's
+//!   library ends the program with a report.
 //!
-//! The first two need the caller's address, which Rust has only in assembly: on x86-64.
+//! The first two need the caller's address, which Rust can only get in assembly; they are implemented for x86-64.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,14 +19,14 @@ use crate::handle::Handle;
 use crate::real::{object_of, real};
 use crate::socket::system;
 
-/// Where dlopen(3) goes on.
+/// The arguments with which `dlopen` continues: the library's name and the C library's function.
 #[repr(C)]
 struct Next {
     name: *const c_char,
     function: *const c_void,
 }
 
-/// Returns the name to open in place of this one, and the C library's function.
+/// Returns the name to open instead of `name`, and the C library's dlopen(3).
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 extern "C" fn next(name: *const c_char) -> Next {
     extern "C" fn absent() -> *mut c_void {
@@ -37,7 +38,8 @@ extern "C" fn next(name: *const c_char) -> Next {
     Next { name: if is_ours { c"libpcap.so.0.8".as_ptr() } else { name }, function }
 }
 
-/// The C library's function goes by the address that it returns to: it searches the folders of the caller.
+/// Jumps to the C library's function, which finds the caller by its return address: it searches that object's library
+/// path.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -81,7 +83,7 @@ extern "C-unwind" fn create(name: *const c_char, error: *mut c_char, caller: *co
     }
 }
 
-/// Reports that the system's libpcap is to open a port.
+/// Reports that the system's libpcap was asked to open a port.
 fn report_port(name: *const c_char) {
     // SAFETY: the program's text, which ends with a zero.
     let text = if name.is_null() { None } else { unsafe { CStr::from_ptr(name) }.to_str().ok() };
@@ -96,7 +98,7 @@ fn report_port(name: *const c_char) {
 
 /// Returns whether an address is in the system's libpcap.
 fn is_system_s(address: *const c_void) -> bool {
-    // Most callers are programs, for which that need not be opened.
+    // Most callers are programs, not a libpcap; for those the system's library need not be opened.
     let Some(object) = object_of(address).filter(|object| object.is_named("libpcap")) else { return false };
     object_of(crate::real::library_s_function()).is_some_and(|system| system.base == object.base)
 }

@@ -14,18 +14,18 @@ use crate::handle::{Handle, described};
 use crate::real::real;
 use crate::sleep::Sleep;
 
-/// Frames that `pcap_dispatch` gives at most if the program does not say how many: a buffer, as Linux has blocks.
+/// Maximum number of frames per `pcap_dispatch` without a count: one buffer, as libpcap on Linux reads one block.
 const BUFFER: usize = 4096;
 
 /// The outcome of an attempt to get a frame.
 #[derive(Clone, Copy)]
 enum Next {
-    /// It stays until frames are received again.
+    /// A frame; it is valid until frames are received again.
     Frame(*const Frame),
     Nothing,
     /// The end of a capture file.
     End,
-    /// libpcap's number of an error, whose text is noted.
+    /// libpcap's status code of an error, whose text the handle has.
     Failed(c_int),
 }
 
@@ -37,23 +37,23 @@ enum Step {
     Return(Next),
 }
 
-/// Takes the next of the frames that were received.
+/// Takes the next received frame.
 #[inline(always)]
 fn take(handle: &Handle) -> Option<*const Frame> {
     let frame = handle.waiting.take()?;
-    // Only this thread counts; others read.
+    // Only this thread writes the counter; others read it.
     handle.passed.store(handle.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     Some(frame)
 }
 
-/// Gets the next frame; without one, waits if the handle blocks and `waits`. It is a cancellation point.
+/// Returns the next frame. If there is none, waits if the handle is blocking and `waits` is set. A cancellation point.
 #[inline(never)]
 fn next(handle: &Handle, waits: bool) -> Next {
     deferred(|| look(handle, waits))
 }
 
 fn look(handle: &Handle, waits: bool) -> Next {
-    // SAFETY: nothing is dropped here, nor in the functions that call this.
+    // SAFETY: neither this function nor its callers have anything to drop at this point.
     unsafe { cancellation_point() };
     handle.begin_reading();
     let mut was_woken = None;
@@ -72,7 +72,7 @@ fn look(handle: &Handle, waits: bool) -> Next {
         }
         let mut step = receiving(handle, |active| receive(handle, active, waits, &mut was_woken));
         if let Step::Sleep(sleep) = step {
-            // A signal handler may use the handle meanwhile, and the thread may be cancelled.
+            // Without locks: a signal handler may use the handle meanwhile, and the thread may be cancelled.
             sleep.sleep();
             step = receiving(handle, |active| {
                 active.wake(handle.waker(), &handle.side, &handle.waiting).map(|()| Step::Look)
@@ -84,15 +84,15 @@ fn look(handle: &Handle, waits: bool) -> Next {
     }
 }
 
-/// Runs `work` on the receiving side. An error is noted.
+/// Runs `work` on the receiving side. Stores an error's text in the handle.
 fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Error>) -> Step {
     let failed = |error| Step::Return(Next::Failed(error));
     let step = guarded(None, || {
-        // The rings are the parent's, too.
+        // The parent uses the same rings.
         if handle.fails_without_threads("") {
             return Some(Step::Return(Next::Failed(PCAP_ERROR)));
         }
-        // Taken if this is a signal handler that has interrupted a call.
+        // Fails in a signal handler that has interrupted a call of this thread.
         let Some(mut active) = handle.active.lock() else { return Some(failed(handle.in_use())) };
         let Some(active) = &mut *active else { return Some(failed(handle.not_activated())) };
         Some(work(active).unwrap_or_else(|error| {
@@ -106,12 +106,12 @@ fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Err
     })
 }
 
-/// Receives frames; without, returns what to wait for or why there are none. `was_woken`: the program's descriptor was readable when the
-/// call began.
+/// Receives frames. If none arrived, returns what to wait for, or the result of the call. `was_woken`: the program's
+/// descriptor was readable when the call began.
 fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Option<bool>) -> Result<Step, Error> {
     let waits = waits && !handle.is_nonblocking();
     let was_woken = *was_woken.get_or_insert_with(|| waits && handle.is_selected() && active.is_readable());
-    // An armed queue stays so until a frame comes: the thread sleeps after one more look.
+    // An armed queue stays armed until a frame arrives: the thread sleeps after one more poll.
     if active.receive(&handle.waiting) {
         active.disarm();
         return Ok(Step::Look);
@@ -119,8 +119,8 @@ fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Op
     if active.is_exhausted(&handle.side)? {
         return Ok(Step::Return(Next::End));
     }
-    // A program that was woken by frames that its filter refuses goes back to its other descriptors. One that does not wait for the
-    // descriptor gets a frame.
+    // If the program was woken by frames that its filter rejects, return, so that it can serve its other descriptors. A
+    // program that does not wait for the descriptor gets a frame.
     if waits && !was_woken {
         return Ok(active.sleep(handle.waker()).map_or(Step::Look, Step::Sleep));
     }
@@ -128,10 +128,10 @@ fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Op
     Ok(if handle.waiting.is_empty() { Step::Return(Next::Nothing) } else { Step::Look })
 }
 
-/// Gives frames to the program's function: `most` of them, or without a number those that are there; `is_loop` goes on until
-/// an error or a break.
+/// Passes frames to the program's callback: at most `most`, or `BUFFER` if `most` is not positive. `is_loop` waits for
+/// them, without a limit if `most` is not positive; an error or a break ends it.
 ///
-/// Nothing here has to be dropped while the function runs: it may leave by longjmp(3), or end the thread.
+/// Nothing here must need dropping while the callback runs: it may leave by longjmp(3), or end the thread.
 fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
     let most = match most {
         1.. => most.cast_unsigned() as usize,
@@ -140,7 +140,7 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
     };
     let mut count = 0;
     while count < most {
-        // Most frames need no more than this.
+        // The fast path.
         let frame = match if handle.has_requests() { None } else { take(handle) } {
             Some(frame) => frame,
             None => match next(handle, count == 0 || is_loop) {
@@ -149,12 +149,12 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
                     keep_watch(handle);
                     return error;
                 }
-                // A loop on a handle that does not block polls.
+                // A loop on a non-blocking handle polls.
                 Next::Nothing if is_loop => continue,
                 Next::Nothing | Next::End => break,
             },
         };
-        // SAFETY: the program's function; the header and the frame's bytes stay until the next frames are received.
+        // SAFETY: the program's callback; the frame's header and bytes are valid until frames are received again.
         unsafe { callback(user, &raw const (*frame).header, (*frame).bytes) };
         count += 1;
     }
@@ -162,10 +162,11 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
     if is_loop { 0 } else { count as c_int }
 }
 
-/// Keeps a frame until the next call. Its bytes are copied if the program's descriptor is kept up to date, which may receive.
+/// Keeps a frame until the next call. Copies its bytes if the program has the descriptor: keeping that up to date may
+/// receive.
 fn kept(handle: &Handle, frame: *const Frame) -> (*const PacketHeader, *const c_uchar) {
     let kept = deferred(|| {
-        // SAFETY: nothing was received since.
+        // SAFETY: no frames have been received since `next` returned the frame.
         guarded((null(), null()), || unsafe { handle.last.keep(&*frame, handle.is_selected()) })
     });
     keep_watch(handle);

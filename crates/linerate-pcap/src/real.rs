@@ -9,15 +9,15 @@ use std::sync::OnceLock;
 
 use linerate_preload::{Function, deferred, guarded};
 
-/// The library, open for good; null if there is none.
+/// The handle of the library, which is never closed; null if there is none.
 struct Library(*mut c_void);
 
-// SAFETY: dlsym(3) may be called with it by all threads.
+// SAFETY: any thread may call dlsym(3) with it.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-/// Names of libpcap, Debian's first.
+/// File names of libpcap, Debian's first.
 const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
 
 fn library() -> *mut c_void {
@@ -25,8 +25,8 @@ fn library() -> *mut c_void {
     LIBRARY.get_or_init(|| Library(open())).0
 }
 
-/// Opens the first libpcap that is not this object. It is opened by its path, since the name is this object's, and its own
-/// calls stay inside it.
+/// Opens the first libpcap that is not this object. It is opened by path, since its name would find this object, and
+/// with `RTLD_DEEPBIND`, so that its internal calls do not reach this object.
 fn open() -> *mut c_void {
     let arch = format!("{}-linux-gnu", std::env::consts::ARCH);
     let folders = [Path::new("/usr/lib").join(&arch), Path::new("/lib").join(&arch)];
@@ -39,8 +39,8 @@ fn open() -> *mut c_void {
                 continue;
             }
             let Ok(path) = CString::new(path.into_os_string().into_encoded_bytes()) else { continue };
-            // SAFETY: a path that ends with a zero; the library's initialisation is trusted as that of each program that is
-            // linked with it.
+            // SAFETY: the path ends with a zero; the library's initialisation is trusted, as in every program linked
+            // with it.
             let library =
                 unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND) };
             if !library.is_null() {
@@ -59,51 +59,51 @@ pub struct Object {
 }
 
 impl Object {
-    /// Returns whether its file's name begins so.
+    /// Returns whether the name of the object's file begins with `begin`.
     pub fn is_named(&self, begin: &str) -> bool {
         let name = Path::new(self.path.to_str().unwrap_or_default()).file_name();
         name.is_some_and(|name| name.as_encoded_bytes().starts_with(begin.as_bytes()))
     }
 }
 
-/// Returns the object that an address is in.
+/// Returns the shared object that contains an address.
 pub fn object_of(address: *const c_void) -> Option<Object> {
     // SAFETY: all fields are pointers.
     let mut about = unsafe { std::mem::zeroed::<libc::Dl_info>() };
-    // SAFETY: there is room for the answer.
+    // SAFETY: `about` has room for the result.
     let is_found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
     if !is_found || about.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr(3) has filled it in with a path that ends with a zero, and stays as long as the object.
+    // SAFETY: dladdr(3) has set it to a path that ends with a zero and lives as long as the object.
     let path = unsafe { CStr::from_ptr(about.dli_fname) };
     Some(Object { base: about.dli_fbase, path })
 }
 
-/// Returns device and inode of the file that this code is in.
+/// Returns the device and inode of this object's file.
 fn own_file() -> Option<(u64, u64)> {
     let object = object_of(own_file as *const c_void)?;
     let file = std::fs::metadata(object.path.to_str().ok()?).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-/// Returns the address of a function of the system's libpcap; null if that is not there.
+/// Returns the address of some function of the system's libpcap; null without that library.
 pub fn library_s_function() -> *const c_void {
     static FUNCTION: Function = Function::new("pcap_create\0", find);
     FUNCTION.address()
 }
 
-/// Finds a function of the system's libpcap; null if that lacks it, or is not there.
+/// Finds a function of the system's libpcap; null if the function or the library is missing.
 pub fn find(name: &CStr) -> *mut c_void {
     let find = || {
         let library = library();
-        // SAFETY: an open library, and a name that ends with a zero.
+        // SAFETY: the library is open, and the name ends with a zero.
         if library.is_null() { null_mut() } else { unsafe { libc::dlsym(library, name.as_ptr()) } }
     };
     deferred(|| guarded(null_mut(), find))
 }
 
-/// Calls the system's function with integers and pointers, or returns `$absent` if it is not there.
+/// Calls the system's function with integer and pointer arguments, or returns `$absent` if it is missing.
 macro_rules! real {
     ($name:ident($($argument:expr => $type:ty),* $(,)?) -> $result:ty | $absent:expr) => {{
         static FUNCTION: linerate_preload::Function =
@@ -114,14 +114,14 @@ macro_rules! real {
         } else {
             // SAFETY: libpcap's function of this name, which has this signature (`pcap/pcap.h`).
             let function: unsafe extern "C-unwind" fn($($type),*) -> $result = unsafe { std::mem::transmute(address) };
-            // SAFETY: the arguments are the program's own, or those that the caller vouches for.
+            // SAFETY: the arguments are the program's own, or valid by the caller's promise.
             unsafe { function($($argument),*) }
         }
     }};
 }
 pub(crate) use real;
 
-/// Copies text to where the program reads it, cut at `size` bytes with its zero.
+/// Copies text with a terminating zero to the program's buffer, truncated to `size` bytes.
 ///
 /// # Safety
 /// `to` is null, or has room for `size` bytes.

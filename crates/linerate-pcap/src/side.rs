@@ -1,4 +1,4 @@
-//! The parts of a port that other threads and signal handlers use while a thread receives: its counters and its sending side.
+//! A port's sending side and counters, which other threads and signal handlers may use while a thread receives.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 use crate::socket::frame::fits;
 use crate::socket::link::Queues;
 
-/// How long a program's frame may wait for room, and for its way to the wire when the handle is closed.
+/// How long a frame may wait for room, and closing a handle for sent frames to reach the wire.
 const ROOM: Duration = Duration::from_secs(1);
 
-/// Frames of a child's own ring.
+/// Slots of a child's own ring.
 const RING_OF_CHILD: usize = 64;
 
-/// The use that a child process (fork(2)) has for a port of its parent.
+/// How a child process (fork(2)) can use its parent's port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum InChild {
-    /// It opens the port once more.
+    /// The child opens the port once more.
     Again,
-    /// It has the parent's queue once that has ended.
+    /// The child takes over the parent's queue once the parent has ended.
     TakenOver,
-    /// Each read and write is the parent's and the child's alike.
+    /// Parent and child share the open file: each may read and write.
     Same,
-    /// The port's threads are not there.
+    /// Not at all: the port's threads do not exist in the child.
     Nothing,
 }
 
@@ -43,7 +43,7 @@ impl InChild {
     }
 }
 
-/// Returns the error of a system call.
+/// Makes the error of a system call.
 pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
     Error::system(call, error)
 }
@@ -53,20 +53,20 @@ pub struct Side {
     // Dropped in this order: the queue before its port.
     tx: Option<TxQueue>,
     pub port: Port,
-    /// A child's own port to send by: its parent writes the rings that both have mapped.
+    /// A child's own port for sending: the parent still writes the rings that both have mapped.
     of_child: Option<Port>,
-    /// The process whose queue `tx` is.
+    /// The process that owns `tx`.
     process: u32,
-    /// A file that this process has locked, where a child could use its queue.
+    /// A file locked by the owner of the queue, where a child could take the queue over.
     claim: Option<OwnedFd>,
-    /// Another process has it.
+    /// An attempt to lock `claim` has failed: another process has the queue.
     is_refused: bool,
     batch: Batch,
-    /// The longest frame to send, with a VLAN tag.
+    /// Maximum length of a frame to send, with a VLAN tag.
     longest: usize,
-    /// Frames that were sent.
+    /// Frames sent so far.
     sent: u64,
-    /// The drops of the port before the handle shared it: for want of room, and refused ones.
+    /// The port's drops before the handle shared it: for lack of room, and rejected frames.
     before: (u64, u64),
 }
 
@@ -90,8 +90,8 @@ impl Side {
         }
     }
 
-    /// Gives the port and its transmit queue up to the link of a port that this process shares. Returns also the count of frames that were
-    /// sent, and a function that makes it the side of a port at the link.
+    /// Returns the port, its transmit queue and the count of sent frames, for the link of a shared port. Also returns a
+    /// function that creates the new `Side` from a port on that link.
     pub fn give_up(self) -> (Queues, impl FnOnce(Port) -> Side) {
         let drops = self.drops().unwrap_or_default();
         let Side { tx, mut port, longest, sent, .. } = self;
@@ -99,16 +99,15 @@ impl Side {
         (Queues { rx: None, tx, port, sent }, move |port| Side { before: drops, ..Side::new(port, longest) })
     }
 
-    /// Returns the longest frame to send.
+    /// Returns the maximum length of a frame to send.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Returns the count of frames that the port has dropped because the program was too slow, and of those that it has
-    /// refused.
+    /// Returns how many frames the port has dropped because the program was too slow, and how many it has rejected.
     ///
     /// # Errors
-    /// Those of the port.
+    /// The port's errors.
     pub fn drops(&self) -> Result<(u64, u64), Error> {
         let Drops { no_descriptor, bad_crc, undersize, oversize, bad_frame, malformed, .. } =
             self.port.statistics()?.drops;
@@ -116,10 +115,10 @@ impl Side {
         Ok((slow + no_descriptor, refused + bad_crc + undersize + oversize + bad_frame + malformed))
     }
 
-    /// Sends a frame. Returns false if there was no room for it for a second.
+    /// Sends a frame. Returns false if there was no room for it within a second.
     ///
     /// # Errors
-    /// Those of the port; a frame that is too long.
+    /// The port's errors; a frame that is too long.
     pub fn send(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         if !fits(bytes, bytes.len(), self.longest.saturating_sub(FRAME_HEADERS)) {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
@@ -167,15 +166,16 @@ impl Side {
         Ok(())
     }
 
-    /// Takes a queue over whose process has ended, as that of a program that becomes a daemon does at once: two processes would write
-    /// to the same ring. The lock is the first one's that asks (fcntl(2): a child does not inherit it).
+    /// Takes over the queue of a process that has ended, as the parent does when a program becomes a daemon. Until then
+    /// both processes would write to the same ring. The lock goes to the first that asks (fcntl(2): a child does not
+    /// inherit it).
     fn take_over(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
         let is_ours = || match &self.claim {
             Some(claim) => fcntl_lock(claim, FlockOperation::NonBlockingLockExclusive).is_ok(),
             None => false,
         };
-        // One that was refused has had its time.
+        // After one failure there is no need to wait as long again.
         let longest = if self.is_refused { ROOM / 100 } else { ROOM };
         while !is_ours() {
             if begin.elapsed() > longest {
@@ -192,7 +192,7 @@ impl Side {
         Ok(())
     }
 
-    /// Lets sent frames reach the wire: closing a card forgets those in its ring.
+    /// Waits until sent frames are on the wire: closing a card discards the frames in its ring.
     pub fn finish(&mut self) {
         let (begin, port) = (Instant::now(), self.of_child.as_ref().unwrap_or(&self.port));
         while self.tx.is_some()

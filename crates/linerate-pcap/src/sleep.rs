@@ -12,7 +12,7 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// Two descriptors to wait for, and how long. A negative descriptor is none.
+/// Two descriptors to wait for, and a timeout. A negative descriptor is ignored.
 #[derive(Clone, Copy)]
 pub struct Sleep {
     pub descriptors: [c_int; 2],
@@ -20,11 +20,11 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// Waits until a descriptor is readable, a signal comes, or the time is over. It is a cancellation point: the callers
-    /// have nothing to drop, and no locks.
+    /// Waits until a descriptor is readable, a signal arrives, or the timeout expires. A cancellation point: callers
+    /// must have nothing to drop and hold no locks.
     pub fn sleep(self) {
         let mut events = self.descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: the two events; a signal mask of null changes nothing.
+        // SAFETY: there are two events; a null signal mask leaves the mask unchanged.
         unsafe { ppoll(events.as_mut_ptr(), 2, &raw const self.longest, std::ptr::null()) };
     }
 }

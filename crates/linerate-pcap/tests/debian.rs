@@ -1,5 +1,5 @@
-//! Programs as Debian ships them, on a port and, at the same time and with the system's libpcap, on its interface: what they list,
-//! print, write, and say at their end is the same.
+//! Runs Debian's programs on a port and, at the same time and with the system's libpcap, on the port's interface. Both
+//! must list, print, write and report the same.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,27 @@ use rustix::process::{Pid, Signal, kill_process};
 mod kit;
 use kit::{Deadline, Debian, InTime, Namespace, World, end_of, is_in_state, object};
 
-/// Frames of UDP and of TCP that the programs see.
+/// Numbers of UDP and TCP frames that the programs see.
 const UDP: usize = 20;
 const TCP: usize = 4;
 
-/// When a program is interrupted.
+/// When to interrupt a program.
 enum End {
-    /// It ends by itself.
+    /// Never: it ends by itself.
     Itself,
-    /// With this number of lines on standard output.
+    /// After this number of lines on standard output.
     Lines(usize),
-    /// With this text on standard output.
+    /// After this text on standard output.
     Text(&'static str),
-    /// With this number of frames in its file.
+    /// After this number of frames in its file.
     Frames(usize),
 }
 
-/// A program's command, in which DEV, FILE and OBJECT (which preloads the object for packet sockets) are replaced; the text with
-/// which it says that it captures, on standard output or standard error; and its end.
+/// For each program: its command, the text that it prints on standard output or standard error when it captures, and
+/// how it ends. In the command, DEV, FILE and OBJECT are replaced; OBJECT preloads the shared object, for packet
+/// sockets.
 const PROGRAMS: [(&str, &str, End); 11] = [
-    // As root it gives its privileges up, and could not write its file.
+    // As root, tcpdump would drop its privileges and could not write its file.
     ("tcpdump -Z root -l -nn -t -e -i DEV udp", "listening on", End::Lines(UDP)),
     ("tcpdump -Z root -nn -i DEV -c 24 -w FILE", "listening on", End::Itself),
     (
@@ -41,7 +42,7 @@ const PROGRAMS: [(&str, &str, End); 11] = [
     ),
     ("dumpcap -q -i DEV -f udp -w FILE", "File:", End::Frames(UDP)),
     ("stdbuf -oL ngrep -q -d DEV -n 10 -x -O FILE . udp", "filter:", End::Itself),
-    // It ends in the middle of a packet's lines, if it is interrupted there.
+    // Wait for all lines: an interrupt stops it even in the middle of a packet's lines.
     ("stdbuf -oL ngrep -d DEV -x . udp", "filter:", End::Lines(3 + UDP * 8)),
     ("stdbuf -oL p0f -i DEV tcp", "Entered main event loop", End::Text("10.0.0.4/")),
     ("/usr/bin/python3 -u counts.py DEV", "ready", End::Itself),
@@ -50,7 +51,7 @@ const PROGRAMS: [(&str, &str, End); 11] = [
     ("OBJECT /usr/bin/python3 -u until.py DEV FILE sockets", "ready", End::Lines(UDP + 1)),
 ];
 
-/// Counts frames by libpcap's functions, as programs in languages with such an interface do.
+/// Counts frames through libpcap's functions, as programs with a foreign-function interface do.
 const CTYPES: &str = r#"
 import ctypes, sys
 pcap = ctypes.CDLL("libpcap.so.0.8")
@@ -74,7 +75,7 @@ assert pcap.pcap_stats(handle, statistics) == 0
 print(list(statistics))
 "#;
 
-/// Captures by scapy, which opens libpcap if it is told to.
+/// Captures with scapy, configured to use libpcap.
 const SCAPY: &str = r#"
 import logging, sys
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -85,7 +86,7 @@ print(conf.L2listen.__name__, *(packet.summary() for packet in packets), sep="\n
 wrpcap(sys.argv[2], packets)
 "#;
 
-/// Captures until Ctrl-C, by libpcap or by packet sockets.
+/// Captures until Ctrl-C, with libpcap or packet sockets.
 const SCAPY_UNTIL: &str = r#"
 import logging, signal, sys
 logging.getLogger("scapy").setLevel(logging.ERROR)
@@ -99,7 +100,7 @@ print(conf.L2listen.__name__, len(packets), "packets")
 wrpcap(sys.argv[2], packets)
 "#;
 
-/// Lists interfaces by libpcap's functions.
+/// Lists interfaces through libpcap's functions.
 const CTYPES_LIST: &str = r#"
 import ctypes
 pcap = ctypes.CDLL("libpcap.so.0.8")
@@ -123,7 +124,7 @@ conf.ifaces.reload()
 print(*get_if_list(), sep="\n")
 "#;
 
-/// Sends frames by libpcap's functions.
+/// Sends frames through libpcap's functions.
 const CTYPES_SEND: &str = r#"
 import ctypes, sys
 pcap = ctypes.CDLL("libpcap.so.0.8")
@@ -137,7 +138,7 @@ for n in range(20):
 pcap.pcap_close(handle)
 "#;
 
-/// Opens a port by a library, and uses the handle by another one.
+/// Opens a port with one library, and uses the handle with another.
 const CTYPES_MIXED: &str = r#"
 import ctypes, os, sys
 from ctypes import byref, c_int, c_void_p
@@ -159,7 +160,7 @@ other.pcap_close(handle)
 /// The name of a program's file in its folder.
 const WRITTEN: &str = "written";
 
-/// A running program, whose outputs are files. It is killed with this value.
+/// A running program, whose outputs are files. Dropping this value kills it.
 struct Running {
     command: String,
     child: Child,
@@ -191,7 +192,7 @@ impl Running {
         Running { command: format!("{command:?}"), child, outputs, written: folder.join(WRITTEN) }
     }
 
-    /// Returns what it has printed so far.
+    /// Returns the output and the errors so far.
     fn said(&self) -> [String; 2] {
         self.outputs.each_ref().map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
     }
@@ -205,7 +206,7 @@ impl Running {
         }
     }
 
-    /// Interrupts the program in its sleep: Python forgets a signal that comes just before, and sleeps on.
+    /// Interrupts the program while it sleeps: Python misses a signal that arrives just before, and continues to sleep.
     fn interrupt(&self) {
         let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
         self.wait("its sleep", |_| is_in_state(&folder, 'S'));
@@ -230,10 +231,10 @@ impl Drop for Running {
     }
 }
 
-/// Removes what differs between two runs of one program.
+/// Removes text that differs between two runs of one program.
 fn comparable(text: &str, folder: &str) -> String {
     let text = text.replace("packet:v1", "v1").replace(folder, "");
-    // Messages with the time and the number of the process; the counter of packets, which is printed while they come.
+    // Drop messages that contain the time and the process ID, and the packet counter, which is printed at intervals.
     let lines = text.split(['\n', '\r']).filter(|line| !line.contains("** (") && !line.starts_with("Packets: "));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -297,7 +298,7 @@ fn show_the_same(debian: Debian) {
     }
 }
 
-/// Ports that are served are in the lists of programs, behind the system's interfaces.
+/// Programs list served ports in addition to the system's interfaces.
 #[test]
 fn programs_list_ports() {
     Debian::all().into_iter().for_each(list_ports);
@@ -324,7 +325,7 @@ fn list_ports(debian: Debian) {
             let output = command.arg(option).output_in_time().expect("it is there");
             assert!(output.status.success(), "{output:?}");
             let list = String::from_utf8(output.stdout).unwrap();
-            // Without their numbers: extcap's interfaces are behind the ports.
+            // Compare without numbers: extcap interfaces follow the ports, which changes their numbers.
             let name = |line: &str| line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).to_string();
             list.lines().map(name).collect::<Vec<_>>()
         };
@@ -338,7 +339,7 @@ fn list_ports(debian: Debian) {
     }
 }
 
-/// Frames that a program sends by libpcap's functions arrive, as from the interface.
+/// Frames that a program sends through libpcap's functions arrive as from the interface.
 #[test]
 fn frames_that_a_program_sends_by_libpcap_arrive() {
     Debian::all().into_iter().for_each(sent_frames_arrive);
@@ -363,8 +364,8 @@ fn sent_frames_arrive(debian: Debian) {
     assert!(ours == theirs, "{ours:?}, {theirs:?}");
 }
 
-/// Each name of libpcap is the object, preloaded or in a folder; the system's library by its path has handles of its own, and a handle
-/// of one library that is passed to the other is passed on, or reported.
+/// Every name of libpcap opens this object, preloaded or in a folder. The system's library, opened by path, has its own
+/// handles. A handle given to the wrong library is passed on, or reported.
 #[test]
 fn both_libraries_are_told_apart() {
     let scratch = tempfile::tempdir().unwrap();
@@ -389,7 +390,7 @@ fn both_libraries_are_told_apart() {
         assert!(errors.contains("has opened the system's libpcap by its path"), "{errors}");
     }
     let (status, said, errors) = run("LD_PRELOAD", "libpcap.so", "system");
-    // Its first call may be one that calls no function of the handle.
+    // The first call need not use a function pointer of the handle, so output is possible.
     assert!(status.is_none() && said.starts_with("1000\n"), "{said}{errors}");
     assert!(
         errors.starts_with("linerate: the program has passed a handle of linerate's libpcap to the system's"),

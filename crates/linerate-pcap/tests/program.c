@@ -1,5 +1,5 @@
-/* A program of libpcap's, of its documented calls only. It is linked with the system's libpcap.so.0.8 and finds another
- * one of that name in LD_LIBRARY_PATH or LD_PRELOAD. Usage: program WHAT DEVICE [NUMBER...] */
+/* A program that uses only documented calls of libpcap. It is linked with the system's libpcap.so.0.8; LD_LIBRARY_PATH or
+ * LD_PRELOAD can replace the library by another of that name. Usage: program WHAT DEVICE [NUMBER...] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -103,10 +103,10 @@ static void filter(const char *expression) {
 
 #define SHOW(call) printf("%s: %ld\n", #call, (long)(call))
 
-/* Prints also the text of the error, which a call leaves as it is if it has none. */
+/* Also prints the error's text, which remains that of an earlier call if this one sets none. */
 #define EXPLAIN(handle, call) (SHOW(call), printf("%s\n", pcap_geterr(handle)))
 
-/* Prints what calls return for a handle that is not activated, each for a new one. */
+/* Prints what calls return for handles that are not activated; each call gets a new handle. */
 static void api_before(const char *device) {
 	struct bpf_program program = { 0, NULL };
 	struct pcap_stat stat;
@@ -190,7 +190,7 @@ static void api(const char *device) {
 	SHOW(pcap_setdirection(a, 7));
 	printf("%s\n", pcap_geterr(a));
 	for (int len = -1; len < 14; len++) {
-		/* The last error of the system's, whichever that is, follows the text about no bytes. */
+		/* The system's libpcap appends a description of whatever errno(3) is. */
 		const char *end = len > 0 ? "" : ":";
 		int answer = pcap_sendpacket(a, frame, len);
 		printf("%d bytes: %d %.*s\n", len, answer, (int)strcspn(pcap_geterr(a), end), pcap_geterr(a));
@@ -247,7 +247,7 @@ static void report(void) {
 	printf("%ld frames, %u received, %u dropped, %ld times not in order\n", count, stat.recv, stat.drop, order_errors);
 }
 
-/* Takes what is there still. The handle does not block. */
+/* Reads the remaining frames. The handle is non-blocking. */
 static void report_rest(void) {
 	while (pcap_dispatch(pcap, -1, each, NULL) > 0)
 		;
@@ -259,7 +259,7 @@ static void ended(int signal) {
 	pcap_breakloop(pcap);
 }
 
-/* Counts until it is told to end. */
+/* Counts frames until SIGINT. */
 static void loop(const char *device, const char *expression, unsigned wait) {
 	pcap = opened(device);
 	delay = wait;
@@ -275,7 +275,7 @@ static void loop(const char *device, const char *expression, unsigned wait) {
 	report_rest();
 }
 
-/* Goes on after errors, as ngrep does, until it is interrupted. */
+/* Continues after errors, as ngrep does, until SIGINT. */
 static void again(const char *device) {
 	pcap = opened(device);
 	signal(SIGINT, ended);
@@ -286,7 +286,7 @@ static void again(const char *device) {
 	}
 }
 
-/* Takes three frames, then filters: those that were received with them, too. */
+/* Reads three frames, then sets a filter, which must also apply to frames received together with them. */
 static void narrow(const char *device, const char *expression) {
 	pcap = opened(device);
 	if (pcap_dispatch(pcap, 3, each, NULL) != 3)
@@ -297,7 +297,7 @@ static void narrow(const char *device, const char *expression) {
 	report();
 }
 
-/* Waits for the descriptor, by select(2) or poll(2), and takes what is there. */
+/* Waits for the descriptor by select(2) or poll(2), and reads the available frames. */
 static void wait_for(const char *device, const char *how, long frames) {
 	pcap = opened(device);
 	int is_next = !strcmp(how, "next"), fd = pcap_get_selectable_fd(pcap);
@@ -322,12 +322,13 @@ static void wait_for(const char *device, const char *how, long frames) {
 	report_rest();
 }
 
-/* Whether the descriptor is readable now, or within this time. */
+/* Returns whether the descriptor is readable within this time. */
 static int is_readable(pcap_t *handle, int milliseconds) {
 	return poll(&(struct pollfd){ pcap_get_selectable_fd(handle), POLLIN, 0 }, 1, milliseconds);
 }
 
-/* Prints whether descriptors are readable: of a new handle, when another one shares its port, and for a frame that came before. */
+/* Prints whether descriptors are readable: of a new handle, when another handle shares its port, and for a frame that
+ * arrived before. */
 static void quiet(const char *device) {
 	pcap = opened(device);
 	SHOW(is_readable(pcap, 0));
@@ -346,7 +347,7 @@ static void quiet(const char *device) {
 	pcap_close(pcap);
 }
 
-/* Waits for a frame of UDP by a call that blocks (`next`); or by poll(2) and calls that block, of which it prints the results. */
+/* Waits for a UDP frame by blocking calls (`next`), or by poll(2) before each of them; prints the calls' results. */
 static void refuse_others(const char *device, const char *how) {
 	struct pcap_pkthdr *header;
 	const unsigned char *bytes;
@@ -407,7 +408,7 @@ static void *break_soon(void *argument) {
 	return NULL;
 }
 
-/* Ends loops by another thread, by a signal's handler, and from inside. */
+/* Ends loops from another thread, from a signal handler, and from the callback. */
 static void leave_early(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
 	each(user, header, bytes);
 	if (count == 5)
@@ -447,7 +448,8 @@ static void breaks(const char *device) {
 
 static volatile long handled, sent, failed;
 
-/* What may be called while another call with the handle has not returned. `may_be_at_work`: this is a signal handler. */
+/* Makes the calls that are allowed while another call with the handle is running. `may_be_at_work`: this is a signal
+ * handler. */
 static void call_beside(int may_be_at_work) {
 	struct pcap_stat stat;
 	if (pcap_stats(pcap, &stat) != 0 || pcap_fileno(pcap) < 0 || pcap_get_selectable_fd(pcap) < 0 || pcap_snapshot(pcap) < 0)
@@ -469,7 +471,7 @@ static void *loop_until_break(void *answer) {
 	return NULL;
 }
 
-/* Calls with a handle while another thread waits for frames, and by handlers of signals that interrupt that thread. */
+/* Uses a handle while another thread waits for frames, and from signal handlers that interrupt that thread. */
 static void beside(const char *device) {
 	pthread_t thread;
 	int answer = 0;
@@ -489,7 +491,7 @@ static void beside(const char *device) {
 			sched_yield();
 	}
 	printf("%ld failed in a handler\n", failed);
-	/* Another filter, for the frames that come from now on. */
+	/* Set another filter for the following frames. */
 	filter("");
 	ready();
 	while (*(volatile long *)&count == 0)
@@ -497,7 +499,7 @@ static void beside(const char *device) {
 	pcap_breakloop(pcap);
 	pthread_join(thread, NULL);
 	SHOW(answer);
-	/* A handler that interrupts a thread that sends. */
+	/* A handler interrupts a sending thread. */
 	signal(SIGALRM, interrupted);
 	setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 100 }, { 0, 100 } }, NULL);
 	handled = 0;
@@ -580,7 +582,7 @@ static void churn(const char *device, long rounds, unsigned seed) {
 	printf("%ld descriptors more\n", descriptors() - before);
 }
 
-/* Waits for frames by poll(2); prints how often there was none. */
+/* Waits for frames by poll(2); prints how often it was woken without a frame. */
 static void wakes(const char *device, long frames) {
 	pcap = opened(device);
 	pcap_setnonblock(pcap, 1, text);
@@ -595,7 +597,7 @@ static void wakes(const char *device, long frames) {
 	pcap_close(pcap);
 }
 
-/* Does this in a child, again and again; the parent captures meanwhile, and goes on with its handle. */
+/* Runs `work` in one child after the other. The parent captures with its handle after each. */
 static void in_children(const char *device, long rounds, void (*work)(const char *), const char *argument) {
 	pcap = opened(device);
 	for (long n = 0; n < rounds; n++) {
@@ -614,12 +616,12 @@ static void in_children(const char *device, long rounds, void (*work)(const char
 	pcap_close(pcap);
 }
 
-/* Closes the parent's handle. */
+/* Closes the parent's handle; before, sending and receiving must fail. */
 static void close_parents(const char *none) {
 	(void)none;
 	struct pcap_pkthdr *header;
 	const unsigned char *bytes;
-	/* With frames of before the fork, and without. */
+	/* Twice: with frames received before the fork, and without. */
 	for (int n = 0; n < 2; n++)
 		if (pcap_inject(pcap, frame, 60) != -1 || pcap_next_ex(pcap, &header, &bytes) == 0 ||
 		    pcap_loop(pcap, -1, each, NULL) != -1 || !strstr(pcap_geterr(pcap), "open the port in this process"))
@@ -634,7 +636,7 @@ static void capture_own(const char *device) {
 	pcap_close(pcap);
 }
 
-/* A child sends while its parent does, which has sent before. */
+/* A child and its parent send at the same time, after the parent has already sent. */
 static void send_beside_child(const char *device, long frames) {
 	int status;
 	pcap = opened(device);
@@ -654,7 +656,7 @@ static void send_beside_child(const char *device, long frames) {
 	printf("sent\n");
 }
 
-/* A child may not send as long as its parent runs; then it may, as a daemon does. */
+/* A child cannot send while its parent runs, but can afterwards, as a daemon does. */
 static void become_daemon(const char *device) {
 	int gate[2];
 	char none;
@@ -673,7 +675,7 @@ static void become_daemon(const char *device) {
 		;
 	printf("%d\n", sent);
 	fflush(stdout);
-	/* Its own child may not. */
+	/* A child of this process cannot send either. */
 	if (fork() == 0)
 		_exit(pcap_inject(pcap, frame, 60) == -1 ? 7 : 1);
 	if (wait(&gate[0]) < 0 || WEXITSTATUS(gate[0]) != 7)
@@ -689,7 +691,7 @@ static void *send_in_vain(void *none) {
 	return none;
 }
 
-/* A child asks for statistics while a thread of its parent, which it has not, sends. */
+/* A child gets statistics although a thread that exists only in the parent is sending. */
 static void ask_in_child(const char *device) {
 	pthread_t thread;
 	struct pcap_stat stat;
@@ -718,7 +720,7 @@ static void tally(unsigned char *user, const struct pcap_pkthdr *header, const u
 	((struct reader *)user)->frames++;
 }
 
-/* Reads as many frames, by waiting in a loop or for the descriptor. */
+/* Reads `most` frames: this function in a loop, `poll_for` by waiting for the descriptor. */
 static void *loop_for(void *argument) {
 	struct reader *reader = argument;
 	pcap_loop(reader->pcap, reader->most, tally, argument);
@@ -735,8 +737,8 @@ static void *poll_for(void *argument) {
 	return NULL;
 }
 
-/* Several handles on one device: the second is opened when the first has read some of its frames and waits, the third while threads
- * wait with both. Each gets all frames from then on. */
+/* Several handles on one device. The second is opened when the first has read some frames and is waiting, the third while
+ * threads wait on both. Each handle must get all later frames. */
 static void several(const char *device) {
 	struct reader readers[3] = { { opened(device), 0, 3 } };
 	struct pcap_stat stat;
@@ -762,7 +764,7 @@ static void several(const char *device) {
 	}
 }
 
-/* Prints whether the system's libpcap is there once a handle is created. */
+/* Prints whether the system's libpcap is loaded once a handle exists. */
 static void load_early(const char *device) {
 	char line[4096];
 	int is_there = 0;
@@ -794,7 +796,7 @@ enum { LOOP, DISPATCH, NEXT, NEXT_EX, DESCRIPTOR, INJECT, CALLBACK, WAYS };
 static const char *const ways[WAYS] = { "pcap_loop", "pcap_dispatch", "pcap_next", "pcap_next_ex", "poll", "pcap_inject", "callback" };
 struct victim { int way, type; volatile int begun; };
 
-/* Calls in one way until it is cancelled. */
+/* Makes one kind of call until the thread is cancelled. */
 static void *call_until_cancelled(void *argument) {
 	struct victim *victim = argument;
 	struct pcap_pkthdr header, *at;
@@ -817,7 +819,7 @@ static void *call_until_cancelled(void *argument) {
 	return NULL;
 }
 
-/* Waits until a thread of this process is in a state (proc_pid_stat(5)), at most 20 seconds. */
+/* Waits until a thread of this process sleeps (proc_pid_stat(5)), for at most 20 seconds. */
 static void wait_for_sleep_of(long thread) {
 	char path[64], line[512];
 	snprintf(path, sizeof path, "/proc/self/task/%ld/stat", thread);
@@ -839,11 +841,11 @@ static void *numbered(void *argument) {
 	return call_until_cancelled(argument);
 }
 
-/* Cancels threads in each way to wait, of both types; then the handle is used and closed. With `rounds` it does so at any moment,
- * otherwise in their sleep. */
+/* Cancels threads in each kind of call, with both cancellation types; then uses and closes the handle. With `rounds`,
+ * threads are cancelled at any moment, otherwise while they sleep. */
 static void cancel(const char *device, long rounds) {
 	alarm(300);
-	/* Most use the handle of the ones before: nothing stays locked. */
+	/* Most threads use the handle of the ones before: no lock may remain held. */
 	pcap = opened(device);
 	for (int way = 0; way < WAYS; way++)
 		for (int type = 0; type < 2; type++)
@@ -894,12 +896,12 @@ static const struct { const char *name; unsigned number; } calls[] = {
 	CALL(sendmsg), CALL(sendto), CALL(set_robust_list), CALL(setsockopt), CALL(socket), CALL(statx), CALL(write)
 };
 
-/* Lets the program make the system calls of this list only; others fail with EPERM. */
+/* Allows only the system calls of this list; others fail with EPERM. */
 static void forbid_all_but(const char *allowed) {
 	enum { MOST = 64 };
 	struct sock_filter code[3 + 2 * MOST] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
 	struct sock_fprog program = { 1, code };
-	/* Those by which a program filters once more, and ends. */
+	/* The program itself needs these to add another filter and to exit. */
 	static const unsigned own[] = { SYS_seccomp, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_restart_syscall };
 	char list[2048], *rest = list;
 	snprintf(list, sizeof list, "%s", allowed);
@@ -925,7 +927,7 @@ static void forbid_all_but(const char *allowed) {
 		die("seccomp", "kill(2) is allowed");
 }
 
-/* Opens a port when only the first system calls are allowed; then sends a frame and receives with the other ones. */
+/* Opens a port with the first list of system calls allowed, sends a frame with the second, receives with the third. */
 static void filtered(const char *device, const char *to_activate, const char *to_send, const char *frames) {
 	pcap = pcap_create(device, text);
 	if (!pcap)
@@ -949,7 +951,7 @@ static void filtered(const char *device, const char *to_activate, const char *to
 	_exit(0);
 }
 
-/* Gives up its privileges (`setuid`) or its file system (`chroot`) when the port is open, then sends. */
+/* Drops its privileges (`setuid`) or its file system (`chroot`) after opening the port, then sends. */
 static void restricted(const char *device, const char *how) {
 	pcap = opened(device);
 	if (!strcmp(how, "setuid") ? setgid(65534) || setuid(65534) : chroot("/var/empty") && (chroot("/proc/self/fdinfo") || chdir("/")))

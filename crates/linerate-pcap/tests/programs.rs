@@ -1,4 +1,4 @@
-//! libpcap's programs on ports: tcpdump, and one of our own with all calls, beside the system's libpcap.
+//! Programs that use libpcap, on ports: tcpdump, and a test program of all calls, compared with the system's libpcap.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 mod kit;
 use kit::{Deadline, InTime, Namespace, Process, World, capture, folder, port, program, send};
 
-/// tcpdump with this object on a port prints and writes what tcpdump prints and writes on its interface, where both see the
-/// same frames.
+/// tcpdump with this object on a port prints and writes the same as with the system's libpcap on the port's interface,
+/// for the same frames.
 #[test]
 fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("tcpdump");
@@ -28,7 +28,7 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
     ] {
         let mut both = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
             let mut command = namespace.command("tcpdump", is_ours);
-            // As root tcpdump gives its privileges up, and could not write to this folder.
+            // As root, tcpdump would drop its privileges and could not write to this folder.
             command.args(["-Z", "root", "-i", device, "-nn", "-t"]);
             if !arguments.contains(&"-c") {
                 command.args(["-c", if arguments.iter().any(|word| word.contains("1025")) { "10" } else { "40" }]);
@@ -56,11 +56,11 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
     assert_eq!(ours.matches("198.18.0").count(), 40, "{ours}");
 }
 
-/// All calls, in all states of a handle, return the same on a port and on its interface.
+/// All calls, in all states of a handle, return the same on a port as on its interface.
 #[test]
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("calls");
-    // The program sends frames that are as long as this, and longer ones.
+    // The program sends frames of this length and longer ones.
     namespace.set_mtu("v1", 500);
     let program = program().display().to_string();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
@@ -71,7 +71,7 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     assert!(theirs.lines().count() > 50, "{theirs}");
 }
 
-/// A port that captures one direction only names where the other one is.
+/// The error of a port that captures only one direction names the port for the other one.
 #[test]
 fn a_refused_direction_has_an_alternative() {
     let said = World::new().start(&["outgoing", "vale64:a"]).said();
@@ -86,7 +86,7 @@ fn a_refused_direction_has_an_alternative() {
     assert_eq!(outgoing("v0", true), "0 \n");
 }
 
-/// An interface with a large MTU has all its frames on our port.
+/// A port on an interface with a large MTU captures all frames.
 #[test]
 fn frames_of_a_larger_mtu_are_captured() {
     let namespace = Namespace::new("jumbo");
@@ -112,7 +112,7 @@ fn frames_of_a_larger_mtu_are_captured() {
     assert!(theirs.contains("length 9014"), "{theirs}");
 }
 
-/// A descriptor is readable while there are frames, and not for those that the program has.
+/// A descriptor is readable while there are frames, and not for frames that the program has already read.
 #[test]
 fn a_descriptor_wakes_a_program_for_frames_alone() {
     let world = World::new();
@@ -122,7 +122,7 @@ fn a_descriptor_wakes_a_program_for_frames_alone() {
     assert!(frames >= 20_000 && in_vain <= frames, "{said}");
 }
 
-/// A child has none of its parent's threads: it closes a handle without them, and its parent goes on.
+/// A child, which has none of its parent's threads, can close a handle, and the parent continues.
 #[test]
 fn a_child_closes_its_parent_s_handle() {
     let world = World::new();
@@ -131,14 +131,14 @@ fn a_child_closes_its_parent_s_handle() {
     }
 }
 
-/// A child process can open a port and capture from it, although fork(2) leaves it without its parent's threads.
+/// A child can open another port and capture from it, although fork(2) leaves it without its parent's threads.
 #[test]
 fn a_child_captures_from_a_port_of_its_own() {
     let said = World::new().start(&["opens", "sim:parent?rate=20k", "sim:own?rate=20k", "60"]).said();
     assert_eq!(said, "180 frames\n");
 }
 
-/// A child sends by its parent's handle on an interface while its parent does: each frame of both is there once.
+/// A child and its parent send through the parent's handle on an interface at the same time. Each frame arrives once.
 #[test]
 fn a_child_sends_beside_its_parent() {
     let namespace = Namespace::new("both");
@@ -156,13 +156,14 @@ fn a_child_sends_beside_its_parent() {
     assert_eq!(marks, expected.collect::<Vec<_>>(), "{all}");
 }
 
-/// A child asks for statistics while a thread that it has not got has the port.
+/// A child gets statistics while a thread that exists only in the parent holds the port's lock.
 #[test]
 fn a_child_waits_for_no_thread_of_its_parent() {
     assert_eq!(World::new().start(&["asks", "asked{1"]).said(), "asked\n");
 }
 
-/// A child does not write to the ring of a served port beside its parent. Once that has ended, the ring is the child's.
+/// A child does not write to the ring of a served port while its parent runs. Once the parent has ended, the child owns
+/// the ring.
 #[test]
 fn a_daemon_sends_when_its_parent_has_ended() {
     let world = World::new();
@@ -180,7 +181,7 @@ fn a_daemon_sends_when_its_parent_has_ended() {
     assert_eq!(batch.len(), 2);
 }
 
-/// A program that is slower than the frames come: those that it got and those that it is told were dropped are all.
+/// For a program slower than the traffic, received and reported dropped frames add up to all sent frames.
 #[test]
 fn received_and_dropped_are_all_that_was_sent() {
     const SENT: usize = 60_000;
@@ -199,7 +200,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     assert!(dropped > 0 && received > 8000, "{said}");
 }
 
-/// Statistics count what the filter lets pass, and frames of one batch have times of their own, in order.
+/// Statistics count the frames that pass the filter, and frames of one batch have distinct, increasing timestamps.
 #[test]
 fn a_filter_decides_what_is_counted() {
     let world = World::new();
@@ -212,7 +213,7 @@ fn a_filter_decides_what_is_counted() {
     assert_eq!(loops.said(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
 }
 
-/// A frame has the time at which its sender gave it to the switch, however late the program gets it.
+/// A frame's timestamp is the time at which its sender passed it to the switch, however late the program receives it.
 #[test]
 fn frames_have_the_time_of_their_sending() {
     let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
@@ -232,7 +233,7 @@ fn frames_have_the_time_of_their_sending() {
     assert!(before <= times[0] && times[99] <= after, "{before} <= {times:?} <= {after}");
 }
 
-/// A new filter is also for frames that wait for the program, each of which is given once.
+/// A new filter also applies to unread frames, each of which is delivered once.
 #[test]
 fn a_new_filter_decides_about_frames_that_wait() {
     let world = World::new();
@@ -242,11 +243,11 @@ fn a_new_filter_decides_about_frames_that_wait() {
     let (status, said, errors) =
         world.start(&["narrow", &format!("pcap:{}", file.display()), "udp src port 1025"]).end();
     assert!(status.success(), "{said}{errors}");
-    // Three frames, one of them of this port, and the other 15.
+    // Three frames before the filter, one of them from UDP port 1025, and the other 15 from this UDP port.
     assert_eq!(said, "18 frames, 18 received, 0 dropped, 0 times not in order\n");
 }
 
-/// The descriptor is readable while there are frames, by select(2) and poll(2), with each way to read them.
+/// Programs can wait for the descriptor by select(2) and poll(2), with each way to read frames.
 #[test]
 fn programs_wait_for_the_descriptor() {
     let world = World::new();
@@ -255,7 +256,7 @@ fn programs_wait_for_the_descriptor() {
         assert_eq!(waits.line(), "ready");
         let mut other = port("vale93:b");
         let mut tx = other.tx(0).unwrap();
-        // One after the other, and many at once.
+        // Single frames and bursts.
         for count in [1, 1, 98, 400] {
             send(&other, &mut tx, count);
         }
@@ -263,8 +264,8 @@ fn programs_wait_for_the_descriptor() {
     }
 }
 
-/// A descriptor is readable only if there are frames: not for a new handle, and not when another handle begins to share the port. It is
-/// for a frame that came before the program has asked for the descriptor.
+/// A descriptor is not readable without frames: neither for a new handle, nor when another handle begins to share the
+/// port. It is readable for a frame that arrived before the program asked for the descriptor.
 #[test]
 fn a_descriptor_without_frames_is_not_readable() {
     let world = World::new();
@@ -282,8 +283,8 @@ fn a_descriptor_without_frames_is_not_readable() {
     assert_eq!(quiet.said(), "is_readable(pcap, 20000): 1\npcap_dispatch(pcap, -1, each, NULL): 1\n");
 }
 
-/// A call that blocks waits for a frame that passes the filter, also if the program has the descriptor. A program that waits for the
-/// descriptor and is woken by other frames does not wait in the call.
+/// A blocking call waits for a frame that passes the filter, even if the program has the descriptor. If the descriptor
+/// has woken the program for other frames, the call returns instead.
 #[test]
 fn calls_wait_for_frames_that_pass_the_filter() {
     let world = World::new();
@@ -311,7 +312,7 @@ fn calls_wait_for_frames_that_pass_the_filter() {
     }
 }
 
-/// A port that another program has is captured by its monitor, and ports that are served are listed.
+/// A monitor captures a port that another program uses, and served ports are listed.
 #[test]
 fn a_monitor_shows_what_another_program_sends() {
     let world = World::new();
@@ -330,7 +331,7 @@ fn a_monitor_shows_what_another_program_sends() {
     }
 }
 
-/// Frames that a program injects arrive; one that is too long is refused as by the kernel.
+/// Injected frames arrive; a frame that is too long is rejected as by the kernel.
 #[test]
 fn programs_send() {
     let world = World::new();
@@ -349,7 +350,7 @@ fn programs_send() {
     assert_eq!(numbers, (0..500).collect::<Vec<u16>>());
 }
 
-/// Loops end by another thread, by a signal, from inside, and by longjmp(3).
+/// Loops can be ended by another thread, by a signal handler, by their callback, and by longjmp(3).
 #[test]
 fn loops_end_in_every_way() {
     let world = World::new();
@@ -366,8 +367,8 @@ fn loops_end_in_every_way() {
     assert_eq!(breaks.said(), format!("{}\ncount: 7\n", ends.join("\n")));
 }
 
-/// Statistics, sending, descriptors and filters do not wait for a thread that waits for frames, and signal handlers may call
-/// them.
+/// Calls for statistics, sending, descriptors and filters do not wait for a thread that waits for frames. Signal
+/// handlers may make them.
 #[test]
 fn calls_beside_a_waiting_thread_succeed() {
     let world = World::new();
@@ -382,7 +383,7 @@ fn calls_beside_a_waiting_thread_succeed() {
     assert_eq!((&*said, &*errors), ("answer: -2\n0 failed while sending\n", ""));
 }
 
-/// A capture that is cut ends with an error, as the system's libpcap has it, behind its last whole frame.
+/// A truncated capture file ends with an error after its last complete frame, as with the system's libpcap.
 #[test]
 fn a_cut_capture_ends_with_an_error() {
     let world = World::new();
@@ -404,7 +405,7 @@ fn a_cut_capture_ends_with_an_error() {
     assert!(errors.contains("it is cut after frame 4"), "{errors}");
 }
 
-/// A program that slept, or was stopped, when its server ended receives what was in its ring.
+/// A program that was asleep and stopped when its server ended still receives the frames in its ring.
 #[test]
 fn frames_that_came_before_the_server_s_end_are_received() {
     let world = World::new();
@@ -418,7 +419,7 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     tcpdump.pause(true);
     send(&port, &mut tx, 500);
     drop(world);
-    // Long enough that it looks at its link as soon as it goes on.
+    // Long enough that it checks its link as soon as it continues.
     let stopped = std::time::Instant::now();
     while stopped.elapsed().as_millis() < 300 {
         std::thread::yield_now();
@@ -428,7 +429,7 @@ fn frames_that_came_before_the_server_s_end_are_received() {
     assert!(errors.contains("is gone") && errors.contains("500 packets captured"), "{errors}");
 }
 
-/// A program that goes on after the error sleeps until it is told again.
+/// A program that continues after the error sleeps until the error is returned again.
 #[test]
 fn a_loop_on_a_port_that_is_gone_sleeps() {
     let world = World::new();
@@ -443,7 +444,7 @@ fn a_loop_on_a_port_that_is_gone_sleeps() {
     assert!(again.end().0.success());
 }
 
-/// Random calls leave no descriptor behind, and end; `LINERATE_CALLS` is their number.
+/// Random calls return and leak no descriptors. `LINERATE_CALLS` sets their number.
 #[test]
 fn random_calls_leave_nothing_behind() {
     let world = World::new();
@@ -454,13 +455,13 @@ fn random_calls_leave_nothing_behind() {
     }
 }
 
-/// A loop without frames sleeps, and ends with an error when the process that serves its port is gone.
+/// A loop without frames sleeps, and ends with an error when the server of its port is gone.
 #[test]
 fn a_loop_sleeps_and_ends_with_its_port() {
     let world = World::new();
     let mut waits = world.start(&["loop", "vale98:a", "0"]);
     assert_eq!(waits.line(), "ready");
-    // This one does not block, and waits for the descriptor.
+    // This program is non-blocking, and waits for the descriptor.
     let mut polls = world.start(&["poll", "vale98:b", "1"]);
     assert_eq!(polls.line(), "ready");
     waits.wait_for_sleep();
@@ -469,7 +470,7 @@ fn a_loop_sleeps_and_ends_with_its_port() {
     assert_eq!(polls.end().1, "pcap_dispatch: vale98:b: the process that served it is gone; open it again\n");
 }
 
-/// Names of no port are errors of the system's libpcap; a port that cannot be opened says why.
+/// A name that is not a port's gets the error of the system's libpcap; a port that cannot be opened reports why.
 #[test]
 fn names_that_cannot_be_opened_are_explained() {
     let world = World::new();
@@ -478,12 +479,12 @@ fn names_that_cannot_be_opened_are_explained() {
     assert!(said.contains("sise=64: there is no such option (did you mean size?); there are"), "{said}");
     let said = world.start(&["loop", "nosuch0", "0"]).end().1;
     assert!(said.starts_with("pcap_activate: "), "{said}");
-    // A handle would read one queue, and lose the packets of the others.
+    // A handle would read only one queue and lose the other queues' packets.
     for option in ["queues", "cluster"] {
         let said = world.start(&["loop", &format!("sim:x?{option}=2"), "0"]).end().1;
         assert!(said.contains("has no capture of several receive queues"), "{said}");
     }
-    // The object's own list of interfaces has the names of the program's arguments.
+    // The error must list the kernel's interfaces, without the port names that this object adds from the arguments.
     let said = world.start(&["loop", "xdp:nosuch0", "0"]).end().1;
     assert!(
         said.contains("nosuch0: there is no such interface; there are lo") && !said.contains("xdp:nosuch0;"),
@@ -495,18 +496,19 @@ fn names_that_cannot_be_opened_are_explained() {
     assert!(said.contains("pcap_activate(a): 0") && said.contains("pcap_setdirection(a, 0): 0"), "{said}");
 }
 
-/// A thread is cancelled in each call that waits, in its sleep and at any moment, and in its function for frames; the handle is whole
-/// afterwards.
+/// A thread can be cancelled in each call that waits, asleep or at any moment, and in its callback. The handle still
+/// works afterwards.
 #[test]
 fn threads_are_cancelled_in_every_call() {
     let world = World::new();
-    // In its sleep: six calls of two types, twice.
+    // Asleep: six calls, two cancellation types, twice.
     assert_eq!(world.start(&["cancel", "vale73:a", "0"]).said(), "24 cancelled\n");
-    // While frames come.
+    // At any moment, while frames arrive.
     assert_eq!(world.start(&["cancel", "sim:cancel?rate=50k", "40"]).said(), "560 cancelled\n");
 }
 
-/// Programs print these texts unchecked. Nothing but libpcap's own file is hidden from the program.
+/// Without the system's libpcap, the functions that return texts return no null pointer, since programs print them
+/// unchecked. Only libpcap's file is hidden from the program.
 #[test]
 fn texts_are_there_without_the_system_s_libpcap() {
     let world = World::new();
@@ -520,12 +522,13 @@ fn texts_are_there_without_the_system_s_libpcap() {
     assert!(theirs.starts_with("libpcap version") && !theirs.contains("apt install"), "{theirs}");
 }
 
-/// Programs that cancel their capturing thread end at Ctrl-C: iftop's waits in a call, ettercap's is cancelled anywhere.
+/// Programs that cancel their capturing thread end at Ctrl-C. iftop's thread waits in a call, ettercap's is cancelled
+/// anywhere.
 #[test]
 fn programs_that_cancel_threads_end_at_ctrl_c() {
     let world = World::new();
-    // The second port has a thread of its own. Few frames: ettercap's function for frames may be cancelled within malloc(3), and ends
-    // then with no libpcap.
+    // The second port has its own thread. It delivers few frames: ettercap's callback may be cancelled within
+    // malloc(3), and then ettercap hangs with any libpcap.
     for (device, threads) in [("vale74:a", 2), ("sim:ctrl?rate=1", 3)] {
         let mut iftop = world.command("/usr/sbin/iftop");
         let iftop = Process::start(iftop.args(["-t", "-n", "-i", device]));
@@ -536,14 +539,14 @@ fn programs_that_cancel_threads_end_at_ctrl_c() {
         let ettercap = ettercap.args(["-T", "-q", "-u", "-z", "-i", device]);
         let mut ettercap = Process::with_input(ettercap, std::process::Stdio::piped());
         ettercap.await_output("for inline help");
-        // Its handler locks what the interrupted thread has while that prints.
+        // Do not interrupt it while it prints: its handler takes a lock that the printing thread holds.
         ettercap.wait_for_main_sleep();
         ettercap.stop();
         ettercap.must_end("Ctrl-C");
     }
 }
 
-/// Each of several handles of a program on one port receives every frame; the first one goes on with what it had.
+/// Each of a program's handles on one port receives every frame. The first one keeps the frames that it had before.
 #[test]
 fn several_handles_share_a_port() {
     let world = World::new();
@@ -563,7 +566,7 @@ fn several_handles_share_a_port() {
     }
 }
 
-/// Returns the system calls of these rows of docs/pcap.md.
+/// Returns the system calls that these rows of docs/pcap.md list.
 fn calls_of(rows: &[&str]) -> String {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pcap.md")).unwrap();
     let row = |begin: &&str| {
@@ -573,14 +576,14 @@ fn calls_of(rows: &[&str]) -> String {
     rows.iter().map(row).collect::<Vec<_>>().join(" ")
 }
 
-/// A program that forbids itself all system calls but the documented ones (seccomp(2)), before it opens a port, before it sends, and before
-/// it receives, does all three.
+/// A program that limits itself to the documented system calls (seccomp(2)) can open a port, send and receive. It adds
+/// a filter before each of the three.
 #[test]
 fn programs_that_filter_their_system_calls_capture() {
     const ALL: &str = "`pcap_activate`, of each port";
     const FRAMES: &str = "frames, statistics, sending";
     let world = World::new();
-    // The filters of one program are all in force.
+    // A program's filters apply together, so each list contains the later ones.
     let lists = |to_activate: &str, to_send: &[&str]| {
         [&[&[ALL, to_activate], to_send, &[FRAMES]].concat()[..], &[to_send, &[FRAMES]].concat(), &[FRAMES]]
             .map(calls_of)
@@ -613,14 +616,14 @@ fn programs_that_filter_their_system_calls_capture() {
     assert_eq!(filtered.said(), "3 frames\n");
 }
 
-/// A program that gives up its privileges or its file system when its port is open sends and receives.
+/// A program that drops its privileges or its file system after it has opened a port can send and receive.
 #[test]
 fn programs_that_restrict_themselves_send() {
     let world = World::new();
     let mut other = port("vale68:b");
     let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
     for how in ["setuid", "chroot"] {
-        // A capturing program leaves the transmit queue to another one until it sends.
+        // Until it sends, a capturing program leaves the transmit queue to other programs.
         for device in ["vale68:a", "faulty:vale68:a"] {
             let mut restricted = world.start(&["restricted", device, how]);
             let said = restricted.line();
@@ -636,7 +639,8 @@ fn programs_that_restrict_themselves_send() {
     }
 }
 
-/// Nothing is left to be opened for filters when a handle was created: a program may forbid that (seccomp(2)).
+/// Creating a handle loads the system's libpcap, which filters need: later, the program may forbid opening files
+/// (seccomp(2)).
 #[test]
 fn the_system_s_libpcap_is_loaded_with_the_first_handle() {
     assert_eq!(World::new().start(&["early", "vale77:a"]).said(), "is_there: 1\n");

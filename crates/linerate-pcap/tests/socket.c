@@ -1,5 +1,5 @@
-/* A program of packet sockets (packet(7)), of documented calls only. Usage: socket WHAT INTERFACE [NUMBER...]
- * With liblinerate_pcap.so preloaded the interface may be a port. */
+/* A program that uses only documented calls of packet sockets (packet(7)). Usage: socket WHAT INTERFACE [NUMBER...]
+ * With liblinerate_pcap.so preloaded, the interface may be a port. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -38,7 +38,8 @@ static void die(const char *what) {
 	exit(1);
 }
 
-/* The index is the only value that differs between an interface and a port. A call that succeeds leaves errno(3) as it was. */
+/* Prints a call and its result. A call that succeeds must leave errno(3) unchanged. Only the index may differ between an
+ * interface and a port. */
 #define SHOW(call) do { errno = 0; long answer = (long)(call); int error = errno; printf("%s: %ld", #call, answer); \
 	printf(answer < 0 || error ? " %s\n" : "\n", strerror(error)); } while (0)
 
@@ -74,7 +75,7 @@ static void show_name(int fd) {
 	show_address("own", &address, len);
 }
 
-/* Addresses that are not the program's, and calls that packet sockets do not have. */
+/* Passes invalid addresses, and makes calls that packet sockets do not support. */
 static void memory(void) {
 	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
 	int fd = opened(SOCK_RAW, ETH_P_ALL), cooked = opened(SOCK_DGRAM, ETH_P_ALL), value = 1;
@@ -116,14 +117,14 @@ static void memory(void) {
 	}
 	SHOW(sendto(fd, frame, 60, 0, bad[1], sizeof own));
 	SHOW(sendto(fd, frame, 60, 0, to, too_long));
-	/* Too many parts, of which none is read. */
+	/* Too many parts: the error precedes reading any of them. */
 	SHOW(sendmsg(fd, &(struct msghdr){ .msg_iov = bad[1], .msg_iovlen = 1025 }, 0));
 	SHOW(sendmsg(fd, &(struct msghdr){ .msg_iov = many, .msg_iovlen = 1024 }, 0));
 	SHOW(recvmsg(fd, &(struct msghdr){ .msg_iov = bad[1], .msg_iovlen = 1025 }, MSG_DONTWAIT));
 	SHOW(writev(fd, many, 1025));
 	SHOW(writev(fd, many, 1024));
 	SHOW(readv(cooked, many, 1025));
-	/* The queue of errors is empty. */
+	/* The error queue is empty. */
 	SHOW(recv(fd, frame, 60, MSG_ERRQUEUE));
 	SHOW(recvmsg(fd, &(struct msghdr){ .msg_iov = &part, .msg_iovlen = 1 }, MSG_ERRQUEUE));
 	SHOW(recvfrom(cooked, frame, 60, MSG_ERRQUEUE, NULL, NULL));
@@ -135,7 +136,7 @@ static void memory(void) {
 	len = sizeof own;
 	SHOW(getpeername(fd, to, &len));
 	SHOW(send(fd, frame, 60, 0));
-	/* A filter that is locked stays. */
+	/* A locked filter cannot be changed. */
 	struct sock_filter code[] = { { BPF_RET | BPF_K, 0, 0, 0 } };
 	struct sock_fprog filter = { 1, code };
 	len = sizeof value;
@@ -151,7 +152,7 @@ static void memory(void) {
 	SHOW(close(fd) + close(cooked));
 }
 
-/* Answers of calls that need no peer. */
+/* Prints the results of calls that need no peer. */
 static void calls(void) {
 	struct ifreq request;
 	struct ifaddrs *all, *one;
@@ -273,12 +274,12 @@ static void calls(void) {
 	SHOW(close(fd));
 }
 
-/* Prints what it receives, in each way that there is, until a frame's 15th byte is 0xff. */
+/* Prints frames, received in every possible way, until a frame's 15th byte is 0xff. */
 static void receive(int kind, int protocol, const char *filter) {
 	int fd = opened(kind, protocol), on = 1;
 	unsigned char bytes[2048], control[256];
 	if (*filter) {
-		/* Frames whose 15th byte, the first behind the header, is odd or 0xff. */
+		/* Accept frames whose 15th byte, the first after the header, is odd. */
 		unsigned at = kind == SOCK_RAW ? 14 : 0;
 		struct sock_filter code[] = { { BPF_LD | BPF_B | BPF_ABS, 0, 0, at }, { BPF_JMP | BPF_JSET | BPF_K, 0, 1, 1 },
 			{ BPF_RET | BPF_K, 0, 0, atoi(filter) }, { BPF_RET | BPF_K, 0, 0, 0 } };
@@ -306,10 +307,10 @@ static void receive(int kind, int protocol, const char *filter) {
 			len = recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &from_len);
 			show_address("from", &from, from_len);
 			break;
-		case 8: /* A frame without room for it. */
+		case 8: /* There is no buffer for the frame. */
 			message.msg_iovlen = 0;
 			/* fall through */
-		case 9: /* A frame that is longer than the room for it. */
+		case 9: /* The frame is longer than the buffer. */
 			if (is_short)
 				message.msg_iovlen = 1, parts[0].iov_len = 20;
 			/* fall through */
@@ -320,7 +321,7 @@ static void receive(int kind, int protocol, const char *filter) {
 			for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
 				if (c->cmsg_level == SOL_PACKET && c->cmsg_type == PACKET_AUXDATA) {
 					struct tpacket_auxdata *aux = (void *)CMSG_DATA(c);
-					/* The whole length of a frame that a filter has cut is not known to a port's socket. */
+					/* A port's socket does not know the original length of a frame that a filter has truncated. */
 					printf(" auxiliary %x %u %u %u", aux->tp_status & 1, *filter ? 0 : aux->tp_len, aux->tp_snaplen, aux->tp_net);
 				}
 			printf("\n");
@@ -337,7 +338,7 @@ static void receive(int kind, int protocol, const char *filter) {
 			printf("%d, ", waiting);
 			break;
 		}
-		case 6: /* The frame's beginning only, and then all of it. */
+		case 6: /* First only the frame's beginning, then all of it. */
 			from_len = 12;
 			printf("peek %zd, ", recvfrom(fd, bytes, 5, MSG_PEEK | MSG_TRUNC, (struct sockaddr *)&from, &from_len));
 			printf("%zd, from %u bytes, protocol %04x, ", recv(fd, bytes, 3, MSG_PEEK), from_len, ntohs(from.sll_protocol));
@@ -363,7 +364,7 @@ static void receive(int kind, int protocol, const char *filter) {
 	printf("%u packets, %u dropped\n", stats.tp_packets, stats.tp_drops);
 }
 
-/* Sends frames with numbers in each way that there is, and ends at once. */
+/* Sends numbered frames in every possible way, and exits immediately. */
 static void send_frames(long count) {
 	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
 	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5),
@@ -388,19 +389,19 @@ static void send_frames(long count) {
 	}
 }
 
-/* Receives until told to end by stdin; says what it has received and lost. */
+/* Receives frames after a character on stdin, until all are accounted for; prints how many were received and lost. */
 static void count_frames(long sent) {
 	int fd = opened(SOCK_RAW, ETH_P_ALL);
 	unsigned char bytes[2048];
 	long count = 0, packets = 0, dropped = 0;
 	ready();
 	getchar();
-	/* Until all frames are accounted for, for a minute at most. */
+	/* Until all frames are accounted for, for at most a minute. */
 	for (int n = 0; n < 600 && count + dropped < sent; n++) {
 		poll(&(struct pollfd){ fd, POLLIN, 0 }, 1, 100);
 		while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
 			count++;
-		/* Reading them sets them back. */
+		/* Reading the statistics resets them. */
 		struct tpacket_stats stats;
 		socklen_t len = sizeof stats;
 		if (getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len) < 0)
@@ -410,7 +411,7 @@ static void count_frames(long sent) {
 	printf("%ld frames, %ld packets, %ld dropped\n", count, packets, dropped);
 }
 
-/* Waits for a frame of a port that goes away. */
+/* Waits for a frame on a port that goes away. */
 static void wait_for_the_end(void) {
 	int fd = opened(SOCK_RAW, ETH_P_ALL), cooked = opened(SOCK_DGRAM, ETH_P_ALL);
 	unsigned char bytes[60] = { 0 };
@@ -445,13 +446,13 @@ static void *wait_long(void *fd) {
 	return NULL;
 }
 
-/* Children, duplicates, threads, tables of descriptors that are full. */
+/* Children, duplicates, threads, and a full descriptor table. */
 static void hostile(void) {
 	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
 	int fd = opened(SOCK_RAW, ETH_P_ALL), status, other;
 	pthread_t thread;
 
-	/* A child sends by its parent's socket, and has its own. */
+	/* A child sends through its parent's socket, and opens one of its own. */
 	fflush(stdout);
 	pid_t child = fork();
 	if (child == 0) {
@@ -462,7 +463,7 @@ static void hostile(void) {
 	}
 	SHOW(waitpid(child, &status, 0) == child);
 	SHOW(status);
-	/* A child whose parent has closed the socket, and that ends by exit(3). */
+	/* A child sends after its parent has closed the socket, and ends by exit(3). */
 	other = dup(fd);
 	fflush(stdout);
 	child = fork();
@@ -488,7 +489,7 @@ static void hostile(void) {
 	SHOW(close(other));
 	frame[14] = 5;
 	SHOW(sendto(fd, frame, 60, 0, NULL, 0));
-	/* Another file has the number, without close(2). */
+	/* Another file gets the descriptor's number, without close(2). */
 	other = open("/dev/null", O_WRONLY);
 	SHOW(dup2(other, fd) == fd);
 	SHOW(write(fd, frame, 5));
@@ -504,7 +505,7 @@ static void hostile(void) {
 	SHOW(read(fd, frame + 30, 30));
 	close(fd), close(other);
 
-	/* A child that borrows its parent's memory closes its own number only. */
+	/* A child of vfork(2) closes only its own descriptor, although it shares its parent's memory. */
 	fd = opened(SOCK_RAW, ETH_P_ALL);
 	if ((child = vfork()) == 0) {
 		close(fd);
@@ -515,7 +516,7 @@ static void hostile(void) {
 	SHOW(send(fd, frame, 1, 0));
 	close(fd);
 
-	/* A duplicate from before the socket is bound. */
+	/* A duplicate is made before the socket is bound. */
 	fd = socket(AF_PACKET, SOCK_RAW, 0), other = dup(fd);
 	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index_of };
 	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
@@ -523,7 +524,7 @@ static void hostile(void) {
 	SHOW(send(other, frame, 60, 0));
 	close(other);
 
-	/* A thread that waits is cancelled, and one closes while another polls. */
+	/* A waiting thread is cancelled, and one thread closes the socket while another polls it. */
 	pthread_create(&thread, NULL, wait_long, &fd);
 	sched_yield();
 	SHOW(pthread_cancel(thread));
@@ -543,7 +544,7 @@ static void hostile(void) {
 	SHOW(bind(fd, (struct sockaddr *)&address, sizeof address));
 	SHOW(setsockopt(fd, SOL_PACKET, PACKET_TX_RING, &ring, sizeof ring));
 	close(fd);
-	/* A filter that loads the kernel's data about a frame. */
+	/* A filter that loads the kernel's metadata of a frame. */
 	struct sock_filter code[] = { { BPF_LD | BPF_W | BPF_ABS, 0, 0, SKF_AD_OFF + SKF_AD_PROTOCOL }, { BPF_RET | BPF_A, 0, 0, 0 } };
 	struct sock_fprog filter = { 2, code };
 	fd = socket(AF_PACKET, SOCK_RAW, 0);
@@ -554,7 +555,7 @@ static void hostile(void) {
 	SHOW(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
 	close(fd);
 
-	/* No descriptors are left. */
+	/* Use up all descriptors. */
 	struct rlimit limit = { 64, 64 }, before;
 	getrlimit(RLIMIT_NOFILE, &before);
 	setrlimit(RLIMIT_NOFILE, &(struct rlimit){ limit.rlim_cur, before.rlim_max });
@@ -566,7 +567,7 @@ static void hostile(void) {
 	for (int n = 0; n < count; n++) {
 		if (bind(many[n], (struct sockaddr *)&address, sizeof address) < 0)
 			errors += errno == EMFILE;
-		/* Each one that is closed makes room for half a pair. */
+		/* Each closed socket frees one descriptor; a pair needs two. */
 		close(many[n]);
 	}
 	printf("%s\n", errors > 0 ? "errors of bind" : "bound");
@@ -576,7 +577,7 @@ static void hostile(void) {
 	SHOW(send(fd, frame, 60, 0));
 	SHOW(close(fd));
 
-	/* A child that waits, and whose parent ends. */
+	/* A child waits for frames while its parent ends. */
 	int ends[2];
 	char is_down = 0;
 	SHOW(pipe(ends));
@@ -633,14 +634,14 @@ static void churn(long rounds, unsigned seed) {
 	for (int n = 0; n < 4; n++)
 		if (held[n] >= 0)
 			close(held[n]);
-	/* The kernel lists a thread that was joined for a moment more. */
+	/* The kernel lists a joined thread for a moment longer. */
 	for (long n = 0; n < 1000000 && entries("/proc/self/task") != threads; n++)
 		sched_yield();
 	printf("%ld descriptors and %ld threads more\n", entries("/proc/self/fd") - descriptors,
 		entries("/proc/self/task") - threads);
 }
 
-/* Asks for a dump, and prints what comes: name, type, flags, MTU and the first byte of the address of each link. */
+/* Requests a dump, and prints for each link its name, type, flags, MTU and the first byte of the address. */
 static void dump(const char *how, int kind) {
 	struct { struct nlmsghdr header; struct ifinfomsg about; } request = {
 		{ sizeof request, kind, NLM_F_REQUEST | NLM_F_DUMP, 7, 0 }, { .ifi_family = AF_UNSPEC } };
@@ -650,7 +651,7 @@ static void dump(const char *how, int kind) {
 	struct iovec part = { bytes, sizeof bytes }, out = { &request, sizeof request };
 	struct msghdr message = { .msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &part, .msg_iovlen = 1 };
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), is_message = !strcmp(how, "messages");
-	/* A duplicate is the same socket, whichever number is closed. */
+	/* A duplicate remains the same socket after the original descriptor is closed. */
 	if (strcmp(how, "reads")) {
 		int first = fd;
 		fd = is_message ? dup(first) : fcntl(first, F_DUPFD_CLOEXEC, 50);
@@ -723,7 +724,7 @@ pcap_t *pcap_open_live(const char *, int, int, int, char *);
 int pcap_inject(pcap_t *, const void *, size_t), pcap_next_ex(pcap_t *, void **, const unsigned char **), pcap_get_selectable_fd(pcap_t *), pcap_fileno(pcap_t *);
 void pcap_close(pcap_t *);
 
-/* Requests about interfaces by the descriptors of a libpcap handle, which is a socket on Linux. */
+/* Makes interface requests through the descriptors of a libpcap handle, which are sockets on Linux. */
 static void ask_by_descriptor(void) {
 	char error[256];
 	pcap_t *pcap = pcap_open_live(interface, 65535, 1, 10, error);
@@ -755,7 +756,7 @@ static void ask_by_descriptor(void) {
 	SHOW(ioctl(fds[0], SIOCGIFCONF, &list));
 }
 
-/* A libpcap handle, sockets that ask for the interface's properties, and then a packet socket on the same interface. */
+/* Opens a libpcap handle, sockets that query the interface's properties, then a packet socket on the same interface. */
 static void share(void) {
 	char error[256];
 	unsigned char frame[1514] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
@@ -801,7 +802,7 @@ static void clean(void *epoll) {
 	cleaned++;
 }
 
-/* Calls in one way until it is cancelled. */
+/* Makes one kind of call until the thread is cancelled. */
 static void *call_until_cancelled(void *argument) {
 	struct victim *victim = argument;
 	unsigned char bytes[2000], frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
@@ -841,7 +842,8 @@ static void *call_until_cancelled(void *argument) {
 	return NULL;
 }
 
-/* Cancels threads in each way to wait and to send, of both types, at any moment; then the socket is used, and closed. */
+/* Cancels threads in each kind of waiting or sending call, with both cancellation types, at any moment; then uses and
+ * closes the socket. */
 static void cancel(long rounds) {
 	unsigned char frame[60] = { 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5 };
 	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = index_of, .sll_halen = 6, .sll_protocol = htons(0x88b5) };

@@ -1,5 +1,5 @@
-//! Programs of packet sockets on ports: one of our own with all calls, beside the kernel's packet sockets, and tcpreplay,
-//! scapy, arp-scan and arping as Debian ships them.
+//! Programs that use packet sockets, on ports: a test program of all calls, compared with the kernel's packet sockets;
+//! and Debian's tcpreplay, scapy, arp-scan and arping.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use linerate::port::RxQueue;
 mod kit;
 use kit::{Deadline, Debian, InTime, Namespace, Process, Timely, World, capture, compiled, end_of, object, port, send};
 
-/// Returns the program of packet sockets.
+/// Returns the path of the program that uses packet sockets.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compiled("socket"))
 }
 
-/// Returns the program's command in a namespace: on a port with this object, or on the interface without.
+/// Returns the program's command in a namespace: with this object on a port, or without it on the interface.
 fn inside(namespace: &Namespace, arguments: &[&str], is_ours: bool) -> Command {
     let mut command = namespace.command(&program().display().to_string(), false);
     command.arg(arguments[0]).arg(if is_ours { "packet:v1" } else { "v1" }).args(&arguments[1..]);
@@ -30,7 +30,7 @@ fn inside(namespace: &Namespace, arguments: &[&str], is_ours: bool) -> Command {
     command
 }
 
-/// Receives until `count` frames have come, or one that `is_last`; returns their bytes.
+/// Receives until `count` frames or a frame that `is_last` have arrived; returns their bytes.
 fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let (mut batch, mut frames) = (Batch::new(), Vec::new());
     let deadline = Deadline::begin();
@@ -48,7 +48,7 @@ fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> 
     frames
 }
 
-/// All calls return the same on a port and on its interface.
+/// All calls return the same on a port as on its interface.
 #[test]
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("sockets");
@@ -58,7 +58,7 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     assert!(theirs.lines().count() > 75 && theirs.contains("own: 18 bytes, family 17, protocol 0003"), "{theirs}");
 }
 
-/// The program receives the same frames, addresses and auxiliary data, in each way to receive.
+/// Every way to receive returns the same frames, addresses and auxiliary data on a port as on its interface.
 #[test]
 fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("receive");
@@ -76,7 +76,7 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
             }
         }
     }
-    // The last one for each socket.
+    // The last frame for each socket.
     for kind in [[8, 6], [0x88, 0xb5]] {
         let last = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind, &[0xff; 46]].concat();
         writer.write(1_000_000, &last).unwrap();
@@ -108,7 +108,7 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
         for (said, running) in said.iter_mut().zip(both) {
             *said += &running.said();
         }
-        // Both end with the first last frame; another may have come.
+        // Both programs end at the first last frame. Ignore the counters: another frame may have arrived.
         let [theirs, ours] = said.map(|said| {
             let lines = said.lines().filter(|line| !line.ends_with(" packets, 0 dropped")).collect::<Vec<_>>();
             lines.join("\n")
@@ -118,7 +118,7 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
     }
 }
 
-/// Frames that are sent in each way arrive, all of them though the program ends at once.
+/// Frames sent in every way arrive, even though the program ends right after sending.
 #[test]
 fn frames_arrive_that_are_sent_in_every_way() {
     const COUNT: usize = 7 * 300;
@@ -141,7 +141,7 @@ fn frames_arrive_that_are_sent_in_every_way() {
     }
 }
 
-/// tcpreplay replays a capture into a port, frame for frame, and into another capture.
+/// tcpreplay replays a capture file into a port, frame for frame, and into another capture file.
 #[test]
 fn tcpreplay_replays_a_capture() {
     let world = World::new();
@@ -171,9 +171,9 @@ fn tcpreplay_replays_a_capture() {
     assert!(said.contains("Successful packets:        1000"), "{said}");
 }
 
-/// Answers ARP requests at a port while `work` runs, for all addresses but those that end with an odd number.
+/// Answers ARP requests for addresses that end with an even number, while `work` runs.
 fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
-    /// Ends the thread also if the work fails.
+    /// Ends the thread, even if the work fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -214,7 +214,7 @@ fn with_responder<T>(name: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// scapy's default mode: srp sends and gets answers, sniff filters, sendp sends.
+/// scapy works in its default mode: srp sends and gets answers, sniff filters, sendp sends.
 #[test]
 fn scapy_sends_and_sniffs() {
     Debian::all().into_iter().for_each(scapy_sends_and_sniffs_of);
@@ -250,7 +250,7 @@ print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr(port))
     assert!(address.starts_with("02:") && address.len() == 17, "{address}");
 }
 
-/// arp-scan asks a packet socket for its address and sends by libpcap. arping does both at once, without privileges.
+/// arp-scan, which queries the address through a packet socket and sends through libpcap, and arping find hosts.
 #[test]
 fn arp_scan_and_arping_find_hosts() {
     let world = World::new();
@@ -259,7 +259,7 @@ fn arp_scan_and_arping_find_hosts() {
         let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
         let hosts: Vec<&str> = said.lines().map(|line| line.split('\t').next().unwrap()).collect();
         assert_eq!(hosts, ["10.0.0.2", "10.0.0.4", "10.0.0.6"], "{said}");
-        // Where the port is of the program alone, its socket asks for the address after the handle is open.
+        // On a port private to the program, the socket queries the address while the handle has the port.
         for port in ["p114{1", "sim:114", "vale114:o"] {
             let scan = ["-I", port, "--arpspa=10.0.0.9", "-r", "1", "10.0.0.1-10.0.0.3"];
             let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
@@ -271,7 +271,7 @@ fn arp_scan_and_arping_find_hosts() {
     });
 }
 
-/// A handle's descriptors and their duplicates accept requests about interfaces, as on its interface.
+/// A handle's descriptor and its duplicates accept interface requests, as on the port's interface.
 #[test]
 fn descriptors_of_handles_accept_requests_about_interfaces() {
     let namespace = Namespace::new("asks");
@@ -281,7 +281,8 @@ fn descriptors_of_handles_accept_requests_about_interfaces() {
     assert!(theirs.lines().count() == 85 && theirs.contains("SIOCGIFHWADDR, &request): 0"), "{theirs}");
 }
 
-/// A dump of links by rtnetlink(7) contains ports and all interfaces, in each way to ask and to receive; a dump of addresses does not.
+/// A dump of links by rtnetlink(7) contains the ports and all interfaces, with every way to ask and to receive. A dump
+/// of addresses contains no ports.
 #[test]
 fn dumps_of_links_contain_ports() {
     let world = World::new();
@@ -298,7 +299,7 @@ fn dumps_of_links_contain_ports() {
     assert_eq!((theirs.lines().count(), ours.lines().count()), (6, 6), "{theirs}{ours}");
 }
 
-/// Children, duplicates, cancelled threads, tables of descriptors that are full.
+/// Sockets survive child processes, duplicates, cancelled threads, and a full descriptor table.
 #[test]
 fn sockets_survive_hostile_programs() {
     let world = World::new();
@@ -355,7 +356,7 @@ fn sockets_survive_hostile_programs() {
     assert_eq!(frames.iter().map(|frame| frame[14]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 0xff]);
 }
 
-/// A port that goes away is an interface that is down; one that another program has is busy.
+/// A port that goes away looks like an interface that is down; a port that another program uses is busy.
 #[test]
 fn ports_that_cannot_be_used_are_errors() {
     let world = World::new();
@@ -378,12 +379,12 @@ fn ports_that_cannot_be_used_are_errors() {
     assert_eq!(errors, "linerate: vale118:a: the process that served it is gone\n  open it again\n");
 }
 
-/// A port one side of which another program has is busy, and the report names the side. tcpdump captures if that is the
-/// sending side.
+/// If another program has one side of a port, the port is busy for a packet socket, and the report names the side. If
+/// it is the sending side, tcpdump can still capture.
 #[test]
 fn ports_with_one_side_taken_are_busy() {
     if let Ok(side) = std::env::var("LINERATE_TAKEN") {
-        // The other program: this test once more, in a process of its own.
+        // This is the other program: the test starts itself in another process.
         let [mut port] = linerate::Options::default().open(["vale119:a"]).unwrap();
         let _queues = (side == "receive").then(|| port.rx(0).unwrap());
         let _queues = (side == "transmit").then(|| port.tx(0).unwrap());
@@ -414,7 +415,8 @@ fn ports_with_one_side_taken_are_busy() {
     }
 }
 
-/// tcpreplay cuts a name that is too long for an interface's, and does not send from the port of the shorter name.
+/// When tcpreplay truncates a name that is too long for an interface, it does not send through the port of the shorter
+/// name.
 #[test]
 fn names_that_were_cut_are_refused() {
     let world = World::new();
@@ -439,7 +441,7 @@ fn names_that_were_cut_are_refused() {
     }
 }
 
-/// A port of a switch that no process serves is of the program alone, which is reported once.
+/// A switch port that no process serves is private to the program, which is reported once.
 #[test]
 fn ports_of_one_process_are_reported() {
     let scratch = tempfile::tempdir().unwrap();
@@ -451,7 +453,7 @@ fn ports_of_one_process_are_reported() {
     assert_eq!(errors.lines().filter(|line| *line == report).count(), 1, "{errors}");
 }
 
-/// A program that does not receive for a while: the frames that it gets and those that were dropped are all.
+/// For a program that pauses, received and dropped frames add up to all sent frames.
 #[test]
 fn received_and_dropped_are_all_that_was_sent() {
     const SENT: usize = 60_000;
@@ -476,7 +478,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     assert!(frames > 1000 && dropped > 0, "{said}");
 }
 
-/// Random calls leave no descriptor and no thread behind, and end; `LINERATE_CALLS` is their number.
+/// Random calls return and leak no descriptors or threads. `LINERATE_CALLS` sets their number.
 #[test]
 fn random_calls_leave_nothing_behind() {
     let world = World::new();
@@ -488,7 +490,7 @@ fn random_calls_leave_nothing_behind() {
     }
 }
 
-/// A user who may have no packet socket of the kernel's has those of ports.
+/// A user without the right to open kernel packet sockets can use packet sockets on ports.
 #[test]
 fn ports_need_no_privileges() {
     let scratch = tempfile::tempdir().unwrap();
@@ -512,14 +514,15 @@ fn ports_need_no_privileges() {
     numbers.sort_unstable();
     assert_eq!(numbers, (0..700).collect::<Vec<u16>>());
     assert_eq!(start("lo").end().1, "bind: Operation not permitted\n");
-    // A port that needs them says so: its own packet socket is the kernel's.
+    // A port on a packet socket of the kernel's still needs privileges, and reports that.
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-i", "packet:lo"]).env("LD_PRELOAD", at.join("object.so")).uid(65534).gid(65534).current_dir(at);
     let (status, _, errors) = Process::start(&mut tcpdump).end();
     assert!(!status.success() && errors.contains("Operation not permitted"), "{errors}");
 }
 
-/// A thread is cancelled at any moment in each call that waits or sends, while frames come; its socket is whole afterwards.
+/// A thread can be cancelled at any moment in each call that waits or sends, while frames arrive. Its socket still
+/// works afterwards.
 #[test]
 fn threads_are_cancelled_in_every_call() {
     let world = World::new();
@@ -527,7 +530,7 @@ fn threads_are_cancelled_in_every_call() {
     assert_eq!(said, "1800 cancelled\n");
 }
 
-/// A socket that is bound to a port which a libpcap handle of the program has gets all frames, and the handle, too.
+/// When a socket is bound to a port that a libpcap handle of the program has, both get all frames.
 #[test]
 fn a_socket_shares_the_port_of_an_open_handle() {
     let world = World::new();

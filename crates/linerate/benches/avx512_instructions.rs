@@ -1,6 +1,6 @@
-//! Counts instructions per packet with AVX-512, which valgrind lacks: a child process does the work and is
-//! single-stepped. `cargo bench --bench avx512_instructions`; like `instructions`, it fails on 3 % more than the
-//! limits below. On a processor without AVX-512 it prints a note.
+//! Counts instructions per packet with AVX-512, which valgrind does not support: a child process does the work and is
+//! single-stepped. Like `instructions`, it fails if a count exceeds those below by more than 3 %. On a processor
+//! without AVX-512 it prints a note. `cargo bench --bench avx512_instructions`
 
 mod fake;
 mod fake_virtio;
@@ -17,9 +17,9 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Packets in one measurement.
+/// Packets per measurement.
 const PACKETS: usize = 256;
-/// Cards, batch sizes, and the instructions counted when this line was last changed.
+/// Cards, batch sizes, and the instructions counted when this line was last updated.
 const COUNTED: [(&str, usize, u64); 5] =
     [("ixgbe", 1, 112_902), ("ixgbe", 32, 8_936), ("pages", 32, 9_415), ("split", 32, 12_343), ("packed", 32, 12_065)];
 
@@ -40,7 +40,7 @@ fn main() {
     assert!(!grown, "more instructions than the limit");
 }
 
-/// Forwards in batches of this size, or nothing for size 0. Unmeasured rounds first fill caches and rings.
+/// Forwards in batches of this size; size 0 measures an empty loop. Unmeasured rounds first fill caches and rings.
 fn work(card: &str, batch_size: usize) {
     match card {
         "ixgbe" | "pages" => {
@@ -72,13 +72,13 @@ fn rounds<C>(
     }
     receive(card, PACKETS);
     ptrace::traceme().unwrap();
-    // The measured part lies between two signals of the process to itself.
+    // Two signals of the process to itself enclose the measured part.
     raise(Signal::SIGUSR1).unwrap();
     (0..PACKETS.checked_div(batch_size).unwrap_or(0)).for_each(|_| forward(card, &mut batch));
     raise(Signal::SIGUSR1).unwrap();
 }
 
-/// Returns the number of steps that a child takes between its signals.
+/// Returns the number of steps of a child process between its signals.
 fn steps(card: &str, batch_size: usize) -> u64 {
     let arguments = ["stepped", card, &batch_size.to_string()];
     let mut process = Command::new("/proc/self/exe").args(arguments).spawn().unwrap();

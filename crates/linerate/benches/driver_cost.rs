@@ -1,15 +1,17 @@
-//! The driver's cost per packet: receive, touch one byte, send, on descriptors completed by a bare loop (64-byte packets, rings
-//! of 512). TSC cycles per packet, the best and the median of many rounds, between fenced stamps.
+//! The driver's cost per packet: receive, touch one byte, send. A bare loop completes the descriptors (64-byte packets,
+//! rings of 512). Results are TSC cycles per packet, the best and the median of many rounds, between fenced time
+//! stamps.
 //!
-//! - `polls=1`: packets come one by one, and each poll has room for a batch; what the card's loop takes alone is subtracted.
-//! - `card=`: what the card writes, in a thread of its own for `far`, and whether it leaves the caches (`memory`), with buffers
-//!   that follow each other in memory, and in the order that they have after long use (`aged`). `round_trip` is there and back
-//!   to the other thread's processor: a machine may move it between near and far.
-//! - `buffers=`: threads with a card each share a pool, beside one thread alone with that pool. `mean` is all time of a processor,
-//!   also that in which threads wait for one.
-//! - `batch=`: instructions on hot caches. In the same thread, with parts, next to a bound: the cheapest loop that reads and writes
-//!   the same descriptors, with the vectors that the path has, and that touches the packets. Parts of small batches contain what
-//!   the fences of the stamps wait for.
+//! - `polls=1`: packets arrive one by one, and each poll has room for a batch. The cost of the card's loop alone is
+//!   subtracted.
+//! - `card=`: where the card's writes are: in this processor's caches (`near`), in another thread's (`far`), or in
+//!   memory (`memory`). Buffers are used in address order, or in the order after long use (`aged`). `round_trip` is the
+//!   time to the other thread's processor and back: a machine may move that thread between near and far processors.
+//! - `buffers=`: several threads, each with a card, share a pool, compared with one thread that has the pool alone.
+//!   `mean` includes the time in which threads wait for a processor.
+//! - `batch=`: the cost with hot caches, in the same thread, split into parts, and a lower bound: the cheapest loop
+//!   that reads and writes the same descriptors with the path's vectors, and touches the packets. With small batches,
+//!   parts include time that the stamps' fences wait.
 //!
 //! `cargo bench --bench driver_cost`
 #![allow(unsafe_code)]
@@ -27,7 +29,7 @@ use linerate::memory::{Mapping, Pool, Region, RegionOptions};
 use linerate::port::Vectors;
 use linerate::spec::descriptor::{receive, transmit};
 
-/// Packets in one round: half a ring, so that both rings are never full.
+/// Packets per round: half a ring, so that no ring is ever full.
 const ROUND: usize = 256;
 const ROUNDS: usize = 3000;
 
@@ -45,7 +47,7 @@ fn main() {
         [(2, 2048), (4, 4096)].into_iter().for_each(|(threads, buffers)| sharing(path, threads, buffers));
     }
     let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
-    // Behind an IOMMU packets are contiguous for the card; over uio they are in hugepages.
+    // With an IOMMU, packet memory is contiguous for the card; with uio it consists of hugepages.
     let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
     for (((path, vectors), page), batch_size) in cases.flat_map(|case| sizes.map(|size| (case, size))) {
         let memory = page.map_or("one piece", |_| "hugepages");
@@ -53,7 +55,7 @@ fn main() {
         let mut batch = Batch::with_capacity(batch_size);
         let calls = ROUND / batch_size;
 
-        // The total, with two stamps a round.
+        // The total, with two stamps per round.
         let mut totals: Vec<f64> = (0..ROUNDS)
             .map(|_| {
                 fake.card.complete_receive(ROUND);
@@ -66,7 +68,7 @@ fn main() {
             .collect();
         let (total, median) = best_and_median(&mut totals);
 
-        // The parts, with four stamps a batch; the cost of the stamps is subtracted.
+        // The parts, with four stamps per batch; the cost of the stamps is subtracted.
         let mut parts = [f64::MAX; 3];
         for _ in 0..ROUNDS {
             fake.card.complete_receive(ROUND);
@@ -121,7 +123,7 @@ fn main() {
     }
 }
 
-/// Measures packets that come one by one, while each poll has room for `room`.
+/// Measures packets that arrive one by one, while each poll has room for `room` packets.
 fn singly((name, vectors): (&str, Vectors), room: usize) {
     let mut fake = Fake::seeing(vectors, &RegionOptions::default(), None);
     let mut batch = Batch::with_capacity(room);
@@ -143,7 +145,7 @@ fn singly((name, vectors): (&str, Vectors), room: usize) {
     println!("path={name} room={room} polls=1 total={:.1} median={:.1}", best - alone.0, median - alone.1);
 }
 
-/// Measures a card whose lines come from this processor's caches, another one's, or memory.
+/// Measures a card whose cache lines come from this processor's caches, another processor's, or memory.
 fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes, aged: bool) {
     const IDLE: u8 = 0;
     const WORK: u8 = 1;
@@ -213,7 +215,7 @@ fn from_elsewhere((name, vectors): (&str, Vectors), place: &str, writes: Writes,
     println!("path={name} card={place} order={order:?} batch=32 total={best:.1} median={median:.1}{trip}");
 }
 
-/// Lets a pool's buffers have an order as after long use.
+/// Shuffles a pool's buffers, as long use does.
 fn age(pool: &Arc<Pool>) {
     let buffers = pool.available();
     let mut batch = Batch::with_capacity(buffers);
@@ -227,7 +229,7 @@ fn age(pool: &Arc<Pool>) {
     }
 }
 
-/// Measures threads, with a card each, that share a pool.
+/// Measures threads that share a pool, each with a card.
 fn sharing((name, vectors): (&str, Vectors), threads: usize, buffers: usize) {
     let processors = thread::available_parallelism().map_or(1, |count| count.get()).min(threads);
     let alone = shared_by(vectors, 1, 1, buffers);
@@ -247,7 +249,8 @@ fn sharing((name, vectors): (&str, Vectors), threads: usize, buffers: usize) {
     );
 }
 
-/// Returns the best and median cycles per packet of threads that share a pool, and the mean of all time of a processor.
+/// Returns the best and median cycles per packet of threads that share a pool, and the mean over the total time of the
+/// processors.
 fn shared_by(vectors: Vectors, threads: usize, processors: usize, buffers: usize) -> [f64; 3] {
     const ROUNDS: usize = 60_000;
     let pool = Pool::new(Region::new(&RegionOptions { buffers, ..RegionOptions::default() }).unwrap());
@@ -292,9 +295,10 @@ fn complete(rings: &Mapping, position: usize) {
     }
 }
 
-/// Does what no driver can omit. It reads each receive descriptor's status, writes a new buffer's address, and
-/// clears the status. It writes each transmit descriptor, and reads the status of one per batch. As all forwarders here, it
-/// touches a byte of each packet. Addresses are computed, not looked up, and no length is stored for the program.
+/// Does the minimum that every driver must do. It reads each receive descriptor's status, writes a new buffer's
+/// address, and clears the status. It writes each transmit descriptor, and reads the status of one per batch. Like all
+/// forwarders here, it touches a byte of each packet. Addresses are computed, not looked up, and no length is stored
+/// for the program.
 #[inline(never)]
 fn cheapest(vectors: Vectors, rings: &Mapping, packets: Option<&Mapping>, position: usize, count: usize) {
     let first = position % RING;
@@ -310,10 +314,10 @@ fn cheapest(vectors: Vectors, rings: &Mapping, packets: Option<&Mapping>, positi
     }
     let [from, to] =
         [words(rings, first * 16, count * 2), transmit_ring].map(|ring| ring.as_ptr().cast::<[u64; 2]>().cast_mut());
-    // SAFETY: the rings do not overlap, and only this thread uses them, through no other reference meanwhile.
+    // SAFETY: the rings do not overlap, and only this thread uses them, without other references meanwhile.
     let [from, to] = unsafe { [from, to].map(|ring| std::slice::from_raw_parts_mut(ring, count)) };
     match vectors {
-        // SAFETY: the processor has the vectors of a path that is measured.
+        // SAFETY: only paths that the processor supports are measured.
         #[cfg(target_arch = "x86_64")]
         Vectors::Avx512 => unsafe { exchange_avx512(from, to) },
         // SAFETY: as above.
@@ -323,21 +327,21 @@ fn cheapest(vectors: Vectors, rings: &Mapping, packets: Option<&Mapping>, positi
     };
 }
 
-/// As [`exchange`], with the compiler's vectors of 512 bits.
+/// As [`exchange`], compiled with 512-bit vectors.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 fn exchange_avx512(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
     exchange(from, to)
 }
 
-/// As [`exchange`], with the compiler's vectors of 256 bits.
+/// As [`exchange`], compiled with 256-bit vectors.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn exchange_avx2(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
     exchange(from, to)
 }
 
-/// Receives packets, sends them, and gives the card other buffers; returns whether all were there.
+/// Receives packets, sends them, and gives other buffers to the card; returns whether all descriptors were done.
 #[inline(always)]
 fn exchange(from: &mut [[u64; 2]], to: &mut [[u64; 2]]) -> bool {
     let command = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;

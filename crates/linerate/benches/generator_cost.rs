@@ -1,11 +1,11 @@
-//! The cost of frames that a template makes, beside the generator of flows with sequence numbers, which makes the same number
-//! of bytes: cycles per frame, as medians of rounds in turns, and their ratio. Each frame is made in a buffer of its pool and
-//! sent into a port that takes everything (`null:`), as `linerate gen` does.
+//! The cost of frames made from a template, compared with the generator of flows with sequence numbers, for the same
+//! number of bytes. Results are nanoseconds per frame, medians of alternating rounds, and their ratio. Each frame is
+//! made in a buffer of the port's pool and sent to a port that discards everything (`null:`), as `linerate gen` does.
 //!
-//! Beside them DPDK's generator, `testpmd --forward-mode=txonly`, into its port that takes everything (`net_null`), for as long;
-//! its frames have one flow, and are built field by field in each packet (Debian's package dpdk). With `PKT_GEN=/path/to/pkt-gen`
-//! also netmap's generator, which repeats one frame, into a port of a switch of its own, under our object (`cargo build --release -p
-//! linerate-netmap`); and our generator into such a port.
+//! For comparison, it also runs DPDK's generator, `testpmd --forward-mode=txonly`, into `net_null` (Debian's package
+//! dpdk). Its frames have one flow and are built field by field. With `PKT_GEN=/path/to/pkt-gen`, it also runs netmap's
+//! generator, which repeats one frame, into a switch port under `liblinerate_netmap.so` (`cargo build --release -p
+//! linerate-netmap`), and linerate's generator into such a port.
 //!
 //! `cargo bench -p linerate --bench generator_cost`
 
@@ -20,11 +20,11 @@ use linerate::traffic::{Frames, Generator, Template};
 use linerate::{Batch, Options};
 
 const BATCH: usize = 32;
-/// Batches of a round, and rounds.
+/// Batches per round, and rounds.
 const CALLS: usize = 256;
 const ROUNDS: usize = 401;
 
-/// The templates.
+/// The measured templates.
 const TEMPLATES: [(&str, &str); 5] = [
     ("constant", "eth/ip/udp/payload(18)"),
     ("one range", "eth/ip(src=10.0.0.0/8)/udp/payload(18)"),
@@ -33,7 +33,7 @@ const TEMPLATES: [(&str, &str); 5] = [
     ("VXLAN, two ranges", "eth/ip/udp(sport=1-1000)/vxlan/eth/ip(src=10.0.0.0/8)/udp/payload(18)"),
 ];
 
-/// A port that takes everything, and its pool.
+/// A port that discards everything, and its pool.
 struct Sink {
     tx: TxQueue,
     pool: Arc<Pool>,
@@ -41,7 +41,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Sends a round of frames, and returns the nanoseconds of one.
+    /// Sends a round of frames; returns the nanoseconds per frame.
     fn round(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) -> f64 {
         let start = Instant::now();
         for _ in 0..CALLS {
@@ -68,7 +68,7 @@ fn main() {
     let mut of_templates: Vec<Vec<(f64, f64)>> = vec![Vec::new(); templates.len()];
     for _ in 0..ROUNDS {
         for (frames, times) in templates.iter_mut().zip(&mut of_templates) {
-            // Next to each other: what else the machine does meets both.
+            // Measure both in alternation, so that other load on the machine affects both.
             let one_flow = sink.round(60, |frame| flows.fill(frame));
             let template = sink.round(frames.longest(), |frame| frames.fill(frame));
             of_flows.push(one_flow);
@@ -104,7 +104,7 @@ fn main() {
     }
 }
 
-/// Returns the nanoseconds of a frame that netmap's pkt-gen sends, of ten million.
+/// Returns the nanoseconds per frame of netmap's pkt-gen, over ten million frames.
 fn pkt_gen(program: &str) -> Result<f64, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let object = this.ancestors().nth(2).ok_or("no folder")?.join("liblinerate_netmap.so");
@@ -123,7 +123,7 @@ fn pkt_gen(program: &str) -> Result<f64, String> {
     rate.map(|rate| 1e9 / (rate * factor)).ok_or_else(|| text.lines().last().unwrap_or("no output").to_string())
 }
 
-/// Returns the nanoseconds of a frame that DPDK's testpmd makes, over two seconds.
+/// Returns the nanoseconds per frame of DPDK's testpmd, over two seconds.
 fn testpmd() -> Result<f64, String> {
     let mut command = Command::new("stdbuf");
     command.args(["-oL", "dpdk-testpmd", "--no-huge", "-m", "256", "--no-pci", "--vdev=net_null0", "-l", "0,1", "--"]);
@@ -132,7 +132,7 @@ fn testpmd() -> Result<f64, String> {
     let mut child = piped.spawn().map_err(|error| error.to_string())?;
     let (mut input, mut from) = (child.stdin.take().ok_or("no input")?, child.stdout.take().ok_or("no output")?);
     let mut output = String::new();
-    // Until it asks for a command.
+    // Wait for its prompt.
     let mut bytes = [0; 4096];
     while !output.contains("testpmd>") {
         match from.read(&mut bytes).map_err(|error| error.to_string())? {
@@ -148,7 +148,7 @@ fn testpmd() -> Result<f64, String> {
     drop(input);
     from.read_to_string(&mut output).map_err(|error| error.to_string())?;
     child.wait().map_err(|error| error.to_string())?;
-    // Of the sum of all ports, which is the last.
+    // The last count is the sum of all ports.
     let sent = output.rsplit("TX-packets:").next().and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     let sent = sent.filter(|sent| *sent > 0.0 && output.contains("TX-packets:"));
     sent.map(|sent| time.as_nanos() as f64 / sent)

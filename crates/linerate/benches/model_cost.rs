@@ -1,6 +1,7 @@
-//! The model's cost per frame: from its generator into a driver's buffer, and from there to its checker, in the driver's
-//! thread (frames of 64 bytes, 64 in a step). TSC cycles per frame there and back, the best of many rounds. Where the
-//! model has a thread of its own, cache lines that pass between two processors are added.
+//! The model's cost per frame: from its generator into a driver's buffer, and from there to its checker, in the
+//! driver's thread (frames of 64 bytes, 64 per step). Results are TSC cycles per frame for both directions, the best of
+//! many rounds. If the model runs in its own thread, transfers of cache lines between processors add to this.
+//!
 //! `cargo bench --bench model_cost`
 
 use linerate::Batch;
@@ -18,7 +19,7 @@ fn main() {
     let pool = Pool::new(Region::new(&RegionOptions::default()).expect("memory"));
     for flows in [1, 64] {
         let card = Card::new("model_cost", Box::new(Traffic::new(Generator::new(64, flows), None, None)));
-        // A runner switches strict mode off; here the card is stepped without one.
+        // Running the card turns strict mode off; the card is then stepped without the runner.
         Runner::start().expect("a thread").run(&card);
         let mut device =
             linerate::drive_model(&card, None, Config::new(card.name(), pool.clone())).expect("the driver starts");

@@ -1,6 +1,6 @@
-//! The cost of VirtIO's queues per packet: receive, touch one byte, send, with a bare loop in the same thread as
-//! the device (64-byte packets, queues of 512). TSC cycles per packet, the best of many rounds, next to the bound:
-//! the cheapest loop that reads and writes the same rings and headers. `cargo bench --bench virtio_cost`
+//! The cost of VirtIO's queues per packet: receive, touch one byte, send. A bare loop in the same thread acts as the
+//! device (64-byte packets, queues of 512). Results are TSC cycles per packet, the best of many rounds, and a lower
+//! bound: the cheapest loop that reads and writes the same rings and headers. `cargo bench --bench virtio_cost`
 
 mod fake_virtio;
 
@@ -12,12 +12,12 @@ use fake_virtio::{AVAILABLE, Card, MERGEABLE, PACKED, Packed, Queue, RING, SPLIT
 use linerate::port::Vectors;
 use linerate::{Batch, HEADROOM};
 
-/// Packets in one round: half a ring, so that both rings are never full.
+/// Packets per round: half a ring, so that no ring is ever full.
 const ROUND: usize = 256;
 const ROUNDS: usize = 3000;
 /// A word used only for a locked swap.
 static ORDER: AtomicU32 = AtomicU32::new(0);
-/// The fewest buffers with which any driver works: a full receive ring, and a round in flight.
+/// The minimum number of buffers for any driver: a full receive ring, and a round in flight.
 const BUFFERS: usize = RING + ROUND;
 
 fn main() {
@@ -57,10 +57,10 @@ fn cost(card: &mut Card, calls: usize, mut forward: impl FnMut(&mut Card)) -> f6
     best as f64 / ROUND as f64
 }
 
-/// Does what no driver can omit. It reads the used entries, and reads and clears each packet's header. It writes a
-/// new buffer's address for each buffer received, and address and length for each packet sent. It reads which
-/// packets were sent, publishes the available index, and checks whether to notify the device. Addresses are
-/// computed, not looked up, and buffers are used in order.
+/// Does the minimum that every driver must do. It reads the used entries, and reads and clears each packet's header. It
+/// writes a new buffer's address for each received buffer, and address and length for each sent packet. It reads which
+/// packets were sent, publishes the available index, and checks whether to notify the device. Addresses are computed,
+/// not looked up, and buffers are used in order.
 struct Cheapest {
     next: usize,
 }
@@ -95,7 +95,7 @@ impl Cheapest {
                     descriptor[1].store(u64::from(WRITTEN), Relaxed);
                     tx.available[2 + place].store(place as u16, Relaxed);
                 }
-                // Only the transmit queue must know reliably whether to notify the device: the receive queue checks
+                // Only the transmit queue needs a reliable check whether to notify the device; the receive queue checks
                 // again.
                 for (queue, order) in [(rx, Release), (tx, SeqCst)] {
                     let index = queue.available[1].load(Relaxed).wrapping_add(count as u16);

@@ -32,7 +32,7 @@ fn open(card: &Arc<Card>, pool: &Arc<Pool>) -> Ixgbe<CardBar> {
     linerate::drive_model(card, None, config(card, pool)).unwrap()
 }
 
-/// Returns registers of a card beside its driver's; no test writes an address through them.
+/// Returns a card's registers in addition to its driver's. No test writes an address through them.
 fn registers(card: &Arc<Card>) -> CardBar {
     // SAFETY: only the card's one driver writes registers that contain addresses.
     unsafe { card.bar() }
@@ -40,7 +40,7 @@ fn registers(card: &Arc<Card>) -> CardBar {
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
-/// Returns a card, the frames it has sent, and the frames to be received.
+/// Returns a card, the queue of frames it has sent, and the queue of frames it will receive.
 fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
     let (sent, coming) = (Frames::default(), Frames::default());
     let (out, into) = (sent.clone(), coming.clone());
@@ -51,7 +51,7 @@ fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
     (Card::of_kind(kind, 0, "card", wire), sent, coming)
 }
 
-/// Sends a frame, and receives one.
+/// Sends a frame and receives one.
 #[track_caller]
 fn works(device: &mut impl Device, card: &Card, sent: &Frames, coming: &Frames) {
     let (mut rx, mut tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
@@ -64,7 +64,7 @@ fn works(device: &mut impl Device, card: &Card, sent: &Frames, coming: &Frames) 
     assert_eq!(rx.recv(&mut batch), 1);
 }
 
-/// 8.2.3.8.9: an 82599 has 512 KiB for received packets, an X540 or X550 has 384.
+/// 8.2.3.8.9: the receive packet buffer has 512 KiB in an 82599, and 384 KiB in an X540 or X550.
 #[test]
 fn the_packet_buffer_has_the_cards_size() {
     for (kind, kib) in KINDS.into_iter().zip([512, 512, 384, 384]) {
@@ -76,7 +76,7 @@ fn the_packet_buffer_has_the_cards_size() {
     }
 }
 
-/// 3.7.4 and 10.5.4: the EEPROM has the link's mode, except with a cage; firmware writes it, too.
+/// 3.7.4 and 10.5.4: the EEPROM holds the link mode, except with an SFP+ cage. Firmware writes the mode too.
 #[test]
 fn each_kind_gets_its_link() {
     for kind in KINDS {
@@ -88,7 +88,7 @@ fn each_kind_gets_its_link() {
     }
 }
 
-/// A process killed while it held a semaphore does not keep it for ever (10.5.4).
+/// A process that was killed while it held a semaphore does not keep it forever (10.5.4).
 #[test]
 fn semaphores_of_killed_processes_are_taken_over() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -99,7 +99,7 @@ fn semaphores_of_killed_processes_are_taken_over() {
     assert_eq!((card.register(SW_FW_SYNC::OFFSET), card.register(SWSM::OFFSET)), (0, 0));
 }
 
-/// 3.7.4 and 4.6.4: Linux switches the laser off when its interface goes down, and no reset switches it on.
+/// 3.7.4 and 4.6.4: Linux turns the laser off when its interface goes down, and no reset turns it on again.
 #[test]
 fn a_laser_that_the_last_driver_switched_off_is_on_again() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -107,7 +107,7 @@ fn a_laser_that_the_last_driver_switched_off_is_on_again() {
     assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
 }
 
-/// The PHY of an X540 or X550 keeps its power state over resets of the MAC.
+/// The PHY of an X540 or X550 keeps its power state across MAC resets.
 #[test]
 fn a_phy_that_the_last_driver_switched_off_is_on_again() {
     for kind in [Kind::X540, Kind::X550] {
@@ -132,7 +132,7 @@ fn a_module_for_1_gbits_gets_its_link() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 5.2.4.3.2: requests end when no more frames are received.
+/// 5.2.4.3.2: pending requests complete only after receiving has stopped.
 #[test]
 fn receiving_stops_before_the_wait_for_requests() {
     let (card, sent, coming) = wired(Kind::X82599Sfp);
@@ -143,7 +143,7 @@ fn receiving_stops_before_the_wait_for_requests() {
     works(&mut device, &card, &sent, &coming);
 }
 
-/// 5.2.4.3.2: a request that is never answered ends with two resets.
+/// 5.2.4.3.2: a request that never completes is cleared by two resets.
 #[test]
 fn a_card_with_a_pending_request_is_reset_twice() {
     let (card, sent, coming) = wired(Kind::X82599Sfp);
@@ -156,7 +156,7 @@ fn a_card_with_a_pending_request_is_reset_twice() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 4.6.8.2: packets given to the card are sent before their queue ends.
+/// 4.6.8.2: packets given to the card are sent before their queue is disabled.
 #[test]
 fn a_transmit_queue_is_empty_when_it_ends() {
     let (card, sent, _) = wired(Kind::X82599Sfp);
@@ -173,7 +173,8 @@ fn a_transmit_queue_is_empty_when_it_ends() {
     assert_eq!(card.breaches(), []);
 }
 
-/// 4.6.8.2: the card may also send later what it has fetched from a queue, but never with other packets' bytes.
+/// 4.6.8.2: the card may send packets fetched from a queue after the queue was disabled, but never with other packets'
+/// bytes.
 #[test]
 fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     let (card, sent, _) = wired(Kind::X82599Sfp);
@@ -186,7 +187,7 @@ fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     assert_eq!(tx.send(&mut batch), 10);
     let said = tx.stop().unwrap_err().with_hint();
     assert!(said.contains("TDH[0]") && said.contains(TDH::SECTION), "{said}");
-    // Every free buffer gets other bytes.
+    // Fill all free buffers with other bytes.
     while batch.push(&pool, &[2; 60]) {}
     card.set_cable(true);
     card.step(100);
@@ -199,15 +200,15 @@ fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
     assert_eq!(pool.available(), 4096);
 }
 
-/// A step of a driver with a card, in order.
+/// A recorded step of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Write(u32, u32),
-    /// The card may reach memory.
+    /// The card is allowed to access memory.
     Master,
 }
 
-/// A card's registers and its bus, with every write recorded.
+/// A card's registers and bus; every write is recorded.
 #[derive(Clone)]
 struct Traced {
     card: Arc<Card>,
@@ -235,7 +236,7 @@ impl Bar for Traced {
     }
 }
 
-// SAFETY: it passes the memory on, and touches no bytes.
+// SAFETY: it passes mappings to the card's bus and does not access memory.
 unsafe impl DmaSpace for Traced {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses, Error> {
         self.card.bus().map(memory)
@@ -259,7 +260,8 @@ impl Bus for Traced {
     }
 }
 
-/// A card that was left running has the last program's addresses: it may reach memory only after a reset (4.6.3).
+/// A card that was left running still has the last program's addresses, so it must be reset before it may access memory
+/// (4.6.3).
 #[test]
 fn a_card_is_reset_before_it_may_reach_memory() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -272,7 +274,8 @@ fn a_card_is_reset_before_it_may_reach_memory() {
     assert!(reset < master, "{steps:?}");
 }
 
-/// Returns the registers written, in order; repetitions, alone or in turn with another register, are listed once.
+/// Returns the names of the written registers in order. Repeated registers, and repeated pairs with an RTT register,
+/// are listed once.
 fn written(traced: &Traced) -> String {
     let name = |offset: u32| {
         let mut registers = MAP.iter().flat_map(|definition| definition.registers());
@@ -297,19 +300,20 @@ fn written(traced: &Traced) -> String {
     names.join(" ")
 }
 
-/// A port's whole life on each kind, checked against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and
-/// their sections).
+/// Checks a port's complete life on each kind of card against the datasheet's sequences (4.6.3, 4.6.4, 4.6.7, 4.6.8 and
+/// their subsections).
 #[test]
 fn registers_are_written_in_the_datasheets_order() {
-    // Interrupts off, no frames, no requests, reset (4.6.3); then DMA is allowed.
+    // Disable interrupts, receiving and requests, then reset (4.6.3); then DMA is allowed.
     const RESET: &str = "EIMC RXCTRL CTRL EIMC bus-master";
-    // The semaphore that firmware shares (10.5.4): for the link's mode, the module's wires, and the PHY.
+    // With the semaphores shared with firmware (10.5.4): the link mode, the module's I2C bus, and the PHY.
     const BACKPLANE: &str = "SWSM SW_FW_SYNC SWSM AUTOC SWSM SW_FW_SYNC SWSM";
     const CAGE: &str = "SWSM SW_FW_SYNC SWSM I2CCTL SWSM SW_FW_SYNC SWSM EERD CORECTL EERD ESDP";
     const COPPER: &str = "SW_FW_SYNC SWSM MSCA SW_FW_SYNC SWSM";
     const RECEIVE: &str =
         "RXCTRL RXPBSIZE HLREG0 RDRXCTL RFCTL MAXFRS HLREG0 MTA PFUTA VFTA FCTRL MRQC CTRL_EXT DCA_RXCTRL";
-    // MTQC and the rates while the arbiter is disabled; transmit last; then the flag that a driver is loaded.
+    // MTQC and the rates are written while the arbiter is disabled. Transmission is enabled last, then the
+    // driver-loaded flag is set.
     const TRANSMIT: &str =
         "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
     for kind in KINDS {
@@ -334,7 +338,7 @@ fn registers_are_written_in_the_datasheets_order() {
     }
 }
 
-/// 8.2.3.1.3: firmware is told when a driver is loaded, and when it is unloaded.
+/// 8.2.3.1.3: the driver reports to the firmware when it is loaded and unloaded.
 #[test]
 fn firmware_is_told_that_the_driver_is_unloaded() {
     let (card, ..) = wired(Kind::X82599Sfp);
@@ -344,7 +348,7 @@ fn firmware_is_told_that_the_driver_is_unloaded() {
     assert_eq!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
 }
 
-/// 4.6.7.1.2: no flow is directed to a stopped queue.
+/// 4.6.7.1.2: no flow may be directed to a stopped queue.
 #[test]
 fn flows_of_a_stopped_queue_come_to_the_others() {
     let (card, _, coming) = wired(Kind::X82599Sfp);
@@ -373,7 +377,7 @@ fn flows_of_a_stopped_queue_come_to_the_others() {
         batch.clear();
         queues[stopped] = Some(device.rx(stopped as u16).unwrap());
     }
-    // After the last one is stopped nothing is received, and frames wait for a queue.
+    // When all queues are stopped, the card receives nothing, and frames wait for a queue.
     drop(queues);
     assert_eq!(card.register(RXCTRL::OFFSET) & RXCTRL::RXEN, 0);
     arrive();
@@ -384,11 +388,11 @@ fn flows_of_a_stopped_queue_come_to_the_others() {
     assert_eq!(card.breaches(), []);
 }
 
-/// An 82576's registers; those that a driver waits for respond.
+/// An 82576's registers; the registers that a driver polls respond as expected.
 #[derive(Clone, Default)]
 struct Gigabit {
     registers: Arc<Mutex<HashMap<u32, u32>>>,
-    /// Writes to the PHY without its semaphore.
+    /// Writes to the PHY made without holding its semaphore.
     unguarded: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -441,7 +445,8 @@ impl Bar for Gigabit {
     fn wait(&self, _: Duration) {}
 }
 
-/// 82576: firmware also uses the PHY; a card for fiber has none, and negotiates in its MAC (8.17.2).
+/// 82576: firmware also uses the PHY, so its semaphore is needed. A fiber card has no PHY and negotiates in its MAC
+/// (8.17.2).
 #[test]
 fn an_82576_negotiates_over_copper_and_over_fiber() {
     for fiber in [false, true] {
@@ -463,7 +468,7 @@ fn an_82576_negotiates_over_copper_and_over_fiber() {
     }
 }
 
-/// A laser that is off takes the link from the card at the other end (G4).
+/// Turning a laser off takes the link of the card at the other end down (G4).
 #[test]
 fn a_laser_that_is_off_leaves_the_other_end_without_link() {
     let (end, other) = Cable::pair();
@@ -480,7 +485,8 @@ fn a_laser_that_is_off_leaves_the_other_end_without_link() {
     assert_eq!(device.link().unwrap(), Link::Down);
 }
 
-/// The PHY offers the speeds that its driver allows, and both ends agree (IEEE 802.3, clauses 28 and 45; G6).
+/// The PHY advertises the speeds that its driver allows, and both ends agree on one (IEEE 802.3, clauses 28 and 45;
+/// G6).
 #[test]
 fn a_phy_negotiates_an_advertised_speed() {
     for kind in [Kind::X540, Kind::X550] {
@@ -493,7 +499,7 @@ fn a_phy_negotiates_an_advertised_speed() {
             bar.write(MSRWD::OFFSET, value);
             bar.write(MSCA::OFFSET, register | 7 << MSCA::DEVICE_SHIFT | 1 << MSCA::OP_SHIFT | MSCA::MDICMD);
         };
-        // 10 Gbit/s, 1 Gbit/s, 100 Mbit/s, then the negotiation.
+        // Advertise 10 Gbit/s, 1 Gbit/s, 100 Mbit/s; then negotiate.
         for (bits, mbits) in [([0, 1 << 15, 1 << 8], 1_000), ([0, 0, 1 << 8], 100), ([1 << 12, 0, 0], 10_000)] {
             [0x20, 0xC400, 0x10].into_iter().zip(bits).for_each(|(register, value)| write(register, value));
             write(0, 1 << 12 | 1 << 9);
@@ -505,7 +511,7 @@ fn a_phy_negotiates_an_advertised_speed() {
     }
 }
 
-/// Without flow control a card without descriptors drops frames: its partner does not stop (3.7.7).
+/// Without flow control, a card that has no descriptors drops frames, and its partner keeps sending (3.7.7).
 #[test]
 fn a_partner_that_does_not_receive_stalls_no_sender() {
     const COUNT: u64 = 20_000;
@@ -514,7 +520,7 @@ fn a_partner_that_does_not_receive_stalls_no_sender() {
         let (card, peer) = (Card::new("end", Box::new(end)), Card::new("other", Box::new(other)));
         let pool = pool();
         let (mut device, mut far) = (open(&card, &pool), open(&peer, &pool));
-        // A queue that is not polled, or no queue.
+        // Either a queue that is not polled, or no queue.
         let _rx = receives.then(|| far.rx(0).unwrap());
         let mut tx = device.tx(0).unwrap();
         let (mut batch, mut sent) = (Batch::new(), 0);

@@ -1,4 +1,4 @@
-//! Clusters: the hash of a flow, and ports that are handed out to several consumers.
+//! Clusters: flow hashes, and ports distributed to several consumers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ struct Headers {
     protocol: u8,
     addresses: [[u8; 16]; 2],
     ports: [u16; 2],
-    /// Whether it is a fragment, and its offset in units of 8 bytes.
+    /// The offset of a fragment in units of 8 bytes; `None` if the packet is not fragmented.
     fragment: Option<u16>,
 }
 
 impl Headers {
-    /// UDP over IPv4 from 10.0.0.1 to 10.0.0.2.
+    /// Returns headers of UDP over IPv4 from 10.0.0.1 to 10.0.0.2.
     fn udp(from: u16, to: u16) -> Headers {
         let address = |last| [10, 0, 0, last, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
         let addresses = [address(1), address(2)];
         Headers { tags: 0, is_v6: false, extensions: 0, protocol: 17, addresses, ports: [from, to], fragment: None }
     }
 
-    /// Returns the headers of the other direction.
+    /// Returns the headers of the opposite direction.
     fn back(&self) -> Headers {
         let ([a, b], [c, d]) = (self.addresses, self.ports);
         Headers { addresses: [b, a], ports: [d, c], ..self.clone() }
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// The first fragment has the ports, the others have not; all have the hash of the addresses.
+    /// Only the first fragment contains the ports, so all fragments get the hash of the addresses.
     #[test]
     fn fragments_of_a_packet_have_one_hash(headers in headers(), offset in 1..9000u16 >> 3, payload: [u8; 40]) {
         let hash = |key: FlowKey, fragment| key.hash(&Headers { fragment, ..headers.clone() }.frame(&payload));
@@ -131,14 +131,14 @@ proptest! {
         prop_assert_eq!(hash(FlowKey::Flow, None) == hash(FlowKey::Addresses, None), !has_ports);
     }
 
-    /// Any bytes have a hash, however they are cut.
+    /// Any bytes have a hash, wherever a frame is truncated.
     #[test]
     fn cut_frames_have_a_hash(headers in headers(), mut noise: Vec<u8>, cut in 0..200usize) {
         let frame = headers.frame(&[0x45; 60]);
         noise.splice(0..0, frame[..cut.min(frame.len())].iter().copied());
         KEYS.iter().for_each(|key| assert_eq!(key.hash(&noise), key.hash(&noise.clone())));
         let at = frame.len() - 60 - if matches!(headers.protocol, 6 | 17 | 132) { 8 } else { 0 };
-        // Without ports, and without addresses.
+        // Truncated before the ports, and before the addresses.
         prop_assert_eq!(FlowKey::Flow.hash(&frame[..at]), FlowKey::Addresses.hash(&frame));
         prop_assert_eq!(FlowKey::Flow.hash(&frame[..at.min(30)]), FlowKey::Flow.hash(&[&frame[..12], &[0x08, 0x06, 0, 1]].concat()));
     }
@@ -149,7 +149,7 @@ fn tunnels_are_looked_into_where_that_is_asked_for() {
     let inner = Headers::udp(1000, 53);
     let v6 = Headers { is_v6: true, ..inner.clone() };
     let udp = |port: u16, header: &[u8], inside: &[u8]| {
-        // The outer source port differs by packet.
+        // The outer source port varies.
         let outer = Headers { addresses: inner.back().addresses, ..Headers::udp(inside.len() as u16 ^ 0x4321, port) };
         outer.frame(&[header, inside].concat())
     };
@@ -186,13 +186,13 @@ fn tunnels_are_looked_into_where_that_is_asked_for() {
         for (inside, other) in [(inner.clone(), Headers::udp(1001, 53)), (inner.back(), Headers::udp(53, 1002))] {
             assert_eq!(FlowKey::Inner.hash(&tunnel(&inside)), hash(&inner), "{name}");
             assert_ne!(FlowKey::Inner.hash(&tunnel(&other)), hash(&inner), "{name}");
-            // By flow, the outer headers decide.
+            // `Flow` uses the outer headers.
             assert_eq!(FlowKey::Flow.hash(&tunnel(&inside)), FlowKey::Flow.hash(&tunnel(&other)), "{name}");
         }
     }
-    // IPv6 inside of IPv4.
+    // IPv6 inside IPv4.
     assert_eq!(FlowKey::Inner.hash(&over(41, &[], &v6.packet(&[]))), hash(&v6));
-    // A tunnel's fragment, a tunnel with unknown contents, and UDP to such a port without the tunnel's header.
+    // A fragment of a tunnel packet, a tunnel with unknown contents, and UDP to a tunnel's port without its header.
     let cut = Headers { fragment: Some(0), protocol: 4, ..inner.clone() };
     assert_eq!(FlowKey::Inner.hash(&cut.frame(&inner.back().packet(&[]))), FlowKey::Addresses.hash(&cut.frame(&[])));
     for outer in
@@ -200,7 +200,7 @@ fn tunnels_are_looked_into_where_that_is_asked_for() {
     {
         assert_eq!(FlowKey::Inner.hash(&outer), FlowKey::Flow.hash(&outer));
     }
-    // ARP inside of VXLAN.
+    // ARP inside VXLAN.
     let arp = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6][..], &[0; 28]].concat();
     assert_eq!(FlowKey::Inner.hash(&udp(4789, &[8, 0, 0, 0, 0, 0, 7, 0], &arp)), FlowKey::Flow.hash(&arp));
 }
@@ -221,7 +221,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, pages, ..RegionOptions::default() }).unwrap())
 }
 
-/// A pipe, one end of which is handed out.
+/// A pipe, one end of which is distributed to a cluster.
 struct Bench {
     pool: Arc<Pool>,
     port: Port,
@@ -243,7 +243,7 @@ impl Bench {
         std::array::from_fn(|n| self.port.rx(n as u16).unwrap())
     }
 
-    /// Sends frames, which fit the pipe.
+    /// Sends frames, which must fit in the pipe.
     fn send(&mut self, frames: &[Vec<u8>]) {
         let mut batch = Batch::with_capacity(4 * frames.len());
         frames.iter().for_each(|frame| assert!(batch.push(&self.pool, frame)));
@@ -256,19 +256,19 @@ impl Bench {
     }
 }
 
-/// Returns a frame of a UDP flow, with a number, and padding to `len` bytes.
+/// Returns a numbered frame of a UDP flow, padded to `len` bytes.
 fn numbered(flow: u16, number: u32, len: usize) -> Vec<u8> {
     let mut frame = Headers::udp(flow, 53).frame(&number.to_be_bytes());
     frame.resize(len.max(60), 0);
     frame
 }
 
-/// Returns the flow and the number of a frame.
+/// Returns a frame's flow and number.
 fn numbers(frame: &[u8]) -> (u16, u32) {
     (u16::from_be_bytes([frame[34], frame[35]]), u32::from_be_bytes(*frame[42..].first_chunk().unwrap()))
 }
 
-/// Receives until there is nothing; returns flows and numbers.
+/// Receives until the queue is empty; returns flows and numbers.
 fn receive(rx: &mut RxQueue) -> Vec<(u16, u32)> {
     let (mut batch, mut all) = (Batch::new(), Vec::new());
     while rx.recv(&mut batch) > 0 {
@@ -282,14 +282,14 @@ fn receive(rx: &mut RxQueue) -> Vec<(u16, u32)> {
     all
 }
 
-/// Returns the consumer of a flow, of `consumers`.
+/// Returns which of `consumers` gets a flow.
 fn consumer(flow: u16, consumers: u64) -> usize {
     ((u64::from(FlowKey::Flow.hash(&numbered(flow, 0, 60))) * consumers) >> 32) as usize
 }
 
 #[test]
 fn consumers_get_every_frame_once_and_in_the_order_of_its_flow() {
-    // Frames of one slot, and of three.
+    // Frames of one slot and of three slots.
     for (len, name) in [(60, "one"), (5000, "three")] {
         let mut bench = Bench::new(name, "cluster=4&by=flow");
         assert_eq!(bench.port.info().rx_queues, 4);
@@ -300,7 +300,7 @@ fn consumers_get_every_frame_once_and_in_the_order_of_its_flow() {
             let frames: Vec<_> =
                 (0..16).map(|n| numbered((round as u16 * 7 + n) % 40, round * 16 + u32::from(n), len)).collect();
             bench.send(&frames);
-            // Another consumer is first in each round.
+            // A different consumer is first in each round.
             for n in 0..4 {
                 let number = (round as usize + n) % 4;
                 for (flow, sequence) in receive(&mut consumers[number]) {
@@ -350,7 +350,7 @@ fn threads_get_every_frame_once_and_in_order() {
         let deadline = Deadline::begin();
         while sent < FRAMES {
             deadline.check(|| format!("{sent} of {FRAMES} packets were sent"));
-            // So few are on their way that no ring of a consumer is full.
+            // Limit the packets in flight, so that no consumer's ring is full.
             let deadline = Deadline::begin();
             while sent - received.load(Ordering::Relaxed) > 256 {
                 deadline.check(|| format!("of {sent} packets {} were received", received.load(Ordering::Relaxed)));
@@ -390,7 +390,7 @@ fn a_consumer_that_does_not_receive_drops_its_own() {
         assert_eq!(receive(&mut quick).len(), (0..32).filter(|n| consumer(*n, 2) == 1).count());
     }
     assert!(counts.iter().all(|&count| count > 64));
-    // Its ring has 64 slots.
+    // The slow consumer's ring has 64 slots.
     assert_eq!(bench.drops(), counts[0] - 64);
     let queues = bench.port.queue_statistics();
     assert_eq!((queues.rx_no_descriptor, queues.rx_slots), (vec![counts[0] - 64, 0], vec![0, counts[1]]));
@@ -412,7 +412,7 @@ fn a_consumer_that_is_gone_drops_its_own_until_another_takes_its_place() {
     assert!(bench.port.rx(0).map(drop).is_err_and(|error| error.kind() == linerate::ErrorKind::QueueTaken));
     assert!(bench.port.rx(2).map(drop).is_err_and(|error| error.kind() == linerate::ErrorKind::NotFound));
     assert!(bench.port.reset().is_err_and(|error| error.kind() == linerate::ErrorKind::InUse));
-    // Packets that wait for it are dropped with it, and later ones.
+    // Packets that wait for a stopped consumer are dropped, and so are later ones.
     first.stop().unwrap();
     assert_eq!(bench.drops(), 32 - of_second as u64);
     bench.send(&frames);
@@ -422,7 +422,7 @@ fn a_consumer_that_is_gone_drops_its_own_until_another_takes_its_place() {
     bench.send(&frames);
     assert_eq!(receive(&mut first).len(), 32 - of_second);
     assert_eq!(bench.drops(), 2 * (32 - of_second as u64));
-    // Without consumers the port can be reset, and goes on with new ones.
+    // Without consumers the port can be reset, and then works with new ones.
     drop((first, second));
     bench.port.reset().unwrap();
     let mut consumers = bench.consumers::<2>();
@@ -442,7 +442,7 @@ fn packets_in_turn_are_spread_evenly() {
     assert!(each.iter().all(|all| all.len() == 10 && all.is_sorted()));
 }
 
-/// Consumers return free buffers: together, their batches could keep all of them.
+/// Consumers must return free buffers: otherwise their batches together could keep all of them.
 #[test]
 fn many_consumers_leave_buffers_to_the_port() {
     let mut bench = Bench::new("many", "cluster=32&by=turn");
@@ -463,7 +463,7 @@ fn headers_in_several_slots_are_found() {
     let mut bench = Bench::new("parts", "cluster=2");
     let mut consumers = bench.consumers::<2>();
     for flow in 0..16 {
-        // 20 bytes of the frame are in the first slot.
+        // Only 20 bytes of the frame are in the first slot.
         let front = bench.pool.region().room() - 20;
         let mut batch = Batch::new();
         assert!(batch.push(&bench.pool, &[vec![0; front], numbered(flow, 0, 60)].concat()));
@@ -474,7 +474,7 @@ fn headers_in_several_slots_are_found() {
     }
 }
 
-/// Returns whether a descriptor is readable now.
+/// Returns whether the queue's descriptor is readable.
 fn is_readable(rx: &mut RxQueue) -> bool {
     let event = rx.arm().expect("it can sleep");
     poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
@@ -486,16 +486,16 @@ fn sleeping_consumers_are_woken() {
     let [mut a, mut b] = bench.consumers::<2>();
     let (for_a, for_b) = ((0..).find(|n| consumer(*n, 2) == 0).unwrap(), (0..).find(|n| consumer(*n, 2) == 1).unwrap());
     assert!(!is_readable(&mut a) && !is_readable(&mut b));
-    // The port wakes both: either may hand out.
+    // The port wakes both consumers: either may distribute its packets.
     bench.send(&[numbered(for_a, 1, 60)]);
     assert!(is_readable(&mut a) && is_readable(&mut b));
     b.disarm();
     assert_eq!(receive(&mut b), []);
-    // `b` is awake, and has handed out: `a` is woken by the packet.
+    // `b` is awake and has distributed the packet, which wakes `a`.
     assert!(is_readable(&mut a));
     a.disarm();
     assert_eq!(receive(&mut a), [(for_a, 1)]);
-    // `a` goes on sleeping while `b` is woken and works, and is woken by the port itself.
+    // `a` continues to sleep while `b` is woken and works; then the port itself wakes `a`.
     let of_a = a.arm().unwrap().try_clone_to_owned().unwrap();
     assert!(!is_readable(&mut b));
     b.disarm();
@@ -503,7 +503,7 @@ fn sleeping_consumers_are_woken() {
     assert_eq!(poll(&mut [PollFd::new(&of_a, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
     a.disarm();
     assert_eq!((receive(&mut a), receive(&mut b)), (vec![], vec![(for_b, 2)]));
-    // One that is gone while it sleeps leaves the others their sleep.
+    // A consumer that is dropped while it sleeps does not wake the others.
     assert!(!is_readable(&mut a) && !is_readable(&mut b));
     drop(b);
     assert!(!is_readable(&mut a));
@@ -526,7 +526,7 @@ fn wrong_options_are_refused() {
     let message = error("sim:0?by=flow");
     assert!(message.contains("add cluster=N"), "{message}");
     assert!(error("sim:0?cluster=2&clusters=2").contains("no such option"), "an option of neither");
-    // Rings of 64 slots for 64 consumers are half of 8,192 buffers.
+    // Rings of 64 slots for 64 consumers need half of 8,192 buffers.
     let options = |buffers| Options { pool: Some(pool(buffers)), ..Options::default() };
     let message = options(4096).open(["null:?cluster=64"]).map(drop).unwrap_err().with_hint();
     assert!(message.contains("8192"), "{message}");
@@ -564,10 +564,10 @@ fn cards_and_capture_files_are_handed_out() {
     assert_eq!((of_a + receive(&mut b).len(), port.is_exhausted()), (20, true));
 }
 
-/// A server, and a sender at a port of its switch.
+/// A server, and a sender on a port of its switch.
 struct Served {
     folder: tempfile::TempDir,
-    /// Switches belong to the process: each test has its own.
+    /// The switch's name; each test has its own, since tests of a process share switches.
     switch: &'static str,
     pool: Arc<Pool>,
     sender: Box<dyn linerate::port::Transmit>,
@@ -632,7 +632,7 @@ fn receive_some(rx: &mut dyn Receive) -> Vec<(u16, u32)> {
     batch.packets().map(|packet| numbers(&packet)).collect()
 }
 
-/// Flows of consumer `number` of two.
+/// Returns the flows of consumer `number` of two.
 fn flows_of(number: usize) -> impl Iterator<Item = u16> {
     (0..32).filter(move |flow| consumer(*flow, 2) == number)
 }
@@ -646,7 +646,7 @@ fn clients_of_a_server_share_a_port() {
     let counts = [0, 1].map(|number| flows_of(number).count());
     for round in 0..200 {
         served.send(0..32, round);
-        // The other one receives nothing, and drops its own.
+        // The other client does not receive, so its packets are dropped.
         let received = receive_from(&mut *rx_a, counts[0]);
         assert_eq!(received, flows_of(0).map(|flow| (flow, round)).collect::<Vec<_>>());
     }
@@ -666,13 +666,13 @@ fn clients_of_a_server_share_a_port() {
     assert_eq!(received + dropped, 200 * counts[1] as u64);
     assert!(dropped > 0 && received >= 64);
     assert_eq!(a.statistics().unwrap().drops.no_descriptor, 0);
-    // Each may send: the other ports of the switch get it.
+    // Each client may send to the other ports of the switch.
     for port in [&mut a, &mut b] {
         let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
         assert!(batch.push(port.pool(), &numbered(1, 2, 60)));
         assert_eq!(tx.send(&mut batch), 1);
     }
-    // The one that dies leaves its share, whose packets are dropped until another client gets it.
+    // When a client ends, the packets of its share are dropped until another client takes it over.
     drop((rx_b, b));
     served.send(0..32, 200);
     assert_eq!(receive_from(&mut *rx_a, counts[0]).len(), counts[0]);

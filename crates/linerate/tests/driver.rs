@@ -1,4 +1,4 @@
-//! The control side of the driver: address, filters, link, memory, statistics while queues are in use.
+//! The driver's control functions: address, filters, link, memory, and statistics while queues are in use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -59,7 +59,7 @@ fn each_model_has_an_address_of_its_own() {
     let pool = pool();
     let macs = ["a", "b"].map(|name| open(&Card::new(name, Box::new(Cable::unplugged())), &pool).mac());
     assert_ne!(macs[0], macs[1]);
-    // Locally administered, not a group's.
+    // The addresses are locally administered and unicast.
     assert!(macs.iter().all(|mac| mac.0[0] & 3 == 2));
 }
 
@@ -85,7 +85,7 @@ fn a_cable_joins_two_cards_and_its_link_is_down_when_one_is_gone() {
     assert_eq!(a.link().unwrap(), Link::Down);
 }
 
-/// A small pool and short rings, and one card, whose bring-up takes Miri a minute.
+/// Uses one card, a small pool and short rings: bringing up a card takes Miri a minute.
 #[test]
 fn a_frame_returns_to_the_card_that_sent_it() {
     let pool = pool_of(256);
@@ -145,7 +145,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     }
     stop.store(true, Ordering::Relaxed);
     worker.join().unwrap();
-    // The queues are gone with the thread, and this waits for the card's last step: now all counters agree.
+    // The queues were dropped with the thread. After the card's last step, all counters agree.
     card.finish_wire();
     let end = device.statistics().unwrap();
     assert_eq!((end.rx_bytes, end.tx_bytes), (60 * end.rx_packets, 60 * end.tx_packets));
@@ -157,7 +157,7 @@ fn statistics_can_be_read_while_queues_are_at_work_and_only_grow() {
     assert_eq!(pool.available(), 4096);
 }
 
-/// Hugepages are available, or the error explains how to reserve them. `./test` reserves those of 2 MiB.
+/// Hugepages are available, or the error explains how to reserve them. `./test` reserves 2 MiB pages.
 #[test]
 fn regions_of_hugepages_work_or_report_missing_pages() {
     for (pages, bytes) in [(PageSize::Huge2M, 2 << 20), (PageSize::Huge1G, 1 << 30)] {

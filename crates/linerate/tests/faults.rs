@@ -1,4 +1,4 @@
-//! External faults give a clear error or a counted drop, and everything works afterwards.
+//! External faults cause a clear error or a counted drop, and everything works afterwards.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ fn pool(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
-/// Makes a card whose outgoing frames come back in.
+/// Makes a card that receives the frames it sends.
 fn looped(name: &str) -> Arc<Card> {
     let frames = Frames::default();
     let (sent, back) = (frames.clone(), frames);
@@ -73,7 +73,7 @@ fn an_exhausted_pool_keeps_packets_waiting_and_counts_it() {
     }
     assert_eq!(tx.send(&mut batch), 8);
     drop(batch);
-    // All remaining buffers are taken.
+    // Take all remaining buffers.
     assert_eq!(hoard.alloc(&pool, 200, 60), 40 - 8);
     card.step(8);
     card.step(8);
@@ -174,7 +174,7 @@ fn a_card_that_is_pulled_out_gives_errors_and_works_when_it_is_back() {
     ] {
         assert!(text.contains("sim:gone") && text.contains("the card is gone"), "{text}");
     }
-    // The card may still use the queues' buffers: they stay quarantined.
+    // The card may still use the queues' buffers, so they stay quarantined.
     drop(batch);
     assert_eq!(pool.available(), 2048 - 512 - 1);
     card.plug_in();
@@ -192,7 +192,7 @@ fn memory_is_leaked_rather_than_freed_under_a_card_that_does_not_answer() {
     let rx = device.rx(0).unwrap();
     card.unplug();
     drop(rx);
-    // SAFETY: no bytes are read or written.
+    // SAFETY: no bytes of the mapping are read or written.
     let mapping = Arc::downgrade(unsafe { pool.region().mapping() });
     drop((device, pool));
     assert!(mapping.upgrade().is_some());
@@ -292,7 +292,7 @@ fn names_are_checked_before_anything_is_opened() {
     let [first] = linerate::open(["sim:names-a"]).unwrap();
     assert!(message(linerate::open(["sim:names-a"])).contains("open already"));
     drop(first);
-    // The thread that runs models goes on: another one is open.
+    // Keep another model open, so that the thread that runs models continues.
     let _other = linerate::open(["sim:names-b"]).unwrap();
     for _ in 0..50 {
         linerate::open(["sim:names-a"]).expect("the name is free once its port is closed");
@@ -320,7 +320,7 @@ fn bad_frames_are_counted_by_cause() {
     assert_eq!((statistics.rx_packets, statistics.rx_bytes), (2, 1578));
     let drops = statistics.drops;
     assert_eq!((drops.bad_crc, drops.undersize, drops.oversize, drops.no_descriptor), (1, 1, 1, 0));
-    // The read cleared the card's counters; the driver's stay.
+    // Reading has cleared the card's counters, but not the driver's totals.
     assert_eq!(device.statistics().unwrap(), statistics);
     assert_eq!(card.breaches(), []);
 }
@@ -382,7 +382,7 @@ fn ports_of_different_regions_copy() {
     let mut batch = Batch::new();
     let frames: Vec<Vec<u8>> = [60, 1500, 9000, 70].iter().map(|&len| vec![len as u8; len]).collect();
     frames.iter().for_each(|frame| assert!(batch.push(&pool_a, frame)));
-    // Packets of region a leave through b, and come back into a batch that holds one of a's.
+    // Packets of region a are sent through b, and received into a batch that holds a packet of region a.
     assert_eq!(tx.send(&mut batch), 8);
     other.step(10);
     other.step(10);

@@ -1,4 +1,4 @@
-//! Several queues under receive-side scaling, each on its own thread: each flow keeps its order.
+//! Several queues with receive-side scaling on several threads: each flow keeps its order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ fn generator(flows: u16, count: u64) -> Box<Traffic> {
     Box::new(Traffic::new(Generator::new(64, flows), None, Some(count)))
 }
 
-/// Two cards, two threads; each thread forwards four queues of both, so that buffers migrate between threads
-/// through the pool.
+/// Two threads forward between two cards, each with four queues of both. Buffers migrate between the threads through
+/// the pool.
 #[test]
 fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     const FRAMES: u64 = 400_000;
@@ -89,7 +89,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
     assert_eq!(pool.available(), 32_768);
 }
 
-/// All 64 queues each way can be opened; RSS reaches the first 16, as the card's table has 4 bits.
+/// All 64 queues per direction can be opened. RSS reaches only the first 16, since the card's table has 4-bit entries.
 #[test]
 fn sixty_four_queues_each_way() -> Result<(), Error> {
     let pool = pool(16_384);
@@ -108,7 +108,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
         for (n, (rx, tx)) in queues.iter_mut().enumerate() {
             received[n] += rx.recv(&mut batch);
             batch.into_iter().for_each(|mut packet| packet[48] += 1);
-            // Another transmit queue each time; all lead to the wire.
+            // Use every transmit queue.
             tx.send(&mut batch);
             batch.clear();
         }
@@ -124,8 +124,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
     Ok(())
 }
 
-/// A program's own table selects the queue of a flow, for all its frames, also if the card's own table is longer,
-/// as an X550's.
+/// A program's table selects the queue for all frames of a flow, even if the card's table is longer, as in an X550.
 #[test]
 fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     for kind in [Kind::X82599Sfp, Kind::X550] {
@@ -152,7 +151,7 @@ fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
     Ok(())
 }
 
-/// No frame is lost to queues that are started one after the other.
+/// No frame is lost while queues are started one after the other.
 #[test]
 fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> {
     let card = Card::new("late", Box::new(Traffic::new(Generator::new(64, 64), "1G".parse().ok(), Some(400))));
@@ -161,9 +160,9 @@ fn a_port_receives_once_all_queues_of_its_table_are_open() -> Result<(), Error> 
     let sent = || card.wire_report().unwrap().sent;
     let first = device.rx(2)?;
     assert_eq!((card.step(1000), sent()), (0, 0));
-    // A table of fewer queues needs fewer.
+    // With a table of fewer queues, fewer must be open.
     device.set_rss(&Rss { table: vec![2], ..Rss::evenly(1) })?;
-    // The wire's time begins with the first look for frames.
+    // The wire's clock starts with the first poll.
     let deadline = Deadline::begin();
     while sent() == 0 {
         deadline.check(|| "the first frame of the wire");

@@ -1,4 +1,4 @@
-//! Hostile safe code: it panics in closures, swaps values, mixes regions, and replaces what it was lent.
+//! Hostile safe code: it panics in closures, swaps values, mixes regions, and replaces values lent to it.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use linerate::port::{Address, Description, Device, Info, PortKind, Receive, Tran
 use linerate::{Batch, Options, sim82599};
 use linerate_testkit::Deadline;
 
-/// Size of a region most of whose buffer numbers are invalid in a small one; Miri takes minutes for a large one.
+/// Buffers of a large region: most of its buffer numbers are invalid in a small one. Miri would take minutes for more.
 const LARGE: usize = if cfg!(miri) { 256 } else { 4096 };
 
 fn pool(buffers: usize) -> Arc<Pool> {
@@ -22,7 +22,8 @@ fn pool_of(buffers: usize, buffer_size: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size, pages, numa_node: None }).unwrap())
 }
 
-/// Takes all buffers out of a pool, fills each with its own value, and reads them back: all must differ.
+/// Allocates all buffers of a pool, fills each with a different value, and checks the values: no buffer may be missing
+/// or duplicated.
 fn check_whole(pool: &Arc<Pool>, buffers: usize) {
     let mut batch = Batch::with_capacity(2 * buffers);
     assert_eq!(batch.alloc(pool, 2 * buffers, 100), buffers, "buffers are free more than once, or missing");
@@ -67,7 +68,7 @@ fn a_taken_packet_is_freed_once() {
     };
     assert!(catch_unwind(AssertUnwindSafe(|| held(&mut batch))).is_err());
     std::mem::forget(batch.take());
-    // Two packets that were taken are swapped, and their batches as well.
+    // Swap two taken packets, and then their batches.
     other.push(&pool, &[9; 700]);
     let (mut first, mut second) = (batch.take().unwrap(), other.take().unwrap());
     std::mem::swap(&mut first, &mut second);
@@ -80,11 +81,11 @@ fn a_taken_packet_is_freed_once() {
     check_whole(&pool, 64);
 }
 
-/// A program's own queue, in its own region.
+/// A program's own queue, with its own region.
 struct Own {
     pool: Arc<Pool>,
     sent: Vec<Vec<u8>>,
-    /// It replaces the batch that it was lent.
+    /// The queue replaces the batch lent to it.
     replaces: bool,
     panics: bool,
 }
@@ -131,7 +132,7 @@ impl Transmit for Own {
 #[test]
 fn a_receive_ring_takes_no_slot_of_another_region() {
     for replaces in [false, true] {
-        // The queue's region is larger: its buffer numbers are invalid in the ring's.
+        // The queue's region is larger, so its buffer numbers are invalid in the ring's region.
         let (small, large) = (pool(16), pool(LARGE));
         let mut hold = Batch::with_capacity(LARGE);
         hold.alloc(&large, LARGE / 2, 60);
@@ -178,7 +179,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
     check_whole(&theirs, LARGE);
 }
 
-/// A program's own port, whose queues put packets of other regions into the batch that they are lent.
+/// A program's own port, whose queues put packets of other regions into the batch lent to them.
 static FOREIGN: PortKind = PortKind {
     about: Description::new("foreign", Address::Text),
     open: &|opening| {
@@ -192,12 +193,12 @@ static OTHERS: Mutex<Option<(Vec<Arc<Pool>>, bool)>> = Mutex::new(None);
 
 struct Foreign {
     pool: Arc<Pool>,
-    /// The regions of its packets, in turn.
+    /// The regions of its packets, used in turn.
     others: Vec<Arc<Pool>>,
     replaces: bool,
 }
 
-/// Its receive queue.
+/// The receive queue of [`Foreign`].
 struct ForeignRx {
     others: Vec<Arc<Pool>>,
     replaces: bool,
@@ -230,7 +231,7 @@ impl Receive for ForeignRx {
         if self.replaces {
             *batch = Batch::with_capacity(1 + self.next * 37 % 200);
         }
-        // The last is a chain.
+        // The longest frames take several slots.
         let frames = if cfg!(miri) { 6 } else { 150 };
         let count = (0..frames).filter(|&n| batch.push(pool, &vec![n; 60 + usize::from(n) * 7])).count();
         assert!(!self.next.is_multiple_of(self.panics), "the program's own panic");
@@ -238,7 +239,7 @@ impl Receive for ForeignRx {
     }
 }
 
-/// The consumers of a cluster get packets of their own region alone, whatever the port's queue puts into its batch.
+/// Consumers of a cluster get only packets of their own region, whatever the port's queue puts into its batch.
 #[test]
 fn a_cluster_takes_no_slot_of_another_region() {
     // Each packet takes Miri a tenth of a second.
@@ -278,7 +279,7 @@ fn a_cluster_takes_no_slot_of_another_region() {
 fn a_queue_that_panics_loses_no_buffer() {
     let pool = pool(32);
     let mut tx = TxRing::new(Own { panics: true, ..Own::new(&pool) }.into(), &pool, 8);
-    // Two packets, and the beginning of a third.
+    // Two complete packets, and the beginning of a third.
     (0..5).for_each(|slot| tx.ring.set_len(slot, 60, slot % 2 == 0));
     tx.ring.advance(5);
     assert!(catch_unwind(AssertUnwindSafe(|| tx.sync())).is_err());
@@ -286,8 +287,8 @@ fn a_queue_that_panics_loses_no_buffer() {
     check_whole(&pool, 32);
 }
 
-/// No length, however large, wraps. Checked overflow would panic by itself, so `./test` also runs this with
-/// `--release`, as programs are built.
+/// No length wraps, however large. With overflow checks it would panic anyway, so `./test` also runs this with
+/// `--release`.
 #[test]
 fn a_length_beyond_its_buffer_is_refused() {
     let pool = pool(64);
@@ -301,7 +302,7 @@ fn a_length_beyond_its_buffer_is_refused() {
     }
     tx.ring.set_len(0, 384, false);
     assert_eq!(tx.ring.bytes_mut(0).len(), 384);
-    // The same for a time.
+    // Neither does a duration.
     let options = linerate::Options { pool: Some(pool), ring: Some(64), local: true, ..Default::default() };
     let [port] = options.open(["null:"]).unwrap();
     assert!(NetmapPort::new(port).unwrap().poll(true, std::time::Duration::MAX));
@@ -364,7 +365,7 @@ fn rings_of_real_ports_can_be_exchanged_across_regions() {
     }
 }
 
-/// Every field of `Options` is a program's: a port is refused, or works with frames of any length.
+/// With any values in `Options`, opening a port either fails or gives a port that works with frames of any length.
 #[test]
 #[cfg(not(miri))]
 fn any_options_open_a_working_port_or_are_refused() {
@@ -465,7 +466,7 @@ fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
     assert!(received.into_iter().all(|packet| *packet == [2; 60]));
 }
 
-/// A card whose memory a host maps has no driver in this process, and the other way round.
+/// A card whose memory a host maps cannot have a driver in this process, and vice versa.
 #[test]
 fn a_card_has_one_user() {
     let card = sim82599::Card::new("one", sim82599::from_fn(|_| {}, |_| false));
@@ -480,7 +481,7 @@ fn a_card_has_one_user() {
     assert!(linerate::drive_model(&card, None, config()).is_err(), "its host may return");
 }
 
-/// Code at the other end of a cable is a program's: its panic takes the link of one card.
+/// The wire behind a card is the program's code: its panic takes down only that card's link.
 #[test]
 fn a_wire_that_panics_takes_only_its_card_s_link() {
     let panicking = sim82599::Card::new("panics", sim82599::from_fn(|_| panic!("a wire"), |_| panic!("a wire")));
@@ -509,7 +510,7 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
     assert_eq!(port.link().unwrap(), linerate::port::Link::Down);
     drop((rx, port, received, neighbour, runner));
 
-    // In the driver's own thread the panic is the caller's, once; the queue that is dropped meets none.
+    // In the driver's thread, the panic reaches the caller once; dropping the queue does not panic again.
     let card = sim82599::Card::new("by hand", sim82599::from_fn(|_| panic!("a wire"), |_| false));
     let pool = pool(512);
     let mut device = linerate::drive_model(&card, None, config("by hand")).unwrap();
@@ -521,7 +522,7 @@ fn a_wire_that_panics_takes_only_its_card_s_link() {
     assert_eq!(card.step(64), 0);
 }
 
-/// netmap(4): at most 64 slots. Longer and endless packets go no further than their ring.
+/// netmap(4): a packet has at most 64 slots. Longer and endless packets are dropped at the ring.
 #[test]
 fn a_packet_of_too_many_slots_is_dropped_and_counted() {
     let options = Options { pool: Some(pool(2048)), ring: Some(256), local: true, ..Options::default() };
@@ -547,7 +548,7 @@ fn a_packet_of_too_many_slots_is_dropped_and_counted() {
     };
     assert_eq!(lengths(&mut a, &[1, 64, 65, 2, 120, 1]), [1, 64, 2, 1]);
     assert_eq!(a.tx[0].too_long(), 2);
-    // In parts, and without an end: its slots come back.
+    // An endless packet, sent in parts: its slots become free again.
     for _ in 0..20 {
         let ring = &mut a.tx[0].ring;
         for _ in 0..40 {

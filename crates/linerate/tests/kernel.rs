@@ -1,5 +1,5 @@
-//! Ports on a veth pair, in a network namespace of the test's thread: AF_XDP at one end, AF_PACKET at the other,
-//! through random schedules. Each buffer is accounted for at every moment.
+//! Ports on a veth pair in a network namespace of the test's thread: AF_XDP at one end, AF_PACKET at the other. Random
+//! schedules check that every buffer is accounted for at all times.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn run(words: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The thread's network namespace, deleted with the test.
+/// The thread's network namespace, deleted at the end of the test.
 struct Namespace(String);
 
 impl Namespace {
@@ -49,7 +49,7 @@ struct End {
     rx: Option<RxQueue>,
     tx: Option<TxQueue>,
     batch: Batch,
-    /// Its sent and received traffic.
+    /// Generates sent traffic, and checks received traffic.
     generator: Generator,
     checker: Checker,
 }
@@ -88,7 +88,7 @@ impl End {
     }
 }
 
-/// The next step, at one of the ends.
+/// A step of a schedule, at one of the ends.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send(usize),
@@ -98,7 +98,7 @@ enum Step {
     DropRx,
     TakeTx,
     DropTx,
-    /// The interface goes down and up.
+    /// Sets the interface down and up again.
     Flap,
 }
 
@@ -113,7 +113,7 @@ fn step() -> impl Strategy<Value = (usize, Step)> {
     (0..2usize, step)
 }
 
-/// A rare step that takes the kernel longer.
+/// Returns a rare step, which takes the kernel longer.
 fn rare() -> impl Strategy<Value = (usize, Step)> {
     (0..2usize, prop_oneof![4 => Just(Step::DropRx), 4 => Just(Step::DropTx), 1 => Just(Step::Flap)])
 }
@@ -123,7 +123,7 @@ fn buffers_are_accounted_for_through_ten_thousand_schedules() {
     over_a_pair("schedules", schedules);
 }
 
-/// Runs a test on a thread in a namespace of its own, over a veth pair.
+/// Runs a test over a veth pair, on a thread in a new namespace.
 fn over_a_pair(name: &'static str, test: fn()) {
     let inside = move || {
         let _namespace = Namespace::enter(name);
@@ -133,7 +133,7 @@ fn over_a_pair(name: &'static str, test: fn()) {
     std::thread::spawn(inside).join().unwrap();
 }
 
-/// Makes a veth pair without traffic of Linux itself.
+/// Makes a veth pair without traffic of the kernel's.
 fn pair() {
     run("ip link add v0 type veth peer name v1");
     for interface in ["v0", "v1"] {
@@ -148,8 +148,8 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
-/// Frames that the kernel has not taken, since the interface is down or has no carrier, are not counted as sent. They
-/// wait in the ring, also in a full one, and are sent once the interface is up.
+/// Frames that the kernel has not taken, because the interface is down or has no carrier, are not counted as sent. They
+/// wait in the ring, even a full one, and are sent when the interface is up.
 #[test]
 fn frames_are_counted_as_sent_when_the_kernel_has_taken_them() {
     over_a_pair("untaken", send_while_down);
@@ -159,7 +159,7 @@ fn send_while_down() {
     const RING: usize = 64;
     let pool = pool();
     let config = |name: &str| Options { ring: Some(RING), ..Options::default() }.of_port(name, pool.clone()).unwrap();
-    // The tenth number of the interface's line (proc_net(5)).
+    // The number of sent packets is the tenth in the interface's line (proc_net(5)).
     let in_kernel = || {
         let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         let line = text.lines().find_map(|line| line.trim().strip_prefix("v0:")).unwrap();
@@ -183,7 +183,7 @@ fn send_while_down() {
         assert_eq!((taken, tx.unsent()), (RING, RING), "{kind}, {down} down: the ring is full");
         let sent = |port: &dyn Device| port.statistics().map(|counted| (counted.tx_packets, counted.tx_bytes)).unwrap();
         assert_eq!((sent(&*port), in_kernel()), ((0, 0), before), "{kind}, {down} down");
-        // The next owner of a packet socket's queue sends them; an AF_XDP socket ends with its queues.
+        // The next owner of a packet socket's queue sends the frames; an AF_XDP socket ends with its queues.
         if kind == "packet" {
             drop(tx);
             tx = port.tx(0).unwrap();
@@ -200,7 +200,7 @@ fn send_while_down() {
     }
 }
 
-/// Packet sockets deliver matching packets, with tags and receive times.
+/// A port waits until the XDP program of a port that is being closed is detached.
 #[test]
 fn a_port_waits_for_the_program_of_one_that_is_being_closed() {
     over_a_pair("leaving", open_while_closing);
@@ -225,6 +225,7 @@ fn open_while_closing() {
     closing.join().unwrap();
 }
 
+/// Packet sockets deliver only matching packets, with their tags and receive times.
 #[test]
 fn packet_sockets_filter_and_stamp() {
     over_a_pair("stamps", choose_and_stamp);
@@ -241,7 +242,7 @@ fn choose_and_stamp() {
     };
     let (mut sender, mut receiver) = (open("v0", None), open("v1", Some("vlan:7+udp,tcp")));
     let (mut tx, mut rx) = (sender.tx(0).unwrap(), receiver.rx(0).unwrap());
-    // Every third frame has a tag that matches.
+    // Every third frame has a matching tag.
     let mut generator = Generator::new(128, 1);
     let mut bytes = vec![0; generator.frame_len()];
     let mut batch = Batch::new();
@@ -278,7 +279,7 @@ fn choose_and_stamp() {
     assert!(came == meant);
 }
 
-/// A reader that pauses for a hundred blocks of a packet each loses none.
+/// A reader that pauses while a hundred blocks of one packet each are filled loses none.
 #[test]
 fn packet_sockets_wait_for_a_reader() {
     over_a_pair("away", wait_for_a_reader);
@@ -299,7 +300,7 @@ fn wait_for_a_reader() {
         generator.fill(&mut bytes);
         assert!(batch.push(&pool, &bytes));
         tx.send(&mut batch);
-        // The kernel closes a block after a millisecond; if it takes longer, fewer blocks are needed.
+        // The kernel closes a block after a millisecond. If it takes longer, there are just fewer blocks.
         let sent = std::time::Instant::now();
         while sent.elapsed().as_micros() < 1100 {
             std::hint::spin_loop();
@@ -319,8 +320,8 @@ fn wait_for_a_reader() {
     assert_eq!((checker.report().corrupted, checker.report().reordered), (0, 0));
 }
 
-/// Datagrams that Linux leaves to a card to be made of one (`UDP_SEGMENT`, as QUIC's servers send) come as Linux makes them
-/// itself for an interface that takes one segment at a time, but for IP's identification.
+/// Linux may leave segmentation of large UDP sends (`UDP_SEGMENT`, as used by QUIC servers) to the card. The port then
+/// receives the same datagrams as if Linux had segmented them, except for the IP identification.
 #[test]
 fn large_datagrams_of_linux_come_segmented() {
     over_a_pair("segments", receive_segments);
@@ -331,7 +332,7 @@ fn receive_segments() {
         s.setsockopt(17, 103, 1000); s.sendto(bytes(i % 251 for i in range(5500)), ('10.83.0.2', 9))";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
-    // Linux before 6.2 gives no such packet to a packet socket.
+    // Linux before 6.2 does not pass such packets to packet sockets.
     let is_left = (numbers.next(), numbers.next()) >= (Some(6), Some(2));
     run("ip addr add 10.83.0.1/24 dev v0");
     run("ip neigh add 10.83.0.2 lladdr 02:00:00:00:00:02 dev v0");
@@ -347,7 +348,7 @@ fn receive_segments() {
         let flow = Some("udp:9".parse().unwrap());
         let mut port = PacketPort::open(Interface::open("v1").unwrap(), flow, config).unwrap();
         let (mut rx, mut batch) = (port.rx(0).unwrap(), Batch::new());
-        // With offloads, one packet comes, and the next port segments it.
+        // With offloads, one large packet is received, and the port that sends it on segments it.
         let next = Options { ring: Some(64), pool: Some(pool.clone()), ..Options::default() };
         let [mut a, mut b] =
             next.open(["sim:segments-a?wire=sim:segments-b", "sim:segments-b?wire=sim:segments-a"]).unwrap();
@@ -375,7 +376,7 @@ fn receive_segments() {
         for frame in &mut frames {
             let sum = frame[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();
             assert_eq!((sum & 0xFFFF) + (sum >> 16), 0xFFFF, "IP's checksum");
-            // The identification, and the checksum over it.
+            // Ignore the identification and the header checksum.
             frame[18..20].fill(0);
             frame[24..26].fill(0);
         }
@@ -419,7 +420,7 @@ fn schedules() {
         }
         let held: usize = ends.iter().map(End::buffers).sum();
         let there = pool.available() + held;
-        // An AF_XDP socket keeps the buffers of a queue that is not opened yet, or whose other queue is still open.
+        // An AF_XDP socket keeps buffers until both queues are open, and after one is dropped while the other is open.
         let kept = if ends[0].rx.is_some() && ends[0].tx.is_some() { 0 } else { 256 };
         prop_assert!((BUFFERS - kept..=BUFFERS).contains(&there), "{} of {} buffers", there, BUFFERS);
         Ok(())

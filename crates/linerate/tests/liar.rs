@@ -1,5 +1,5 @@
-//! A hostile card: descriptors are written at random, as a broken device would. The driver must not panic, must not
-//! hand out bytes beyond a buffer, and must not lose or duplicate a buffer.
+//! A hostile card, which writes random descriptors. The driver must not panic, return bytes beyond a buffer, or lose or
+//! duplicate a buffer.
 
 #[path = "../benches/fake/mod.rs"]
 mod fake;
@@ -15,14 +15,14 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The card writes word 1 of `count` descriptors from `at` on: of a receive ring if true.
+    /// The card writes word 1 of `count` descriptors, beginning with `at`; true selects the receive ring.
     Write(bool, usize, usize, u64),
     Receive,
     Send,
     Clear,
 }
 
-/// Plausible words of a card, and arbitrary ones.
+/// Returns plausible descriptor words, and arbitrary ones.
 fn words() -> impl Strategy<Value = u64> {
     let length = prop_oneof![0u64..=70, 1900u64..=2100, 0u64..=65_535];
     let receive = (length, 0u64..4, prop::bool::weighted(0.2))
@@ -66,7 +66,7 @@ proptest! {
                             prop_assert!(bytes.is_empty() || places.insert(bytes.as_ptr()), "a buffer came twice");
                         }
                     }
-                    // Every byte that was handed out can be written.
+                    // All returned bytes must be writable.
                     for bytes in batch.slots_mut() {
                         bytes.fill(0xFF);
                     }

@@ -1,4 +1,4 @@
-//! State that threads share without a lock, under all interleavings that loom finds:
+//! Lock-free shared state, tested under all interleavings that loom finds:
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate --no-default-features --features netmap --test loom --release`
 #![cfg(loom)]
 
@@ -6,14 +6,15 @@ use linerate_core::memory::Depot;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Explores all interleavings with at most three preemptions; more take minutes and found nothing more.
+/// Explores all interleavings with at most three preemptions. More preemptions take minutes and have found no further
+/// errors.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Takes a magazine, if there is one, and puts it back; it must be owned exclusively meanwhile.
+/// Fetches a magazine, if there is one, and puts it back. Meanwhile this thread must own it exclusively.
 fn exchange(depot: &Depot) {
     let mut bufs = Vec::new();
     if depot.fetch(&mut bufs) {
@@ -43,7 +44,7 @@ fn two_threads_exchange_magazines() {
     });
 }
 
-/// One thread takes and puts back twice while another takes once: an index must not be mistaken for its older self
+/// One thread fetches and puts back twice while another fetches once: an index must not be mistaken for its older value
 /// (ABA).
 #[test]
 fn an_old_index_is_not_mistaken_for_a_new_one() {
@@ -64,7 +65,7 @@ fn an_old_index_is_not_mistaken_for_a_new_one() {
     });
 }
 
-/// The other thread receives each value once and in order, also where the ring wraps.
+/// The receiver gets each value once and in order, even where the ring wraps.
 #[test]
 fn a_channel_keeps_order() {
     use linerate::netmap::channel;
@@ -97,14 +98,14 @@ fn a_channel_keeps_order() {
     });
 }
 
-/// A queue polls while the control thread takes a value away: once its wait is over, no poll works with the old one, and the
-/// queue finds the new one.
+/// The control thread replaces a value while a queue polls. After its wait, no poll uses the old value, and the queue
+/// finds the new one.
 #[test]
 fn no_poll_works_with_a_value_that_was_taken_away() {
     use linerate_core::event::{Handover, Seen};
     use loom::sync::atomic::{AtomicBool, Ordering};
 
-    /// A value whose end is seen.
+    /// A value that records when it is gone.
     struct Value {
         number: u32,
         is_gone: AtomicBool,

@@ -57,7 +57,7 @@ impl End {
     }
 }
 
-/// Returns a frame from one host to another, or to all for 255.
+/// Returns a frame from one host to another; host 255 is broadcast.
 fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|n| n as u8 ^ from).collect();
     let address = |host: u8| if host == 255 { [0xFF; 6] } else { [2, 0, 0, 0, 0, host] };
@@ -73,7 +73,7 @@ fn a_pipe_carries_both_ways_without_copies() {
     let frames: Vec<_> = [60, 1514, 1, 9000, 61].into_iter().map(|len| vec![len as u8; len]).collect();
     assert_eq!((a.send(&frames), b.send(&frames[..2])), (5, 2));
     assert_eq!((b.receive(), a.receive()), (frames.clone(), frames[..2].to_vec()));
-    // The buffers themselves have moved.
+    // The buffers themselves move.
     let mut batch = Batch::new();
     batch.push(&pool, &[7; 60]);
     let place = (&mut batch).into_iter().next().unwrap().as_ptr();
@@ -107,7 +107,7 @@ fn ends_of_a_pipe_come_and_go() {
     assert!(error.contains("open already"), "{error}");
     let error = options(&pool).open(["gone}1?queues=2"]).map(drop).unwrap_err().with_hint();
     assert!(error.contains("at most 1") || error.contains("2"), "{error}");
-    // Sent packets wait for an end that is opened later.
+    // Sent packets wait until the other end is opened.
     assert_eq!(a.send(&[vec![1; 100]]), 1);
     let mut b = End::open("gone}1", &pool);
     assert_eq!(a.device.link().unwrap(), Link::Up { mbits: 0 });
@@ -133,8 +133,8 @@ fn a_pipe_of_another_region_copies() {
     assert_eq!((ours.available(), theirs.available()), (256, 256));
 }
 
-/// A packet of another region's batch that found no room is the first that the next batch gets, whatever its
-/// region.
+/// A packet that could not be copied into a full batch of another region is the first that the next batch gets,
+/// whatever its region.
 #[test]
 fn copies_without_room_are_sent_next() {
     for again in [false, true] {
@@ -162,7 +162,7 @@ fn copies_without_room_are_sent_next() {
     }
 }
 
-/// Copies of both directions, complete and in order, of the packets really sent; the port is not affected.
+/// A monitor gets complete copies, in order, of all accepted packets in both directions, and does not affect the port.
 #[test]
 fn a_monitor_copies_packets_of_both_directions() {
     let (pool, theirs) = (pool(1024), pool(512));
@@ -191,11 +191,11 @@ fn a_monitor_copies_packets_of_both_directions() {
     assert_eq!((a.receive().len(), b.receive().len()), (2, 3));
     assert_eq!(receive(&mut both), [&forth[..], &back].concat());
     assert_eq!(receive(&mut sends), forth);
-    // A packet that was not accepted was not sent.
+    // Packets that were not accepted are not copied.
     let many: Vec<_> = (0..100).map(|n| vec![n; 60]).collect();
     assert_eq!((a.send(&many), receive(&mut sends).len()), (64, 64));
     assert_eq!((a.send(&many[64..]), receive(&mut sends).len()), (0, 0));
-    // A monitor that is not polled misses packets without room, and the port goes on.
+    // A monitor that is not polled misses packets when its ring is full; the port continues.
     assert_eq!(b.receive(), many[..64]);
     for part in many.chunks(50) {
         assert_eq!(a.send(part), 50);
@@ -223,7 +223,7 @@ fn a_monitor_says_that_its_port_is_closed() {
     drop(watched);
     let said = second.link().unwrap_err().to_string();
     assert!(said.contains("vale17:a: the port of the monitor is closed"), "{said}");
-    // Another port of its name has monitors of its own.
+    // A new port of the same name has separate monitors.
     let [_again, new] = options(&pool).open(["vale17:a", "vale17:a+rt"]).unwrap();
     assert!(second.link().is_err() && new.link().is_ok());
     drop((second, rx));
@@ -279,35 +279,35 @@ fn a_sleeping_receiver_is_woken() {
 fn a_switch_learns_and_floods() {
     let pool = pool(1024);
     let mut ports: Vec<End> = ["a", "b", "c"].iter().map(|name| End::open(&format!("vale1:{name}"), &pool)).collect();
-    // An unknown destination: to all other ports.
+    // An unknown destination is flooded to all other ports.
     assert_eq!(ports[0].send(&[frame(2, 1, 60)]), 1);
     assert_eq!((ports[1].receive().len(), ports[2].receive().len(), ports[0].receive().len()), (1, 1, 0));
-    // The answer goes only to the port that the question came from.
+    // The reply goes only to the port of the request.
     ports[1].send(&[frame(1, 2, 100), frame(1, 2, 1514)]);
     assert_eq!(ports[0].receive(), [frame(1, 2, 100), frame(1, 2, 1514)]);
     assert!(ports[2].receive().is_empty());
-    // Broadcast and multicast go to all, in order with the rest.
+    // Broadcast and multicast go to all ports, in order with the other packets.
     let mut multicast = frame(1, 1, 77);
     multicast[0] = 1;
     let sent = [frame(2, 1, 60), frame(255, 1, 61), frame(2, 1, 62), multicast, frame(2, 1, 64)];
     ports[0].send(&sent);
     assert_eq!(ports[1].receive(), sent);
     assert_eq!(ports[2].receive(), [sent[1].clone(), sent[3].clone()]);
-    // A destination at the sender's own port: it has the frame already.
+    // A frame for a host at the sender's own port is not forwarded.
     ports[0].send(&[frame(3, 4, 60), frame(4, 3, 60)]);
     ports.iter_mut().for_each(|port| drop(port.receive()));
     ports[0].send(&[frame(3, 4, 60)]);
     assert!(ports.iter_mut().all(|port| port.receive().is_empty()));
-    // A host moves.
+    // A host moves to another port.
     ports[2].send(&[frame(255, 2, 60)]);
     ports.iter_mut().for_each(|port| drop(port.receive()));
     ports[0].send(&[frame(2, 1, 60)]);
     assert_eq!((ports[1].receive().len(), ports[2].receive().len()), (0, 1));
-    // A port is closed, and its addresses are forgotten.
+    // When a port is closed, its addresses are forgotten.
     drop(ports.pop());
     ports[0].send(&[frame(2, 1, 60)]);
     assert_eq!(ports[1].receive().len(), 1);
-    // Anything too short for a frame is dropped.
+    // Packets shorter than an Ethernet header are dropped.
     ports[0].send(&[vec![0xFF; 13]]);
     assert!(ports[1].receive().is_empty());
 }
@@ -324,7 +324,7 @@ fn a_slow_port_does_not_block_others() {
     assert_eq!(b.receive(), storm[..64], "as many as its ring holds");
     assert_eq!(b.device.statistics().unwrap().drops.no_descriptor, 200 - 64);
     assert_eq!(c.device.statistics().unwrap().drops.no_descriptor, 0);
-    // Too long for one port, but not for the other.
+    // A frame may be too long for one port, but not for another.
     let [mut jumbo] =
         Options { max_frame: 9018, ..options(&pool) }.open(["vale2:j"]).map(|devices| devices.map(End::new)).unwrap();
     a.send(&[frame(255, 1, 9000), frame(255, 1, 1518)]);
@@ -334,7 +334,7 @@ fn a_slow_port_does_not_block_others() {
     assert_eq!(pool.available(), 1024);
 }
 
-/// Few packets are copied one by one.
+/// Small batches are copied one packet at a time, but delivered and counted like large ones.
 #[test]
 fn few_packets_are_delivered_and_counted_as_many() {
     let frames: Vec<_> = (0..100u8).map(|n| frame(255, n, [60, 300, 1518, 1600][usize::from(n) % 4])).collect();
@@ -346,7 +346,7 @@ fn few_packets_are_delivered_and_counted_as_many() {
         assert_eq!((drops.oversize, drops.no_descriptor), (25, 75 - 64), "{chunk} at a time");
         let taken: Vec<_> = frames.iter().filter(|frame| frame.len() <= 1518).take(64).cloned().collect();
         assert_eq!(b.receive(), taken, "{chunk} at a time");
-        // Without buffers for copies, which a program keeps.
+        // Without buffers for copies: a program keeps all of them.
         let mut kept = Batch::with_capacity(1024);
         kept.alloc(&theirs, 1024, 60);
         let free = b.rx.buffers();
@@ -358,7 +358,7 @@ fn few_packets_are_delivered_and_counted_as_many() {
     }
 }
 
-/// Receives, and returns the time of each packet.
+/// Receives packets; returns their timestamps.
 fn times(rx: &mut RxQueue) -> Vec<Option<u64>> {
     let mut batch = Batch::with_capacity(256);
     rx.recv(&mut batch);
@@ -387,7 +387,7 @@ fn a_switch_and_its_monitors_note_when_packets_come() {
         let before = now();
         assert_eq!(a.send(&frames), count);
         let after = now() + count as u64;
-        // Long after: the time is not that of receiving.
+        // Wait, so that the timestamp cannot be the time of receiving.
         let deadline = Deadline::begin();
         while now() < after + 1_000_000 {
             deadline.check(|| "a millisecond");
@@ -441,15 +441,14 @@ fn packets_too_short_for_a_switch_are_counted_at_their_port() {
     assert_eq!((drops(&a).undersize, drops(&b).undersize), (2, 0));
 }
 
-/// Two switches with three cables between them: a broadcast circulates, and multiplies at each turn. Packets
-/// without room are dropped and counted; other ports of the same switch go on; and the storm ends when the loop is
-/// cut.
+/// With three cables between two switches, a broadcast circulates and multiplies. Packets that find no room are dropped
+/// and counted, other ports of the same switches continue, and the storm ends when the loop is removed.
 #[test]
 fn a_storm_ends_with_its_loop() {
     let pool = pool(4096);
     let open = |name: String| End::open(&name, &pool);
     let [mut a, mut b, mut far] = ["vale6:a", "vale6:b", "vale7:far"].map(|name| open(name.to_string()));
-    // Learned before there is a loop: in a storm hosts seem to move.
+    // Learn the host before there is a loop: in a storm, hosts seem to move.
     b.send(&[frame(1, 2, 60)]);
     let mut cables: Vec<_> = (0..3).map(|n| [6, 7].map(|switch| open(format!("vale{switch}:cable{n}")))).collect();
     a.send(&[frame(255, 9, 60)]);
@@ -485,7 +484,7 @@ fn names_and_numbers_have_limits() {
     assert!(opened("vale3:a-b").contains("letters, digits"));
     assert!(opened("vale 3:a").contains("letters, digits"));
     assert!(opened("vale3:a_name_that_is_too_long").contains("15 characters each"));
-    // One port less than there are numbers, since each has its own ring.
+    // Create one port less than the maximum; "vale3:a" is open too.
     let small = |n: usize| {
         ValePort::open(
             "vale3",
@@ -501,7 +500,7 @@ fn names_and_numbers_have_limits() {
     small(999).unwrap();
 }
 
-/// A program decides: for example a bridge of two VLANs, or dropping everything.
+/// A program's forwarding function decides where packets go.
 #[test]
 fn a_program_decides_where_packets_go() {
     let pool = pool(1024);
@@ -522,7 +521,7 @@ fn a_program_decides_where_packets_go() {
     let switch = Switch::named("vale4");
     switch.set_forward(Arc::new(by_length));
     let sent: Vec<_> = (60..68).map(|len| frame(2, 1, len)).collect();
-    // A group has its source, and ports that are not there, as well.
+    // A group may contain the source and ports that do not exist.
     switch.set_group(4000, &[0, 2, 1, 99]);
     ports[0].send(&sent);
     assert_eq!(
@@ -537,7 +536,7 @@ fn a_program_decides_where_packets_go() {
     assert_eq!(ports[2].receive(), sent[..1]);
 }
 
-/// A port's rings; a program forwards between them by swapping buffers, as netmap's bridge does.
+/// A program forwards between ports' rings by swapping buffers, as netmap's bridge does.
 #[test]
 fn rings_forward_by_swapping() {
     let pool = pool(1024);
@@ -579,7 +578,7 @@ fn rings_forward_by_swapping() {
         b.tx[0].sync();
         assert!(b.tx[0].ring.time() > std::time::SystemTime::UNIX_EPOCH);
     }
-    // That port does not receive frames longer than 1,518 bytes.
+    // The receiving port does not accept frames longer than 1,518 bytes.
     sent.retain(|frame| frame.len() <= 1518);
     let mut came = Vec::new();
     loop {
@@ -611,14 +610,14 @@ fn a_ring_keeps_slots_between_head_and_cur() {
     let ring = &mut b.rx[0].ring;
     assert_eq!((ring.space(), ring.cur(), ring.head()), (10, 4, 0));
     assert!((0..10).all(|slot| ring.bytes(slot) == frames[slot]));
-    // One packet is kept, in an extra buffer of the program.
+    // Keep one packet in an extra buffer.
     let mut extra = b.extra_buffers(2);
     let ring = &mut b.rx[0].ring;
     ring.exchange(3, &mut extra[0]).unwrap();
     ring.advance(10);
     b.rx[0].sync();
     assert_eq!((b.rx[0].ring.space(), extra[0].bytes()), (0, &frames[3][..]));
-    // Rings wrap, and space never exceeds the packets sent.
+    // Rings wrap around, and their space never exceeds the packets sent.
     for n in 0..500 {
         assert_eq!(a.send(&frames), 10);
         b.rx[0].sync();
@@ -652,7 +651,7 @@ enum Step {
     /// Port, number of packets, length, destination host.
     Send(usize, usize, usize, u8),
     Receive(usize),
-    /// The port is closed, or opened again.
+    /// Closes the port, or opens it again.
     Toggle(usize),
 }
 
@@ -668,14 +667,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Each buffer is accounted for and each packet is whole and in order, over pipes and a switch whose ports are of
-/// different regions.
+/// Over a pipe and a switch whose ports have different regions, every buffer is accounted for, and every packet is
+/// intact and in order.
 #[test]
 fn schedules_lose_no_buffer_and_no_order() {
     let pools: Vec<_> = (0..PORTS).map(|_| pool(2048)).collect();
     let names = ["vale5:a", "vale5:b", "q{1", "q}1"];
     let open = |n: usize| {
-        // Both ends of a pipe are of one region.
+        // Both ends of a pipe use one region.
         let pool = &pools[if n == 3 { 2 } else { n }];
         let [device] = Options { max_frame: 6018, ..options(pool) }.open([names[n]]).unwrap();
         End::new(device)
@@ -722,7 +721,7 @@ fn schedules_lose_no_buffer_and_no_order() {
                 for (n, pool) in pools.iter().enumerate() {
                     let of_pool = ends.iter().flatten().filter(|end| Arc::ptr_eq(end.device.pool(), pool));
                     let held: usize = of_pool.map(|end| end.rx.buffers() + end.tx.buffers()).sum();
-                    // With one end of a pipe closed, packets on the way to it stay in the pipe.
+                    // When one end of a pipe is closed, packets for it stay in the pipe.
                     let hidden = if n == 2 && ends[2..].iter().flatten().count() == 1 { 64 } else { 0 };
                     let there = held + pool.available();
                     prop_assert!((2048 - hidden..=2048).contains(&there), "{} of region {}", there, n);
@@ -735,7 +734,7 @@ fn schedules_lose_no_buffer_and_no_order() {
         .unwrap();
 }
 
-/// Two threads at each of several ports, at the same time.
+/// Two threads per port, one sending and one receiving, use several ports concurrently.
 #[test]
 fn threads_share_a_switch() {
     const COUNT: u64 = 20_000;
@@ -769,7 +768,7 @@ fn threads_share_a_switch() {
         for (mut rx, device) in rxs.into_iter().zip(devices) {
             scope.spawn(move || {
                 let (mut batch, mut checker, mut received) = (Batch::new(), Checker::default(), 0);
-                // Each packet of the other two arrives, or is counted as dropped here.
+                // Each packet from the other two ports arrives, or is counted as dropped here.
                 let deadline = Deadline::begin();
                 while received + device.statistics().unwrap().drops.no_descriptor < 2 * COUNT {
                     deadline.check(|| {

@@ -1,4 +1,4 @@
-//! Custom ports: a program can make its own kind of port, which is opened by name and monitored like any other.
+//! Custom ports: a program can define its own kind of port, which is opened by name and monitored like any other.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Address, Description, Device, Info, MTU, Opening, PortKind, Receive, Transmit};
 use linerate::{Batch, Options, Result};
 
-/// A port whose packets come back.
+/// A port that receives the packets it sends.
 #[derive(Clone)]
 struct Loopback(String, Arc<Pool>, Arc<Mutex<Batch>>);
 
@@ -64,7 +64,7 @@ fn options() -> Options {
 
 #[test]
 fn packets_cross_a_custom_port_and_its_monitor() {
-    // A small pool, and no thread of a model: this also runs under Miri.
+    // Use a small pool and no model's thread, since this also runs under Miri.
     let pages = Pages::Only(PageSize::Ordinary);
     let region = RegionOptions { buffers: 512, buffer_size: 2048, pages, numa_node: None };
     let options = Options { pool: Some(Pool::new(Region::new(&region).unwrap())), ..options() };
@@ -78,7 +78,7 @@ fn packets_cross_a_custom_port_and_its_monitor() {
     batch.clear();
     assert_eq!((monitor.recv(&mut batch), rx.recv(&mut batch)), (6, 0), "each sent and received");
     batch.clear();
-    // The loop has room for 32 packets.
+    // The port has room for 32 packets.
     for expected in [20, 12] {
         (0..20).for_each(|n| assert!(batch.push(port.pool(), &[n; 60])));
         assert_eq!(tx.send(&mut batch), expected);
@@ -90,7 +90,7 @@ fn packets_cross_a_custom_port_and_its_monitor() {
     assert!(port.set_mac(other.mac()).unwrap_err().to_string().contains("loop:x"));
 }
 
-/// A ring that no memory can hold is not the size of netmap's rings.
+/// A ring length that exceeds any memory does not become the length of netmap rings.
 #[test]
 fn netmap_s_rings_of_a_custom_port_are_bounded() {
     let [port] = options().open(["loop:x"]).unwrap();
@@ -106,7 +106,7 @@ fn names_of_a_custom_kind_are_checked() {
     assert!(error("lop:x").contains("there is no kind of port 'lop:'"));
     assert!(error("lop:x").contains("there are loop:, sim:NAME, PCI addresses, "), "{}", error("lop:x"));
     assert!(Options::default().open(["loop:x"]).is_err(), "only these options have this kind");
-    // No name begins with these.
+    // No name can begin with these kinds.
     for kind in ["", "a:b", "x?y"] {
         let options = Options::default().with_port_kind(PortKind::leak(kind, |_| panic!("it is never opened")));
         for name in ["eth0", ":x", "a:b:x", "x?y:x", &format!("{kind}:x"), kind] {

@@ -1,8 +1,8 @@
-//! Random schedules on the model, in strict mode: every frame arrives once, in order, intact; all buffers are
-//! accounted for at every step; the card's contract is never broken.
+//! Random schedules on the model in strict mode: every frame arrives once, in order and intact; all buffers are
+//! accounted for at every step; the datasheet is never violated.
 //!
-//! One card receives (`a`), another sends (`b`). Frames that the wire brings to `a` are compared with those that
-//! `recv` delivers, and frames that `send` takes with those that leave `b`; so each half is checked exactly. The last
+//! One card receives (`a`), another sends (`b`). Frames from the wire of `a` are compared with those that `recv`
+//! returns, and frames that `send` accepts with those on the wire of `b`. So each half is checked exactly. The last
 //! property has a fault injector between driver and program, whose counts account for each difference.
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use linerate_testkit::Deadline;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// Frames on the test's wire, and whether it accepts any.
+/// Frames on the test's wire, and whether the wire is stalled.
 #[derive(Default)]
 struct Hub {
     to_card: VecDeque<Vec<u8>>,
@@ -47,24 +47,24 @@ impl Wire for HubWire {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The wire brings frames of this length.
+    /// Frames arrive on the wire: their count and length.
     Arrive(u8, u16),
-    /// The program makes frames of this length and sends them.
+    /// The program makes frames: their count and length.
     Make(u8, u16),
     StepA(u8),
     StepB(u8),
     Receive,
     Send,
-    /// The program keeps what it has received, or frees it.
+    /// The program keeps received packets, or frees the kept ones.
     Keep,
     Release,
     Stall(bool),
     CableA(bool),
     CableB(bool),
-    /// Ends a queue and starts it again.
+    /// Stops a queue and starts it again.
     RestartRx,
     RestartTx,
-    /// Resets a card, after ending its queues.
+    /// Resets a card after stopping its queues.
     ResetA,
     ResetB,
 }
@@ -118,7 +118,7 @@ fn setups() -> impl Strategy<Value = Setup> {
     )
 }
 
-/// A port of the test: the card, its driver, its wire.
+/// A port of the test: a card, its driver and its wire.
 struct Port {
     card: Arc<Card>,
     device: linerate::port::Port,
@@ -147,13 +147,13 @@ impl Port {
         let path = folder.path().join(name);
         let server = Server::start(&path, Box::new(Function::new(card.clone()).unwrap())).unwrap();
         let client = VfioUser::connect(path.to_str().unwrap()).unwrap();
-        // SAFETY: this driver is the only one.
+        // SAFETY: this driver is the card's only one.
         let bar = unsafe { client.bar(0) }.unwrap();
         let device = linerate::port::Port::new(Ixgbe::open(bar, client.clone().bus(), config).unwrap());
         Port { card, device, hub, served: Some((client, server, folder)) }
     }
 
-    /// Steps the card, after all register writes have arrived.
+    /// Steps the card after all register writes have arrived.
     fn step(&self, budget: usize) -> usize {
         if let Some((client, ..)) = &self.served {
             client.identity().unwrap();
@@ -162,13 +162,13 @@ impl Port {
     }
 }
 
-/// Returns frame number `id`: the number in front, then a pattern derived from it.
+/// Returns frame number `id`, which begins with the number, followed by a pattern derived from it.
 fn frame(id: u64, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len as u64).map(|i| (id.wrapping_mul(31) + i * 7) as u8).collect();
     let head = id.to_be_bytes();
     let fits = len.min(8);
     bytes[..fits].copy_from_slice(&head[8 - fits..]);
-    // Not a VLAN tag, for which the card accepts four more bytes.
+    // Avoid a VLAN tag, for which the card accepts four more bytes.
     if len > 13 {
         bytes[12] = 0x08;
     }
@@ -201,14 +201,15 @@ struct World {
     batch: Batch,
     kept: Vec<Batch>,
     next_id: u64,
-    /// Frames that the wire brought and `recv` has not delivered yet.
+    /// Frames from the wire that `recv` has not returned yet.
     due_in: VecDeque<Vec<u8>>,
-    /// Frames that `send` took and the wire has not seen yet.
+    /// Frames accepted by `send` that are not on the wire yet.
     due_out: VecDeque<Vec<u8>>,
-    /// Frames may be missing because their queue was ended.
+    /// Frames may be missing because their queue was stopped.
     may_miss_in: bool,
     may_miss_out: bool,
-    /// Buffers of transmit queues that ended while nothing could leave: the card may send them until it is reset.
+    /// Quarantined buffers of transmit queues that were stopped while the card could not send: it may send them until
+    /// it is reset.
     aside: usize,
 }
 
@@ -315,7 +316,7 @@ impl World {
         let held = tx.buffers();
         match tx.stop() {
             Ok(()) => {}
-            // The card may still send what it has fetched, so that these buffers are not free (4.6.8.2).
+            // The card may still send what it has fetched, so these buffers are not free (4.6.8.2).
             Err(error) if error.kind() == linerate::ErrorKind::Timeout && error.why().contains(TDH::SECTION) => {
                 let more = self.total - self.sum();
                 assert!((1..=held).contains(&more), "{more} buffers are set aside, of {held}");
@@ -332,7 +333,7 @@ impl World {
         self.start_tx();
     }
 
-    /// Returns the number of buffers in all places.
+    /// Returns the total number of buffers in the pool, batches and queues.
     fn sum(&self) -> usize {
         let kept: usize = self.kept.iter().map(|batch| batch.len() + batch.cached()).sum();
         let rx = self.rx.as_ref().map_or(0, |rx| rx.buffers());
@@ -340,7 +341,7 @@ impl World {
         self.pool.available() + self.batch.len() + self.batch.cached() + kept + rx + tx + self.aside
     }
 
-    /// Starts the receive queue. With buffers kept elsewhere there may be too few for its ring; then there is none.
+    /// Starts the receive queue, unless too many buffers are kept elsewhere to fill its ring.
     fn start_rx(&mut self) {
         match self.a.device.rx(0) {
             Ok(rx) => self.rx = Some(rx),
@@ -370,7 +371,7 @@ impl World {
         let left = self.batch.packets().count();
         assert!(taken > 0 || left == frames.len());
         for mut bytes in frames.into_iter().rev().skip(left).rev() {
-            // With a VLAN tag a frame may have four more bytes; the driver does not check for a tag.
+            // A frame with a VLAN tag may have four more bytes; the driver does not check for a tag.
             if bytes.len() <= self.setup.max_frame + 4 {
                 bytes.resize(bytes.len().max(60), 0);
                 self.due_out.push_back(bytes);
@@ -403,7 +404,7 @@ impl World {
         assert_eq!(self.b.card.breaches(), []);
     }
 
-    /// Lets all frames in flight arrive; then none may be due.
+    /// Lets all frames in flight arrive; afterwards none may be due.
     fn finish(mut self) {
         self.kept.clear();
         self.b.hub.lock().unwrap().stalled = false;
@@ -418,7 +419,7 @@ impl World {
             self.batch.clear();
             self.start_rx();
         }
-        // A turn can move nothing and yet make the next one possible: a write-back frees buffers.
+        // Stop only after several idle rounds: a round that moves no frames may still free buffers by a write-back.
         let mut idle = 0;
         while idle < 3 {
             let mut moved = self.a.step(64) + self.b.step(64);
@@ -459,14 +460,15 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The same with each register access, map and reset as a message, of which a card's bring-up has thousands.
+    /// The same with register accesses, maps and resets as messages. Bringing up a card takes thousands of them, so
+    /// there are fewer cases.
     #[test]
     fn random_schedules_lose_nothing_on_a_served_card(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
         run(World::new(setup, true), &ops);
     }
 }
 
-/// Probabilities of faults, in percent, and their seed.
+/// Returns the name of a port with random fault rates in percent, and a seed.
 fn faults() -> impl Strategy<Value = String> {
     let rate = || prop_oneof![2 => Just(0u32), 3 => 1u32..=30, 1 => Just(100u32)];
     (rate(), rate(), rate(), rate(), rate(), any::<u32>()).prop_map(|(drop, corrupt, truncate, duplicate, reorder, seed)| {
@@ -475,12 +477,13 @@ fn faults() -> impl Strategy<Value = String> {
     })
 }
 
-/// Wraps a port's device into a fault injector.
+/// Wraps a device in a fault injector.
 fn faulty(device: impl Device + 'static, faults: &str) -> Faulty {
     Wrapped::new("faulty", Box::new(device), Faults::of(&linerate::parse(faults).unwrap()).unwrap())
 }
 
-/// Checks frames behind an injector: all are accounted for, and those that met no fault are intact and in order.
+/// Checks the frames that passed an injector: all are accounted for, and frames without a fault are intact and in
+/// order.
 fn account(sent: &[Vec<u8>], seen: &[Vec<u8>], counts: Injected) {
     let Injected { dropped, corrupted, truncated, duplicated, reordered } = counts;
     assert_eq!(seen.len() as u64, sent.len() as u64 - dropped + duplicated, "{counts:?}");
@@ -494,7 +497,7 @@ fn account(sent: &[Vec<u8>], seen: &[Vec<u8>], counts: Injected) {
     assert!(each.iter().all(|&count| count <= once), "{counts:?}");
     let absent = each.iter().filter(|&&count| count == 0).count() as u64;
     assert!((dropped..=dropped + corrupted + truncated).contains(&absent), "{absent} are absent: {counts:?}");
-    // A packet that is overtaken comes behind one of its successors, and the duplicate of one in front.
+    // Only an overtaken packet arrives after one of its successors.
     let steps_back = intact.windows(2).filter(|pair| pair[1] < pair[0]).count() as u64;
     assert!(steps_back <= reordered, "{steps_back} steps back: {counts:?}");
 }
@@ -502,8 +505,8 @@ fn account(sent: &[Vec<u8>], seen: &[Vec<u8>], counts: Injected) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Both sides of the driver in a fault injector, which holds packets back, cuts and copies them between the queue
-    /// and the program's batches.
+    /// Both directions of the driver pass a fault injector, which delays, truncates and copies packets between the
+    /// queue and the program's batches.
     #[test]
     fn what_arrives_is_what_was_sent_but_for_the_faults(
         setup in setups(),
@@ -523,7 +526,8 @@ proptest! {
         });
         let (mut rx, mut tx) = (a.2.rx(0).unwrap(), b.2.tx(0).unwrap());
         let (mut brought, mut received, mut sent) = (Vec::new(), Vec::new(), Vec::new());
-        // A call returns nothing if all that it received is dropped, or held back to be overtaken; armed, none is held back.
+        // A call returns 0 if all its packets are dropped, or held back to be overtaken. An armed queue holds none
+        // back.
         let mut receive_all = |batch: &mut Batch| {
             let mut idle = 0;
             while idle < 3 {
@@ -543,8 +547,8 @@ proptest! {
             let (mut batch, len) = (Batch::with_capacity(batch), len.min(setup.max_frame));
             for _ in 0..count {
                 let mut frame = frame((brought.len() + 1) as u64, len);
-                frame[len - 1] = 1; // padding behind a cut is not what was cut off
-                frame.copy_within(0..8, 20); // one inverted bit does not make another frame of it
+                frame[len - 1] = 1; // so that padding after truncation differs from the original byte
+                frame.copy_within(0..8, 20); // so that one inverted bit does not turn it into another frame
                 a.1.lock().unwrap().to_card.push_back(frame.clone());
                 brought.push(frame.clone());
                 if batch.push(&pool, &frame) {
@@ -559,7 +563,7 @@ proptest! {
             }
             receive_all(&mut batch);
         }
-        // An overtaken packet that nothing follows leaves with an empty batch.
+        // A held-back packet without a successor is sent with an empty batch.
         let mut batch = Batch::with_capacity(setup.batch);
         let deadline = Deadline::begin();
         while tx.unsent() + b.0.step(64) > 0 {

@@ -1,4 +1,4 @@
-//! A card that is served over vfio-user, with clients that send malformed messages, overwrite memory and die.
+//! A card served over vfio-user, with clients that send malformed messages, overwrite memory, and die.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -49,17 +49,17 @@ impl Bench {
         Stranger { socket, id: 0 }
     }
 
-    /// Checks that it still serves: a correct client finds a card in its state after power-on.
+    /// Checks that the server still works: a correct client finds the card in its power-on state.
     fn assert_serves(&self) {
         let client = self.connect();
         assert_eq!(client.identity().unwrap(), (0x8086, 0x10FB));
-        // SAFETY: nothing is mapped for the card.
+        // SAFETY: no memory is mapped for the card.
         let bar = unsafe { client.bar(0) }.unwrap();
         assert_eq!((bar.read(CTRL::OFFSET), bar.read(RXDCTL::at(0)), bar.read(VLNCTRL::OFFSET)), (0, 0, 0x8100));
     }
 }
 
-/// A client that speaks the protocol directly.
+/// A client that sends raw protocol messages.
 struct Stranger {
     socket: UnixStream,
     id: u16,
@@ -117,7 +117,7 @@ impl Stranger {
         assert!(reply.ends_with(b"}\0"));
     }
 
-    /// Disconnects this client, and connects the next.
+    /// Disconnects this client, and connects the next one.
     fn replaced(self, bench: &Bench) -> Stranger {
         drop(self);
         let mut next = bench.stranger();
@@ -143,7 +143,7 @@ impl Stranger {
     }
 }
 
-/// Makes memory of a client's.
+/// Makes a client's shared memory.
 fn memory(pages: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("client", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, pages * 4096).unwrap();
@@ -191,13 +191,13 @@ fn a_card_in_use_is_refused_and_free_again_afterwards() {
     let first = bench.connect();
     let message = VfioUser::connect(bench.path.to_str().unwrap()).map(drop).unwrap_err().with_hint();
     assert!(message.contains("another client is using the device"), "{message}");
-    // SAFETY: nothing is mapped for the card.
+    // SAFETY: no memory is mapped for the card.
     unsafe { first.bar(0) }.unwrap().write(VLNCTRL::OFFSET, 0x1234);
     drop(first);
     bench.assert_serves();
 }
 
-/// Connections that say nothing, or not a whole message, keep no client out.
+/// Connections that send nothing, or only part of a message, do not keep a client from connecting.
 #[test]
 fn silent_connections_keep_no_client_out() {
     use std::io::Write;
@@ -211,12 +211,12 @@ fn silent_connections_keep_no_client_out() {
     bench.assert_serves();
 }
 
-/// For the next client, pins that only power resets, and a card that was out of its slot, are as after power-on.
+/// The next client finds pins that only a power cycle resets, and a card that was unplugged, in their power-on state.
 #[test]
 fn the_next_client_finds_a_card_as_after_power_on() {
     let bench = Bench::new(Box::new(Cable::pair().0), false);
     let client = bench.connect();
-    // SAFETY: nothing is mapped for the card.
+    // SAFETY: no memory is mapped for the card.
     let bar = unsafe { client.bar(0) }.unwrap();
     bar.write(ESDP::OFFSET, 0x0808);
     assert_eq!(bar.read(ESDP::OFFSET) & 0x0808, 0x0808);
@@ -255,7 +255,7 @@ fn invalid_socket_paths_are_explained() {
 fn registers_read_as_ones_after_the_server_ends() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
     let client = bench.connect();
-    // SAFETY: nothing is mapped for the card.
+    // SAFETY: no memory is mapped for the card.
     let bar = unsafe { client.bar(0) }.unwrap();
     assert_eq!(bar.read(STATUS::OFFSET), 0x0008_0000);
     drop(bench);
@@ -264,7 +264,7 @@ fn registers_read_as_ones_after_the_server_ends() {
     assert!(client.identity().unwrap_err().with_hint().contains("start a server"));
 }
 
-/// Configuration space as PCI requires: a function-level reset, bus mastering, BAR sizes, capabilities.
+/// Configuration space works as PCI requires: function-level reset, bus mastering, BAR sizes, capabilities.
 #[test]
 fn configuration_space_matches_a_card() {
     let bench = Bench::new(Box::new(Cable::unplugged()), false);
@@ -275,7 +275,7 @@ fn configuration_space_matches_a_card() {
         u32::from_le_bytes(bytes)
     };
     for (bar, size) in [(0x10, 512u32 << 10), (0x20, 16 << 10)] {
-        // SAFETY: nothing is mapped for the card.
+        // SAFETY: no memory is mapped for the card.
         unsafe { client.write_config(bar, &u32::MAX.to_le_bytes()) }.unwrap();
         assert_eq!(!(read(bar) & !0xF) + 1, size);
     }
@@ -287,8 +287,8 @@ fn configuration_space_matches_a_card() {
     }
     assert_eq!(ids, [0x01, 0x05, 0x11, 0x10], "power management, MSI, MSI-X, PCI Express");
     assert_eq!((read(0x100) & 0xFFFF, read(0x140) & 0xFFFF), (1, 3), "errors, serial number");
-    // A function-level reset: all is as after power-on, and must be configured anew.
-    // SAFETY: nothing is mapped for the card.
+    // After a function-level reset, everything is in its power-on state and must be configured again.
+    // SAFETY: no memory is mapped for the card.
     let registers = unsafe { client.bar(0) }.unwrap();
     registers.write(VLNCTRL::OFFSET, 0x1234);
     // SAFETY: as above.
@@ -329,18 +329,18 @@ fn malformed_messages_get_errors_and_later_ones_replies() {
         assert_eq!(error, EINVAL, "{name}");
     }
     assert_ne!(stranger.call(77, &[], None).0, 0, "an unknown command");
-    // Memory that can shrink could crash the server, so it is refused.
+    // Shrinkable memory could crash the server, so it is rejected.
     let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&open, 1 << 20).unwrap();
     assert_eq!(stranger.map(0x1000, 4096, 0, 3, &open), EINVAL);
-    // Overlapping maps are refused, and unmaps that would split a map.
+    // Overlapping maps, and unmaps that would split a map, are rejected.
     assert_eq!(stranger.map(0x10000, 8192, 0, 3, &file), 0);
     assert_eq!(stranger.map(0x11000, 8192, 0, 3, &file), EINVAL);
     let mut part = Vec::new();
     part.extend([24u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
     part.extend([0x10000u64.to_le_bytes(), 4096u64.to_le_bytes()].concat());
     assert_eq!(stranger.call(3, &part, None).0, EINVAL);
-    // A message with a length above the limit ends its connection, and nothing else.
+    // A message with an excessive length ends only its connection.
     assert!(stranger.raw(9, 0, Some(u32::MAX), &[], None));
     assert!(stranger.reply().is_none());
     bench.assert_serves();
@@ -364,8 +364,8 @@ fn a_client_that_dies_at_any_byte_leaves_a_free_card() {
     bench.assert_serves();
 }
 
-/// A descriptor ring in memory that was never mapped, or is unmapped while frames are in flight: the oracle notes
-/// it, and the card keeps working.
+/// The model reports buffers in memory that was never mapped, and a ring that is unmapped while frames are in flight.
+/// The card keeps working.
 #[test]
 fn removed_maps_are_noted() {
     let bench = Bench::new(Box::new(Traffic::new(Default::default(), None, None)), true);
@@ -389,7 +389,7 @@ fn removed_maps_are_noted() {
     ] {
         set(&mut stranger, offset, value);
     }
-    // All descriptors are zeros: frames go to address 0, which is not mapped.
+    // All descriptors are zero, so frames go to address 0, which is not mapped.
     set(&mut stranger, RDT::at(0), 200);
     let noted = |name: &str| bench.card.breaches().iter().any(|breach| breach.to_string().starts_with(name));
     until("unmapped memory", || noted("Unmapped {"));
@@ -403,8 +403,8 @@ fn removed_maps_are_noted() {
     bench.assert_serves();
 }
 
-/// The card does not block when raising an interrupt would: the event's counter is full, as its client does not
-/// read.
+/// The card does not block when raising an interrupt would block: the event's counter is full, since the client does
+/// not read it.
 #[test]
 fn a_full_receiver_does_not_block_the_card() {
     let bench = Bench::new(Box::new(Cable::unplugged()), true);
@@ -414,7 +414,7 @@ fn a_full_receiver_does_not_block_the_card() {
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     // Vector 0 of MSI-X (index 2), by descriptor.
     let set = [20u32, 1 << 2 | 1 << 5, 2, 0, 1].map(u32::to_le_bytes).concat();
-    // Any other file is refused: raising an interrupt would write into it.
+    // Other files are rejected, since raising an interrupt would write to them.
     let (_reader, writer) = std::io::pipe().unwrap();
     assert_eq!(stranger.call(8, &set, Some(&OwnedFd::from(writer))).0, EINVAL);
     assert_eq!(stranger.call(8, &set, Some(&full)).0, 0);
@@ -432,8 +432,8 @@ fn a_full_receiver_does_not_block_the_card() {
     bench.assert_serves();
 }
 
-/// A million messages of all kinds, mostly nearly valid. Meanwhile clients come and go, with their memory and
-/// interrupts, and the card works on whatever they set up.
+/// Sends a million messages of all kinds, most of them nearly valid. Meanwhile clients connect and disconnect with
+/// their memory and interrupts, and the card runs with whatever they set up.
 #[test]
 fn a_million_random_messages() {
     const MESSAGES: u32 = 1_000_000;
@@ -460,7 +460,7 @@ fn a_million_random_messages() {
         let mut descriptor = None;
         let mut size = None;
         let command = match kind {
-            // Important registers, with any value; and accesses of all sizes and places.
+            // Important registers with any value.
             0..60 => {
                 let n = (random() % 4) as u32;
                 let (offset, value) = match random() % 8 {
@@ -529,7 +529,7 @@ fn a_million_random_messages() {
         sent += 1;
         let alive = stranger.raw(command, no_reply, size, &payload, descriptor)
             && (no_reply != 0 || size.is_some() || stranger.reply().is_some());
-        // After a message with a false length the connection is useless.
+        // A message with a false length makes the connection unusable.
         if !alive || size.is_some() {
             stranger = stranger.replaced(&bench);
             connections += 1;
@@ -538,7 +538,7 @@ fn a_million_random_messages() {
     drop(stranger);
     println!("{sent} messages in {connections} connections, {} breaches noted", bench.card.breach_count());
     bench.assert_serves();
-    // The card still moves frames.
+    // The card must still move frames.
     let [mut port] = Options::default().open([&*format!("vfio-user:{}", bench.path.display())]).unwrap();
     let (mut rx, mut batch, mut received) = (port.rx(0).unwrap(), Batch::new(), 0);
     let deadline = Deadline::begin();
@@ -549,7 +549,7 @@ fn a_million_random_messages() {
     }
 }
 
-/// Runs in a separate process, whose descriptors run out.
+/// Runs in a separate process, which uses up its descriptors.
 #[test]
 fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     const OF_ITS_OWN: &str = "LINERATE_FEW_DESCRIPTORS";
@@ -571,7 +571,7 @@ fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     stranger.socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let used = || {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: there is room for the answer, all of which may be zero.
+        // SAFETY: there is room for the result, for which all zeros are valid.
         let (result, usage) = unsafe { (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), usage.assume_init()) };
         assert_eq!(result, 0);
         [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec * 1_000_000 + time.tv_usec).sum::<i64>()

@@ -1,4 +1,4 @@
-//! A port served by another process behaves like any other: transfers, counters, drops and refusals.
+//! Served ports behave like any other: transfers, counters, drops and errors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn pool(buffers: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
 }
 
-/// Opens a port with its own pool and one queue each way, unless `change` sets others.
+/// Opens a port with its own pool and one queue per direction, unless `change` sets others.
 fn open(folder: &Path, wanted: OpenRequest, change: impl FnOnce(&mut Options)) -> SoftwarePort<ServedPort> {
     let mut options = Options { ring: Some(64), ..Options::default() };
     change(&mut options);
@@ -37,7 +37,7 @@ fn named(name: &str) -> OpenRequest {
     OpenRequest { name: name.to_string(), ..OpenRequest::default() }
 }
 
-/// Opens both ends of a pipe, whose packets arrive as soon as they are sent; frames may have 9,000 bytes.
+/// Opens both ends of a pipe, in which packets arrive immediately. Frames may have 9,000 bytes.
 fn pipe(folder: &Path, change: impl Fn(&str, &mut Options)) -> [SoftwarePort<ServedPort>; 2] {
     ["pipe{1", "pipe}1"].map(|name| {
         open(folder, named(name), |options| {
@@ -52,7 +52,7 @@ fn packet(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 13 + len) as u8).collect()
 }
 
-/// Sends packets of these lengths; returns the number of slots left.
+/// Sends packets of these lengths; returns how many were not accepted.
 fn send(tx: &mut dyn Transmit, pool: &Arc<Pool>, lens: &[usize]) -> usize {
     let mut batch = Batch::with_capacity(256);
     for (number, len) in lens.iter().enumerate() {
@@ -62,7 +62,7 @@ fn send(tx: &mut dyn Transmit, pool: &Arc<Pool>, lens: &[usize]) -> usize {
     batch.packets().count()
 }
 
-/// Returns number and length of each packet, after checking all bytes.
+/// Checks all bytes; returns the number and length of each packet.
 fn received(batch: &mut Batch) -> Vec<(usize, usize)> {
     let mut packets = Vec::new();
     for one in batch.packets() {
@@ -89,7 +89,7 @@ fn packets_arrive_whole_and_are_counted() {
     let lens = [60, 1514, 1, 9000, 61];
     let pool = a.pool().clone();
     assert_eq!(send(&mut *tx, &pool, &lens), 0);
-    // A packet that needs five buffers of 2 KiB has as many slots, and all of its bytes arrive.
+    // A packet that needs several buffers has as many slots, and all its bytes arrive.
     let expected: Vec<_> = lens.iter().copied().enumerate().collect();
     let mut batch = Batch::with_capacity(256);
     let slots = rx.recv(&mut batch);
@@ -119,7 +119,7 @@ fn packets_that_are_too_long_are_dropped_and_counted() {
     let (sent, come) = (a.statistics().unwrap(), b.statistics().unwrap());
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.drops.tx_too_long), (5, 60 + 3000 + 100 + 101 + 99, 1));
     assert_eq!((come.rx_packets, come.rx_bytes, come.drops.oversize), (3, 259, 2));
-    // Only one packet, and too long: nothing is sent. It does not wait either where there is no room.
+    // A single packet that is too long is dropped, even if there is no room.
     assert_eq!(send(&mut *tx, &pool, &[3001]), 0);
     assert_eq!((receive(&mut *rx).len(), a.statistics().unwrap().drops.tx_too_long), (0, 2));
     let deadline = Deadline::begin();
@@ -136,7 +136,7 @@ fn packets_without_room_wait_in_order() {
     let [mut a, mut b] = pipe(folder.path(), |_, _| {});
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
-    // A batch of four takes four.
+    // A batch of capacity four receives four.
     assert_eq!(send(&mut *tx, &pool, &[60; 10]), 0);
     let mut batch = Batch::with_capacity(4);
     for (turn, count) in [4, 4, 2, 0].into_iter().enumerate() {
@@ -149,11 +149,11 @@ fn packets_without_room_wait_in_order() {
     // A pipe of 64 slots has room for 63; the rest stays in the batch.
     assert_eq!(send(&mut *tx, &pool, &[60; 200]), 200 - 63);
     assert_eq!((receive(&mut *rx).len(), receive(&mut *rx).len()), (63, 0));
-    // A packet that fills the last slot to its end has room.
+    // A packet that fills the last slot completely is accepted.
     assert_eq!(send(&mut *tx, &pool, &[60; 62]), 0);
     assert_eq!((send(&mut *tx, &pool, &[2048]), send(&mut *tx, &pool, &[1])), (0, 1));
     assert_eq!(receive(&mut *rx).len(), 63);
-    // A packet of five slots waits as a whole.
+    // A packet of several slots is not split while it waits.
     let mut batch = Batch::with_capacity(256);
     let mut sent = 0;
     while batch.push(&pool, &packet(sent, 9000)) {
@@ -192,7 +192,7 @@ fn a_receiver_without_buffers_lets_packets_wait_and_counts_it() {
     assert_eq!((rx.recv(&mut batch), b.statistics().unwrap().rx_packets), (2, 2));
     assert_eq!(received(&mut batch), [(0, 60), (1, 60)]);
     drop(batch);
-    // A packet for which the pool can never have enough buffers is dropped, and the next one arrives.
+    // A packet that needs more buffers than the pool has is dropped, and the next one arrives.
     let [mut a, mut b] = ["big{1", "big}1"].map(|name| {
         open(folder.path(), named(name), |options| {
             (options.max_frame, options.ring) = (20_000, Some(64));
@@ -221,12 +221,12 @@ fn a_queue_wakes_its_program_if_interrupts_are_on() {
     let (mut tx, mut rx) = (a.tx(0).unwrap(), b.rx(0).unwrap());
     let pool = a.pool().clone();
     assert!(a.rx(0).unwrap().arm().is_none());
-    // While polled it gets no notifications.
+    // A polling queue gets no notifications.
     send(&mut *tx, &pool, &[60]);
     assert_eq!(receive(&mut *rx).len(), 1);
     assert!(!is_readable(rx.arm().expect("it can wake")));
     send(&mut *tx, &pool, &[60]);
-    // The server wakes it.
+    // A packet wakes the armed queue.
     let ten_seconds = Timespec { tv_sec: 10, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&rx.arm().unwrap(), PollFlags::IN)], Some(&ten_seconds)), Ok(1));
     rx.disarm();
@@ -235,7 +235,7 @@ fn a_queue_wakes_its_program_if_interrupts_are_on() {
     rx.disarm();
 }
 
-/// As netmap's: packets that the far end has not received yet occupy the sender's ring, and the sender sees that.
+/// As in netmap, packets that the far end has not received yet occupy the sender's ring.
 #[test]
 fn a_pipe_takes_a_ring_of_packets() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn rings_and_addresses_are_the_servers_choice() {
     assert!(a.rx(2).is_err_and(|error| error.kind() == linerate::ErrorKind::NotFound));
     assert!(a.rx(u16::MAX).map(drop).unwrap_err().with_hint().contains("queues=65536"));
     assert_eq!(a.link().unwrap(), Link::Up { mbits: 0 });
-    // Each queue sends and receives independently.
+    // Each queue sends independently.
     let [mut a0, mut a1] = [0, 1].map(|queue| a.tx(queue).unwrap());
     let mut rx = b.rx(0).unwrap();
     let own = a.pool().clone();
@@ -299,12 +299,13 @@ fn rings_and_addresses_are_the_servers_choice() {
     drop(server);
     let said = [&a, &b].map(|port| port.link().unwrap_err().with_hint());
     assert!(said.iter().all(|said| said.contains("the process that served it is gone")), "{said:?}");
-    // Its counts are still there.
+    // The counters remain available.
     assert_eq!(b.statistics().unwrap().rx_packets, 3);
     assert!(ServedPort::find(folder.path(), named("vale8:a"), Config::new("vale8:a", pool(64))).unwrap().is_none());
 }
 
-/// A prepared port sends when no path leads to its server any more. Until then its queue is free for others.
+/// A prepared port can send even when the server's path is gone. Until it sends, other programs can use its transmit
+/// queue.
 #[test]
 fn a_prepared_port_needs_no_path_to_its_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +316,7 @@ fn a_prepared_port_needs_no_path_to_its_server() {
     first.prepare_tx().unwrap();
     let taken = second.tx(0).unwrap();
     std::fs::remove_file(folder.path().join("any")).unwrap();
-    // The connection stays for the next attempt.
+    // After a failure, the connection is kept for the next attempt.
     assert_eq!(first.tx(0).map(drop).unwrap_err().kind(), ErrorKind::QueueTaken);
     drop(taken);
     let mut tx = first.tx(0).unwrap();
@@ -332,7 +333,7 @@ fn a_prepared_port_needs_no_path_to_its_server() {
 fn a_monitor_receives_and_does_not_send() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
-    // A name used only here: all servers of a process serve that process's pipes.
+    // Use a unique name: all servers of a process share its pipes.
     let [mut a, mut b] =
         ["heard{1", "heard}1"].map(|name| open(folder.path(), named(name), |options| options.max_frame = 9000));
     let monitor = |monitor_rx, monitor_tx| {
@@ -356,7 +357,7 @@ fn a_monitor_receives_and_does_not_send() {
     assert_eq!(packets, [(0, 60), (1, 5000)]);
 }
 
-/// Of a port of a switch, and of a pipe.
+/// Tests monitors of a switch port and of a pipe.
 #[test]
 fn a_monitor_of_one_ring_hears_that_ring() {
     let folder = tempfile::tempdir().unwrap();
@@ -372,7 +373,7 @@ fn a_monitor_of_one_ring_hears_that_ring() {
         let one = |n: u16| monitor(OpenRequest { monitor_tx: true, which: RingSelection::One(n), ..named(near) });
         let monitors = [one(0), one(2), monitor(OpenRequest { monitor_rx: true, ..named(far) })];
         let _rx: Vec<_> = (0..3).map(|n| receiver.rx(n).unwrap()).collect();
-        // Each ring sends another number of frames, which stay in the monitors' rings.
+        // Each ring sends a different number of frames, which stay in the monitors' rings.
         let mut tx: Vec<_> = (0..3).map(|n| sender.tx(n).unwrap()).collect();
         for (n, tx) in tx.iter_mut().enumerate() {
             assert_eq!(send(&mut **tx, sender.pool(), &[60, 60, 60][..=n]), 0, "{near}");
@@ -406,13 +407,14 @@ fn a_monitor_ends_with_its_port() {
     let said = monitor.link().unwrap_err().to_string();
     assert!(said.contains("vale16:a: the port of the monitor is closed"), "{said}");
     drop(rx);
-    // The port and its monitor are there again for the next.
+    // The port and its monitor can be opened again.
     let _watched = open(folder.path(), named("vale16:a"), |_| {});
     let monitor = open(folder.path(), OpenRequest { monitor_rx: true, ..named("vale16:a") }, |_| {});
     assert!(monitor.link().is_ok());
 }
 
-/// Packets that it was given before are in its ring, or at its server, or were dropped for want of room.
+/// Copies made before the port was closed are in the monitor's ring, wait at the server, or were dropped for lack of
+/// room.
 #[test]
 fn a_monitor_of_a_closed_port_receives_what_is_left() {
     const SENT: usize = 600;
@@ -438,7 +440,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
         rx.recv(&mut taken);
         taken.clear();
     }
-    // Packets for which the port itself had no room are not received ones.
+    // Packets that the port itself dropped for lack of room are not copied.
     let received = watched.statistics().unwrap().rx_packets as usize;
     drop((rx, watched));
     until("the end of the monitor", || monitor.link().is_err());
@@ -452,7 +454,7 @@ fn a_monitor_of_a_closed_port_receives_what_is_left() {
     assert!(now.rx_packets > 0 && now.drops.no_descriptor > 0 && counted(&monitor) == received, "{now:?}");
 }
 
-/// Returns the times of the packets that come next.
+/// Receives `count` packets; returns their timestamps.
 fn times(rx: &mut dyn Receive, count: usize) -> Vec<Option<u64>> {
     let (deadline, mut times, mut batch) = (Deadline::begin(), Vec::new(), Batch::with_capacity(256));
     while times.len() < count {
@@ -468,8 +470,8 @@ fn now() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-/// The port of a switch, whose senders copy into the client's ring; a share of a cluster and a monitor, whose packets the
-/// server moves.
+/// Tests a switch port, whose senders copy directly into the client's ring, and a cluster share and a monitor, whose
+/// packets the server moves.
 #[test]
 fn the_server_notes_when_packets_come() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Ports that are served to other processes: writes of a program into its memory harm no other program, and no
-//! packet is lost or duplicated when programs come and go.
+//! Ports served to other processes: a program that overwrites its shared memory does not harm other programs, and no
+//! packet is lost or duplicated when programs start and end.
 #![allow(unsafe_code)]
 
 use std::fs::Permissions;
@@ -16,16 +16,16 @@ use linerate::share::netmap_object::{MemoryChoice, RingAt, STATE, SharedPort};
 use linerate::share::{Client, OpenRequest, RingCounts, RingSelection, Server};
 use linerate_testkit::{Deadline, Timely, end_of, until};
 
-/// Returns 64-bit words of memory that another process shares.
+/// Returns 64-bit words of memory shared with another process.
 fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: memory that is shared with another process is never lent as a slice.
+    // SAFETY: there are no slices of memory shared with another process.
     unsafe { memory.words(offset, count) }
 }
 
 /// Offsets in a ring (`struct netmap_ring`), in bytes.
 const SLOTS: usize = 256;
 const SLOT: usize = 16;
-/// The word by which threads take turns to sync a ring, and the one before it.
+/// The offset of the word with the ring's sync lock.
 const LOCK: usize = 16;
 /// `NS_MOREFRAG`, in the flags of a slot's first word.
 const MORE: u64 = 0x20 << 48;
@@ -36,7 +36,7 @@ fn serve(folder: &Path) -> Server {
     server
 }
 
-/// A port, as a program of netmap's uses it.
+/// A port as a netmap program uses it.
 struct End {
     descriptor: OwnedFd,
     port: SharedPort,
@@ -69,7 +69,7 @@ impl End {
         self.port.sync_rx(self.bell())
     }
 
-    /// Checks that each buffer in its rings is in one slot only.
+    /// Checks that each buffer in the rings is in only one slot.
     fn check_buffers(&self) {
         let rings = [self.tx, self.rx].map(|ring| (0..ring.slots).map(move |slot| (ring, slot)));
         let mut all: Vec<u32> =
@@ -90,7 +90,7 @@ impl End {
         words(&self.port.memory().mapping, buffers.at + slot as u32 as usize * buffers.size, buffers.size / 8)
     }
 
-    /// Sends whole words, in parts of at most `part` words; false if there is no room.
+    /// Sends a frame of words in slots of at most `part` words; returns false if there is no room.
     fn send(&mut self, frame: &[u64], part: usize) -> bool {
         self.sync_tx().unwrap();
         let (ring, (_, tail)) = (self.tx, self.port.indices(false, 0));
@@ -136,7 +136,7 @@ impl End {
     }
 }
 
-/// Random numbers, the same each time (xorshift).
+/// Reproducible random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -162,7 +162,7 @@ fn frame(from: u64, number: u64) -> Vec<u64> {
     frame
 }
 
-/// Programs that do not receive their packets occupy only their own buffers: other programs' packets go on.
+/// Programs that do not receive only fill their own rings; other programs continue to exchange packets.
 #[test]
 fn programs_that_sleep_do_not_stop_a_switch() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
     let (mut sent, mut heard) = (0, 0);
     let deadline = Deadline::begin();
     while heard < 50_000 {
-        // No more in flight than the receiver has room for.
+        // Keep no more packets in flight than the receiver has room for.
         while sent < heard + 500 && from.send(&frame(1, sent), 64) {
             sent += 1;
         }
@@ -186,7 +186,7 @@ fn programs_that_sleep_do_not_stop_a_switch() {
     drop(asleep);
 }
 
-/// A process at the other end of a pipe sees the pipe's contents, and nothing else of the process that made it.
+/// A process at one end of a pipe sees only the pipe's memory, and no other memory of the process at the other end.
 #[test]
 fn a_pipes_memory_is_separate() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,11 +213,10 @@ fn a_pipes_memory_is_separate() {
     assert!(has(MARK) && !has(SECRET));
 }
 
-/// A server, or the process that holds the folder's lock, may be stopped: every wait for it has a bound.
-/// The first buffer of the chain outside all rings (`ni_bufs_head`), in a description (`struct netmap_if`).
+/// The offset in `struct netmap_if` of the first extra buffer's index (`ni_bufs_head`).
 const BUFS_HEAD: usize = 32;
 
-/// Reads the chain of buffers outside all rings of a port.
+/// Returns a port's list of extra buffers.
 fn chain(port: &SharedPort) -> Vec<u32> {
     let memory = port.memory();
     let word = |at: usize| words(&memory.mapping, at, 1)[0].load(Relaxed) as u32;
@@ -232,7 +231,7 @@ fn chain(port: &SharedPort) -> Vec<u32> {
     chain
 }
 
-/// Chains these buffers instead.
+/// Replaces a port's list of extra buffers.
 fn chain_anew(port: &SharedPort, buffers: &[u32]) {
     let memory = port.memory();
     let places = buffers.iter().map(|buffer| memory.buffer(*buffer).expect("it was in the chain"));
@@ -243,7 +242,7 @@ fn chain_anew(port: &SharedPort, buffers: &[u32]) {
     }
 }
 
-/// netmap frees the list of extra buffers at close, in whatever order it is.
+/// Extra buffers are freed when the port is closed, in whatever order the program has left their list.
 #[test]
 fn extra_buffers_of_a_closed_port_are_usable_again() {
     const EXTRA: u32 = 60_000;
@@ -254,16 +253,16 @@ fn extra_buffers_of_a_closed_port_are_usable_again() {
         let memory = MemoryChoice { number: 1, extra, ..MemoryChoice::default() };
         Client::find(folder.path(), name).unwrap().expect("it is served").open(wanted, memory).unwrap()
     };
-    // The memory is the process's while one of its ports is open.
+    // Keep one port open, so that the process keeps its memory.
     let _keeper = open("valeX:keeper", 0);
     for round in 0..6 {
-        // The next port of the same name waits until the last one is closed.
+        // Opening a port waits until the previous port of this name is closed.
         for name in ["valeX:a", "extra{1"] {
             let (_descriptor, port) = open(name, EXTRA);
             assert_eq!(port.extra_buffers(), EXTRA, "{name} in round {round}");
             let mut list = chain(&port);
             assert_eq!(list.len(), EXTRA as usize, "{name} in round {round}");
-            // As it was, reversed, and with every second buffer at the end.
+            // Leave the list unchanged, reverse it, or move every second buffer to the end.
             match round % 3 {
                 0 => continue,
                 1 => list.reverse(),
@@ -274,12 +273,13 @@ fn extra_buffers_of_a_closed_port_are_usable_again() {
     }
 }
 
+/// Every wait for a server, or for the process that holds the folder's lock, has a timeout: the process may be stopped.
 #[test]
 fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     use std::os::fd::AsRawFd;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any");
-    // It listens, and neither accepts nor answers.
+    // A server that listens, but neither accepts nor answers.
     let listener =
         rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).unwrap();
     rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -296,7 +296,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     });
     assert!(message[0].contains("has not answered for 10 s"), "{}", message[0]);
     assert!(message[1].contains("has held this lock for 10 s"), "{}", message[1]);
-    // A server that accepts no connection: two wait in its backlog.
+    // A server that accepts no connections, with a full backlog.
     let _waiting: Vec<_> = (0..4)
         .map_while(|_| {
             let socket = rustix::net::socket_with(
@@ -314,7 +314,7 @@ fn a_server_that_does_not_answer_is_an_error_within_a_bound() {
     assert!(listener.as_raw_fd() >= 0);
 }
 
-/// A program writes anything over all its writable memory, ten million times, while the server reads it.
+/// A program overwrites all its writable memory with arbitrary data, ten million times, while the server reads it.
 #[test]
 fn a_program_that_overwrites_its_memory_harms_no_other() {
     const OPERATIONS: u64 = 10_000_000;
@@ -322,7 +322,7 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     let _server = serve(folder.path());
     let folder = folder.path();
     let (mut a, mut b) = (End::open(folder, "valeG:a", 64).unwrap(), End::open(folder, "valeG:b", 64).unwrap());
-    // Contents that are never sent: in the buffers behind all rings.
+    // Put secret contents, which are never sent, into buffers beyond those of the rings.
     let memory = a.port.memory().clone();
     let buffers = memory.buffers;
     for buffer in buffers.count - 100..buffers.count {
@@ -331,12 +331,12 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     }
     let (done, is_heard) = (AtomicBool::new(false), AtomicBool::new(false));
     let bad = End::open(folder, "valeF:bad", 64).unwrap();
-    // A port on the program's own switch receives all of that.
+    // A port on the same switch receives the program's arbitrary frames.
     let mut near = End::open(folder, "valeF:near", 64).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             scribble(&bad, OPERATIONS);
-            // The server may not have had a processor until now.
+            // Continue if the server has not been scheduled until now.
             for _ in 0..100 {
                 if !is_heard.load(Relaxed) {
                     scribble(&bad, OPERATIONS / 10);
@@ -344,7 +344,7 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
             }
             done.store(true, Relaxed);
         });
-        // The two ports on the other switch exchange frames undisturbed, one after the other.
+        // Two ports on another switch exchange frames undisturbed, one at a time.
         let (mut exchanged, mut heard) = (0, 0);
         let deadline = Deadline::begin();
         while !done.load(Relaxed) || exchanged < 1000 {
@@ -373,7 +373,7 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     let (mapping, secret) = (&bad.port.memory().mapping, SECRET);
     let found = words(mapping, 0, mapping.len() / 8).iter().any(|word| word.load(Relaxed) == secret);
     assert!(!found, "no byte of another program's memory is read");
-    // The port itself can be closed, and opened again.
+    // The overwritten port can be closed and opened again.
     drop(bad);
     let mut again = End::open(folder, "valeF:bad", 64).unwrap();
     let deadline = Deadline::begin();
@@ -391,7 +391,7 @@ fn a_program_that_overwrites_its_memory_harms_no_other() {
     assert_eq!(got, frame(3, 7));
 }
 
-/// Returns the next frame of a port, while another port receives whatever comes.
+/// Returns a port's next frame. Meanwhile receives and counts all frames of another port.
 fn next(end: &mut End, near: &mut End, heard: &mut u64) -> Vec<u64> {
     let deadline = Deadline::begin();
     loop {
@@ -414,9 +414,9 @@ fn scribble(end: &End, operations: u64) {
         let in_ring = |at: usize| &words(mapping, ring.at - STATE + at, 1)[0];
         let slot = random.below(ring.slots);
         match random.below(16) {
-            // All words of the ring, or all of its memory.
+            // Any word of the ring, or of all memory.
             0 => match random.below((STATE + SLOTS) / 8 + ring.slots * 2) * 8 {
-                // Its own syncs would wait for this one.
+                // Not the lock: the program's own syncs would wait for it.
                 LOCK => {}
                 at => in_ring(at).store(random.next(), Relaxed),
             },
@@ -424,19 +424,19 @@ fn scribble(end: &End, operations: u64) {
                 let word = random.below(seen / 8);
                 words(mapping, word * 8, 1)[0].store(random.next(), Relaxed);
             }
-            // Slots that are nearly valid, and chains of them.
+            // Nearly valid slots, and chains of them.
             2..=6 => {
                 let (buffer, len) = (random.below(270) as u64, random.below(2100) as u64);
                 let flags = if random.below(4) == 0 { MORE } else { 0 };
                 end.slot(ring, slot).store(buffer | len << 32 | flags, Relaxed);
             }
-            // Packets for all.
+            // Broadcast packets.
             7..=8 => {
                 let buffer = end.buffer(2 + random.below(250) as u64);
                 buffer[0].store(u64::MAX, Relaxed);
                 buffer[random.below(buffer.len())].store(random.next(), Relaxed);
             }
-            // Its indices (`nm_csb_atok`), mostly within the ring; and its flag that it waits.
+            // The ring's indices (`nm_csb_atok`), mostly valid ones, and its flag for wake-ups.
             9..=12 => in_ring(0).store(random.below(ring.slots + 1) as u64, Relaxed),
             13 => in_ring(0).store(random.next(), Relaxed),
             14 => in_ring([8, 64, 72, 80][random.below(4)]).store(random.next() & 0xFFF, Relaxed),
@@ -445,7 +445,7 @@ fn scribble(end: &End, operations: u64) {
             }
         }
         if operation % 4096 == 0 {
-            // Lets the server work, also on a machine with one processor.
+            // Let the server run, even on a machine with one processor.
             std::thread::yield_now();
         }
     }
@@ -480,7 +480,7 @@ fn worker() {
                 let sent = (first..first + count).take_while(|n| end.send(&frame(1, *n), 7)).count();
                 format!("sent {sent}")
             }
-            // How many sent packets still have no room in a pipe, after another sync.
+            // Returns how many sent packets still wait for room in a pipe, after another sync.
             "pending" => {
                 let end = ends[end].as_mut().unwrap();
                 end.sync_tx().unwrap();
@@ -488,7 +488,7 @@ fn worker() {
                 format!("pending {}", (head as usize + 2 * end.tx.slots - 1 - tail as usize) % end.tx.slots)
             }
             _ => {
-                // Moves on a pipe's frames that found no room.
+                // Sync, to move a pipe's frames that had to wait for room.
                 ends[end].as_mut().unwrap().sync_tx().unwrap();
                 let mut numbers = Vec::new();
                 while let Some(got) = ends[end].as_mut().unwrap().receive() {
@@ -526,7 +526,7 @@ impl Worker {
         loop {
             let mut line = String::new();
             assert!(self.output.read_line(&mut line).unwrap() > 0, "the worker has ended");
-            // The test harness prints its own text in front.
+            // The test harness may print text before the answer.
             if let Some((_, answer)) = line.split_once("answer ") {
                 return answer.trim_end().to_string();
             }
@@ -539,8 +539,8 @@ impl Worker {
     }
 }
 
-/// Ten thousand schedules over a pipe and a switch between two processes: each packet arrives once, whole and in
-/// order, whatever is opened and closed meanwhile, and at each end each buffer is in one slot.
+/// Runs ten thousand schedules over pipes and a switch between two processes. Each packet arrives once, intact and in
+/// order, whatever is opened and closed meanwhile, and at each end every buffer is in one slot.
 #[test]
 fn nothing_is_lost_or_doubled_between_processes() {
     const SCHEDULES: u64 = 10_000;
@@ -564,7 +564,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
             for number in workers[receiver].ask("receive 0").split(' ').skip(1).filter(|text| !text.is_empty()) {
                 let number: u64 = number.parse().unwrap();
                 assert!(number >= *wanted, "{number} comes after {wanted}");
-                // A pipe loses nothing; a switch drops packets without room.
+                // A pipe loses no packets; a switch drops packets when there is no room.
                 assert!(!is_pipe || number == *wanted, "{number} instead of {wanted}");
                 *wanted = number + 1;
                 exchanged += 1;
@@ -578,7 +578,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
                     next += sent.strip_prefix("sent ").unwrap().parse::<u64>().unwrap();
                 }
                 5..=7 => took(&mut workers, &mut wanted),
-                // The sender closes and opens its port; packets that it had sent into a pipe are still there.
+                // Close and reopen the sender's port. Packets already sent into a pipe are kept.
                 8 => {
                     let deadline = Deadline::begin();
                     while is_pipe && workers[sender].ask("pending 0") != "pending 0" {
@@ -595,7 +595,7 @@ fn nothing_is_lost_or_doubled_between_processes() {
                 }
             }
         }
-        // All packets of a pipe arrive, some of them only when there is room.
+        // All packets of a pipe arrive, some only when there is room.
         let deadline = Deadline::begin();
         while is_pipe && wanted < next {
             deadline.check(|| format!("{wanted} of {next} packets came through the pipe"));
@@ -636,7 +636,7 @@ fn only_the_ports_user_changes_its_header() {
     let mut server = linerate::server();
     server.listen(&folder.path().join("any"), None, 0o666, None).unwrap();
     let _end = End::open(folder.path(), "vale0:a", 16).unwrap();
-    // Another user may have no access to this program's folder.
+    // Copy the program, since another user may have no access to its folder.
     let program = folder.path().join("worker");
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
     let mut command = Command::new(program);
@@ -646,7 +646,7 @@ fn only_the_ports_user_changes_its_header() {
     assert!(said.contains("another user's"), "{said}");
     let client = Client::find(folder.path(), "vale0:a").unwrap().unwrap();
     assert_eq!(client.header("vale0:a", None).unwrap(), 0);
-    // Its own header it may change.
+    // The user may change the header of its own port.
     assert_eq!(stranger.ask("open 1 vale0:b"), "opened");
     assert_eq!(stranger.ask("header 1 vale0:b"), "header Ok(12)");
     drop(stranger.child.stdin.take());
@@ -674,7 +674,7 @@ fn an_exclusive_port_has_one_of_two_concurrent_owners() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     for round in 0..200 {
-        // Of both, once before they open the port and once after it.
+        // Counts arrivals of both threads, before and after opening the port.
         let arrived = AtomicU64::new(0);
         let had = [(); 2].map(|()| {
             let (folder, arrived) = (folder.path(), &arrived);

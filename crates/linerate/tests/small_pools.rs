@@ -1,4 +1,4 @@
-//! Queues that share a pool with hardly more buffers than their rings hold.
+//! Queues that share a pool with few more buffers than their rings hold.
 
 #[path = "../benches/fake/mod.rs"]
 mod fake;
@@ -15,14 +15,14 @@ fn pool(buffers: usize) -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 2048, pages, numa_node: None }).unwrap())
 }
 
-/// Two cards whose rings may hold all buffers of the pool, and which send half a ring before any of it is completed.
+/// The rings of two cards may hold all buffers of the pool. Each card sends half a ring before any packet is completed.
 #[test]
 fn two_queues_exchange_nothing_with_a_pool_that_is_large_enough() {
     for size in [1, 32, 256] {
         let pool = pool(4 * RING);
         let mut forwarders =
             [0, 1].map(|_| (Fake::sharing(Vectors::Best, pool.clone(), None), Batch::with_capacity(size)));
-        // Returns the least and the most free buffers that the pool has meanwhile.
+        // Returns the minimum and maximum number of free buffers in the pool meanwhile.
         let mut round = || {
             let mut free = (usize::MAX, 0);
             for (fake, batch) in &mut forwarders {
@@ -43,8 +43,9 @@ fn two_queues_exchange_nothing_with_a_pool_that_is_large_enough() {
     }
 }
 
-/// Three cards whose receive rings fit, and whose transmit rings do not: none keeps what another one needs. Packets are sent from
-/// other batches than those that receive, so these have more free buffers than they need.
+/// The pool is large enough for the receive rings of three cards, but not also for their transmit rings. So no transmit
+/// ring may keep sent buffers that another card needs. Packets are sent from other batches than the receiving ones, so
+/// the sending batches have more free buffers than they need.
 #[test]
 fn rings_keep_no_sent_buffers_of_a_pool_that_is_too_small_for_all() {
     let pool = pool(4 * RING);

@@ -25,7 +25,7 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Returns the source files below a folder.
+/// Returns the source files under a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -39,7 +39,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Returns a file's code, without comments, and without what is built for tests and fuzzing only.
+/// Returns a file's code without comments, and without items built only for tests and fuzzing.
 fn code(text: &str) -> String {
     let is_comment = |line: &&str| line.trim_start().starts_with("//");
     let mut lines = text.lines().filter(|line| !is_comment(line)).peekable();
@@ -50,7 +50,7 @@ fn code(text: &str) -> String {
             code.push('\n');
             continue;
         }
-        // The item that follows, up to its end at the same indentation.
+        // Skip the following item, up to its end at the same indentation.
         let indent = line.len() - line.trim_start().len();
         for line in lines.by_ref() {
             let is_end = line.len() - line.trim_start().len() == indent && line.ends_with(['}', ';']);
@@ -65,8 +65,8 @@ fn code(text: &str) -> String {
 /// A module's path below its crate, empty for the crate itself.
 type Module = Vec<String>;
 
-/// The modules of a crate, each with its file and the paths that it uses: of `use` items with the name that they give,
-/// and others.
+/// The modules of a crate, each with its file and the paths that it uses. The path of a `use` item comes with the name
+/// that the item gives it.
 struct Modules(BTreeMap<Module, (PathBuf, Vec<(Module, String)>)>);
 
 impl Modules {
@@ -86,7 +86,7 @@ impl Modules {
         Modules(modules)
     }
 
-    /// Returns a path from the crate's root; `None` if it is of another crate.
+    /// Returns a path relative to the crate's root; `None` if it belongs to another crate.
     fn absolute(&self, module: &Module, path: &[String]) -> Option<Module> {
         let up = path.iter().take_while(|part| *part == "super").count();
         let child = [&module[..], &path[..1]].concat();
@@ -98,7 +98,7 @@ impl Modules {
         }
     }
 
-    /// Returns the module that has what is at a path, also if others pass it on by `use`.
+    /// Returns the module that defines the item at a path, following re-exports by `use`.
     fn target(&self, path: &[String], depth: usize) -> Module {
         let mut module = Module::new();
         for (n, part) in path.iter().enumerate() {
@@ -117,13 +117,13 @@ impl Modules {
         module
     }
 
-    /// Returns the modules that a module uses, but for its own parts.
+    /// Returns the modules that a module uses, except its own submodules.
     fn uses(&self, module: &Module) -> BTreeSet<Module> {
         let used = self.0[module].1.iter().filter_map(|(path, _)| self.absolute(module, path));
         used.map(|path| self.target(&path, 0)).filter(|used| !used.starts_with(module)).collect()
     }
 
-    /// Returns the files that use each other, directly or through others.
+    /// Returns the files that use each other, directly or indirectly.
     fn circles(&self) -> Vec<String> {
         let uses: BTreeMap<_, _> = self.0.keys().map(|module| (module, self.uses(module))).collect();
         let reached = |from: &Module| {
@@ -138,7 +138,7 @@ impl Modules {
     }
 }
 
-/// Returns the paths in a file's code, each with the name that it has there; a name only if `use` gives it.
+/// Returns the paths in a file's code, each with the name that a `use` item gives it, or an empty name.
 fn used(text: &str) -> Vec<(Module, String)> {
     let parts = |path: &str| path.split("::").map(|part| part.trim().to_string()).collect::<Module>();
     let (mut all, mut rest) = (Vec::new(), String::new());
@@ -177,7 +177,7 @@ fn used(text: &str) -> Vec<(Module, String)> {
     all
 }
 
-/// Returns the paths of a `use` item, of which braces name several.
+/// Returns the paths of a `use` item, with braces expanded.
 fn expanded(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some((front, inner)) = tree.split_once('{') else { return vec![tree.to_string()] };
@@ -226,7 +226,7 @@ fn circles_are_found_through_what_passes_names_on() {
     assert_eq!(Modules::of(folder.path()).circles(), ["room/a", "room/b"]);
 }
 
-/// No code compares the names of kinds and drivers: it asks the kind, or the port, for its properties.
+/// No code compares names of kinds or drivers: it asks the kind or the port for its properties.
 #[test]
 fn no_code_compares_kinds_by_name() {
     const KINDS: [&str; 19] = [

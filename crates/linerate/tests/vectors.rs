@@ -1,4 +1,4 @@
-//! Vector paths compared with the scalar path: whatever the card writes, all of them leave the same packets,
+//! Compares vector paths with the scalar path: whatever the card writes, all paths must produce the same packets,
 //! buffers, descriptors and counters.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,23 +18,23 @@ mod paths;
 /// A step of a card or its driver.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The card has received: words as it writes them, for the next descriptors that it has.
+    /// The card writes back these words to its next receive descriptors.
     Receive(Vec<u64>),
-    /// It has sent all packets.
+    /// The card completes all transmit descriptors.
     Sent,
-    /// The program receives, sends, and frees.
+    /// The program receives, sends, and clears its batch.
     Recv,
     Send,
     Clear,
-    /// It makes packets of this length.
+    /// The program makes packets: their count and length.
     Alloc(usize, usize),
-    /// It makes a packet of several buffers.
+    /// The program makes a packet of this length, which may need several buffers.
     Push(usize),
-    /// Its batch gets this capacity.
+    /// The program starts a new batch of this capacity.
     Batch(usize),
 }
 
-/// Mostly whole packets; also other possible words, and impossible ones.
+/// Returns words, mostly of complete packets, but also other valid words and invalid ones.
 fn word() -> impl Strategy<Value = u64> {
     let whole = receive::DD | receive::EOP;
     let len = prop_oneof![20 => 60u64..=1518, 1 => Just(0u64), 1 => 1u64..=60, 1 => 1519u64..=65_535];

@@ -1,5 +1,4 @@
-//! VirtIO devices that hang or write malformed data: memory that looks like a device, with contents set by each
-//! test.
+//! VirtIO devices that hang or write malformed data. A device is emulated by memory, whose contents each test sets.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -50,7 +49,7 @@ fn a_device_that_behaves_is_opened() {
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
         assert!(message(port.reset()).contains("2 of its queues"));
-        // One queue cannot be stopped alone: its buffers return when the last one ends.
+        // A queue cannot be stopped separately: buffers return when the last queue is dropped.
         drop(rx);
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
@@ -61,7 +60,7 @@ fn a_device_that_behaves_is_opened() {
     }
 }
 
-/// The device's status, which is a byte of this word.
+/// The word that contains the device status byte.
 const STATUS: usize = COMMON + 16;
 const STATUS_BIT: u64 = 1 << 32;
 
@@ -75,7 +74,7 @@ fn a_queue_that_starts_during_a_reset_has_one_owner() {
         let (resetting, claimed) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // A device whose reset takes as long as the other queue's start, or five milliseconds.
+                // The device's reset takes until the other queue has started, but at most five milliseconds.
                 let begin = Instant::now();
                 while !claimed.load(Ordering::Acquire) && begin.elapsed() < Duration::from_millis(5) {
                     status.fetch_or(STATUS_BIT, Ordering::Relaxed);
@@ -102,8 +101,8 @@ fn a_queue_that_starts_during_a_reset_has_one_owner() {
     }
 }
 
-/// Delivers a packet as a device does: header and bytes go to buffers in parts of `PART` bytes, and the header has
-/// the number of buffers (5.1.6.4). `between` is called before each part but the first.
+/// Delivers a packet as a device does: writes header and bytes to buffers in parts of `PART` bytes. The header contains
+/// the number of buffers (5.1.6.4). Calls `between` before each part except the first.
 fn arrive(packets: &Mapping, queue: &mut Queue, bytes: &[u8], buffers: u16, mut between: impl FnMut()) {
     let all = [&[0; HEADER][..], bytes].concat();
     for (n, part) in all.chunks(PART).enumerate() {
@@ -161,7 +160,8 @@ fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
         let at_once = [60, 3000, 1, 1514, 4000, 60];
         at_once.iter().for_each(|&len| arrive(&packets, &mut queue, &bytes(len), parts(len), || ()));
         assert_eq!(taken(&mut *rx, &mut batch), at_once.map(bytes));
-        // Too long, of a header alone, and of more buffers than a chain may have; the packet after it is intact.
+        // Packets that are too long, have only a header, or claim more buffers than a chain may have. The following
+        // packet must be intact.
         for (len, buffers) in [(LONGEST + 1, parts(LONGEST + 1)), (0, 1), (60, 65)] {
             arrive(&packets, &mut queue, &bytes(len), buffers, || ());
             for _ in parts(len)..buffers {
@@ -182,7 +182,7 @@ fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
     }
 }
 
-/// Reads the next packet that the driver has made available, as a device does.
+/// Reads the next available packet, as a device does.
 fn leave(packets: &Mapping, queue: &mut Queue) -> Option<(fake_virtio::Chain, Vec<u8>)> {
     let chain = queue.accept()?;
     let mut bytes = Vec::new();
@@ -211,7 +211,7 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
         let [_, mut queue] = Queue::pair(&device, 64, features == PACKED);
         let packets = device.mapped.lock().unwrap()[0].clone();
         let mut batch = Batch::with_capacity(256);
-        // Old contents of the buffers must not be taken for a header.
+        // Fill the buffers: their old contents must not appear as a header.
         batch.alloc(&pool, 200, 1800);
         batch.into_iter().for_each(|mut packet| packet.fill(0xA5));
         batch.clear();
@@ -268,13 +268,13 @@ fn a_device_reads_a_header_of_zeros_and_the_bytes_of_each_packet() {
 
 #[test]
 fn a_device_that_never_completes_its_reset_gives_an_error_within_its_bound() {
-    // I/O ports that cannot be written, and whose status does not change.
+    // I/O ports in a read-only file: the status cannot change.
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&[0x0F; 64]).unwrap();
     let mut device = Memory::new(SPLIT);
     let legacy = Arc::get_mut(&mut device).unwrap();
     legacy.set_config(0x06, 0);
-    // SAFETY: a file starts no DMA.
+    // SAFETY: writes to a file start no DMA.
     legacy.ports = Some(unsafe { IoPorts::new(File::open(file.path()).unwrap(), 0) });
     let said = message(open(&device, &pool()));
     assert!(said.contains("device_status = 0") && said.contains("2.4.1") && said.contains("500"), "{said}");
@@ -365,7 +365,7 @@ fn a_device_that_enables_notifications_late_is_notified() {
             assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
             device.doorbell();
             assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, None), "it polls itself");
-            // It polled for the last time before these buffers were visible.
+            // The device polled for the last time before these buffers were visible.
             end.want_notifications(true);
             if sleeps {
                 assert!(rx.arm().is_some());
@@ -376,7 +376,7 @@ fn a_device_that_enables_notifications_late_is_notified() {
             assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None), "one notification suffices");
             batch.clear();
         }
-        // A device that enabled notifications is notified at once, and not again.
+        // A device that has enabled notifications is notified immediately, and only once.
         assert_eq!(end.finish_in_turn(4, 72, |_| ()), 4);
         assert_eq!((rx.recv(&mut batch), device.doorbell()), (4, Some(0)));
         assert_eq!((rx.recv(&mut batch), device.doorbell()), (0, None));
@@ -389,29 +389,29 @@ fn a_device_that_enables_notifications_late_is_notified() {
     }
 }
 
-/// Devices that the specification does not allow (5.1.4.1, 5.1.3.1), as far as they can be driven.
+/// Devices that violate the specification (5.1.4.1, 5.1.3.1) are used as far as possible.
 #[test]
 fn contradictory_features_are_handled() {
     let pool = pool();
-    // Several queues with an impossible number: the control queue's number would not fit 16 bits.
+    // An invalid number of queue pairs: the control queue's number would not fit in 16 bits.
     for pairs in [0, 0x8000, 0xFFFF] {
         let device = Memory::new(SPLIT | CTRL_VQ | MQ);
         device.set_32(DEVICE + 8, pairs);
         let said = message(open(&device, &pool));
         assert!(said.contains("queue pairs"), "{pairs}: {said}");
     }
-    // Commands without a queue for them: QEMU's devices with ctrl_vq=off.
+    // Commands without a control queue, as in QEMU's devices with ctrl_vq=off.
     let device = Memory::new(SPLIT | CTRL_RX);
     let mut port = open(&device, &pool).unwrap();
     port.set_promiscuous(true).unwrap();
     assert!(message(port.set_promiscuous(false)).contains("always promiscuous"));
 }
 
-/// 4.1.4.1: a driver takes the first capability of a type that it can use. QEMU's modern-pio-notify=on.
+/// 4.1.4.1: a driver uses the first capability of a type that it supports (QEMU's modern-pio-notify=on).
 #[test]
 fn doorbells_in_io_ports_are_skipped() {
     let device = Memory::new(SPLIT);
-    // A fifth capability in front: doorbells in BAR 2, which is not memory.
+    // Insert a fifth capability before the others: doorbells in BAR 2, which is not memory.
     for (at, byte) in [0x09, 0x40, 20, 2, 2].into_iter().enumerate() {
         device.set_config(0x40 + 0x18 * 4 + at, byte);
     }
@@ -425,7 +425,7 @@ fn doorbells_in_io_ports_are_skipped() {
 fn scribbles() -> impl Strategy<Value = Vec<(usize, u64)>> {
     // Small numbers are valid ids, indexes and lengths; large ones are not.
     let value = prop_oneof![0..64u64, any::<u64>(), (0..64u64, 0..2100u64).prop_map(|(id, len)| len << 32 | id)];
-    // All of the rings' memory, including the descriptors, which only the driver should write.
+    // Positions in all of the rings' memory, including the descriptors, which only the driver should write.
     prop::collection::vec((0..8192usize, value), 0..40)
 }
 

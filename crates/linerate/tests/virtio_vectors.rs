@@ -1,5 +1,5 @@
-//! VirtIO's vector paths compared with the scalar path: whatever the device answers, in whatever order, both leave
-//! the same packets, buffers, rings and counters.
+//! Compares VirtIO's vector paths with the scalar path: whatever the device returns, in whatever order, all paths must
+//! produce the same packets, buffers, rings and counters.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,27 +17,27 @@ use proptest::prelude::*;
 mod fake_virtio;
 mod paths;
 
-/// Descriptors of its rings.
+/// Number of descriptors per ring.
 const RING: usize = 64;
 
 /// A step of a device or its driver.
 #[derive(Clone, Debug)]
 enum Step {
-    /// The device has received: bytes written, and the number of buffers in the packet's header.
+    /// The device receives packets: the bytes written, and the number of buffers in the packet's header.
     Receive(Vec<(u32, u16)>),
-    /// Of the next buffers that it has, it takes the one at this place.
+    /// The device fetches this many buffers and moves the first one to the end.
     Skip(usize),
-    /// It has sent this many of the available packets, the one at this place first.
+    /// The device completes this many available packets, beginning with the one at this position.
     Sent(usize, usize),
-    /// The program receives, sends, and frees.
+    /// The program receives, sends, and clears its batch.
     Recv,
     Send,
     Clear,
-    /// It makes packets of this length.
+    /// The program makes packets: their count and length.
     Alloc(usize, usize),
-    /// It makes a packet of several buffers.
+    /// The program makes a packet of this length, which may need several buffers.
     Push(usize),
-    /// Its batch gets this capacity.
+    /// The program starts a new batch of this capacity.
     Batch(usize),
 }
 
@@ -127,7 +127,7 @@ fn trace(vectors: Vectors, features: u32, page: Option<usize>, steps: &[Step]) -
         let held = pool.available() + batch.len() + batch.cached() + rx.buffers() + tx.buffers();
         assert_eq!(held, 512, "a buffer is lost or duplicated");
     }
-    // Buffers that were returned out of order come back once all are returned.
+    // Buffers returned out of order are freed once all are returned.
     given.extend(std::iter::from_fn(|| tx_end.accept()));
     given.iter().for_each(|chain| tx_end.finish(*chain, 0));
     batch.clear();

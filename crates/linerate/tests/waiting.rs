@@ -1,4 +1,4 @@
-//! Interrupts, on the model: a sleeping thread is woken, and a polling thread gets none.
+//! Interrupts on the model: a sleeping thread is woken, and a polling thread gets no interrupts.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use linerate::traffic::Generator;
 use linerate_testkit::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Makes a card whose wire supplies as many frames as the counter has, of 16 flows.
+/// Makes a card, and the counter of frames that its wire still supplies, of 16 flows.
 fn card(name: &str) -> (Arc<Card>, Arc<AtomicUsize>) {
     let waiting = Arc::<AtomicUsize>::default();
     let (left, mut generator) = (waiting.clone(), Generator::new(64, 16));
@@ -48,7 +48,7 @@ fn is_raised(interrupt: BorrowedFd<'_>) -> bool {
     poll(&mut [PollFd::new(&interrupt, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
 }
 
-/// Returns whether the queue's interrupt was raised; it stays armed.
+/// Returns whether the queue's interrupt was raised; leaves the queue armed.
 fn raised(rx: &mut RxQueue) -> bool {
     is_raised(rx.arm().unwrap())
 }
@@ -61,14 +61,14 @@ fn a_packet_raises_an_armed_interrupt_once() {
     device.set_rss(&Rss { table: vec![1], ..Rss::evenly(2) }).unwrap();
     let mut batch = Batch::new();
 
-    // While polled it gets none.
+    // A polled queue gets no interrupt.
     wire.store(1, Ordering::Release);
     card.step(32);
     assert_eq!(queues[1].recv(&mut batch), 1);
     assert!(raised(&mut queues[1]), "a packet from before arming raises it at once");
     queues[1].disarm();
 
-    // Armed: a packet of the other queue, then one of its own.
+    // With both queues armed, a packet interrupts only its own queue.
     assert!(!raised(&mut queues[0]) && !raised(&mut queues[1]));
     device.set_rss(&Rss { table: vec![0], ..Rss::evenly(2) }).unwrap();
     wire.store(1, Ordering::Release);
@@ -77,7 +77,7 @@ fn a_packet_raises_an_armed_interrupt_once() {
     queues[0].disarm();
     assert_eq!(queues[0].recv(&mut batch), 1);
 
-    // It masks itself when it is raised, so that several packets are one interrupt.
+    // An interrupt masks itself when it is raised, so several packets cause only one.
     queues[0].arm();
     queues[0].disarm();
     let interrupt = queues[0].arm().unwrap();
@@ -126,8 +126,8 @@ fn a_sleeping_thread_misses_no_packet() {
         runner.run(&card);
         let (mut batch, mut waiter) = (Batch::new(), Waiter::new(wait));
         let (mut received, mut offered) = (0, 0);
-        // Bursts of 1 to 64 frames; each is sent when the previous one has arrived, so that any may find the thread
-        // asleep.
+        // Bursts of 1 to 64 frames. Each is sent when the previous one has arrived, so the thread may be asleep for any
+        // of them.
         for burst in (1..=64).cycle().take(1000) {
             wire.fetch_add(burst, Ordering::AcqRel);
             offered += burst;
@@ -169,7 +169,7 @@ fn another_thread_ends_a_sleep() {
     let mut waiter = Waiter::new(Wait::Interrupt).woken_by(waker.clone());
     let (done, ended) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
-        // All turns but the first few would sleep for a quarter of a second.
+        // All turns except the first few would sleep for a quarter of a second.
         (0..10_000).for_each(|_| waiter.turn(0, &mut [&mut rx]));
         done.send(()).unwrap();
     });

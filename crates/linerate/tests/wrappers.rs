@@ -1,4 +1,4 @@
-//! Ports around other ports: faults by probability, and recordings.
+//! Ports that wrap other ports: random faults, and recordings.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers: 1024, pages, ..RegionOptions::default() }).unwrap())
 }
 
-/// Both ends of a pipe, of which the first is wrapped.
+/// Both ends of a pipe; the first end is wrapped.
 struct Ends {
     pool: Arc<Pool>,
     ports: [Port; 2],
@@ -31,7 +31,7 @@ impl Ends {
         Ends { pool, ports, queues }
     }
 
-    /// Sends frames at one end, and returns those that the other received.
+    /// Sends frames through one end; returns the frames that the other end receives.
     fn cross(&mut self, from: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut received = Vec::new();
         let mut batch = Batch::new();
@@ -44,7 +44,7 @@ impl Ends {
                 self.receive(1 - from, &mut received);
             }
         }
-        // The packets that wait are sent.
+        // Send the packets that are held back.
         let deadline = Deadline::begin();
         while self.queues[from].1.unsent() > 0 {
             deadline.check(|| format!("{} packets are unsent", self.queues[from].1.unsent()));
@@ -52,7 +52,7 @@ impl Ends {
             self.receive(1 - from, &mut received);
         }
         while self.receive(1 - from, &mut received) {}
-        // A thread that is about to sleep gets the last packet, too, though nothing has overtaken it.
+        // A thread that is about to sleep also gets the last packet, although no other packet has overtaken it.
         self.queues[1 - from].0.arm();
         while self.receive(1 - from, &mut received) {}
         received
@@ -180,7 +180,7 @@ fn a_recorded_port_s_packets_are_in_the_file() {
 proptest! {
     #![proptest_config(Config { cases: 200, failure_persistence: None, ..Config::default() })]
 
-    /// All packets are accounted for, and all buffers come back.
+    /// All packets are accounted for, and all buffers are freed.
     #[test]
     fn faults_lose_no_buffer(rates in proptest::array::uniform5(0..=100u32), seed: u32, counts in proptest::collection::vec(0..60usize, 1..6)) {
         let [drop, corrupt, truncate, duplicate, reorder] = rates;

@@ -1,4 +1,4 @@
-//! The common parts of the targets of sockets: bytes that decide, a socket with descriptors, memory that is shared.
+//! Common parts of the socket targets: the input, a socket that passes descriptors, and shared memory.
 #![allow(dead_code)] // each target uses its part
 
 use std::io::{IoSlice, IoSliceMut};
@@ -17,12 +17,12 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with, sockopt,
 };
 
-/// Buffers of the port's pool.
+/// The number of buffers in the port's pool.
 pub const BUFFERS: usize = 512;
-/// Bytes of the peer's memory.
+/// The size of the peer's memory, in bytes.
 pub const LEN: usize = 1 << 18;
 
-/// The rest of the input; at its end all values are 0.
+/// The remaining input. After its end, all values are 0.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {
@@ -50,7 +50,7 @@ impl Input<'_> {
     }
 }
 
-/// A pool that the process keeps.
+/// Returns this thread's pool, which is created once.
 pub fn pool() -> Arc<Pool> {
     thread_local! {
         static POOL: Arc<Pool> = {
@@ -62,7 +62,7 @@ pub fn pool() -> Arc<Pool> {
     POOL.with(Arc::clone)
 }
 
-/// The path of a socket in a folder of the process's own; the files of the last run are removed.
+/// Returns the path of a socket in a folder of this process, and removes the files of the previous run.
 pub fn place() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("linerate-fuzz-{}", std::process::id()));
     let _ = std::fs::create_dir(&folder);
@@ -71,14 +71,14 @@ pub fn place() -> PathBuf {
     path
 }
 
-/// Memory that the port may map, and that can be truncated.
+/// Creates memory that the port can map, and that can be truncated.
 pub fn memory() -> OwnedFd {
     let file = memfd_create("peer", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a file of memory");
     ftruncate(&file, LEN as u64).expect("a length");
     file
 }
 
-/// Writes into the memory; beyond its end nothing.
+/// Writes into the memory, up to its end.
 pub fn write(memory: &OwnedFd, at: usize, bytes: &[u8]) {
     let at = at % LEN;
     let _ = rustix::io::pwrite(memory, &bytes[..bytes.len().min(LEN - at)], at as u64);
@@ -117,7 +117,7 @@ impl Descriptors {
     }
 }
 
-/// A connection.
+/// A connection to the port.
 pub struct Peer(pub OwnedFd);
 
 impl Peer {
@@ -134,7 +134,7 @@ impl Peer {
         Peer(socket)
     }
 
-    /// Sends; false if the port has ended the connection.
+    /// Sends bytes with descriptors. Returns false if the port has closed the connection.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -144,7 +144,7 @@ impl Peer {
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) == Ok(bytes.len())
     }
 
-    /// Receives at most this many bytes; `None` at the end. Descriptors that come with them are closed.
+    /// Receives at most `most` bytes, and closes descriptors that arrive with them. Returns `None` at the end.
     pub fn receive(&self, most: usize) -> Option<Vec<u8>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let (mut ancillary, mut bytes) = (RecvAncillaryBuffer::new(&mut space), vec![0; most]);
@@ -161,7 +161,7 @@ impl Peer {
     }
 }
 
-/// Lets the port receive and send once.
+/// Receives once through the port, and sends the packets with up to seven new ones.
 pub fn turn(rx: &mut RxQueue, tx: &mut TxQueue, batch: &mut Batch, own: u8) {
     rx.recv(batch);
     for packet in batch.packets() {

@@ -1,7 +1,7 @@
 /*
- * The part of netmap's interface that a program needs to open a port and to use its rings: the structures of API 14,
- * as in netmap(4). A program that is compiled with this header runs over liblinerate_netmap.so as over netmap's own
- * module. Names and layouts are netmap's; the text is this project's.
+ * The part of netmap's interface that a program needs to open a port and use its rings: the structures of API 14, as in
+ * netmap(4). A program compiled with this header runs with liblinerate_netmap.so and with netmap's kernel module. Names
+ * and layouts are netmap's; the text is this project's.
  */
 #ifndef LINERATE_NET_NETMAP_H
 #define LINERATE_NET_NETMAP_H
@@ -15,7 +15,7 @@
 
 #define NETMAP_API 14
 
-/* A buffer's number, the length of its data, and flags. */
+/* A buffer's index, the length of its data, and flags. */
 struct netmap_slot {
 	uint32_t buf_idx;
 	uint16_t len;
@@ -24,9 +24,9 @@ struct netmap_slot {
 };
 
 #define NS_BUF_CHANGED 0x0001 /* buf_idx was changed */
-#define NS_REPORT 0x0002      /* report when it is sent */
+#define NS_REPORT 0x0002      /* report when sent */
 #define NS_FORWARD 0x0004     /* forward between host and card */
-#define NS_NO_LEARN 0x0008    /* a switch does not learn from it */
+#define NS_NO_LEARN 0x0008    /* a switch does not learn the source address */
 #define NS_INDIRECT 0x0010    /* the bytes are at ptr */
 #define NS_MOREFRAG 0x0020    /* the packet continues in the next slot */
 #define NS_RFRAGS(slot) (((slot)->flags >> 8) & 0xff)
@@ -37,7 +37,7 @@ struct netmap_ring {
 	uint32_t num_slots;
 	uint32_t nr_buf_size;
 	uint16_t ringid;
-	uint16_t dir; /* 1 transmits, 0 receives, as netmap's kernel writes it */
+	uint16_t dir; /* 1: transmit, 0: receive, as netmap's kernel code sets it */
 	uint32_t head;
 	uint32_t cur;
 	uint32_t tail;
@@ -49,7 +49,7 @@ struct netmap_ring {
 	struct netmap_slot slot[];
 };
 
-#define NR_TIMESTAMP 0x0002 /* ts is wanted */
+#define NR_TIMESTAMP 0x0002 /* set ts */
 #define NR_FORWARD 0x4         /* NS_FORWARD is enabled on this ring */
 
 struct netmap_if {

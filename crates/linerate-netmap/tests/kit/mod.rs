@@ -1,4 +1,4 @@
-//! Parts that all tests share: the shared object, the program, and a server of its ports.
+//! Test tools: the shared object, the C programs, and a server for their ports.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -7,36 +7,36 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use linerate::share::Server;
-#[allow(unused_imports)] // each test uses its part
+#[allow(unused_imports)] // each test uses only a part
 pub use linerate_testkit::{Deadline, InTime, Namespace, Process, Timely, end_of, until};
 use linerate_testkit::{built, compiled};
 
-/// Returns the shared object, which was built with this test.
+/// Returns the path of the shared object, as built with this test.
 fn object() -> PathBuf {
     built("liblinerate_netmap.so")
 }
 
-/// Compiles a program of this folder with our header.
+/// Compiles a C program of the tests with this crate's header.
 fn compile(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let include = here.join("include").display().to_string();
     compiled(here.join(format!("tests/{name}.c")), &["-I", &include])
 }
 
-/// Returns the program that sends and receives.
+/// Returns the path of the program that sends and receives.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("program"))
 }
 
-/// Returns the program that calls the C library in every way.
+/// Returns the path of the program that calls the C library's functions.
 fn calls() -> &'static Path {
     static CALLS: OnceLock<PathBuf> = OnceLock::new();
     CALLS.get_or_init(|| compile("calls"))
 }
 
-/// A folder of sockets for one test, and perhaps its server. Switches belong to the process, so each test uses names of
-/// its own.
+/// A folder of sockets for one test, and its server, if any. Tests of a process share its switches, so each test uses
+/// unique names.
 pub struct World {
     pub folder: tempfile::TempDir,
     pub server: Option<Server>,
@@ -47,7 +47,7 @@ impl World {
         World { folder: tempfile::tempdir().unwrap(), server: None }
     }
 
-    /// Makes a folder that this process serves, for users that `mode` admits.
+    /// Makes a folder that this process serves, with a socket of mode `mode`.
     pub fn served(mode: u32) -> World {
         let mut world = World::new();
         let mut server = linerate::server();
@@ -63,7 +63,7 @@ impl World {
         command
     }
 
-    /// Returns the server that a program has started.
+    /// Returns the process ID of the server that a program has started.
     pub fn server_process(&self) -> u32 {
         let mut socket = None;
         for entry in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
@@ -84,7 +84,7 @@ impl World {
         command
     }
 
-    /// As [`command`](World::command), for an unprivileged user without access to the build's folders.
+    /// As [`command`](World::command), as an unprivileged user, who has no access to the build's folders.
     pub fn command_of_nobody(&self, words: &str) -> Command {
         let copy = |file: &Path| {
             let copy = self.folder.path().join(".copies").join(file.file_name().unwrap());
@@ -100,7 +100,7 @@ impl World {
         command
     }
 
-    /// Starts the program, and waits until its ports are open.
+    /// Starts the program and waits until its ports are open.
     pub fn start(&self, words: &str) -> Process {
         let mut process = Process::start(&mut self.command(words));
         assert_eq!(process.line(), "ready", "{words}: {}", process.end().2);
@@ -116,7 +116,7 @@ impl World {
         errors
     }
 
-    /// As [`start`](World::start), while a killed process may still have the port for a short time.
+    /// As [`start`](World::start), but retries while a killed process still has the port.
     pub fn start_soon(&self, words: &str) -> Process {
         let deadline = Deadline::begin();
         loop {

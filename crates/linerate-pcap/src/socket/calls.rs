@@ -1,11 +1,12 @@
-//! The functions of the C library that this object replaces for packet sockets. A call on any other descriptor goes to the
-//! C library's own function unchanged, after a look at one word: it remains async-signal-safe, and a cancellation point.
+//! The functions of the C library that this object replaces for packet sockets. A call on any other descriptor goes to
+//! the C library's function unchanged after a check of one word. It thus remains async-signal-safe and a cancellation
+//! point.
 //!
-//! A thread that is cancelled or ends in the C library is unwound through the functions of this file (`cancel`). They are
-//! `C-unwind`, and have nothing to drop where they call the C library.
+//! A thread that is cancelled or ends in the C library unwinds through the functions of this file (`cancel`). They are
+//! therefore `C-unwind`, and have nothing to drop where they call the C library.
 //!
-//! `fcntl` and `ioctl` are variadic in C. On Linux's ABIs variadic arguments come in the same registers as named ones, so
-//! that a function with all of them named is equivalent.
+//! `fcntl` and `ioctl` are variadic in C. Linux ABIs pass variadic arguments in the same registers as named ones, so
+//! functions with named arguments are equivalent.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
@@ -23,7 +24,7 @@ use crate::handle;
 
 // Runs when the object is loaded.
 #[used]
-// SAFETY: the section contains functions that the loader calls one by one.
+// SAFETY: the section is an array of functions that the loader calls.
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -32,12 +33,12 @@ extern "C" fn start() {
         system::find_all();
         linerate_preload::start();
         hold_at_fork!(Locks, lock, |(_, _, _, links): &mut Locks| links.begin_child());
-        // SAFETY: the function has no arguments and stays loaded: the object is never unloaded while it is needed.
+        // SAFETY: the function has no arguments, and the object is not unloaded before the program exits.
         unsafe { libc::atexit(end) };
     });
 }
 
-/// Frames that the program has sent reach the wire before it ends.
+/// Waits at exit until the program's sent frames are on the wire.
 extern "C" fn end() {
     deferred(|| guarded((), link::end_all));
 }
@@ -87,7 +88,7 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     answered(before, fd)
 }
 
-/// Returns the program's address; `None` if it is not a packet socket's.
+/// Reads the program's address; `None` if its family is not `AF_PACKET`.
 fn packet_address(address: *const sockaddr, len: socklen_t) -> Result<Option<sockaddr_ll>, c_int> {
     if len == 0 || (len as usize) < size_of::<sockaddr_ll>() && !address.is_null() {
         return Ok(None);
@@ -106,7 +107,7 @@ extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     answered(before, answer.unwrap_or_else(|| next!(bind(fd, address, len))))
 }
 
-/// Binds a packet socket; `None` if the kernel does.
+/// Binds a packet socket; `None` if the kernel must do it.
 fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int> {
     let socket = table::get(fd)?;
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
@@ -117,7 +118,7 @@ fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int
     };
     let protocol = u16::from_be(address.sll_protocol);
     let Some(name) = names::of_index(address.sll_ifindex as u32) else {
-        // The kernel refuses an interface that it has, and one that it has not.
+        // Not a port. Return the kernel's error for its own interfaces, or for an unknown one.
         let index = address.sll_ifindex as c_uint;
         let mut name = [0; libc::IFNAMSIZ];
         let found = next!(if_indextoname(index, name.as_mut_ptr()) | std::ptr::null_mut());
@@ -157,7 +158,7 @@ extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut so
     answered(before, answer.unwrap_or_else(|| next!(getsockname(fd, address, len))))
 }
 
-/// Gives the program the address of its socket.
+/// Writes a socket's address to the program's memory.
 fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let put = || {
         let whole = std::mem::offset_of!(sockaddr_ll, sll_addr) + usize::from(own.sll_halen);
@@ -165,7 +166,7 @@ fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -
         if (room as c_int) < 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the address has as many bytes; the program has given both addresses for the answer.
+        // SAFETY: `own` has at least `whole` bytes; the program passed both addresses for the result.
         unsafe {
             let bytes = std::slice::from_raw_parts(std::ptr::from_ref(own).cast::<u8>(), whole.min(room as usize));
             memory::write_bytes(address.cast(), bytes)?;
@@ -175,14 +176,14 @@ fn put_address(own: &sockaddr_ll, address: *mut sockaddr, len: *mut socklen_t) -
     put().map_or_else(fail, |()| 0)
 }
 
-/// Returns whether a number is a port's socket, or one that the kernel has refused: the kernel's call would be one on a
-/// socket of another kind.
+/// Returns whether a descriptor is a port's socket, or a placeholder for one that the kernel refused. For the kernel it
+/// is a socket of another kind, so it must not see the call.
 fn is_ours(fd: c_int) -> bool {
     let is_of_port = || table::get(fd).is_some_and(|socket| socket.link.is_some() || socket.is_placeholder);
     TABLE.word(fd) != 0 && deferred(|| guarded(false, is_of_port))
 }
 
-/// Defines functions that packet sockets do not have (`EOPNOTSUPP`).
+/// Defines functions that packet sockets do not support (`EOPNOTSUPP`).
 macro_rules! without {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(
@@ -212,9 +213,9 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
     let result = deferred(|| {
         guarded(-1, || {
             let socket = table::get(fd);
-            // Another thread may get the number as soon as it is closed.
+            // Forget it first: another thread may get the number as soon as it is closed.
             let forgotten = TABLE.forget(fd);
-            // SAFETY: the program's number.
+            // SAFETY: the program closes its own descriptor.
             let result = unsafe { call!(libc::SYS_close, fd) } as c_int;
             let errno = errno();
             drop(forgotten);
@@ -268,7 +269,7 @@ extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
     controlled(fd, command, next!(fcntl64(fd, command, argument)))
 }
 
-/// Sends parts to an address that may be null; `None` if that is the kernel's to do.
+/// Sends parts to an address, which may be null; `None` if the kernel must do it.
 fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_len: socklen_t) -> Option<ssize_t> {
     // SAFETY: all fields are integers or pointers.
     let mut message = unsafe { std::mem::zeroed::<msghdr>() };
@@ -276,7 +277,7 @@ fn sent(fd: c_int, parts: &[iovec], flags: c_int, name: *const sockaddr, name_le
     messages::send(fd, &message, parts, flags)
 }
 
-/// Notes a request to rtnetlink(7), which the kernel has answered with `sent`.
+/// Records a request to rtnetlink(7) after it was sent; `sent` is the kernel's result.
 fn requested<T: Copy + PartialOrd + From<i8>>(fd: c_int, parts: &[iovec], sent: T) -> T {
     if sent >= T::from(0) {
         deferred(|| guarded((), || netlink::sent(fd, parts)));
@@ -284,7 +285,7 @@ fn requested<T: Copy + PartialOrd + From<i8>>(fd: c_int, parts: &[iovec], sent: 
     sent
 }
 
-/// Sends one buffer without an address. `$next` does so by the kernel alone.
+/// Sends one buffer without an address. `$next` is the C library's call.
 macro_rules! send {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = TABLE.word($fd);
@@ -316,7 +317,7 @@ extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: usize) -> ssiz
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    // Of more parts, and without, the kernel knows the error.
+    // For an invalid count or pointer, the kernel returns the error.
     if TABLE.word(fd) != 0 && (0..=PARTS as c_int).contains(&count) && !parts.is_null() {
         // SAFETY: all fields are integers or pointers.
         let mut message = unsafe { std::mem::zeroed::<msghdr>() };
@@ -355,7 +356,7 @@ extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     if TABLE.word(fd) & NETLINK != 0 {
         let sent = next!(sendmsg(fd, message, flags));
         if sent >= 0 {
-            // SAFETY: the program's message, which the kernel has read.
+            // SAFETY: the program's message is readable: the kernel has just read it.
             let parts = || unsafe { messages::parts((*message).msg_iov, (*message).msg_iovlen) };
             deferred(|| guarded((), || parts().into_iter().for_each(|parts| netlink::sent(fd, &parts))));
         }
@@ -379,7 +380,7 @@ extern "C-unwind" fn sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags
     next!(sendmmsg(fd, all, count, flags))
 }
 
-/// Receives a message about a port from a socket of rtnetlink(7), if there is one.
+/// Receives a pending message about a port from a socket of rtnetlink(7).
 fn link_from(
     fd: c_int,
     buffer: *mut c_void,
@@ -392,7 +393,7 @@ fn link_from(
     deferred(|| guarded(None, || netlink::receive_from(fd, parts, flags, name, name_len)))
 }
 
-/// Receives into one buffer, without an address. `$next` does so by the kernel alone.
+/// Receives into one buffer, without an address. `$next` is the C library's call.
 macro_rules! receive {
     ($fd:ident, $buffer:ident, $len:ident, $flags:expr, $next:expr) => {{
         let word = TABLE.word($fd);
@@ -556,13 +557,13 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     {
         return answered(before, answer);
     }
-    // On Linux a handle's descriptor is a socket, which accepts requests about interfaces.
+    // A libpcap handle's descriptor is a socket on Linux, so programs send interface requests to it.
     let is_of_handle = TABLE.word(fd) & HANDLE != 0 && control::is_of_sockets(request);
     let answer = match is_of_handle {
         true => deferred(|| guarded(-1, || control::by_socket(request, argument))),
         false => next!(ioctl(fd, request, argument)),
     };
-    // The kernel refuses a name that it does not know; for a socket of this object it may know no names at all.
+    // The kernel rejects unknown interface names; on this object's sockets it may not support the request at all.
     let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);
     if !is_refused || argument.is_null() || !control::is_about_interfaces(request) {
         return answered(before, answer);
@@ -570,7 +571,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     let refused = errno();
     let ours = deferred(|| {
         guarded(Some(-1), || match is_of_handle || option(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_some() {
-            // SAFETY: the program's structure.
+            // SAFETY: the program's `struct ifreq`, which is not null, and which the kernel has read.
             true => unsafe { control::answer(fd, request, argument) },
             false => None,
         })

@@ -1,4 +1,4 @@
-//! ioctl(2) for the names of ports, and the options of packet sockets.
+//! ioctl(2) for port names, and the options of packet sockets.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
@@ -33,7 +33,7 @@ const PACKET_MR_ALLMULTI: u16 = 2;
 /// Flags of an interface that is up and connected.
 pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
-/// `struct ifreq`: a name, and a value of several kinds.
+/// `struct ifreq`: an interface name, and a union of values.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Request {
@@ -48,7 +48,7 @@ impl Request {
     }
 }
 
-/// Requests about an interface by its name.
+/// Returns whether a request is about an interface given by name.
 fn is_by_name(request: c_ulong) -> bool {
     matches!(
         request as u32 as c_ulong,
@@ -64,7 +64,7 @@ fn is_by_name(request: c_ulong) -> bool {
     )
 }
 
-/// Returns whether a request that the kernel has refused for want of an interface may be about a port.
+/// Returns whether a request that the kernel has rejected may be about a port.
 pub fn is_about_interfaces(request: c_ulong) -> bool {
     is_by_name(request) || request as u32 as c_ulong == libc::SIOCGIFNAME
 }
@@ -74,9 +74,9 @@ pub fn is_of_sockets(request: c_ulong) -> bool {
     (0x8900..0x8a00).contains(&(request as u32))
 }
 
-/// Makes a request by a socket of the kernel's.
+/// Makes a request through a temporary kernel socket.
 pub fn by_socket(request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: the program's own arguments, and a socket that nothing else has.
+    // SAFETY: the arguments are the program's own, and only this function uses the socket.
     let (answer, before) = unsafe {
         let socket = call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as c_int;
         let answer = if socket < 0 { -1 } else { call!(libc::SYS_ioctl, socket, request, argument) as c_int };
@@ -87,20 +87,20 @@ pub fn by_socket(request: c_ulong, argument: *mut c_void) -> c_int {
     if answer < 0 { fail(before) } else { answer }
 }
 
-/// Answers a request about an interface; `None` if it is about none of the ports.
+/// Answers a request about an interface; `None` if it is not about a port.
 ///
 /// # Safety
-/// The program's `struct ifreq`, which the kernel has read.
+/// `argument` points at a readable and writable `struct ifreq`, at any alignment.
 pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Option<c_int> {
     let (request, at) = (request as u32 as c_ulong, argument.cast::<Request>());
-    // SAFETY: as the caller says; programs such as Python's have it at any address.
+    // SAFETY: as the caller promises. Unaligned, since Python programs, for example, pass any address.
     let mut asked = unsafe { at.read_unaligned() };
     let done = if request == libc::SIOCGIFNAME {
         let [a, b, c, d, ..] = asked.value;
         put_name(&mut asked.name, &*names::of_index(u32::from_ne_bytes([a, b, c, d]))?);
         Ok(())
     } else {
-        // SAFETY: the name has room for `IFNAMSIZ` bytes.
+        // SAFETY: the name has `IFNAMSIZ` bytes.
         let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
         let about = || about(fd, &name).map_err(|error| refuse(&error));
         match request {
@@ -112,41 +112,42 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
                 asked.put(&(FLAGS as u16).to_ne_bytes());
                 Ok(())
             }
-            // A program asks for promiscuous mode by flags: a port has its own way.
+            // Programs set promiscuous mode by this flag; a port has its own setting, so it is ignored.
             libc::SIOCSIFFLAGS => Ok(()),
             libc::SIOCGIFMTU => about().map(|about| asked.put(&(about.mtu() as c_int).to_ne_bytes())),
             libc::SIOCGIFHWADDR => about().map(|about| {
                 asked.put(&ETHERNET.to_ne_bytes());
                 asked.value[2..8].copy_from_slice(&about.address);
             }),
-            // It has no IPv4 address.
+            // A port has no IPv4 address.
             _ => Err(libc::EADDRNOTAVAIL),
         }
     };
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller promises.
     Some(done.map_or_else(fail, |()| unsafe {
         at.write_unaligned(asked);
         0
     }))
 }
 
-/// Answers `FIONREAD` for a port's socket: the length of the next frame. The kernel would answer that of all frames.
+/// Answers `FIONREAD` for a port's socket with the length of the next frame. The kernel would return that of all
+/// frames.
 pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
     let socket = table::get(fd).filter(|socket| socket.link.is_some())?;
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: the call has no addresses.
     let len = unsafe { call!(libc::SYS_recvfrom, fd, 0, 0, flags, 0, 0) };
     let skipped = if socket.settings.is_dgram { frame::HEADER as i64 } else { 0 };
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     let written = unsafe { memory::write(argument.cast(), (len - skipped).max(0) as c_int) };
     Some(written.map_or_else(fail, |()| 0))
 }
 
-/// Returns the properties of a port. A packet socket that asks opens the port until it is closed: a program may have no
-/// right to open it later, when it sends.
+/// Returns the properties of a port. If a packet socket asks, the port stays open until that socket is closed: the
+/// program may no longer have the right to open it when it sends.
 fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
     match table::get(fd) {
-        // A handle that has the port answers for it, and goes on to have it alone.
+        // A handle that has the port exclusively answers for it, and keeps it exclusively.
         Some(socket) if socket.link.is_none() && !link::is_alone(&name.text) => {
             table::sender(&socket, name).map(|sender| sender.link.about)
         }
@@ -154,7 +155,7 @@ fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
     }
 }
 
-/// Writes a name with its zero.
+/// Writes a name, padded with zeros.
 pub fn put_name(to: &mut [c_char; libc::IFNAMSIZ], name: &Name) {
     to.fill(0);
     for (to, byte) in to.iter_mut().zip(name.text.bytes().take(libc::IFNAMSIZ - 1)) {
@@ -162,7 +163,7 @@ pub fn put_name(to: &mut [c_char; libc::IFNAMSIZ], name: &Name) {
     }
 }
 
-/// Reads a value of an option that the program has given with its length.
+/// Reads an option's value, after checking its length.
 fn given<T: Plain>(value: *const c_void, len: libc::socklen_t) -> Result<T, c_int> {
     if (len as usize) < size_of::<T>() {
         return Err(libc::EINVAL);
@@ -170,7 +171,7 @@ fn given<T: Plain>(value: *const c_void, len: libc::socklen_t) -> Result<T, c_in
     Ok(memory::read(value.cast())?)
 }
 
-/// Sets an option of a packet socket; `None` if that is the kernel's to do.
+/// Sets an option of a packet socket; `None` if the kernel must do it.
 pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> Option<c_int> {
     let socket = table::get(fd)?;
     let done = match (level, name) {
@@ -221,16 +222,16 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
         }
         (SOL_PACKET, PACKET_QDISC_BYPASS | PACKET_IGNORE_OUTGOING) => Ok(()),
         (SOL_PACKET, PACKET_RX_RING | PACKET_TX_RING) => {
-            // The size of a ring's blocks comes first; a ring is removed by zeros.
+            // The structure begins with the block size; zeros remove a ring.
             let size = given::<u32>(value, len);
             socket.settings.has_ring.store(size.is_ok_and(|size| size != 0), Relaxed);
             Err(libc::ENOPROTOOPT)
         }
         (libc::SOL_SOCKET, _) => return None,
-        // Options of rings, and fanout; packet sockets have none of other protocols.
+        // Ring and fanout options of packet sockets, and options of other protocols, which packet sockets do not have.
         _ => Err(libc::ENOPROTOOPT),
     };
-    // A socket of the kernel's has the option there, too: it may be bound to an interface.
+    // The kernel must also set the option of an unbound socket: it may be bound to an interface later.
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
     let is_about_port = level == SOL_PACKET && matches!(name, PACKET_ADD_MEMBERSHIP | PACKET_DROP_MEMBERSHIP);
     if is_kernels && !is_about_port {
@@ -239,7 +240,7 @@ pub fn set(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc
     Some(done.map_or_else(fail, |()| 0))
 }
 
-/// Joins or leaves a group of receivers of a port; `None` if the interface is the kernel's.
+/// Handles `PACKET_ADD_MEMBERSHIP` and `PACKET_DROP_MEMBERSHIP` for a port; `None` if the kernel must do it.
 fn member(socket: &Socket, joins: bool, request: &libc::packet_mreq) -> Option<Result<(), c_int>> {
     let name = names::of_index(request.mr_ifindex as u32);
     if name.is_none() {
@@ -261,7 +262,7 @@ fn member(socket: &Socket, joins: bool, request: &libc::packet_mreq) -> Option<R
 /// Attaches a filter.
 fn attach(socket: &Socket, program: &libc::sock_fprog) -> Result<(), c_int> {
     if socket.link.as_ref().is_some_and(|link| !link.is_here()) {
-        // The parent has the link.
+        // The link's thread is in the parent process.
         return Err(libc::EOPNOTSUPP);
     }
     if program.filter.is_null() || program.len == 0 {
@@ -270,7 +271,7 @@ fn attach(socket: &Socket, program: &libc::sock_fprog) -> Result<(), c_int> {
     let mut bytes = vec![0; usize::from(program.len) * size_of::<Instruction>()];
     memory::read_bytes(program.filter.cast(), &mut bytes)?;
     let program = Program { len: program.len.into(), instructions: bytes.as_ptr().cast::<Instruction>() };
-    // SAFETY: the instructions are as many.
+    // SAFETY: `bytes` holds `len` instructions.
     let filter = unsafe { filter::copied(&program) }.ok_or(libc::EINVAL)?;
     if filter.iter().any(Instruction::loads_from_kernel) {
         return Err(libc::EINVAL);
@@ -279,7 +280,7 @@ fn attach(socket: &Socket, program: &libc::sock_fprog) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Returns an option of a packet socket to the program; `None` if the kernel does.
+/// Gets an option of a packet socket; `None` if the kernel must do it.
 pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut libc::socklen_t) -> Option<c_int> {
     let socket = table::get(fd)?;
     let is_kernels = socket.link.is_none() && !socket.is_placeholder;
@@ -297,9 +298,9 @@ pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut l
             }
         }
         (libc::SOL_SOCKET, libc::SO_LOCK_FILTER) => settings.is_locked.load(Relaxed).into(),
-        // The kernel has the protocol of a packet socket elsewhere.
+        // The kernel returns 0 as well: it keeps a packet socket's protocol elsewhere.
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => 0,
-        // Frames that the link's end holds for this one.
+        // The send buffer of the link's end of the pair holds this socket's received frames.
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => socket.link.as_ref()?.size(settings)?,
         (SOL_PACKET, PACKET_AUXDATA) => settings.has_auxiliary.load(Relaxed).into(),
         (SOL_PACKET, PACKET_STATISTICS) => {
@@ -312,7 +313,7 @@ pub fn get(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut l
     Some(put(value, len, number))
 }
 
-/// Writes an option's value, cut where the program has less room.
+/// Writes an option's value, truncated to the program's buffer.
 fn put<T: Copy>(value: *mut c_void, len: *mut libc::socklen_t, from: T) -> c_int {
     let put = || {
         let room = memory::read(len)?;
@@ -320,7 +321,8 @@ fn put<T: Copy>(value: *mut c_void, len: *mut libc::socklen_t, from: T) -> c_int
             return Err(libc::EINVAL);
         }
         let count = (room as usize).min(size_of::<T>());
-        // SAFETY: the value has as many bytes, and no padding; the program has given both addresses for the answer.
+        // SAFETY: the value has at least `count` bytes and no padding; the program passed both addresses for the
+        // result.
         unsafe {
             memory::write_bytes(value, std::slice::from_raw_parts((&raw const from).cast(), count))?;
             Ok(memory::write(len, count as libc::socklen_t)?)
@@ -329,7 +331,7 @@ fn put<T: Copy>(value: *mut c_void, len: *mut libc::socklen_t, from: T) -> c_int
     put().map_or_else(fail, |()| 0)
 }
 
-/// Returns the address of a packet socket (getsockname(2)); `None` if the kernel has it.
+/// Returns the address of a packet socket (getsockname(2)); `None` if the kernel must do it.
 pub fn own_address(fd: c_int) -> Option<libc::sockaddr_ll> {
     let socket = table::get(fd)?;
     let protocol = socket.settings.protocol.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Frames as packet sockets describe them: addresses of packet(7).
+//! Frames as packet sockets describe them: the addresses of packet(7).
 
 use std::ffi::c_int;
 
@@ -8,17 +8,17 @@ use super::names::About;
 pub const HEADER: usize = 14;
 /// All protocols (`ETH_P_ALL`).
 pub const ALL: u16 = 3;
-/// `ETH_P_802_3` and `ETH_P_802_2`: frames whose type is a length.
+/// `ETH_P_802_3` and `ETH_P_802_2`: frames with a length in place of a type.
 const NOVELL: u16 = 1;
 const LLC: u16 = 4;
 /// `ETH_P_802_3_MIN`: smaller types are lengths.
 const FIRST_TYPE: u16 = 0x600;
-/// `ETH_P_8021Q`; Linux makes no room for the tag of 802.1ad.
+/// `ETH_P_8021Q`; Linux does not allow extra bytes for an 802.1ad tag.
 const VLAN: u16 = 0x8100;
 /// `ARPHRD_ETHER`.
 pub const ETHERNET: u16 = 1;
 
-/// Returns the protocol of a frame, as the kernel derives it from the frame's type.
+/// Returns the protocol of a frame, derived from its type as in the kernel.
 pub fn protocol(frame: &[u8]) -> u16 {
     match frame {
         [_, _, _, _, _, _, _, _, _, _, _, _, high, low, rest @ ..] => match u16::from_be_bytes([*high, *low]) {
@@ -30,7 +30,7 @@ pub fn protocol(frame: &[u8]) -> u16 {
     }
 }
 
-/// Returns the address of an interface in a packet socket's form.
+/// Returns the address of an interface as a `sockaddr_ll`.
 pub fn address(index: u32, protocol: u16, address: [u8; 6]) -> libc::sockaddr_ll {
     let [a, b, c, d, e, f] = address;
     libc::sockaddr_ll {
@@ -44,7 +44,7 @@ pub fn address(index: u32, protocol: u16, address: [u8; 6]) -> libc::sockaddr_ll
     }
 }
 
-/// Returns the address of a received frame: its sender's, and the kind of its destination.
+/// Returns the `sockaddr_ll` of a received frame: the sender's address and the destination's kind.
 pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
     let (mut to, mut from) = ([0; 6], [0; 6]);
     if let Some((a, rest)) = frame.split_first_chunk::<6>() {
@@ -59,7 +59,7 @@ pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
     libc::sockaddr_ll { sll_pkttype: kind, ..address(index, protocol(frame), from) }
 }
 
-/// Returns whether a frame of this length may be sent. A VLAN tag counts as no part of the payload.
+/// Returns whether a frame of this length may be sent. A VLAN tag does not count as payload.
 pub fn fits(header: &[u8], len: usize, mtu: usize) -> bool {
     let is_tagged = || protocol(header) == VLAN;
     len <= mtu + HEADER || len <= mtu + linerate::port::FRAME_HEADERS && is_tagged()

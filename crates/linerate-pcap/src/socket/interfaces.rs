@@ -1,4 +1,4 @@
-//! The C library's functions for the names of interfaces: ports have indexes, and are listed.
+//! The C library's functions for interface names, with ports added: they have indexes and appear in lists.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -30,7 +30,7 @@ extern "C-unwind" fn if_indextoname(index: c_uint, to: *mut c_char) -> *mut c_ch
     let is_ours = deferred(|| {
         guarded(false, || match names::of_index(index) {
             Some(name) if !to.is_null() => {
-                // SAFETY: the program's room for a name.
+                // SAFETY: the program's buffer of `IFNAMSIZ` bytes (if_indextoname(3)).
                 put_name(unsafe { &mut *to.cast() }, &name);
                 true
             }
@@ -40,12 +40,12 @@ extern "C-unwind" fn if_indextoname(index: c_uint, to: *mut c_char) -> *mut c_ch
     if is_ours { to } else { next!(if_indextoname(index, to) | null_mut()) }
 }
 
-/// A port in the list of interfaces. Its name, address and counters are in the same memory.
+/// A port's entry in the list of interfaces, in one allocation with its name, address and counters.
 #[repr(C)]
 struct Listed {
     entry: ifaddrs,
     address: sockaddr_ll,
-    /// `struct rtnl_link_stats` (linux/if_link.h): zeros, since a port that no program has open counts nothing.
+    /// `struct rtnl_link_stats` (linux/if_link.h): zeros, since a port that no program has opened has no counters.
     counters: [u32; 24],
     name: [c_char; libc::IFNAMSIZ],
 }
@@ -60,7 +60,7 @@ extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     answered(before, answer)
 }
 
-/// Appends ports.
+/// Appends ports to a list of interfaces.
 fn append(list: *mut *mut ifaddrs) {
     let mut all: Vec<Listed> = names::listed()
         .iter()
@@ -75,7 +75,7 @@ fn append(list: *mut *mut ifaddrs) {
         })
         .collect();
     let mut end = list;
-    // SAFETY: the C library's list.
+    // SAFETY: the C library's valid list.
     while !unsafe { *end }.is_null() {
         // SAFETY: as above.
         end = unsafe { &raw mut (**end).ifa_next };
@@ -85,7 +85,7 @@ fn append(list: *mut *mut ifaddrs) {
         listed.entry.ifa_name = listed.name.as_mut_ptr();
         listed.entry.ifa_addr = (&raw mut listed.address).cast();
         listed.entry.ifa_data = (&raw mut listed.counters).cast();
-        // SAFETY: the list's end.
+        // SAFETY: `end` is the null pointer at the list's end.
         unsafe { end.write(&raw mut listed.entry) };
         end = &raw mut listed.entry.ifa_next;
     }
@@ -100,7 +100,7 @@ extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
 /// Frees this object's entries of a list; returns the rest.
 fn without_ours(mut list: *mut ifaddrs) -> *mut ifaddrs {
     let mut at = &raw mut list;
-    // SAFETY: the program's list, which begins with the C library's entries.
+    // SAFETY: the program's valid list from `getifaddrs`.
     while let Some(entry) = unsafe { (*at).as_mut() } {
         let is_ours = std::ptr::from_mut(entry).wrapping_byte_add(std::mem::offset_of!(Listed, name)).cast::<c_char>()
             == entry.ifa_name;
@@ -109,7 +109,7 @@ fn without_ours(mut list: *mut ifaddrs) -> *mut ifaddrs {
             continue;
         }
         let ours = std::ptr::from_mut(entry).cast::<Listed>();
-        // SAFETY: the end of the C library's entries; the entry was made by `append` from a box.
+        // SAFETY: `at` is the pointer to this entry, and `append` made the entry from a box.
         unsafe {
             at.write((*ours).entry.ifa_next);
             drop(Box::from_raw(ours));

@@ -1,7 +1,8 @@
 //! The links of packet sockets: an open port, its members, and the thread that moves frames between them.
 //!
-//! All packet sockets of a process on one port share a link. A member ends when the kernel has closed the last number of
-//! its socket, in whatever process: its end of the pair reads as closed then. The last member's end closes the port.
+//! All packet sockets of a process on one port share a link. A member ends when the last descriptor of its socket, in
+//! any process, is closed: the link's end of the pair then reads as closed. When the last member ends, the port is
+//! closed.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,48 +24,48 @@ use super::names::{self, About, Name};
 use super::system::opening;
 use crate::longest::LongestOfInterface;
 
-/// How long a thread waits for the frames that it has sent to reach the wire.
+/// How long to wait for sent frames to reach the wire.
 pub const ROOM: Duration = Duration::from_secs(1);
 /// Slots of the receive ring of a port in this process.
 const RING: usize = 4096;
-/// Bytes that a socket holds, where the kernel allows it.
+/// Send buffer of both ends of a pair in bytes, as far as the kernel allows it.
 const BUFFER: c_int = 4 << 20;
 
 /// An open port with its members.
 pub struct Link {
     pub name: Arc<Name>,
     pub about: About,
-    /// Another owner has the port's receiving side: the members only send.
+    /// Another owner has the port's receiving side, so the members can only send.
     is_only_sending: bool,
-    /// The process that has opened it. In its children there is no thread.
+    /// The process that opened the link. Its children do not have the thread.
     process: u32,
     /// Wakes the thread (eventfd(2)).
     pub wake: OwnedFd,
     state: Mutex<State>,
-    /// `State::done` or `State::is_closed` has changed.
+    /// Signals a change of `State::done` or `State::is_closed`.
     changed: Condvar,
 }
 
 #[derive(Default)]
 pub struct State {
     pub members: Vec<Arc<Member>>,
-    /// Number of requests to pass everything on, and of those that are done.
+    /// Number of flush requests, and how many of them are done.
     pub asked: u64,
     pub done: u64,
-    /// The process ends.
+    /// The process is exiting.
     pub is_ending: bool,
-    /// There are no members, and there will be none.
+    /// The last member has ended; no member can be added any more.
     pub is_closed: bool,
-    /// Frames that the port has dropped, when the last request was done.
+    /// The port's drop counter when the last flush was done.
     pub dropped: u64,
 }
 
-/// The port's queues, which the thread owns. Dropped in this order: queues before their port.
+/// The port and its queues, owned by the thread. Dropped in this order: queues before their port.
 pub struct Queues {
     pub rx: Option<RxQueue>,
     pub tx: Option<TxQueue>,
     pub port: Port,
-    /// Frames that were sent by another owner of the port before.
+    /// Frames that an earlier owner of the port has sent.
     pub sent: u64,
 }
 
@@ -72,32 +73,33 @@ pub struct Queues {
 pub struct Opened {
     pub queues: Queues,
     pub about: About,
-    /// Its receiving side is another owner's.
+    /// Another owner has the port's receiving side.
     pub is_only_sending: bool,
 }
 
-/// Starts the link of an open port, of which a handle with these settings is the first member.
+/// Starts the link of an open port, with a handle that has these settings as the first member.
 pub type Begin<'a> = dyn FnMut(Opened, &Arc<Settings>) -> Result<(Arc<Link>, OwnedFd), Error> + 'a;
 
-/// Lets libpcap's handles find the ports that one of them has exclusively. They use links, and so they register themselves here.
+/// Lets links find the ports that libpcap handles have exclusively. Handles use links, so they register these functions
+/// here.
 pub struct Handles {
-    /// Returns whether a handle of this process has the port of this name alone.
+    /// Returns whether a handle of this process has the port of this name exclusively.
     pub is_alone: fn(&str) -> bool,
     /// Makes that handle a member of a link of its port; `None` if there is no such handle.
     pub share: fn(&str, &mut Begin<'_>) -> Shared,
 }
 
-/// The link of a port that was a handle's alone.
+/// The link of a port that a handle had exclusively.
 pub type Shared = Result<Option<Arc<Link>>, Error>;
 
 static HANDLES: OnceLock<Handles> = OnceLock::new();
 
-/// Registers libpcap's handles, before the first of them has a port.
+/// Registers the functions of libpcap handles, before the first handle is listed as exclusive owner.
 pub fn register(handles: Handles) {
     let _ = HANDLES.set(handles);
 }
 
-/// Returns whether a handle of this process has the port of this name alone.
+/// Returns whether a handle of this process has the port of this name exclusively.
 pub fn is_alone(name: &str) -> bool {
     HANDLES.get().is_some_and(|handles| (handles.is_alone)(name))
 }
@@ -112,7 +114,8 @@ type Place = Arc<Mutex<Option<Running>>>;
 
 pub struct Links {
     places: BTreeMap<u32, Place>,
-    /// The links' ends of all socket pairs. A child closes them, or the other ends would never read as closed.
+    /// The links' ends of all socket pairs. A child closes its copies; otherwise the program's ends would never read as
+    /// closed.
     ends: Vec<RawFd>,
 }
 
@@ -129,12 +132,12 @@ pub fn lock() -> MutexGuard<'static, Links> {
 }
 
 impl Links {
-    /// Forgets all links in a child, whose parent has their threads.
+    /// Forgets all links in a child process; their threads are in the parent.
     pub fn begin_child(&mut self) {
-        // A thread's handle must not be dropped where there is no such thread.
+        // Do not drop the handles of threads that do not exist in this process.
         std::mem::forget(std::mem::take(&mut self.places));
         for end in self.ends.drain(..) {
-            // SAFETY: the child's own number, whose owner was forgotten above.
+            // SAFETY: the child's copy of the descriptor, whose owner was forgotten above.
             unsafe { call!(libc::SYS_close, end) };
         }
     }
@@ -145,18 +148,17 @@ impl Link {
         locked(&self.state)
     }
 
-    /// Returns whether this process has the thread.
+    /// Returns whether the link's thread is in this process.
     pub fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Lets the thread look at members and requests.
+    /// Wakes the thread to check members and requests.
     pub fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Waits until all frames that the program has sent so far are on the wire, and until closed members have ended.
-    /// Waits for at most twice [`ROOM`].
+    /// Waits until all frames sent so far are on the wire and closed members have ended, for at most twice [`ROOM`].
     pub fn settle(&self) {
         if !self.is_here() {
             return;
@@ -173,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Notes that a request is done.
+    /// Marks flush requests up to number `asked` as done.
     pub fn finish(&self, asked: u64, dropped: u64) {
         let mut state = self.state();
         state.done = asked;
@@ -181,7 +183,7 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Removes members that have ended; closes the link if there are no others. Returns whether it is closed.
+    /// Removes members that have ended, and closes the link if there are no others. Returns whether it is closed.
     pub fn remove(&self, ended: &[Arc<Member>]) -> bool {
         let mut links = lock();
         let mut state = self.state();
@@ -200,7 +202,7 @@ impl Link {
         self.remove(&members);
     }
 
-    /// Adds a member, unless the link is closed.
+    /// Adds a member; returns false if the link is closed.
     fn add(&self, member: &Arc<Member>) -> bool {
         let mut links = lock();
         let mut state = self.state();
@@ -215,12 +217,12 @@ impl Link {
         true
     }
 
-    /// Returns the end that these settings are of.
+    /// Returns the member with these settings.
     fn member(&self, settings: &Arc<Settings>) -> Option<Arc<Member>> {
         self.state().members.iter().find(|member| Arc::ptr_eq(&member.settings, settings)).cloned()
     }
 
-    /// Sets how many bytes of frames a socket holds for the program.
+    /// Sets how many bytes of received frames a socket can hold.
     pub fn resize(&self, settings: &Arc<Settings>, is_forced: bool, bytes: c_int) {
         if let Some(member) = self.member(settings).filter(|_| self.is_here()) {
             let option = if is_forced { libc::SO_SNDBUFFORCE } else { libc::SO_SNDBUF };
@@ -228,13 +230,13 @@ impl Link {
         }
     }
 
-    /// Returns how many bytes of frames a socket holds for the program.
+    /// Returns how many bytes of received frames a socket can hold.
     pub fn size(&self, settings: &Arc<Settings>) -> Option<c_int> {
         let member = self.member(settings).filter(|_| self.is_here())?;
         option(member.end().as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF)
     }
 
-    /// Returns the socket's frames since the last call, and the dropped ones among them (`PACKET_STATISTICS`).
+    /// Returns the socket's frames since the last call, and how many of them were dropped (`PACKET_STATISTICS`).
     pub fn statistics(&self, settings: &Settings) -> (u64, u64) {
         self.settle();
         let dropped = self.state().dropped;
@@ -244,23 +246,23 @@ impl Link {
     }
 }
 
-/// Returns the place of a port's link.
+/// Returns the place of the link of the port with this index.
 fn place(index: u32) -> Place {
     lock().places.entry(index).or_default().clone()
 }
 
-/// Waits for the end of a thread whose link is closed.
+/// Joins the thread of a closed link.
 fn collect(place: &mut Option<Running>) {
     if let Some(running) = place.take_if(|running| running.link.state().is_closed) {
         let _ = running.thread.join();
     }
 }
 
-/// Makes a packet socket with these settings on a port, which is opened if this process has no link of it. Returns the
-/// link and the program's end. One that `receives` needs the port's receiving side.
+/// Makes a packet socket with these settings on a port; opens the port if this process has no link on it. Returns the
+/// link and the program's end of the pair. With `receives`, the link must have the port's receiving side.
 ///
 /// # Errors
-/// Those of the port, and of system calls.
+/// Errors of the port and of system calls.
 pub fn join(
     name: &Arc<Name>,
     settings: &Arc<Settings>,
@@ -270,7 +272,6 @@ pub fn join(
     let place = place(name.index);
     let mut place = locked(&place);
     if let Some(running) = &*place {
-        // Earlier drops of the port are not this member's.
         let link = running.link.clone();
         if receives && link.is_only_sending && !link.state().is_closed {
             return Err(Error::queue_taken(&name.text, "receive", 0));
@@ -281,7 +282,7 @@ pub fn join(
         }
     }
     collect(&mut place);
-    // A libpcap handle of this process has the port: it is one of the members from now on.
+    // If a libpcap handle of this process has the port, make it a member.
     let mut begin_with = |opened, of_handle: &_| begin(&mut place, name, opened, of_handle, run);
     let shared = HANDLES.get().map(|handles| (handles.share)(&name.text, &mut begin_with)).transpose()?.flatten();
     if let Some(link) = shared {
@@ -294,7 +295,7 @@ pub fn join(
     begin(&mut place, name, open(name, receives)?, settings, run)
 }
 
-/// Starts the link of an open port with its first member; returns the link and the program's end.
+/// Starts the link of an open port with its first member; returns the link and the member's other end.
 fn begin(
     place: &mut Option<Running>,
     name: &Arc<Name>,
@@ -304,7 +305,7 @@ fn begin(
 ) -> Result<(Arc<Link>, OwnedFd), Error> {
     let Opened { queues, about, is_only_sending } = opened;
     let (end, member) = pair(settings)?;
-    // Earlier drops of the port belong to no member.
+    // Do not charge the port's earlier drops to a member.
     let dropped = queues.port.statistics().map_or(0, |statistics| statistics.drops.no_descriptor);
     let wake =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Error::system("eventfd", error))?;
@@ -329,14 +330,14 @@ fn begin(
     Ok((link, end))
 }
 
-/// Returns the link of a port, if this process has one that is not closed.
+/// Returns the open link of a port, if this process has one.
 pub fn open_link(name: &Name) -> Option<Arc<Link>> {
     let place = place(name.index);
     let place = locked(&place);
     place.as_ref().filter(|running| !running.link.state().is_closed).map(|running| running.link.clone())
 }
 
-/// Returns the properties of a port. One that was never opened is opened for this moment.
+/// Returns the properties of a port. Opens and closes the port if it was never opened.
 ///
 /// # Errors
 /// As [`join`].
@@ -351,7 +352,7 @@ pub fn about(name: &Arc<Name>) -> Result<About, Error> {
     }
 }
 
-/// Passes everything on that the program has sent, and closes the ports: it ends. A capture file is whole then.
+/// Flushes all sent frames and closes the ports, when the program exits. This completes capture files.
 pub fn end_all() {
     let places: Vec<Place> = lock().places.values().cloned().collect();
     for place in places {
@@ -363,7 +364,7 @@ pub fn end_all() {
     }
 }
 
-/// Opens a port. That its receiving side is another owner's is an error if it `receives`.
+/// Opens a port. With `receives`, it is an error if another owner has the receiving side.
 fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     let parsed = linerate::parse(&name.text)?;
     let is_served = parsed.may_be_served();
@@ -375,7 +376,7 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     let (pool, interrupts) = (Some(Pool::new(region)), Some(Duration::ZERO));
     let options = Options { ring, pool, interrupts, max_frame, ..Options::default() };
     let [mut port] = opening(|| options.open([&name.text]))?;
-    // Ports that only send, or only receive, have one of them. Another program may have one, too: the error names it.
+    // A port may have only one direction, and another program may have taken one: the error names it.
     let is_taken = |error: &Error| error.errno() == libc::EBUSY;
     let is_only_sending;
     let (rx, tx) = match (port.rx(0), port.tx(0)) {
@@ -394,14 +395,14 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
     Ok(Opened { queues: Queues { rx, tx, port, sent: 0 }, about, is_only_sending })
 }
 
-/// Makes a socket pair; its ends keep the borders of frames, and each reads as closed when the other is.
+/// Makes a socket pair that preserves frame boundaries. Each end reads as closed when the other is closed.
 fn pair(settings: &Arc<Settings>) -> Result<(OwnedFd, Arc<Member>), Error> {
     let mut ends = [-1; 2];
-    // SAFETY: there is room for two numbers.
+    // SAFETY: `ends` has room for two descriptors.
     if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) } < 0 {
         return Err(Error::system("socketpair", std::io::Error::last_os_error()));
     }
-    // SAFETY: new descriptors that nothing else has.
+    // SAFETY: the descriptors are new and have no other owner.
     let [theirs, ours] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     for end in [&theirs, &ours] {
         if !set_option(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, BUFFER) {
@@ -411,7 +412,7 @@ fn pair(settings: &Arc<Settings>) -> Result<(OwnedFd, Arc<Member>), Error> {
     Ok((theirs, Arc::new(Member::new(ours, settings.clone()))))
 }
 
-/// The work of a link's thread.
+/// The main function of a link's thread.
 pub type Run = fn(&Link, Queues);
 
 /// Starts the link's thread.
@@ -419,7 +420,7 @@ fn start(link: &Arc<Link>, queues: Queues, run: Run) -> Result<JoinHandle<()>, E
     let of_thread = link.clone();
     let work = move || {
         guarded((), || run(&of_thread, queues));
-        // Also after a panic nothing waits for this thread.
+        // Close the link even after a panic, so that no caller waits for this thread.
         of_thread.fail();
     };
     let started = opening(|| std::thread::Builder::new().name("linerate link".to_string()).spawn(work));

@@ -1,4 +1,4 @@
-//! A member of a link: the end of a socket pair that this object has. The other end is the program's packet socket.
+//! A member of a link: this object's end of a socket pair. The other end is the program's packet socket.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -16,22 +16,22 @@ use crate::filter;
 pub struct Settings {
     /// `SOCK_DGRAM`: the program sees no Ethernet headers.
     pub is_dgram: bool,
-    /// The protocol that is received; 0: none.
+    /// The protocol to receive; 0: none.
     pub protocol: AtomicU16,
     pub is_promiscuous: AtomicBool,
-    /// The kernel has made a ring for the socket, which is of no use for a port.
+    /// The socket has a kernel ring, which does not work with a port.
     pub has_ring: AtomicBool,
-    /// The kernel filters for the socket in a way that this object cannot.
+    /// The socket has a filter that only the kernel can run.
     pub has_kernel_filter: AtomicBool,
-    /// `SO_LOCK_FILTER`: the filter stays.
+    /// `SO_LOCK_FILTER`: the filter cannot be changed.
     pub is_locked: AtomicBool,
     /// `PACKET_AUXDATA`.
     pub has_auxiliary: AtomicBool,
     filter: Mutex<Option<Arc<[Instruction]>>>,
-    /// Frames for the socket since the last `PACKET_STATISTICS`, and those of them for which it had no room.
+    /// Frames delivered to the socket since the last `PACKET_STATISTICS`, and frames dropped for lack of room.
     pub received: AtomicU64,
     pub dropped: AtomicU64,
-    /// Frames that the port had dropped before.
+    /// The port's drop counter at the last `PACKET_STATISTICS`, or when the socket joined.
     pub dropped_before: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Settings {
         Settings { is_dgram, protocol: protocol.into(), ..Settings::default() }
     }
 
-    /// Filters from now on; without a filter all frames pass.
+    /// Sets the filter; without a filter all frames pass.
     pub fn set_filter(&self, filter: Option<Arc<[Instruction]>>) {
         *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = filter;
     }
@@ -50,7 +50,7 @@ impl Settings {
     }
 }
 
-/// The end of a packet socket's pair at the link.
+/// The link's end of a packet socket's pair.
 pub struct Member {
     end: OwnedFd,
     pub settings: Arc<Settings>,
@@ -58,10 +58,10 @@ pub struct Member {
 
 /// The outcome of an attempt to take a frame that the program has sent.
 pub enum Taken {
-    /// Its length. The frame is in the buffer; a longer one is cut.
+    /// The frame's length. The frame is in the buffer, truncated to its size.
     Frame(usize),
     Nothing,
-    /// The program has closed the socket, and all its frames were taken.
+    /// The program has closed the socket, and all its frames have been taken.
     End,
 }
 
@@ -89,13 +89,13 @@ impl Member {
         }
     }
 
-    /// Gives a received frame to the program, if it is for this socket and the socket has room.
+    /// Passes a received frame to the program, if the socket wants it and has room.
     pub fn give(&self, frame: &[u8], filter: Option<&[Instruction]>) {
         let wanted = self.settings.protocol.load(Relaxed);
         if wanted != ALL && (wanted == 0 || wanted != protocol(frame)) {
             return;
         }
-        // A socket without headers has its filter begin behind them.
+        // The filter of a `SOCK_DGRAM` socket starts after the Ethernet header.
         let skipped = if self.settings.is_dgram { HEADER.min(frame.len()) } else { 0 };
         let seen = &frame[skipped..];
         let kept = match filter {

@@ -1,5 +1,5 @@
-//! Sending and receiving where the kernel's call on a pair's end is not the packet socket's: addresses, sockets without
-//! Ethernet headers, lengths.
+//! Sending and receiving where the kernel's call on a socket pair behaves differently from one on a packet socket:
+//! addresses, sockets without Ethernet headers, lengths.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -20,9 +20,9 @@ use super::table::{self, TABLE};
 /// `SOL_PACKET` and its `PACKET_AUXDATA`.
 const SOL_PACKET: c_int = 263;
 const PACKET_AUXDATA: c_int = 8;
-/// The state of a frame for the program (`TP_STATUS_USER`).
+/// The status of a received frame (`TP_STATUS_USER`).
 const TP_STATUS_USER: u32 = 1;
-/// `struct sockaddr_ll` without its address's bytes.
+/// Length of a `struct sockaddr_ll` without its hardware address.
 const ADDRESS: usize = std::mem::offset_of!(sockaddr_ll, sll_addr);
 
 /// `struct tpacket_auxdata`.
@@ -38,10 +38,10 @@ struct Auxiliary {
     vlan_protocol: u16,
 }
 
-/// The most parts of a message (`UIO_MAXIOV`).
+/// Maximum number of parts of a message (`UIO_MAXIOV`).
 pub const PARTS: usize = 1024;
 
-/// Returns the parts of a message; those that are too many are `EMSGSIZE` before any is read.
+/// Reads the parts of a message; too many of them are `EMSGSIZE`, before any is read.
 pub fn parts(from: *const iovec, count: usize) -> Result<Vec<iovec>, c_int> {
     if count > PARTS { Err(libc::EMSGSIZE) } else { Ok(memory::read_all(from, count)?) }
 }
@@ -50,7 +50,7 @@ fn len_of(parts: &[iovec]) -> usize {
     parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len))
 }
 
-/// Reads the first bytes of a message that has as many.
+/// Reads the first bytes of a message, which must be at least as long as `bytes`.
 fn first(parts: &[iovec], bytes: &mut [u8]) -> Result<(), memory::Fault> {
     let mut at = 0;
     for part in parts {
@@ -61,7 +61,7 @@ fn first(parts: &[iovec], bytes: &mut [u8]) -> Result<(), memory::Fault> {
     Ok(())
 }
 
-/// Returns the parts of a message with an Ethernet header in front.
+/// Returns the parts of a message, preceded by an Ethernet header.
 fn with_header(header: &mut [u8; HEADER], parts: &[iovec]) -> Vec<iovec> {
     let mut all = Vec::with_capacity(parts.len() + 1);
     all.push(iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER });
@@ -69,7 +69,7 @@ fn with_header(header: &mut [u8; HEADER], parts: &[iovec]) -> Vec<iovec> {
     all
 }
 
-/// Returns the address of a message; `None` if there is none.
+/// Reads the address of a message; `None` if there is none.
 fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>, c_int> {
     if name.is_null() || len == 0 {
         return Ok(None);
@@ -88,15 +88,15 @@ fn address(name: *const c_void, len: usize) -> Result<Option<sockaddr_ll>, c_int
     Ok(Some(address))
 }
 
-/// Sends a message of these parts; `None` if it is the kernel's.
+/// Sends a message of these parts; `None` if the kernel must do it.
 ///
-/// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
+/// If the thread is cancelled meanwhile (pthreads(7)), nothing here is dropped.
 pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     if TABLE.word(fd) == 0 {
         return None;
     }
-    // The kernel's call is a cancellation point, also if it fails.
-    // SAFETY: nothing is dropped here, nor in the functions that call this.
+    // The kernel's call is a cancellation point even if it fails, so this one must be too.
+    // SAFETY: neither this function nor its callers have anything to drop at this point.
     unsafe { cancellation_point() };
     let flags = flags & !libc::MSG_OOB | libc::MSG_NOSIGNAL;
     let prepared = guarded(Some(Err(libc::EIO)), || prepare(fd, message, parts));
@@ -121,7 +121,7 @@ pub fn send(fd: c_int, message: &msghdr, parts: &[iovec], flags: c_int) -> Optio
     Some(if sent < 0 { fail(before) } else { sent })
 }
 
-/// As [`send`], for a message of the program.
+/// As [`send`], for a message in the program's memory.
 pub fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
     if TABLE.word(fd) == 0 {
         return None;
@@ -141,17 +141,17 @@ pub fn send_message(fd: c_int, message: *const msghdr, flags: c_int) -> Option<s
     sent
 }
 
-/// Where a message goes.
+/// The destination of a message.
 struct Prepared {
     /// The descriptor to send through.
     through: c_int,
-    /// The header that the program leaves to the socket.
+    /// The Ethernet header of a `SOCK_DGRAM` socket's message.
     header: Option<[u8; HEADER]>,
     /// Keeps the descriptor open.
     _sender: Option<Arc<table::Sender>>,
 }
 
-/// Finds the port of a message, and checks its length; `None` if the message is the kernel's.
+/// Finds the port for a message, and checks its length; `None` if the kernel must send it.
 fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepared, c_int>> {
     let socket = table::get(fd)?;
     let address = match address(message.msg_name, message.msg_namelen as usize) {
@@ -176,7 +176,7 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     let len = len_of(parts);
     let header = match (socket.settings.is_dgram, address) {
         (false, _) => None,
-        // The kernel makes no header without an address, either.
+        // As in the kernel, a header needs an address.
         (true, None) => return Some(Err(libc::EINVAL)),
         (true, Some(address)) => {
             let mut header = [0; HEADER];
@@ -188,7 +188,7 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     };
     let whole = len.saturating_add(header.map_or(0, |header| header.len()));
     let mut begin = header.unwrap_or_default();
-    // Only the longest frames need a look for a VLAN tag.
+    // Only the longest frames need a check for a VLAN tag.
     let mtu = link.about.mtu();
     if header.is_none()
         && (mtu + HEADER + 1..=mtu + linerate::port::FRAME_HEADERS).contains(&whole)
@@ -208,29 +208,31 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     Some(Ok(Prepared { through, header, _sender: sender }))
 }
 
-/// Gives an error of sending the number that a packet socket has, if the port is gone: the interface is down.
+/// Converts a send error that means the port is gone to a packet socket's error for an interface that is down
+/// (`ENETDOWN`).
 pub fn failed(fd: c_int, answer: ssize_t) -> ssize_t {
     let is_gone = answer < 0 && matches!(errno(), libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN);
     if is_gone && table::is_current(fd) { fail(libc::ENETDOWN) } else { answer }
 }
 
-/// Makes the end of a pair, whose other end is closed, an error as of an interface that is down.
+/// Converts the end of input, which means the other end is closed, to the error for an interface that is down
+/// (`ENETDOWN`).
 pub fn ended(fd: c_int, answer: ssize_t, len: usize) -> ssize_t {
     let is_gone = answer == 0 && len > 0;
     if is_gone && table::is_current(fd) { fail(libc::ENETDOWN) } else { answer }
 }
 
-/// Reports an error on stderr; returns its number.
+/// Reports an error on stderr; returns its errno(3).
 pub fn refuse(error: &linerate::Error) -> c_int {
     report(&error.with_command_hint());
     match error.errno() {
-        // The interface that the name denotes is missing.
+        // The port does not exist: for the program, its interface is missing.
         libc::ENXIO => libc::ENODEV,
         errno => errno,
     }
 }
 
-/// Sends messages one after the other; `None` if they are the kernel's.
+/// Sends messages one after the other; `None` if the kernel must do it.
 pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Option<c_int> {
     if TABLE.word(fd) == 0 {
         return None;
@@ -239,7 +241,7 @@ pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) 
     for at in 0..count {
         let message = messages.wrapping_add(at);
         match send_message(fd, message.cast(), flags) {
-            // The first message decides: all have the same kind of socket.
+            // All messages use the same socket, so the first one decides.
             None if at == 0 => return None,
             None => return Some(at as c_int),
             Some(sent) if sent < 0 => return Some(if at == 0 { -1 } else { at as c_int }),
@@ -253,17 +255,17 @@ pub fn send_all(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) 
     Some(count as c_int)
 }
 
-/// Writes the length of a message that was sent or received.
+/// Writes the length of a sent or received message.
 fn put_len(message: *mut mmsghdr, len: ssize_t) -> Result<(), memory::Fault> {
     let at = message.cast::<u8>().wrapping_add(std::mem::offset_of!(mmsghdr, msg_len));
-    // SAFETY: the program has given the message for the answer.
+    // SAFETY: the program passed the message for the result.
     unsafe { memory::write(at.cast::<c_uint>(), len as c_uint) }
 }
 
-/// Receives a message of these parts from a port's socket; `None` if the number is another file's meanwhile. The lengths
-/// and flags of `message` are set; the parts and its other addresses are the program's.
+/// Receives a message of these parts from a port's socket; `None` if the descriptor has become another file's. Sets the
+/// lengths and flags of `message`; the parts and the other addresses in it point at the program's memory.
 ///
-/// A thread that is cancelled meanwhile (pthreads(7)) drops nothing here.
+/// If the thread is cancelled meanwhile (pthreads(7)), nothing here is dropped.
 pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flags: c_int) -> Option<ssize_t> {
     if !table::is_current(fd) {
         return None;
@@ -276,7 +278,7 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     let wants_address = !message.msg_name.is_null();
     let mut header = [0; HEADER];
     if !is_dgram && wants_address && room < HEADER {
-        // The header does not fit the program's buffer.
+        // The Ethernet header does not fit in the program's buffer: peek at it for the address.
         let flags = flags & libc::MSG_DONTWAIT | libc::MSG_PEEK;
         if next!(recv(fd, header.as_mut_ptr().cast(), HEADER, flags)) < 0 {
             return Some(-1);
@@ -296,15 +298,15 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
         return Some(fail(before));
     }
     if received == 0 {
-        // No frame is empty: the other end is closed.
+        // Frames are never empty: the other end is closed.
         return Some(fail(libc::ENETDOWN));
     }
     let whole = received as usize;
     let skipped = if is_dgram { HEADER.min(whole) } else { 0 };
-    // Bytes that the program has no room for are lost.
+    // Bytes that do not fit are lost; `MSG_TRUNC` asks for the full length.
     let len = if flags & libc::MSG_TRUNC != 0 { whole - skipped } else { room.min(whole - skipped) };
     if wants_address && !is_dgram && room >= HEADER {
-        // The kernel has just written there.
+        // Cannot fail: the kernel has just written there.
         let _ = first(parts, &mut header[..HEADER.min(whole)]);
     }
     let space = message.msg_controllen;
@@ -312,7 +314,7 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     if word & table::AUXILIARY != 0 {
         let auxiliary = Auxiliary {
             status: TP_STATUS_USER,
-            // A filter may have cut the frame before: its whole length is not known.
+            // The filter may have truncated the frame, so its original length is unknown.
             len: (whole - skipped) as u32,
             captured: (whole - skipped) as u32,
             link_layer: 0,
@@ -325,7 +327,7 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     if wants_address && let Some(link) = guarded(None, || table::get(fd)?.link) {
         let from = frame::sender(&header, link.name.index, &link.about);
         let room = (message.msg_namelen as usize).min(size_of::<sockaddr_ll>());
-        // SAFETY: the address has as many bytes; the program has given the message for the answer.
+        // SAFETY: `from` has at least `room` bytes; the program passed the message for the result.
         let written = unsafe {
             let bytes = std::slice::from_raw_parts((&raw const from).cast::<u8>(), room);
             memory::write_bytes(message.msg_name, bytes)
@@ -338,15 +340,15 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
     Some(len as ssize_t)
 }
 
-/// Returns the answer to flags of which a port's socket has nothing to give: it has no queue of errors.
+/// Returns the answer to `MSG_ERRQUEUE`: a port's socket has no error queue.
 pub fn refused(flags: c_int) -> Option<ssize_t> {
     (flags & libc::MSG_ERRQUEUE != 0).then(|| fail(libc::EAGAIN))
 }
 
-/// Appends auxiliary data to a received message's control data, which have this space.
+/// Appends auxiliary data to a received message's control buffer of `space` bytes.
 fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
     const LEN: usize = size_of::<Auxiliary>();
-    // SAFETY: they only calculate.
+    // SAFETY: these functions only calculate.
     let (needed, whole) = unsafe { (libc::CMSG_SPACE(LEN as c_uint) as usize, libc::CMSG_LEN(LEN as c_uint) as usize) };
     let at = message.msg_controllen;
     if message.msg_control.is_null() || at + needed > space {
@@ -355,7 +357,7 @@ fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
     }
     let header = libc::cmsghdr { cmsg_len: whole as _, cmsg_level: SOL_PACKET, cmsg_type: PACKET_AUXDATA };
     let control = message.msg_control.wrapping_byte_add(at);
-    // SAFETY: the program has given the message for the answer.
+    // SAFETY: the program passed the message for the result.
     let is_written = unsafe {
         memory::write(control.cast(), header)
             .and_then(|()| memory::write(control.wrapping_byte_add(whole - LEN).cast(), *auxiliary))
@@ -365,7 +367,7 @@ fn append(message: &mut msghdr, space: usize, auxiliary: &Auxiliary) {
     }
 }
 
-/// Receives a message into one buffer; the answer of recvfrom(2), `None` as of [`receive`].
+/// Receives a message into one buffer; returns recvfrom(2)'s result, or `None` as [`receive`].
 pub fn receive_from(
     fd: c_int,
     word: u32,
@@ -389,7 +391,7 @@ pub fn receive_from(
     let received = receive(fd, word, &mut message, &[part], flags)?;
     if received >= 0
         && !name.is_null()
-        // SAFETY: the program has given the address for the answer.
+        // SAFETY: the program passed the address for the result.
         && let Err(errno) = unsafe { memory::write(name_len, message.msg_namelen) }
     {
         return Some(fail(errno));
@@ -397,7 +399,7 @@ pub fn receive_from(
     Some(received)
 }
 
-/// Receives into the program's parts; `None` as of [`receive`].
+/// Receives into the program's parts; `None` as [`receive`].
 pub fn receive_parts(fd: c_int, word: u32, parts: *const iovec, count: usize) -> Option<ssize_t> {
     let parts = match guarded(Err(libc::EIO), || self::parts(parts, count)) {
         Ok(parts) => ManuallyDrop::new(parts),
@@ -412,7 +414,7 @@ pub fn receive_parts(fd: c_int, word: u32, parts: *const iovec, count: usize) ->
     received
 }
 
-/// As [`receive`], for a message of the program.
+/// As [`receive`], for a message in the program's memory.
 pub fn receive_message(fd: c_int, word: u32, at: *mut msghdr, flags: c_int) -> Option<ssize_t> {
     if !table::is_current(fd) {
         return None;
@@ -429,17 +431,17 @@ pub fn receive_message(fd: c_int, word: u32, at: *mut msghdr, flags: c_int) -> O
     let before = errno();
     drop(ManuallyDrop::into_inner(parts));
     set_errno(before);
-    // Only lengths and flags have changed.
+    // Only lengths and flags have changed, so writing the whole structure is safe.
     match received {
         Some(received) if received >= 0 => {
-            // SAFETY: the program has given the message for the answer.
+            // SAFETY: the program passed the message for the result.
             Some(unsafe { memory::write(at, message) }.map_or_else(fail, |()| received))
         }
         received => received,
     }
 }
 
-/// Receives messages one after the other; the answer of recvmmsg(2), `None` as of [`receive`].
+/// Receives messages one after the other; returns recvmmsg(2)'s result, or `None` as [`receive`].
 pub fn receive_all(
     fd: c_int,
     word: u32,

@@ -1,18 +1,18 @@
-//! Packet sockets (packet(7)) on ports: programs that send by `AF_PACKET` instead of libpcap.
+//! Packet sockets (packet(7)) on ports, for programs that send through `AF_PACKET` instead of libpcap.
 //!
-//! A packet socket that is bound to a port is one end of a socket pair under the program's number. So the kernel's own
-//! calls send, receive and wait, and duplicates and children have the same socket. A thread moves frames between the
-//! other end and the port.
+//! When a packet socket is bound to a port, one end of a socket pair replaces it under the program's descriptor. The
+//! kernel's own calls then send, receive and wait, and duplicates and child processes share the socket. A thread moves
+//! frames between the other end and the port.
 //!
 //! - `calls`: the functions of the C library that this object replaces
-//! - `interfaces`: the same for names of interfaces
-//! - `control`: ioctl(2) and options; `messages`: sending and receiving with addresses
+//! - `interfaces`: the same for interface names
+//! - `control`: ioctl(2) and socket options; `messages`: sending and receiving with addresses
 //! - `netlink`: dumps of links
-//! - `table`: the numbers that are packet sockets
-//! - `shared`: a libpcap handle's port where this process has packet sockets on the same port
+//! - `table`: the descriptors that are packet sockets
+//! - `shared`: a libpcap handle on a port on which this process has packet sockets too
 //! - `mover`: the thread of a link; `link`: an open port and its members; `member`: one end of a pair
-//! - `frame`: what packet(7) says about a frame; `names`: indexes of ports
-//! - `system`: the replaced functions of the C library
+//! - `frame`: the addresses of packet(7); `names`: interface indexes of ports
+//! - `system`: the C library's own versions of the replaced functions
 
 mod calls;
 mod control;

@@ -1,4 +1,4 @@
-//! The thread of a link: frames go from the port to its members, and from members to the port.
+//! The thread of a link, which moves frames between the port and its members.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::link::{Link, Queues, ROOM};
 use super::member::{Member, Taken};
 
-/// Frames that are received at once, and taken from a member at once.
+/// Maximum number of frames per receive call, and taken from one member per round.
 const BATCH: usize = 64;
-/// No buffer of a pool is smaller.
+/// Minimum size of a pool's buffers.
 const SMALLEST_SLOT: usize = 1024;
-/// The thread polls for this time before it sleeps.
+/// How long the thread polls before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// The longest sleep, and how often the port's link is looked at.
+/// The longest sleep, and the interval between checks of the port's link.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep while frames wait for room, or where the port cannot wake a thread.
 const TICK: Duration = Duration::from_millis(1);
@@ -33,14 +33,14 @@ struct Mover<'a> {
     /// Frames that wait for room at the port, and since when.
     to_send: Batch,
     waits_since: Option<Instant>,
-    /// Frames that the port has accepted, and those that it never had room for.
+    /// Frames that the port has accepted, and frames dropped because it had no room.
     sent: u64,
     lost: u64,
-    /// A frame of a member; a received frame of several buffers.
+    /// Buffers for a member's frame, and for a received frame that spans several buffers.
     frame: Vec<u8>,
     whole: Vec<u8>,
     is_promiscuous: Option<bool>,
-    /// When the port's link was looked at.
+    /// The time of the last link check.
     link_since: Instant,
 }
 
@@ -67,7 +67,7 @@ pub fn run(link: &Link, queues: Queues) {
         let (taken, is_drained) = mover.send();
         let received = mover.receive();
         if !mover.ended.is_empty() || mover.members.is_empty() {
-            // The frames of a socket that was closed reach the wire before it ends.
+            // The frames of a closed socket must reach the wire before it is removed.
             let begin = Instant::now();
             while !mover.is_settled() && begin.elapsed() < ROOM {
                 mover.send();
@@ -101,7 +101,8 @@ pub fn run(link: &Link, queues: Queues) {
 }
 
 impl Mover<'_> {
-    /// Looks at the link's members and requests; returns the number of requests, or `None` if the process ends.
+    /// Updates the members and their settings; returns the number of flush requests, or `None` if the process is
+    /// exiting.
     fn look(&mut self) -> Option<u64> {
         let state = self.link.state();
         if state.is_ending {
@@ -116,14 +117,14 @@ impl Mover<'_> {
         drop(state);
         let wanted = self.members.iter().any(|member| member.settings.is_promiscuous.load(Relaxed));
         if self.is_promiscuous != Some(wanted) {
-            // A port in memory has no addresses to filter by.
+            // Ports in memory do not filter by address, so an error is ignored.
             let _ = self.queues.port.set_promiscuous(wanted);
             self.is_promiscuous = Some(wanted);
         }
         Some(asked)
     }
 
-    /// Takes frames from members and sends them. Returns their number, and whether members have no more.
+    /// Takes frames from the members and sends them. Returns how many were taken, and whether no member has more.
     fn send(&mut self) -> (usize, bool) {
         let (mut taken, mut is_drained) = (0, true);
         if self.to_send.is_empty() {
@@ -133,7 +134,8 @@ impl Mover<'_> {
                     match member.take(&mut self.frame) {
                         Taken::Frame(len) => {
                             taken += 1;
-                            // The program's calls refuse frames that are too long; another program has the number, too.
+                            // The replaced calls reject frames that are too long, but another program may share the
+                            // socket.
                             let frame = self.frame.get(..len);
                             if !frame.is_some_and(|frame| self.to_send.push(self.queues.port.pool(), frame)) {
                                 self.lost += 1;
@@ -178,7 +180,7 @@ impl Mover<'_> {
         (taken, is_drained)
     }
 
-    /// Receives frames and gives them to the members. Returns their number.
+    /// Receives frames and passes them to the members. Returns their number.
     fn receive(&mut self) -> usize {
         self.received.clear();
         let Some(rx) = &mut self.queues.rx else { return 0 };
@@ -203,7 +205,7 @@ impl Mover<'_> {
         count
     }
 
-    /// Returns whether all frames that were taken are on the wire: a card that is closed forgets those in its ring.
+    /// Returns whether all taken frames are on the wire: closing a card discards the frames in its ring.
     fn is_settled(&self) -> bool {
         let is_handed_on = self.to_send.is_empty() && self.queues.tx.as_ref().is_none_or(|tx| tx.unsent() == 0);
         is_handed_on
@@ -211,7 +213,7 @@ impl Mover<'_> {
                 || self.queues.port.statistics().is_ok_and(|statistics| statistics.tx_packets >= self.sent))
     }
 
-    /// Returns the count of frames that the port has dropped because this thread was too slow.
+    /// Returns how many frames the port has dropped because this thread was too slow.
     fn dropped(&self) -> u64 {
         self.queues.port.statistics().map(|statistics| statistics.drops.no_descriptor).unwrap_or_default()
     }
@@ -222,7 +224,7 @@ impl Mover<'_> {
         self.queues.rx.iter_mut().for_each(|rx| {
             rx.arm();
         });
-        // A frame may have come before.
+        // A frame may have arrived before the queue was armed.
         if self.receive() > 0 {
             self.queues.rx.iter_mut().for_each(|rx| rx.disarm());
             return true;
@@ -246,17 +248,17 @@ impl Mover<'_> {
             let _ = rustix::io::read(&self.link.wake, &mut [0; 8]);
         }
         self.queues.rx.iter_mut().for_each(|rx| rx.disarm());
-        // The event of a port that is gone is readable for good.
+        // Check the link regularly: the event of a port that is gone stays readable.
         if self.link_since.elapsed() < LONGEST_SLEEP {
             return true;
         }
         self.link_since = Instant::now();
         match self.queues.port.link() {
-            // Frames that came before the end are received first.
+            // Frames that arrived before the error are received first.
             Err(_) if self.receive() > 0 => true,
             Err(error) => {
                 let (name, text) = (&self.link.name.text, error.with_command_hint());
-                // Most errors name their port.
+                // Most errors already name their port.
                 report(&if text.contains(name.as_str()) { text } else { format!("{name}: {text}") });
                 false
             }

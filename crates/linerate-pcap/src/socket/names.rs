@@ -13,34 +13,34 @@ use linerate_preload::{keeping_errno, report};
 
 use super::system::next;
 
-/// The first index. The kernel counts its own up from 1.
+/// The first index of a port. The kernel numbers its interfaces from 1.
 const FIRST: u32 = 0x4000_0000;
-/// The longest name that an interface can have (`IFNAMSIZ`), without the zero.
+/// Maximum length of an interface name (`IFNAMSIZ`), without the terminating zero.
 const LONGEST: usize = libc::IFNAMSIZ - 1;
 
-/// The name of a port that a program knows by its index.
+/// The name of a port that has an interface index.
 pub struct Name {
     pub text: String,
     pub index: u32,
     about: OnceLock<About>,
 }
 
-/// The properties of a port that a program asks for.
+/// The properties of a port that programs query.
 #[derive(Clone, Copy)]
 pub struct About {
     pub address: [u8; 6],
-    /// The longest frame with a VLAN tag, without CRC.
+    /// Maximum frame length, with a VLAN tag, without CRC.
     pub max_frame: usize,
     pub can_send: bool,
 }
 
 impl About {
-    /// Returns the properties of an open port. One without an address, such as a served pipe, has one by its name: programs refuse an
-    /// interface without.
+    /// Returns the properties of an open port. A port without an address, such as a served pipe, gets one derived from
+    /// its name, since programs reject interfaces without an address.
     pub fn of(port: &Port, max_frame: usize, can_send: bool) -> About {
         let mut address = port.mac().0;
         if address == [0; 6] {
-            // FNV-1a; locally administered, not a group's.
+            // FNV-1a hash; the address is locally administered and unicast.
             let hash = port
                 .name()
                 .bytes()
@@ -52,7 +52,7 @@ impl About {
         About { address, max_frame, can_send }
     }
 
-    /// Returns the longest payload of a frame.
+    /// Returns the maximum payload of a frame.
     pub fn mtu(&self) -> usize {
         self.max_frame.saturating_sub(linerate::port::FRAME_HEADERS)
     }
@@ -69,13 +69,13 @@ impl Name {
         self.text.len() <= LONGEST
     }
 
-    /// Notes the properties of the port, which is open.
+    /// Stores the properties of the port, unless they are already known.
     pub fn note(&self, about: About) {
         let _ = self.about.set(about);
     }
 }
 
-/// All names that have an index, in its order. They are never removed.
+/// All names that have an index, in index order. They are never removed.
 type Names = Vec<Arc<Name>>;
 
 static NAMES: Mutex<Names> = Mutex::new(Vec::new());
@@ -90,8 +90,8 @@ pub fn is_interface(name: &CStr) -> bool {
     keeping_errno(|| next!(if_nametoindex(name.as_ptr()) | 0) != 0)
 }
 
-/// Returns the port of this name and gives it an index; `None` if the name is the kernel's, no port's, or too long for an
-/// interface.
+/// Returns the port of this name, with an index assigned. `None` if the name is not a port's, belongs to a kernel
+/// interface, or is too long for an interface.
 pub fn of_text(text: &str) -> Option<Arc<Name>> {
     if text.len() > LONGEST || is_cut(text) {
         return None;
@@ -99,7 +99,8 @@ pub fn of_text(text: &str) -> Option<Arc<Name>> {
     of_handle(text)
 }
 
-/// As [`of_text`], for the name of a libpcap handle, which may be longer. No interface has the index of a longer one.
+/// As [`of_text`], for the name of a libpcap handle, which may be longer. The index of a longer name is not visible to
+/// the program.
 pub fn of_handle(text: &str) -> Option<Arc<Name>> {
     if let Some(name) = lock().iter().find(|name| name.text == text) {
         return Some(name.clone());
@@ -117,8 +118,8 @@ pub fn of_handle(text: &str) -> Option<Arc<Name>> {
     names.last().cloned()
 }
 
-/// Returns whether a name is the beginning of a longer one in the program's arguments, which the program has cut to the
-/// length of an interface's name: it is that of another port. Reports it once.
+/// Returns whether a name is the truncated beginning of a longer name in the program's arguments. It then denotes
+/// another port than the user meant. Reports that once.
 fn is_cut(text: &str) -> bool {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if text.len() < LONGEST {
@@ -145,7 +146,7 @@ pub unsafe fn of_pointer(text: *const c_char) -> Option<Arc<Name>> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: as the caller says; nothing behind the zero is read.
+    // SAFETY: as the caller promises; bytes after the zero are not read.
     let len = (0..=LONGEST).find(|&at| unsafe { text.add(at).read() } == 0)?;
     // SAFETY: these bytes were read above.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
@@ -157,7 +158,7 @@ pub fn of_index(index: u32) -> Option<Arc<Name>> {
     lock().get(index.checked_sub(FIRST)? as usize).filter(|name| name.is_interface()).cloned()
 }
 
-/// Reports once that a port is of this process alone, if it is in memory and no other process serves it.
+/// Reports once that a port in memory, which no other process serves, is reachable only from this process.
 pub fn note_alone(port: &Port) {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
     if port.info().behind == Behind::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
@@ -168,8 +169,8 @@ pub fn note_alone(port: &Port) {
     }
 }
 
-/// Returns the ports that a list of interfaces contains: those that are served, that the program's arguments name, and that it has asked
-/// for.
+/// Returns the ports that appear in lists of interfaces: served ports, ports named in the program's arguments, and
+/// ports that the program has queried.
 pub fn listed() -> Vec<Arc<Name>> {
     for name in served().iter().chain(&in_arguments()) {
         of_text(name);
@@ -182,8 +183,8 @@ pub fn served() -> BTreeSet<String> {
     Client::names(&folder())
 }
 
-/// Returns the names of ports in the program's arguments that no other process serves. Programs such as tcpreplay accept
-/// only interfaces that are listed.
+/// Returns the names of ports in the program's arguments that no other process serves. They must be listed, since
+/// programs such as tcpreplay accept only listed interfaces.
 pub fn in_arguments() -> Vec<String> {
     let (mut names, served) = (of_arguments(), served());
     names.retain(|name| !served.contains(name));
@@ -204,7 +205,7 @@ fn of_arguments() -> Vec<String> {
     names
 }
 
-/// Returns the names of ports in an argument: `NAME`, `-iNAME`, `--option=NAME`, and those in quotes, as in `python3 -c`.
+/// Returns the names of ports in an argument: `NAME`, `-iNAME`, `--option=NAME`, and quoted names, as in `python3 -c`.
 fn names_in(argument: &str) -> Vec<&str> {
     let whole = match argument.strip_prefix("--") {
         Some(option) => option.split_once('=').map_or("", |(_, value)| value),

@@ -1,8 +1,8 @@
-//! Netlink (rtnetlink(7)): a dump of all links contains the ports, for programs that list interfaces so.
+//! Netlink (rtnetlink(7)): adds the ports to dumps of all links, for programs that list interfaces this way.
 //!
-//! The kernel answers a request itself, and the end of its answer is the end of the dump. The ports' messages are received before it:
-//! the socket is readable all the time, since the kernel's first message is there when the request has been sent. Ports have no IP
-//! addresses, so that dumps of addresses have nothing to add.
+//! The kernel answers a request itself, and its answer ends the dump. So the program receives the ports' messages
+//! first. The socket stays readable meanwhile: the kernel's first message is queued when the request has been sent.
+//! Ports have no IP addresses, so dumps of addresses are left unchanged.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,17 +17,17 @@ use super::messages::parts;
 use super::names::{self, Name};
 use super::table::with_answers;
 
-/// `struct nlmsghdr` and `struct ifinfomsg`.
+/// Sizes of `struct nlmsghdr` and `struct ifinfomsg`.
 const HEADER: usize = 16;
 const LINK: usize = 16;
-/// The longest request that is looked at.
+/// Number of bytes of a request that are examined.
 const LONGEST: usize = 4096;
-/// No answer is longer: programs have buffers of a page at least.
+/// Maximum length of an answer: programs have buffers of at least a page.
 const ANSWER: usize = 4096 - 512;
 /// `IF_OPER_UP`.
 const OPERATIONAL: u8 = 6;
 
-/// Notes the answers to a request that the kernel has taken. Keeps errno(3).
+/// Queues the answers to a request that the kernel has accepted. Keeps errno(3).
 pub fn sent(fd: c_int, parts: &[iovec]) {
     keeping_errno(|| {
         let mut request = Vec::new();
@@ -45,7 +45,7 @@ pub fn sent(fd: c_int, parts: &[iovec]) {
     });
 }
 
-/// Returns the number of a request for all links, if one of these messages is such.
+/// Returns the sequence number of the first request for all links among these messages.
 fn dump_of_links(mut request: &[u8]) -> Option<u32> {
     while let Some(header) = request.first_chunk::<HEADER>() {
         let number = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -63,7 +63,7 @@ fn dump_of_links(mut request: &[u8]) -> Option<u32> {
     None
 }
 
-/// Returns the number that the kernel has given the socket.
+/// Returns the socket's netlink port ID, which the kernel has assigned.
 fn port_of(fd: c_int) -> u32 {
     // SAFETY: all fields are integers.
     let mut own = unsafe { std::mem::zeroed::<sockaddr_nl>() };
@@ -78,8 +78,8 @@ fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
     let mut all = vec![Vec::new()];
     let in_arguments = names::in_arguments();
     for name in names::listed() {
-        // A program takes a port's address from here. One in memory, which is to be the program's own, is opened for that, as by
-        // `SIOCGIFHWADDR`.
+        // Programs read a port's address from this message. For a port in memory that the arguments name, open the port
+        // to get it, as `SIOCGIFHWADDR` does.
         let is_in_memory =
             linerate::parse(&name.text).is_ok_and(|parsed| parsed.may_be_served() || parsed.model().is_some());
         if is_in_memory && in_arguments.contains(&name.text) {
@@ -95,7 +95,7 @@ fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the message about a port.
+/// Returns the `RTM_NEWLINK` message of a port.
 fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
     let mut message = vec![0; HEADER + LINK];
     message[4..6].copy_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
@@ -123,10 +123,10 @@ fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
     message
 }
 
-/// Gives the program an answer that waits; `None` if there is none. Returns also the flags of the message.
+/// Receives a queued answer; returns its length and message flags, or `None` if there is none.
 ///
 /// # Errors
-/// Addresses that are not the program's.
+/// `EFAULT` for invalid addresses.
 pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize_t, c_int), c_int>> {
     if flags & libc::MSG_ERRQUEUE != 0 {
         return None;
@@ -136,7 +136,7 @@ pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize
         let mut left = &answer[..];
         for part in parts {
             let (bytes, rest) = left.split_at(part.iov_len.min(left.len()));
-            // SAFETY: the program has given the address for the answer.
+            // SAFETY: the program passed the address for the result.
             if let Err(fault) = unsafe { memory::write_bytes(part.iov_base, bytes) } {
                 return Some(Err(fault.into()));
             }
@@ -152,7 +152,7 @@ pub fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<(ssize
     })?
 }
 
-/// As [`receive`], with the address of the kernel.
+/// As [`receive`]; also writes the kernel's address.
 pub fn receive_from(
     fd: c_int,
     parts: &[iovec],
@@ -166,7 +166,7 @@ pub fn receive_from(
         false => {
             let room = memory::read(name_len)?;
             put_address(name.cast(), room as usize)?;
-            // SAFETY: the program has given the address for the answer.
+            // SAFETY: the program passed the address for the result.
             unsafe { memory::write(name_len, size_of::<sockaddr_nl>() as libc::socklen_t)? };
             Ok(len)
         }
@@ -177,11 +177,11 @@ pub fn receive_from(
 fn put_address(to: *mut std::ffi::c_void, room: usize) -> Result<(), memory::Fault> {
     let mut address = [0; size_of::<sockaddr_nl>()];
     address[..2].copy_from_slice(&(libc::AF_NETLINK as u16).to_ne_bytes());
-    // SAFETY: the program has given the address for the answer.
+    // SAFETY: the program passed the address for the result.
     unsafe { memory::write_bytes(to, &address[..room.min(address.len())]) }
 }
 
-/// As [`receive`], for a message of the program.
+/// As [`receive`], for a message in the program's memory.
 pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option<ssize_t> {
     if with_answers(fd, |answers| answers.is_empty()) != Some(false) {
         return None;
@@ -200,7 +200,7 @@ pub fn receive_message(fd: c_int, at: *mut libc::msghdr, flags: c_int) -> Option
             message.msg_namelen = size_of::<sockaddr_nl>() as libc::socklen_t;
         }
         (message.msg_flags, message.msg_controllen) = (is_cut, 0);
-        // SAFETY: the program has given the message for the answer.
+        // SAFETY: the program passed the message for the result.
         unsafe { memory::write(at, message)? };
         Ok(len)
     };

@@ -1,4 +1,5 @@
-//! The port of a libpcap handle where this process has packet sockets or other handles on the same port: a member of their link.
+//! The port of a libpcap handle when this process has packet sockets or other handles on the same port: a member of
+//! their link.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,12 +22,13 @@ struct Shared {
     pool: Arc<Pool>,
     sent: Arc<AtomicU64>,
     dropped: AtomicU64,
-    // Dropped in this order: the link sees the end of its member.
+    // Dropped in this order: the link then notices that its member has ended.
     member: Arc<Member>,
     link: Settled,
 }
 
-/// A link that has noticed the end of its member when this value is gone: the port of the last one is closed.
+/// A link whose drop waits until the link has noticed the end of its member. After the last member, the port is closed
+/// then.
 struct Settled(Arc<Link>);
 
 impl Drop for Settled {
@@ -43,10 +45,10 @@ struct Queue {
     max_frame: usize,
 }
 
-/// Returns a port at the link of this name; `None` if this process has no packet socket or other handle there.
+/// Returns a port on the link of this name; `None` if this process has no packet socket or other handle on it.
 ///
 /// # Errors
-/// Without descriptors.
+/// Errors of [`join`] and of `pool`.
 pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
     let Some(name) = names::of_handle(name) else { return Ok(None) };
     if open_link(&name).is_none() && !is_alone(&name.text) {
@@ -57,7 +59,7 @@ pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Opti
     Ok(Some(at(&link, end, settings, pool()?)))
 }
 
-/// Returns a port at a link, whose member with these settings has this other end.
+/// Returns a port on a link. `end` is the program's end of the pair of the member with these settings.
 pub fn at(link: &Arc<Link>, end: OwnedFd, settings: Arc<Settings>, pool: Arc<Pool>) -> Port {
     let (name, sent, dropped) = (link.name.text.clone(), Arc::default(), AtomicU64::default());
     let member = Arc::new(Member::new(end, settings));
@@ -92,7 +94,7 @@ impl Device for Shared {
         Ok(())
     }
     fn statistics(&self) -> Result<Statistics> {
-        // Everything that was sent is on the wire then.
+        // This also waits until all sent frames are on the wire.
         let (_, dropped) = self.link.0.statistics(&self.member.settings);
         let no_descriptor = self.dropped.fetch_add(dropped, Relaxed) + dropped;
         let drops = Drops { no_descriptor, ..Drops::default() };

@@ -1,4 +1,4 @@
-//! The C library's own functions behind the replaced ones.
+//! The C library's own versions of the replaced functions.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -9,8 +9,8 @@ use linerate_preload::{set_errno, without_signals};
 
 /// Calls the C library's function of this name.
 ///
-/// It may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
-/// must have nothing to drop.
+/// The call may be a cancellation point (pthreads(7)): a cancelled thread unwinds through the caller, which must have
+/// nothing to drop.
 macro_rules! next {
     ($name:ident($($argument:expr),* $(,)?)) => {
         next!($name($($argument),*) | linerate_preload::fail(libc::ENOSYS))
@@ -66,7 +66,7 @@ linerate_preload::functions! {
     freeifaddrs: fn(*mut libc::ifaddrs) -> ();
 }
 
-/// Returns a call's answer, which is negative if it has failed. Otherwise errno(3) is as it was `before` the call.
+/// Returns a call's result. If the call has succeeded, restores errno(3) to its value `before` the call.
 pub fn answered(before: c_int, answer: c_int) -> c_int {
     if answer >= 0 {
         set_errno(before);
@@ -75,7 +75,7 @@ pub fn answered(before: c_int, answer: c_int) -> c_int {
 }
 
 thread_local! {
-    /// This thread opens a port: its packet sockets are the port's, and not the program's.
+    /// This thread is opening a port: packet sockets that it opens are the port's own, not the program's.
     static OPENS: Cell<bool> = const { Cell::new(false) };
 }
 

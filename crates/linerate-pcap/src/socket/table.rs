@@ -1,7 +1,7 @@
-//! The packet sockets of the program, and the other descriptors that this object answers for.
+//! The program's packet sockets, and the other descriptors that this object handles.
 //!
-//! An entry of the table has a word, which is read without a lock: calls on other descriptors, and most calls on packet
-//! sockets of ports, go to the kernel at once. What a packet socket is bound to is behind a lock.
+//! Each entry of the table has a word that is read without a lock. By this word, calls on other descriptors and most
+//! calls on packet sockets of ports go straight to the kernel. A lock protects what a packet socket is bound to.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,29 +19,30 @@ use super::member::Settings;
 use super::mover;
 use super::names::Name;
 
-/// A descriptor that this object answers for.
+/// A descriptor that this object handles.
 pub enum Entry {
-    /// A packet socket. [`Sockets`] has what changes of it, by this number.
+    /// A packet socket. [`Sockets`] has its [`State`] under this number.
     Packet(u64, Arc<Settings>),
-    /// A socket of rtnetlink(7). [`Sockets`] has its answers, by this number.
+    /// A socket of rtnetlink(7). [`Sockets`] has its answers under this number.
     Netlink(u64),
     /// The descriptor of a libpcap handle, which is a packet socket on Linux.
     Handle,
 }
 
-/// A packet socket that the program has opened, as it is at this moment.
+/// A snapshot of one of the program's packet sockets.
 pub struct Socket {
     held: Held<Entry>,
     pub settings: Arc<Settings>,
-    /// The kernel has refused it (`EPERM`): a socket of another kind has its number until it is bound to a port.
+    /// The kernel refused the packet socket (`EPERM`): a socket of another kind has its descriptor until it is bound to
+    /// a port.
     pub is_placeholder: bool,
-    /// The link of the port that it is bound to.
+    /// The link of the port that the socket is bound to.
     pub link: Option<Arc<Link>>,
-    /// Its way to another port, which it has sent to by address.
+    /// The sender for the other port to which the socket last sent by address.
     pub sender: Option<Arc<Sender>>,
 }
 
-/// The parts of a packet socket that change, as in [`Socket`].
+/// The mutable state of a packet socket; the fields are as in [`Socket`].
 #[derive(Clone, Default)]
 pub struct State {
     is_placeholder: bool,
@@ -55,22 +56,22 @@ pub struct Sender {
     pub end: OwnedFd,
 }
 
-/// All descriptors.
+/// All descriptors that this object handles.
 pub static TABLE: Table<Entry> = Table::new();
 
-/// Bits of an entry's word: it is a packet socket; it is a port's; it is `SOCK_DGRAM`; it has auxiliary data.
+/// Bits of an entry's word: it is a packet socket; it is bound to a port; it is `SOCK_DGRAM`; it has auxiliary data.
 const PRESENT: u32 = 1;
 pub const BOUND: u32 = 2;
 pub const DGRAM: u32 = 4;
 pub const AUXILIARY: u32 = 8;
-/// It is no packet socket, but one of rtnetlink(7).
+/// The entry is a socket of rtnetlink(7).
 pub const NETLINK: u32 = 16;
-/// It is no packet socket, but the descriptor of a libpcap handle.
+/// The entry is the descriptor of a libpcap handle.
 pub const HANDLE: u32 = 32;
-/// The longest frame that needs no look at the socket is in the bits above.
+/// The position of the maximum frame length that can be sent by the word alone, in the remaining high bits.
 const LONGEST: u32 = 8;
 
-/// The changing parts of sockets, by the numbers of their entries.
+/// The mutable state of all sockets, by the numbers of their entries.
 pub struct Sockets {
     packets: BTreeMap<u64, State>,
     /// The answers that a socket of rtnetlink(7) has not received yet.
@@ -82,12 +83,12 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { packets: BTreeMap::new(), 
 /// The locked sockets.
 pub type Locked = MutexGuard<'static, Sockets>;
 
-/// Locks the sockets. No use of an entry may be dropped meanwhile.
+/// Locks the sockets. Do not drop a [`Held`] entry while they are locked: dropping the entry locks them too.
 pub fn lock() -> Locked {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a number that no other entry has.
+/// Returns a unique number for an entry.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Relaxed)
@@ -98,7 +99,7 @@ impl Drop for Entry {
         match self {
             Entry::Packet(number, _) => {
                 let state = lock().packets.remove(number);
-                // Not under the lock, since it may close a descriptor.
+                // Drop it after unlocking, since that may close a descriptor.
                 drop(state);
             }
             Entry::Netlink(number) => drop(lock().answers.remove(number)),
@@ -119,18 +120,18 @@ fn word_of(settings: &Settings, state: &State) -> u32 {
     word | (longest as u32) << LONGEST
 }
 
-/// Returns whether a frame of this length, sent without an address, is the kernel's to pass on: the number's word suffices.
+/// Returns whether the kernel can send a frame of this length, without an address, by the word alone.
 #[inline]
 pub fn is_plain(word: u32, len: usize) -> bool {
     word & BOUND != 0 && len >= HEADER && len <= (word >> LONGEST) as usize
 }
 
-/// Returns whether a number, whose word says so, still is a packet socket. Keeps errno(3).
+/// Returns whether a descriptor still is a packet socket, as its word says. Keeps errno(3).
 pub fn is_current(fd: c_int) -> bool {
     guarded(false, || get(fd).is_some())
 }
 
-/// Returns the packet socket that a number stands for.
+/// Returns the packet socket of a descriptor.
 pub fn get(fd: c_int) -> Option<Socket> {
     at_this_moment(TABLE.get(fd)?)
 }
@@ -142,7 +143,7 @@ fn at_this_moment(held: Held<Entry>) -> Option<Socket> {
     Some(Socket { held, settings, is_placeholder, link, sender })
 }
 
-/// Adds a packet socket that was opened now.
+/// Adds a new packet socket.
 pub fn add(fd: c_int, settings: Settings, is_placeholder: bool) {
     let Some(cookie) = cookie_of(fd) else { return };
     let (number, state) = (number(), State { is_placeholder, ..State::default() });
@@ -151,7 +152,7 @@ pub fn add(fd: c_int, settings: Settings, is_placeholder: bool) {
     TABLE.insert(fd, cookie, word, Entry::Packet(number, Arc::new(settings)));
 }
 
-/// Adds a socket of rtnetlink(7) that was opened now.
+/// Adds a new socket of rtnetlink(7).
 pub fn add_netlink(fd: c_int) {
     let Some(cookie) = cookie_of(fd) else { return };
     let number = number();
@@ -171,7 +172,7 @@ pub fn remove_handle(fd: c_int) {
     }
 }
 
-/// Calls `work` with the answers that wait for a socket of rtnetlink(7); `None` if the number is no such socket.
+/// Calls `work` with the queued answers of a socket of rtnetlink(7); `None` if the descriptor is not such a socket.
 pub fn with_answers<T>(fd: c_int, work: impl FnOnce(&mut VecDeque<Vec<u8>>) -> T) -> Option<T> {
     let held = TABLE.get(fd)?;
     let Entry::Netlink(number) = &*held else { return None };
@@ -179,21 +180,21 @@ pub fn with_answers<T>(fd: c_int, work: impl FnOnce(&mut VecDeque<Vec<u8>>) -> T
     sockets.answers.get_mut(number).map(work)
 }
 
-/// Records that the kernel has made `to` the same as `from`.
+/// Records that the kernel has made `to` a duplicate of `from`.
 pub fn duplicate(from: c_int, to: c_int) {
     if let Some(before) = TABLE.duplicate(from, to).and_then(at_this_moment) {
         closed(before);
     }
 }
 
-/// Waits until frames of a socket, a number of which was closed, are on the wire, and ends what it alone had.
+/// Drops a socket after one of its descriptors was closed, and waits until its frames are on the wire.
 pub fn closed(socket: Socket) {
     let links: Vec<_> = [socket.link.clone(), socket.sender.as_ref().map(|sender| sender.link.clone())].into();
     drop(socket);
     links.iter().flatten().for_each(|link| link.settle());
 }
 
-/// Makes the change to a socket.
+/// Changes the state of a socket.
 fn change(socket: &Socket, change: impl FnOnce(&mut State)) {
     let Entry::Packet(number, settings) = &*socket.held else { return };
     let mut sockets = lock();
@@ -202,19 +203,19 @@ fn change(socket: &Socket, change: impl FnOnce(&mut State)) {
     change(state);
     socket.held.set_word(word_of(settings, state));
     drop(sockets);
-    // Not under the lock, since it may close a descriptor.
+    // Drop it after unlocking, since that may close a descriptor.
     drop(before);
 }
 
-/// Brings the word of a socket up to date with its settings.
+/// Updates the word of a socket after a change of its settings.
 pub fn settings_changed(socket: &Socket) {
     change(socket, |_| {});
 }
 
-/// Binds a socket to a port: under all its numbers it is an end of a pair from now on.
+/// Binds a socket to a port: replaces it by the program's end of a pair, under all its descriptors.
 ///
 /// # Errors
-/// Those of the port and of system calls, as numbers of errno(3).
+/// Errors of the port and of system calls.
 pub fn bind(fd: c_int, socket: &Socket, name: &Arc<Name>) -> Result<(), linerate::Error> {
     let (link, end) = link::join(name, &socket.settings, true, mover::run)?;
     let end_number = end.as_raw_fd();
@@ -227,18 +228,18 @@ pub fn bind(fd: c_int, socket: &Socket, name: &Arc<Name>) -> Result<(), linerate
         socket.held.set_cookie(cookie_of(end_number).unwrap_or_default());
     });
     for number in numbers.into_iter().filter(|&number| cookie_of(number) == Some(before)) {
-        // SAFETY: the program's number: this object has its number only.
+        // SAFETY: the program's descriptor; this object does not own it.
         unsafe { replace(number, end_number) };
     }
     drop(end);
-    // The port that it was bound to before.
+    // Wait for the frames to the port that the socket was bound to before.
     if let Some(before) = &socket.link {
         before.settle();
     }
     Ok(())
 }
 
-/// Gives a new socket the options that a program has set on the one whose number it gets.
+/// Copies the options that the program has set to the socket that replaces its own.
 fn copy_options(from: c_int, to: c_int) {
     for name in [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS] {
         if option(from, libc::SOL_SOCKET, name).is_some_and(|value| value != 0) {
@@ -249,7 +250,7 @@ fn copy_options(from: c_int, to: c_int) {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let mut len = size_of::<libc::timeval>() as libc::socklen_t;
         let time_at = &raw mut time;
-        // SAFETY: the time has this length.
+        // SAFETY: `time` has this length.
         unsafe {
             if call!(libc::SYS_getsockopt, from, libc::SOL_SOCKET, name, time_at, &raw mut len) == 0 {
                 call!(libc::SYS_setsockopt, to, libc::SOL_SOCKET, name, time_at, len);
@@ -258,7 +259,7 @@ fn copy_options(from: c_int, to: c_int) {
     }
 }
 
-/// Returns the way of a socket to a port that it is not bound to.
+/// Returns the sender of a socket to a port that it is not bound to.
 ///
 /// # Errors
 /// As [`bind`].
@@ -269,7 +270,7 @@ pub fn sender(socket: &Socket, name: &Arc<Name>) -> Result<Arc<Sender>, linerate
     let (link, end) = link::join(name, &Arc::new(Settings::default()), false, mover::run)?;
     let sender = Arc::new(Sender { link, end });
     change(socket, |state| state.sender = Some(sender.clone()));
-    // The frames that went to another port before.
+    // Wait for the frames to the port that the socket sent to before.
     if let Some(before) = &socket.sender {
         before.link.settle();
     }

@@ -1,5 +1,5 @@
-//! Tools of the tests: programs with the object in front of the system's libpcap, networks, ports.
-#![allow(dead_code)] // each test uses a part of it
+//! Test tools: programs that load this object instead of the system's libpcap, networks, ports.
+#![allow(dead_code)] // each test uses only a part
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,11 +10,11 @@ use linerate::port::{Port, TxQueue};
 use linerate::share::Server;
 use linerate::traffic::Generator;
 use linerate::{Batch, Options};
-#[allow(unused_imports)] // each test uses its part
+#[allow(unused_imports)] // each test uses only a part
 pub use linerate_testkit::{Deadline, Debian, InTime, Process, Timely, end_of, is_in_state};
 use linerate_testkit::{built, until};
 
-/// Returns a folder with the shared object, which was built with this test, under libpcap's names.
+/// Returns a folder with the shared object, as built with this test, under libpcap's names.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -30,24 +30,24 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// Compiles a program of this folder, linked with the system's libpcap; returns its path.
+/// Compiles a C program of the tests, linked with the system's libpcap; returns its path.
 pub fn compiled(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     linerate_testkit::compiled(source, &["-l:libpcap.so.0.8"])
 }
 
-/// Returns the program of libpcap's calls.
+/// Returns the path of the program that calls libpcap's functions.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compiled("program"))
 }
 
-/// Returns the shared object, to be preloaded.
+/// Returns the path of the shared object, for `LD_PRELOAD`.
 pub fn object() -> PathBuf {
     folder().join("libpcap.so.0.8").canonicalize().unwrap()
 }
 
-/// A network namespace with a veth pair, `v0` and `v1`, that carries nothing of its own.
+/// A network namespace with a veth pair, `v0` and `v1`, without traffic of the kernel's.
 pub struct Namespace(linerate_testkit::Namespace);
 
 impl Namespace {
@@ -57,7 +57,7 @@ impl Namespace {
         namespace.run("ip link add v0 type veth peer name v1");
         namespace.run("ip link set v0 up");
         namespace.run("ip link set v1 up");
-        // The kernel notices a moment later that the other end is up (`IFF_RUNNING`), which programs print.
+        // Programs print the link state (`IFF_RUNNING`), which the kernel updates a moment after the other end is up.
         for end in ["v0", "v1"] {
             let state = format!("cat /sys/class/net/{end}/operstate");
             until(format_args!("the link of {end}"), || namespace.run(&state).trim_end() == "up");
@@ -69,12 +69,12 @@ impl Namespace {
         self.0.run(&format!("ip link set {interface} mtu {mtu}"));
     }
 
-    /// Returns a command inside: with this object's libpcap, or with the system's.
+    /// Returns a command in the namespace, with this object's libpcap or the system's.
     pub fn command(&self, program: &str, is_ours: bool) -> Command {
         self.command_of(Debian::Own, program, is_ours)
     }
 
-    /// The same, of a Debian's program.
+    /// As [`command`](Self::command), for a program of a Debian release.
     pub fn command_of(&self, debian: Debian, program: &str, is_ours: bool) -> Command {
         let mut command = self.0.of(debian.words());
         command.arg(program);
@@ -115,7 +115,7 @@ impl World {
         self.command_of(Debian::Own, program)
     }
 
-    /// The same, of a Debian's program.
+    /// As [`command`](Self::command), for a program of a Debian release.
     pub fn command_of(&self, debian: Debian, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = debian.command(program);
         command.env("LD_PRELOAD", object()).env("LINERATE_PORTS", self.folder.path());
@@ -148,7 +148,7 @@ pub fn send(port: &Port, tx: &mut TxQueue, count: usize) {
             tx.send(&mut batch);
         }
     }
-    // Receivers that sleep are woken.
+    // Continue until everything is handed over, which wakes sleeping receivers.
     let deadline = Deadline::begin();
     while tx.unsent() > 0 {
         deadline.check(|| format!("{} of {count} frames are unsent, {:?}", tx.unsent(), port.statistics()));

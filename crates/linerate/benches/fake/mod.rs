@@ -1,7 +1,7 @@
-//! A card that consists of memory only: the registers are stored, and a bare loop in the same thread completes
-//! descriptors. It serves to measure the driver's cost without a card, and the lower bound of that cost.
+//! A card that consists only of memory: registers store what is written, and a bare loop in the same thread completes
+//! descriptors. It allows measuring the driver's cost without a card, and the lower bound of that cost.
 #![allow(unsafe_code)]
-#![allow(dead_code)] // each benchmark uses its part
+#![allow(dead_code)] // each benchmark uses only a part
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,17 +18,17 @@ use linerate::spec::descriptor::{receive, transmit};
 use linerate::spec::x82599::*;
 use linerate::{Batch, Options, Result};
 
-/// Returns 64-bit words of memory that a device shares.
+/// Returns 64-bit words of memory shared with a device.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: rings, or packets while the device owns them: no slices of it are lent meanwhile.
+    // SAFETY: the memory holds rings, or packets that the device owns, so there are no slices of it.
     unsafe { memory.words(offset, count) }
 }
 
-/// Returns the time stamp counter, after everything before it and before everything behind it.
+/// Reads the time stamp counter, ordered after all earlier and before all later instructions.
 #[cfg(target_arch = "x86_64")]
 pub fn stamp() -> u64 {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
-    // SAFETY: all x86-64 processors have both.
+    // SAFETY: all x86-64 processors have both instructions.
     unsafe {
         _mm_lfence();
         let now = _rdtsc();
@@ -37,13 +37,13 @@ pub fn stamp() -> u64 {
     }
 }
 
-/// Returns a counter of the processor's.
+/// Reads the processor's cycle counter.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn stamp() -> u64 {
     quanta::Clock::new().raw()
 }
 
-/// Registers that return what a driver waits for, and store the rest. Doorbells are real.
+/// Registers that return the values a driver waits for, and store others. Doorbells are plain memory writes.
 #[derive(Clone)]
 pub struct FakeBar(MappedBar);
 
@@ -57,7 +57,7 @@ impl Bar for FakeBar {
             SECRXSTAT::OFFSET => SECRXSTAT::SECRX_RDY,
             STATUS::OFFSET => 0,
             CTRL::OFFSET => self.0.read(offset) & !(CTRL::RST | CTRL::LRST),
-            // A queue that is disabled is empty.
+            // A disabled queue is empty.
             _ if offset == TDH::at(0) => self.0.read(TDT::at(0)),
             _ => self.0.read(offset),
         }
@@ -74,15 +74,15 @@ impl Bar for FakeBar {
     fn wait(&self, _: Duration) {}
 }
 
-/// Device addresses that are not pointers: the n-th mapping begins at (n + 1) << 40. The packets' memory may be
-/// split into pages.
+/// Device addresses, which are not pointers: mapping n begins at (n + 1) << 40. The packet memory may be split into
+/// pages.
 #[derive(Default)]
 struct FakeDma {
     maps: Mutex<Vec<Arc<Mapping>>>,
     page: Option<usize>,
 }
 
-// SAFETY: it passes the addresses on, and touches no bytes.
+// SAFETY: it only assigns addresses, and does not access memory.
 unsafe impl DmaSpace for FakeDma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.maps.lock().unwrap();
@@ -107,7 +107,7 @@ impl Bus for FakeDma {
     }
 }
 
-/// Returns pages with a gap after each.
+/// Returns page addresses with gaps between the pages.
 pub fn pages(base: DeviceAddress, len: usize, page: usize) -> Paged {
     Paged::new((0..len.div_ceil(page)).map(|index| base + (index * (page + (1 << 32))) as u64).collect(), page)
 }
@@ -116,7 +116,7 @@ pub const RING: usize = 512;
 /// The device address of the packets.
 const PACKETS: DeviceAddress = 2 << 40;
 
-/// The driver on such a card.
+/// A driver on such a card.
 pub struct Fake {
     pub rx: Box<dyn Receive>,
     pub tx: Box<dyn Transmit>,
@@ -134,13 +134,14 @@ pub struct Card {
     pub writes: Writes,
 }
 
-/// The lines that a card writes when it receives.
+/// The cache lines that a card writes when it receives.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Writes {
     Descriptors,
-    /// And the first line of each packet.
+    /// Descriptors and the first line of each packet.
     Packets,
-    /// And all lines that it has written, also those of transmit descriptors, leave the processor's caches.
+    /// As `Packets`; all written lines, including those of transmit descriptors, are flushed from the processor's
+    /// caches.
     Memory,
 }
 
@@ -157,18 +158,18 @@ impl Fake {
         Fake::seeing(vectors, region, None)
     }
 
-    /// Makes a card that sees packets in pages of this size.
+    /// Makes a card for which packet memory consists of pages of this size.
     pub fn seeing(vectors: Vectors, region: &RegionOptions, page: Option<usize>) -> Fake {
         Fake::sharing(vectors, Pool::new(Region::new(region).unwrap()), page)
     }
 
-    /// Makes a card with buffers of this pool.
+    /// Makes a card that uses this pool.
     pub fn sharing(vectors: Vectors, pool: Arc<Pool>, page: Option<usize>) -> Fake {
         let bar = Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap());
-        // SAFETY: no other device is behind it, and no slice of it is lent.
+        // SAFETY: the memory belongs to this device alone, and there are no slices of it.
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
-        // A backplane has no module to be read.
+        // Use a backplane device, which has no module to be read.
         let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool).unwrap();
         let config = config.with_device(0x10F7);
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
@@ -225,8 +226,8 @@ impl Card {
         }
     }
 
-    /// Writes these second words into descriptors that the card owns, while there are any; a word without the done
-    /// bit leaves its descriptor for the next word.
+    /// Writes these second words to descriptors that the card owns, while there are any. After a word without the done
+    /// bit, the next word goes to the same descriptor.
     pub fn receive_words(&mut self, second: &[u64]) {
         let words = words(&self.rings, 0, RING * 2);
         let tail = self.bar.read(RDT::at(0)) as usize;
@@ -240,12 +241,12 @@ impl Card {
         }
     }
 
-    /// Returns the receive tail, as the driver has written it.
+    /// Returns the receive tail written by the driver.
     pub fn receive_tail(&self) -> u32 {
         self.bar.read(RDT::at(0))
     }
 
-    /// Sends all packets given to the card, and returns their number.
+    /// Completes all transmit descriptors given to the card; returns their number.
     pub fn complete_transmit(&mut self) -> usize {
         let words = words(&self.rings, RING * 16, RING * 2);
         let tail = self.bar.read(TDT::at(0)) as usize;
@@ -264,17 +265,17 @@ impl Card {
         sent
     }
 
-    /// Returns the descriptor rings, and the packets' buffers: the cheapest loop runs over these.
+    /// Returns the memory of the descriptor rings and of the packets, for measuring the cheapest loop.
     pub fn memory(&self) -> (&Mapping, &Mapping) {
         (&self.rings, &self.packets)
     }
 }
 
-/// Lets a line leave the processor's caches.
+/// Flushes a line from the processor's caches.
 #[cold]
 fn flush(line: &[AtomicU64]) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: all x86-64 processors have it, and the address is that of a reference.
+    // SAFETY: all x86-64 processors have the instruction, and the address comes from a reference.
     unsafe {
         std::arch::x86_64::_mm_clflush(line.as_ptr().cast());
     }

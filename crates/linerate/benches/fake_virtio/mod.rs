@@ -1,8 +1,8 @@
-//! A VirtIO device that consists of memory only: its registers are stored, and a bare loop in the same thread acts
-//! as the device on its queues. It serves to measure the driver's cost, and to test the driver with a device that
-//! breaks the rules.
+//! A VirtIO device that consists only of memory: registers store what is written, and a bare loop in the same thread
+//! acts as the device on its queues. It allows measuring the driver's cost, and testing the driver with a device that
+//! violates the specification.
 #![allow(unsafe_code)]
-#![allow(dead_code)] // each test and benchmark uses its part
+#![allow(dead_code)] // each test and benchmark uses only a part
 
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
@@ -18,20 +18,20 @@ use linerate::pci::{Bus, Interrupt, IoPorts, MappedBar, PciDevice};
 use linerate::port::{Device, Receive, Transmit, Vectors};
 use linerate::{Batch, Error, ErrorKind, Options, Result};
 
-/// Returns 64-bit words of memory that a device shares.
+/// Returns 64-bit words of memory shared with a device.
 pub fn words(memory: &Mapping, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: rings, registers, or packets while the device owns them: no slices of it are lent meanwhile.
+    // SAFETY: the memory holds rings, registers, or packets that the device owns, so there are no slices of it.
     unsafe { memory.words(offset, count) }
 }
 
 fn shared<T: Word>(memory: &Arc<Mapping>, offset: usize, count: usize) -> DmaArray<T> {
-    // SAFETY: memory of rings, of which no slices are lent.
+    // SAFETY: the memory holds rings, of which there are no slices.
     unsafe { DmaArray::new(memory, offset, count) }
 }
 
 /// Opens a driver for the device.
 pub fn open(device: &Arc<Memory>, config: Config) -> Result<Virtio> {
-    // SAFETY: each device of a test has one driver at a time.
+    // SAFETY: each device has only one driver at a time.
     unsafe { Virtio::open(&device.device(), config) }
 }
 
@@ -42,33 +42,34 @@ const ISR: usize = 0x2000;
 pub const DEVICE: usize = 0x3000;
 const BAR: usize = 0x4000;
 
-/// Offered in both halves, since the selection is ignored: `VERSION_1` and `ACCESS_PLATFORM` above.
+/// `VERSION_1` and `ACCESS_PLATFORM` in the upper half of the features. The device ignores the selection, so it offers
+/// the bits in both halves.
 pub const SPLIT: u32 = 0b011;
-/// The same with `RING_PACKED`.
+/// As `SPLIT`, with `RING_PACKED`.
 pub const PACKED: u32 = 0b111;
-/// In the lower half only, since it means nothing above: `MRG_RXBUF`.
+/// `MRG_RXBUF` in the lower half; the bit has no meaning in the upper half.
 pub const MERGEABLE: u32 = 1 << 15;
 
-/// Likewise: `CTRL_VQ`, `CTRL_RX`, `MQ`.
+/// Likewise `CTRL_VQ`, `CTRL_RX` and `MQ`.
 pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
 pub const MQ: u32 = 1 << 22;
 
-/// A device of plain memory: reads return what was written.
+/// A device of plain memory: reads return what has been written.
 pub struct Memory {
     config: Mutex<[u8; 256]>,
     pub bar: Arc<Mapping>,
     pub mapped: Mutex<Vec<Arc<Mapping>>>,
     /// The I/O ports of a legacy device.
     pub ports: Option<IoPorts>,
-    /// The device sees packets in pages of this size.
+    /// The page size of the packet memory for the device; `None`: contiguous.
     pub page: Option<usize>,
 }
 
 impl Memory {
     pub fn new(features: u32) -> Arc<Memory> {
         let mut config = [0; 256];
-        config[0x06] = 1 << 4; // there are capabilities
+        config[0x06] = 1 << 4; // has a capability list
         config[0x34] = 0x40;
         for (index, offset) in [COMMON, NOTIFY, ISR, DEVICE].into_iter().enumerate() {
             let at = 0x40 + 0x18 * index;
@@ -92,7 +93,7 @@ impl Memory {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
     }
 
-    /// Returns the queue of the last notification since the previous call.
+    /// Returns the queue of the last notification since the previous call, if there was one.
     pub fn doorbell(&self) -> Option<u16> {
         const NONE: u16 = u16::MAX;
         let rung = words(&self.bar, NOTIFY, 1)[0].load(Acquire) as u16;
@@ -110,7 +111,7 @@ impl Memory {
     }
 }
 
-// SAFETY: it writes only to buffers that the driver has made available.
+// SAFETY: the device writes only to buffers that the driver has made available.
 unsafe impl DmaSpace for Memory {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut mapped = self.mapped.lock().unwrap();
@@ -156,7 +157,7 @@ impl PciDevice for Memory {
 
     unsafe fn map_bar(&self, bar: u8) -> Result<MappedBar> {
         match bar {
-            // SAFETY: no other device is behind it, and no slice of it is lent.
+            // SAFETY: the memory belongs to this device alone, and there are no slices of it.
             0 => Ok(unsafe { MappedBar::new(self.bar.clone()) }),
             _ => Err(Error::new(ErrorKind::BadDevice, "", "it has one BAR")),
         }
@@ -171,11 +172,11 @@ impl PciDevice for Memory {
     }
 }
 
-/// The header before the data (VIRTIO 1.2, 5.1.6): its length, and the offset of the number of buffers of a packet.
+/// The length of the header before the data, and the offset of its `num_buffers` (VIRTIO 1.2, 5.1.6).
 pub const HEADER: usize = 12;
 pub const NUM_BUFFERS: usize = 10;
 
-/// Flags of a packed queue's descriptors (2.8.1), and of both formats (2.7.5, 2.8.7).
+/// Flags of packed descriptors (2.8.1), and of descriptors of both formats (2.7.5, 2.8.7).
 pub const AVAILABLE: u64 = 1 << 55;
 pub const USED: u64 = 1 << 63;
 const NEXT: u64 = 1;
@@ -202,13 +203,13 @@ pub struct Split {
 /// A packed queue (2.8).
 pub struct Packed {
     pub ring: Descriptors,
-    /// The event suppression of driver and device (2.8.14).
+    /// The event suppression structures of driver and device (2.8.14).
     events: DmaArray<AtomicU32>,
     accepted: usize,
     finished: usize,
 }
 
-/// An available chain: its id, the number of its descriptors, and the first one's address.
+/// An available chain: its id, the number of its descriptors, and the first buffer's address.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     pub id: u16,
@@ -219,8 +220,8 @@ pub struct Chain {
 impl Queue {
     /// Returns the first receive queue and the first transmit queue of an open device without a control queue.
     pub fn pair(device: &Memory, size: usize, is_packed: bool) -> [Queue; 2] {
-        // The driver wrote the transmit queue's addresses last; the memory has two equal parts, of which this is
-        // the second.
+        // The driver has written the transmit queue's addresses last. The memory has two equal parts; the transmit
+        // queue is in the second.
         let address = |register: usize| words(&device.bar, COMMON + register, 1)[0].load(Relaxed) as u32 as usize;
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
@@ -250,8 +251,8 @@ impl Queue {
         }
     }
 
-    /// Uses up to `most` packets in order, with `written` bytes written to each; calls `each` with their addresses.
-    /// Returns their number.
+    /// Marks up to `most` available chains as used, in order, with `written` bytes each. Calls `each` with their
+    /// addresses. Returns their number.
     pub fn finish_in_turn(&mut self, most: usize, written: u32, each: impl Fn(DeviceAddress)) -> usize {
         let mut done = 0;
         while done < most
@@ -298,7 +299,7 @@ impl Queue {
         }
     }
 
-    /// Returns addresses and lengths of a chain's buffers.
+    /// Returns the addresses and lengths of a chain's buffers.
     pub fn parts(&self, chain: &Chain) -> Vec<(DeviceAddress, u32)> {
         let part = |descriptor: &[AtomicU64; 2]| (descriptor[0].load(Relaxed), descriptor[1].load(Relaxed) as u32);
         match self {
@@ -313,7 +314,7 @@ impl Queue {
         }
     }
 
-    /// Marks a chain as used, with `written` bytes.
+    /// Marks a chain as used, with `written` bytes written.
     pub fn finish(&mut self, chain: Chain, written: u32) {
         match self {
             Queue::Split(Split { used, used_ring, finished, .. }) => {
@@ -340,12 +341,12 @@ pub fn set_buffers(packets: &Mapping, header: usize, buffers: u16) {
     word.store(word.load(Relaxed) & !(0xFFFF << shift) | u64::from(buffers) << shift, Relaxed);
 }
 
-/// Descriptors of a [`Card`]'s rings.
+/// Number of descriptors in a [`Card`]'s rings.
 pub const RING: usize = 512;
 /// Bytes written for each packet.
 pub const WRITTEN: u32 = HEADER as u32 + 60;
 
-/// The driver on a device of memory, and the device's ends of its queues.
+/// A driver on a device of memory, and the device's ends of its queues.
 pub struct Card {
     pub rx: Box<dyn Receive>,
     pub tx: Box<dyn Transmit>,
@@ -369,7 +370,7 @@ impl Card {
         Card { rx, tx, rx_end, tx_end, packets, _port: port }
     }
 
-    /// Receives `count` packets of 60 bytes, each in one buffer, as its header states.
+    /// Receives `count` packets of 60 bytes, each in one buffer.
     pub fn complete_receive(&mut self, count: usize) {
         let packets = &self.packets;
         let set_buffers = |address| set_buffers(packets, address as u32 as usize, 1);
@@ -377,7 +378,7 @@ impl Card {
         assert_eq!(received, count);
     }
 
-    /// Sends all available packets, and returns their number.
+    /// Completes all available packets; returns their number.
     pub fn complete_transmit(&mut self) -> usize {
         self.tx_end.finish_in_turn(RING, 0, |_| ())
     }

@@ -1,9 +1,10 @@
-//! The cost of ports in memory: nanoseconds per packet on one processor, the best of many rounds, next to bounds
-//! measured in the same run. Published for netmap: a pipe 8 to 10 ns, VALE 50 ns at 64 bytes and 250 ns at 1,500
-//! (Rizzo and Lettieri, CoNEXT 2012, and netmap's own README).
+//! The cost of ports in memory: nanoseconds per packet on one processor, the best of many rounds, and bounds measured
+//! in the same run. Published results of netmap: 8 to 10 ns for a pipe; for VALE 50 ns at 64 bytes and 250 ns at 1,500
+//! bytes (Rizzo and Lettieri, CoNEXT 2012, and netmap's README).
 //!
-//! Few packets per call, and crossings between two processors, are compared with DPDK's rte_ring as measured by its own test
-//! (`dpdk-test`, Debian's package dpdk). The switch is compared with Open vSwitch with DPDK (Debian's package openvswitch-switch-dpdk).
+//! Small batches and crossings between two processors are compared with DPDK's rte_ring, as measured by DPDK's test
+//! (`dpdk-test`, Debian's package dpdk). The switch is compared with Open vSwitch with DPDK (Debian's package
+//! openvswitch-switch-dpdk).
 //!
 //! `cargo bench -p linerate --bench memory_ports`
 
@@ -22,7 +23,7 @@ use linerate::netmap::{Pipe, Side, ValePort};
 use linerate::port::{Config, Device, Receive, SoftwarePort, Transmit};
 
 const BATCH: usize = 32;
-/// Batches in a round, and rounds.
+/// Batches per round, and rounds.
 const CALLS: usize = 64;
 const ROUNDS: usize = 2000;
 
@@ -31,7 +32,7 @@ fn pool() -> Arc<Pool> {
     Pool::new(Region::new(&options).unwrap())
 }
 
-/// Returns the nanoseconds per packet of the fastest round, with calls for this many packets.
+/// Returns the nanoseconds per packet of the fastest round; each call handles `batch_size` packets.
 fn measure(batch_size: usize, mut call: impl FnMut()) -> f64 {
     let calls = CALLS * BATCH / batch_size;
     let round = |_| {
@@ -49,7 +50,7 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns the cost of packets that pass through a pipe and are received at once.
+/// Returns the cost of sending packets into a pipe and receiving them immediately.
 fn pipe(batch_size: usize) -> f64 {
     let pool = pool();
     let config = Config::new("bench", pool.clone());
@@ -66,7 +67,7 @@ fn pipe(batch_size: usize) -> f64 {
     cost
 }
 
-/// A pipe beside its bound: slots into a ring and out of it, one after the other, and nothing else.
+/// Compares a pipe with its bound: a loop that only moves slots into a ring and out of it.
 fn pipe_beside_its_bound() {
     let (mut ring, mut slots, mut at) = ([0u64; 512], [7u64; BATCH], 0);
     let pipe = pipe(BATCH);
@@ -85,7 +86,7 @@ fn pipe_beside_its_bound() {
     );
 }
 
-/// A port of a switch, in its own region.
+/// A port of a switch, with its own region.
 struct Port {
     pool: Arc<Pool>,
     rx: Box<dyn Receive>,
@@ -103,7 +104,7 @@ impl Port {
     }
 }
 
-/// Returns the cost of copying such frames between two regions of the same size.
+/// Returns the cost of copying frames of this length between two regions.
 fn copies(len: usize) -> f64 {
     let (from, mut to, mut at) = (vec![1u8; 2048 * 2048], vec![0u8; 2048 * 2048], 0);
     measure(BATCH, || {
@@ -116,12 +117,12 @@ fn copies(len: usize) -> f64 {
     })
 }
 
-/// Measures packets from one port to `others`, each to one of them or to all.
+/// Measures packets from one port to `others` other ports: unicast to each in turn, or broadcast.
 fn vale(len: usize, others: usize, broadcast: bool, batch_size: usize) -> f64 {
     let mut source = Port::new("s".to_string());
     let mut sinks: Vec<Port> = (0..others).map(|n| Port::new(format!("d{n}"))).collect();
     let host = |n: usize| [2, 0, 0, 0, 1, n as u8];
-    // The switch learns their addresses.
+    // Let the switch learn the addresses.
     for (n, sink) in sinks.iter_mut().enumerate() {
         sink.batch.push(&sink.pool, &frame([0xFF; 6], host(n), 60));
         sink.tx.send(&mut sink.batch);
@@ -140,7 +141,7 @@ fn vale(len: usize, others: usize, broadcast: bool, batch_size: usize) -> f64 {
         for mut bytes in &mut batch {
             let to = if broadcast { [0xFF; 6] } else { host(next) };
             next = if next + 1 == others { 0 } else { next + 1 };
-            // Written in one piece, as a program writes a frame.
+            // Write the headers in one piece, as a program does.
             let [a, b, c, d, e, f] = to;
             bytes[..16].copy_from_slice(&[a, b, c, d, e, f, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
         }
@@ -159,7 +160,7 @@ fn stay_on(processor: usize) {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Returns the cycles of the time stamp counter in a nanosecond.
+/// Returns the cycles of the time stamp counter per nanosecond.
 fn cycles() -> f64 {
     let (clock, start) = (quanta::Clock::new(), Instant::now());
     let begin = clock.raw();
@@ -167,7 +168,7 @@ fn cycles() -> f64 {
     (clock.raw() - begin) as f64 / start.elapsed().as_nanos() as f64
 }
 
-/// Passes slots round between two threads through a pipe; returns the nanoseconds for each crossing.
+/// Passes slots back and forth between two threads through a pipe; returns the nanoseconds per crossing.
 fn pipe_between_processors() -> f64 {
     const CROSSINGS: usize = 20_000_000;
     let pool = pool();
@@ -206,7 +207,7 @@ fn pipe_between_processors() -> f64 {
     best
 }
 
-/// Returns what DPDK's own test of rte_ring prints.
+/// Returns the output of DPDK's test of rte_ring.
 fn rte_ring() -> Option<String> {
     let mut test = Command::new("dpdk-test");
     test.args(["--no-pci", "--no-huge", "-m", "64", "-l", "0,1", "--file-prefix=linerate-bench"]);
@@ -215,14 +216,14 @@ fn rte_ring() -> Option<String> {
     Some(String::from_utf8_lossy(&test.wait_with_output().ok()?.stdout).into_owned())
 }
 
-/// Returns the figure of that test behind `heading` for one producer and one consumer, and `what`.
+/// Returns the test's figure for `what` after `heading`, for one producer and one consumer.
 fn figure(said: &str, heading: &str, what: &str) -> Option<f64> {
     let behind = &said[said.find(heading)?..];
     let line = behind.lines().find(|line| line.contains("SP/SC") && line.contains(what))?;
     line.split(':').next_back()?.trim().parse().ok()
 }
 
-/// Compares cycles for each packet that one thread sends and receives, few or many at a time.
+/// Compares cycles per packet that one thread sends and receives, with small and large batches.
 fn few_packets() {
     let (cycles, said) = (cycles(), rte_ring().unwrap_or_default());
     for batch_size in [1, 8, 32] {
@@ -239,8 +240,8 @@ fn few_packets() {
     }
 }
 
-/// Returns the packets per second of a switch: two threads, each from its own port to its own port, or one thread
-/// alone.
+/// Returns the packets per second through a switch with two threads, each between two separate ports, or with one
+/// thread.
 fn two_senders(alone: bool) -> f64 {
     const PACKETS: usize = 5_000_000;
     let start = std::sync::Barrier::new(if alone { 1 } else { 2 });
@@ -275,8 +276,7 @@ fn between_processors() {
     if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
         return println!("two processors are needed for the rest");
     }
-    // In turns, the best of each: on a virtual machine the distance of two processors changes from moment to
-    // moment.
+    // Alternate, and take the best of each: on a virtual machine, the distance between two processors keeps changing.
     let (mut crossing, mut theirs, cycles) = (f64::MAX, None, cycles());
     for _ in 0..4 {
         crossing = pipe_between_processors().min(crossing);
@@ -295,7 +295,7 @@ fn between_processors() {
     println!("VALE, senders on 1 and 2 processors  {one:.1} and {two:.1} Mpps    ratio {:.2}", two / one);
 }
 
-/// Compares the cycles for each packet of 60 bytes from port to port: received, looked up, copied, sent.
+/// Compares the cycles per packet of 60 bytes from port to port: receive, look up, copy, send.
 fn beside_open_vswitch() {
     let cost = vale(60, 1, false, BATCH) * cycles();
     match open_vswitch::cycles() {

@@ -1,5 +1,5 @@
-//! Open vSwitch with DPDK, measured by its own counters: a switch with two ports of 60-byte packets that are copied
-//! in and out (DPDK's net_null), on one processor, in its own network namespace.
+//! Open vSwitch with DPDK, measured by its own counters: a switch with two ports (DPDK's net_null) that copy 60-byte
+//! packets in and out, on one processor, in a separate network namespace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 /// Debian's package openvswitch-switch-dpdk.
 const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const EAL: &str = "--no-pci --no-huge --legacy-mem -m 1024";
-/// The least number of packets counted, and the longest time for any step.
+/// Minimum number of packets to count, and maximum time for any step.
 const PACKETS: f64 = 2e7;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -55,7 +55,7 @@ fn wait_for(what: impl Fn() -> bool) -> Option<()> {
     Some(())
 }
 
-/// Returns the cycles for each packet; `None` if it is not installed, or cannot have a network namespace.
+/// Returns the cycles per packet; `None` if Open vSwitch is not installed, or cannot have a network namespace.
 pub fn cycles() -> Option<f64> {
     let folder = Folder(std::env::temp_dir().join(format!("linerate-ovs-{}", std::process::id())));
     std::fs::create_dir(&folder.0).ok()?;
@@ -81,7 +81,7 @@ pub fn cycles() -> Option<f64> {
         let value = said.lines().find_map(|line| line.trim().strip_prefix(name))?;
         value.split_whitespace().next()?.parse::<f64>().ok()
     };
-    // Until the switch has learned, and has allocated its tables.
+    // Wait until the switch has learned addresses and allocated its tables.
     let have_passed = || number(&ask("show")?, "packets received:").filter(|packets| *packets >= PACKETS);
     wait_for(|| have_passed().is_some())?;
     ask("clear")?;

@@ -1,8 +1,12 @@
-//! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together, beside DPDK's: in one process and on one
-//! thread, 256 packets in flight each way, at most 32 at a time. TSC cycles per packet, the best of some rounds of each in
-//! turns. `cargo bench --bench vhost_cost`; DPDK's testpmd does the same with its own ports, if it is installed, and 500 free
-//! hugepages of 2 MiB are there for it. Then the same between both roles of `memif:`, and DPDK's: with a copy on each side, and
-//! with a client that lends its buffers. Last, cost and rates between two processes, also of ours with DPDK's.
+//! The cost of one crossing between `virtio-user:` and `vhost:`, both sides together, compared with DPDK's: in one
+//! process and one thread, with 256 packets in flight per direction and batches of at most 32. Results are TSC cycles
+//! per packet, the best of alternating rounds. DPDK's testpmd does the same with its own ports, if it is installed and
+//! 500 hugepages of 2 MiB are free.
+//!
+//! The same is measured between both roles of `memif:`, with a copy on each side, and with a zero-copy client. Last,
+//! cost and rates between two processes are measured, including linerate with DPDK.
+//!
+//! `cargo bench --bench vhost_cost`
 
 mod processes;
 mod testpmd;
@@ -14,9 +18,9 @@ use processes::Kind;
 use testpmd::Testpmd;
 
 const BATCH: usize = 32;
-/// Packets in flight each way: testpmd's `start tx_first 8`.
+/// Packets in flight per direction, as with testpmd's `start tx_first 8`.
 const IN_FLIGHT: usize = 8 * BATCH;
-/// Turns of one round: two batches each.
+/// Turns per round, of two batches each.
 const TURNS: usize = 40_000;
 const ROUNDS: usize = 12;
 
@@ -46,7 +50,7 @@ fn main() {
     }
 }
 
-/// Prints the cycles of both, and their ratio.
+/// Prints the cycles of linerate and DPDK, and their ratio.
 fn compare(what: &str, ours: &mut Crossing, mut theirs: Option<Testpmd>) {
     let (mut own, mut dpdk) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -63,12 +67,12 @@ fn compare(what: &str, ours: &mut Crossing, mut theirs: Option<Testpmd>) {
     println!("{what} cycles={own:.1} {beside}");
 }
 
-/// Returns the fewest cycles: others that use the processor make a round longer, never shorter.
+/// Returns the minimum: other load on the processor makes a round longer, never shorter.
 fn best(cycles: &[f64]) -> f64 {
     cycles.iter().copied().fold(f64::MAX, f64::min)
 }
 
-/// Our ports, and the queues from each to the other.
+/// Two ports of linerate, and the queues that forward from each to the other.
 struct Crossing {
     ways: [(RxQueue, TxQueue); 2],
     batch: Batch,
@@ -92,7 +96,7 @@ impl Crossing {
         Crossing::new(names, size)
     }
 
-    /// Opens both ports, and sends the packets in flight; each waits until the other end is there.
+    /// Opens both ports, waits until they are connected, and sends the packets in flight.
     fn new(names: [String; 2], size: usize) -> Crossing {
         let needed = names.each_ref().map(|name| linerate::parse(name).expect("a name").buffer_size());
         let [buffer_size, other] = needed;
@@ -110,7 +114,7 @@ impl Crossing {
             (front.rx(0).expect("a queue"), back.tx(0).expect("a queue")),
         ];
         let mut batch = Batch::with_capacity(BATCH);
-        // A client of memif hands its buffers over at its first poll.
+        // A memif client provides its buffers at its first poll.
         while [&back, &front].iter().any(|port| port.link().is_ok_and(|link| link == Link::Down)) {}
         ways.iter_mut().for_each(|(rx, _)| _ = rx.recv(&mut batch));
         for (_, tx) in &mut ways {
@@ -125,7 +129,7 @@ impl Crossing {
         Crossing { ways, batch, clock: quanta::Clock::new(), _ports: [back, front] }
     }
 
-    /// Forwards from each port to the other; what is sent at one arrives at the other.
+    /// Forwards packets from each port to the other; returns the cycles per packet.
     fn round(&mut self) -> f64 {
         let (start, mut packets) = (self.clock.raw(), 0);
         for _ in 0..TURNS {

@@ -1,6 +1,6 @@
-//! Rates and cost between two processes, each on a processor of its own: ours, DPDK's, and one of each. Both sides return what
-//! they receive; 256 packets of 64 bytes are on the way. The cost is that of both sides in TSC cycles per packet, without polls
-//! that find nothing.
+//! Rates and cost between two processes on separate processors: linerate's, DPDK's, and one of each. Both sides return
+//! the packets they receive; 256 packets of 64 bytes are in flight. The cost is that of both sides in TSC cycles per
+//! packet, without empty polls.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -17,10 +17,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::testpmd::{Counts, Testpmd};
 use crate::{BATCH, IN_FLIGHT, ROUNDS};
 
-/// The argument in front of the port that a process of ours has.
+/// The argument before the port's name, for a process of linerate.
 pub const FORWARD: &str = "--forward";
 
-/// The rings between both.
+/// The kind of rings between the processes.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Split,
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns our port, and DPDK's device.
+    /// Returns linerate's port name, and DPDK's device.
     fn names(self, socket: &str, is_server: bool) -> (String, String) {
         let packed = matches!(self, Kind::Packed);
         let (on, one) = if packed { ("on", 1) } else { ("off", 0) };
@@ -48,8 +48,8 @@ impl Kind {
     }
 }
 
-/// Prints the rates and the costs of all pairs, back end or server first: the best of some rounds of each in turns, and their
-/// ratios to those of DPDK with itself.
+/// Prints the rates and costs of all pairs, back end or server first: the best of alternating rounds, and their ratios
+/// to those of two DPDK processes.
 pub fn compare(folder: &Path, kind: Kind) {
     let sides = [("linerate", "linerate"), ("linerate", "dpdk"), ("dpdk", "linerate"), ("dpdk", "dpdk")];
     let mut pairs = Vec::new();
@@ -93,7 +93,7 @@ pub fn compare(folder: &Path, kind: Kind) {
 struct Pair {
     names: (&'static str, &'static str),
     sides: [Side; 2],
-    /// The best so far: packets per second, and the cycles of each side per packet.
+    /// The best results so far: packets per second, and cycles per packet of each side.
     rate: f64,
     cycles: [f64; 2],
 }
@@ -119,7 +119,7 @@ impl Pair {
         Some([server.counts()?, client.counts()?])
     }
 
-    /// Returns the cycles of both sides per packet.
+    /// Returns the cycles per packet of both sides together.
     fn cost(&self) -> f64 {
         self.cycles.iter().sum()
     }
@@ -132,7 +132,7 @@ enum Side {
 }
 
 impl Side {
-    /// Starts a process of ours on the server's or the client's processor; the client sends the packets.
+    /// Starts a process of linerate on the server's or the client's processor; the client sends the packets.
     fn ours(name: &str, is_server: bool) -> Option<Side> {
         let mut child = Command::new(std::env::current_exe().ok()?)
             .args([FORWARD, name])
@@ -143,10 +143,10 @@ impl Side {
         let (commands, said) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
         pin(Pid::from_child(&child), is_server);
         let mut side = Side::Ours { child, commands, said };
-        // It is there once it answers.
+        // Once it answers, it is ready.
         side.counts()?;
         if let (Side::Ours { commands, .. }, false) = (&mut side, is_server) {
-            // The other side may still lose what comes first.
+            // The other side may still lose the first packets.
             std::thread::sleep(Duration::from_millis(500));
             writeln!(commands, "send").ok()?;
         }
@@ -154,7 +154,7 @@ impl Side {
     }
 
     fn dpdk(device: &str, is_server: bool) -> Option<Side> {
-        // A server does not wait for the link; a client does, and sends the packets.
+        // A server does not wait for the link; a client does, and then sends the packets.
         let (more, start) = if is_server { ("--disable-link-check", "start") } else { ("", "start tx_first 8") };
         let mut testpmd = Testpmd::start(processor(is_server), 192, &[device], more)?;
         testpmd.say(&format!("set record-core-cycles on\nset txpkts 60\nset fwd io\n{start}"))?;
@@ -198,15 +198,16 @@ fn processor(is_server: bool) -> usize {
     usize::from(!is_server)
 }
 
-/// Keeps a process, and the threads that it starts, on its processor.
+/// Pins a process, and the threads that it starts, to its processor.
 fn pin(process: Pid, is_server: bool) {
     let mut processors = CpuSet::new();
     processors.set(processor(is_server));
     sched_setaffinity(Some(process), &processors).expect("a processor");
 }
 
-/// A process of ours: returns what its port receives, until it is killed. `send` on its input sends the packets in flight,
-/// `count` prints the count of packets received, and the cycles of the turns that found some.
+/// The main function of a linerate process, which returns the packets that its port receives, until it is killed. The
+/// command `send` on its input sends the packets in flight; `count` prints the number of received packets, and the
+/// cycles of non-empty turns.
 pub fn forward(name: &str) {
     let [mut port] = Options::default().open([name]).expect(name);
     let (pool, mut rx, mut tx) = (port.pool().clone(), port.rx(0).expect("a queue"), port.tx(0).expect("a queue"));

@@ -1,17 +1,17 @@
-//! DPDK's testpmd, which forwards between its ports, or returns what its only port receives, on one processor.
+//! DPDK's testpmd, which forwards between its ports, or returns the packets of its only port, on one processor.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process so far: packets received, and cycles of the turns that found some.
+/// A process's counters: packets received, and cycles of non-empty turns.
 pub struct Counts {
     pub packets: u64,
     pub cycles: u64,
 }
 
-/// A testpmd. It ends with this value.
+/// A running testpmd, which is killed when this value is dropped.
 pub struct Testpmd {
     child: Child,
     commands: ChildStdin,
@@ -19,7 +19,7 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it with a back end and a front end; `None` if it is not installed, or does not start.
+    /// Starts testpmd with a back end and a front end; `None` if it is not installed, or does not start.
     pub fn of_vhost(socket: &str, packed: bool, size: usize) -> Option<Testpmd> {
         let mut testpmd = Testpmd::start(1, 768, &[&format!("net_vhost0,iface={socket}")], "")?;
         let packed = u8::from(packed);
@@ -30,7 +30,7 @@ impl Testpmd {
         testpmd.forward(size)
     }
 
-    /// Starts it with both roles of memif.
+    /// Starts testpmd with both roles of memif.
     pub fn of_memif(socket: &str, zero_copy: bool, size: usize) -> Option<Testpmd> {
         let role =
             |n: u8, role: &str| format!("net_memif{n},role={role},socket={socket},socket-abstract=no,rsize=10,id=0");
@@ -38,13 +38,13 @@ impl Testpmd {
         Testpmd::start(1, 768, &[&role(0, "server"), &client], "")?.forward(size)
     }
 
-    /// Starts one on a processor, with MiB of hugepages, devices, and more options.
+    /// Starts testpmd on a processor, with `memory` MiB of hugepages, devices, and more options.
     pub fn start(processor: usize, memory: usize, devices: &[&str], more: &str) -> Option<Testpmd> {
         let eal = format!(
             "--no-pci --in-memory --single-file-segments --no-telemetry --lcores (0-1)@{processor} -m {memory}"
         );
         let options = "-- -i --nb-cores=1 --total-num-mbufs=16384 --txd=1024 --rxd=1024";
-        // It would print in blocks into a pipe.
+        // stdbuf: otherwise its output to a pipe would be block-buffered.
         let mut child = Command::new("stdbuf")
             .args(["-oL", "dpdk-testpmd"])
             .args(eal.split(' '))
@@ -62,7 +62,7 @@ impl Testpmd {
         Some(testpmd)
     }
 
-    /// Sends the packets in flight, and forwards them from then on.
+    /// Sends the packets in flight, and starts forwarding.
     fn forward(mut self, size: usize) -> Option<Testpmd> {
         // Without CRC.
         let size = size - 4;
@@ -73,7 +73,7 @@ impl Testpmd {
         Some(self)
     }
 
-    /// Stops all of its threads, which poll without end, or lets them go on.
+    /// Stops or continues all its threads, which otherwise poll all the time.
     pub fn pause(&self, stops: bool) {
         let signal = if stops { Signal::STOP } else { Signal::CONT };
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
@@ -85,7 +85,7 @@ impl Testpmd {
         writeln!(self.commands, "{command}").ok()
     }
 
-    /// Reads up to a line with `part` in it.
+    /// Reads up to a line that contains `part`.
     pub fn until(&mut self, part: &str) -> Option<String> {
         let mut line = String::new();
         while self.said.read_line(&mut line).ok()? > 0 {
@@ -97,7 +97,7 @@ impl Testpmd {
         None
     }
 
-    /// Returns the cycles per packet of a tenth of a second.
+    /// Returns the cycles per packet, measured over a tenth of a second.
     pub fn round(&mut self) -> Option<f64> {
         self.say("clear fwd stats all")?;
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -106,10 +106,10 @@ impl Testpmd {
         line.split("CPU cycles/packet=").nth(1)?.split(' ').next()?.parse().ok()
     }
 
-    /// Returns the counts so far. It counts no cycles of polls that find nothing.
+    /// Returns the counters so far. testpmd does not count the cycles of empty polls.
     pub fn counts(&mut self) -> Option<Counts> {
         self.say("show fwd stats all")?;
-        // Behind those of each port.
+        // The totals follow the counters of each port.
         self.until("Accumulated")?;
         let packets = self.until("RX-packets:")?;
         let cycles = self.until("total cycles=")?;

@@ -1,4 +1,4 @@
-//! A small driver that does exactly what a test needs.
+//! A small driver that does exactly as each test needs.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub const RX_RING: usize = 0;
 pub const TX_RING: usize = 4096;
 pub const BUFFERS: usize = 65_536;
 pub const LEN: u32 = 64;
-/// A command for a packet in one buffer.
+/// The command bits for a packet in one buffer.
 pub const PACKET: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::EOP | transmit::IFCS | transmit::RS;
 
 /// A card, its memory, and the frames on its wire.
@@ -30,7 +30,7 @@ pub struct Bench {
     pub coming: Frames,
 }
 
-/// Returns registers of a card that only a bench drives.
+/// Returns the registers of a card that only a bench drives.
 pub fn registers(card: &Arc<Card>) -> CardBar {
     // SAFETY: a bench's rings and packets are in memory that belongs to no region.
     unsafe { card.bar() }
@@ -38,17 +38,17 @@ pub fn registers(card: &Arc<Card>) -> CardBar {
 
 /// Returns 64-bit words of a bench's memory.
 pub fn words(dma: &DmaMap, offset: usize, count: usize) -> &[AtomicU64] {
-    // SAFETY: the memory belongs to no region, so that no slices of it are lent.
+    // SAFETY: the memory belongs to no region, so there are no slices of it.
     unsafe { dma.memory().words(offset, count) }
 }
 
 impl Bench {
-    /// Makes a bench whose card is not set up.
+    /// Makes a bench with an uninitialised card.
     pub fn bare() -> Bench {
         Bench::of(Kind::default())
     }
 
-    /// As [`bare`](Bench::bare), of the given kind.
+    /// As [`bare`](Bench::bare), with a card of the given kind.
     pub fn of(kind: Kind) -> Bench {
         let (came, coming) = (Frames::default(), Frames::default());
         let (out, into) = (came.clone(), coming.clone());
@@ -62,12 +62,12 @@ impl Bench {
         Bench { bar: registers(&card), card, dma, came, coming }
     }
 
-    /// Sets up queue 0 each way, accepts all frames, and writes `srrctl` for the receive queue.
+    /// Makes a bench with queue 0 in both directions, which accepts all frames. `srrctl` is for the receive queue.
     pub fn with_queues(srrctl: u32) -> Bench {
         Bench::bare().set_up(srrctl)
     }
 
-    /// The same, for a card that is not set up yet.
+    /// As [`with_queues`](Bench::with_queues), for an existing bench.
     pub fn set_up(self, srrctl: u32) -> Bench {
         let bench = self;
         let bar = &bench.bar;
@@ -127,14 +127,14 @@ impl Bench {
         }
     }
 
-    /// Puts a packet of `len` bytes into buffer 100 + `n`, and its descriptor into place `n` of the transmit ring.
+    /// Puts a packet of `len` bytes into buffer 100 + `n`, and its descriptor into entry `n` of the transmit ring.
     pub fn place(&self, n: usize, len: usize, command: u64) {
         self.fill(100 + n, &pattern(len));
         let payload = if command & transmit::DEXT != 0 { (len as u64) << transmit::PAYLEN_SHIFT } else { 0 };
         self.set(TX_RING, n, [self.buffer(100 + n), command | len as u64 | payload]);
     }
 
-    /// Sends descriptors from the next free place of the ring on; those with bytes refer to a buffer each.
+    /// Puts `packet` into buffer 100 and sends these descriptors; returns the frames on the wire.
     pub fn send(&self, packet: &[u8], descriptors: &[[u64; 2]]) -> Vec<Frame> {
         self.fill(100, packet);
         let mut at = self.bar.read(TDT::at(0));
@@ -147,7 +147,7 @@ impl Bench {
         self.left()
     }
 
-    /// Adds a receive queue with a ring of 8.
+    /// Adds a receive queue with a ring of 8 descriptors.
     pub fn add_receive_queue(&self, queue: u16) {
         let (bar, ring) = (&self.bar, 8192 + usize::from(queue) * 128);
         bar.write(DCA_RXCTRL::at(queue), 0);

@@ -1,4 +1,4 @@
-//! Rings, registers, statistics, filters, and the breaches that the oracle notes.
+//! Rings, registers, statistics, filters, and the breaches that the model reports.
 
 use linerate::memory::DmaMap;
 use linerate::pci::Bar;
@@ -59,7 +59,7 @@ fn descriptors_are_written_back_on_request_and_at_the_threshold() {
     assert_eq!(done(), [false; 6]);
     bench.card.step(1);
     assert_eq!(done(), [true, false, true, true, false, false]);
-    // The queue runs empty: held write-backs are done.
+    // When the queue is empty, pending write-backs are done.
     bench.card.step(2);
     assert_eq!(done(), [true, false, true, true, true, true]);
     assert_eq!((bench.bar.read(TDH::at(0)), bench.card.breaches()), (6, vec![]));
@@ -74,7 +74,7 @@ fn the_eeprom_has_an_address_and_a_valid_checksum() {
         assert!(value & EERD::DONE != 0);
         (value >> EERD::DATA_SHIFT) as u16
     };
-    // The sections that words 3 to 14 point to are included, without the length in front of each.
+    // The checksum includes the sections that words 3 to 14 point to, without the length at the beginning of each.
     let section = |pointer: u32| match word(pointer) {
         0 | 0xFFFF => 0,
         at => (1..=u32::from(word(at.into()))).fold(0u16, |sum, n| sum.wrapping_add(word(u32::from(at) + n))),
@@ -101,7 +101,7 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
     // Interrupt causes and masks.
     bar.read(EICR::OFFSET);
     bar.write(EICS::OFFSET, 0b1011);
-    // EICS shows the causes without clearing them; Linux's driver relies on that.
+    // Reading EICS does not clear the causes; Linux's driver relies on that.
     assert_eq!(bar.read(EICS::OFFSET), 0b1011);
     bar.write(EICR::OFFSET, 0b0010);
     assert_eq!((bar.read(EICR::OFFSET), bar.read(EICR::OFFSET)), (0b1001, 0));
@@ -112,7 +112,7 @@ fn registers_take_clear_and_set_as_the_datasheet_says() {
         bar.write(offset, value);
         assert_eq!(bar.read(offset), value);
     }
-    // Negotiation ends at once, the link is up, and pulling the cable is an interrupt cause.
+    // Negotiation ends immediately, the link is up, and unplugging the cable is an interrupt cause.
     bar.write(AUTOC::OFFSET, AUTOC::LMS_10G_SERIAL | AUTOC::RESTART_AN);
     assert_eq!(bar.read(AUTOC::OFFSET), AUTOC::LMS_10G_SERIAL);
     assert_eq!(bar.read(LINKS::OFFSET), LINKS::UP | LINKS::SPEED_10G);
@@ -204,7 +204,7 @@ fn only_frames_for_this_card_pass_the_filters() {
 
 #[test]
 fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
-    // This needs a wire that does not hold frames back: the paced generator is one.
+    // This needs a wire that does not hold frames back, such as the paced generator.
     for (drop_en, waiting) in [(0, 100), (SRRCTL::DROP_EN, 0)] {
         let generator = linerate::traffic::Generator::new(1518, 1);
         let traffic = linerate::sim82599::Traffic::new(generator, "1G".parse().ok(), Some(163));
@@ -230,7 +230,7 @@ fn frames_wait_in_the_packet_buffer_unless_the_queue_says_drop() {
         }
         assert_eq!(bar.read(QPRDC::at(0)), 100 - waiting);
         assert_eq!((bar.read(RXMPC::at(0)), bar.read(QPRC::at(0))), (0, 63));
-        // With descriptors again, the waiting frames arrive.
+        // When there are descriptors again, the waiting frames arrive.
         for n in 0..10 {
             bench.set(RX_RING, n, [bench.buffer(n), 0]);
         }
@@ -333,7 +333,7 @@ fn every_breach_of_the_contract_is_noted() {
     send(&bench);
     expect("DMA elsewhere", bench, &|b| matches!(b, Breach::Unmapped { address: 4096, len: 60, .. }));
     let bench = advanced();
-    // SAFETY: nothing refers to the memory, and nothing else is mapped afterwards.
+    // SAFETY: no references to the memory exist, and no other memory is mapped afterwards.
     #[allow(unsafe_code)]
     unsafe {
         bench.card.bus().unmap(bench.dma.addresses().at(0));
@@ -368,7 +368,7 @@ fn every_breach_of_the_contract_is_noted() {
     expect("IPsec", bench, &|b| matches!(b, Breach::NotModelled { .. }));
 }
 
-/// 4.6.8.2, 8.2.3.23: frames that were fetched from a queue before it was disabled are its own.
+/// 4.6.8.2, 8.2.3.23: frames fetched from a queue before it was disabled count for this queue.
 #[test]
 fn frames_fetched_from_a_disabled_queue_count_for_it() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);

@@ -1,5 +1,4 @@
-//! The model itself, with a small driver that does what each test needs, including what the real driver never does
-//! and must not do.
+//! Tests of the model itself, with a small driver that also does things that the real driver must never do.
 
 mod bench;
 mod card;

@@ -14,7 +14,7 @@ const ADVANCED: u32 = 2 | SRRCTL::DESCTYPE_ADVANCED;
 const PLAIN_TCP: Transport = Transport::Tcp { sequence: 1000, flags: ACK };
 const IPS: [Ip; 2] = [Ip::V4, Ip::V6];
 
-/// Returns a context descriptor for place 1 of the two.
+/// Returns a context descriptor for context 1 of the two.
 fn context_of(ip: Ip, l4t: u64, l4len: usize, mss: usize, vlan: u16) -> [u64; 2] {
     let first =
         (ETHERNET as u64) << context::MACLEN_SHIFT | ip.header() as u64 | u64::from(vlan) << context::VLAN_SHIFT;
@@ -24,7 +24,7 @@ fn context_of(ip: Ip, l4t: u64, l4len: usize, mss: usize, vlan: u16) -> [u64; 2]
     [first, second | (l4len as u64) << context::L4LEN_SHIFT | (mss as u64) << context::MSS_SHIFT]
 }
 
-/// Returns a descriptor for the packet in buffer 100 that requests `options`, with the context at place 1.
+/// Returns a descriptor for the packet in buffer 100 that requests `options` with context 1.
 fn data(bench: &Bench, len: usize, payload: usize, options: u64) -> [u64; 2] {
     let word = PACKET | len as u64 | options | 1 << transmit::IDX_SHIFT | transmit::CC;
     [bench.buffer(100), word | (payload as u64) << transmit::PAYLEN_SHIFT]
@@ -34,7 +34,7 @@ fn l4t(transport: Transport) -> u64 {
     if transport == Transport::Udp { 0 } else { 1 }
 }
 
-/// Returns the packet without its checksums: the transport's field has the pseudo header's sum.
+/// Returns the packet without checksums; the transport's field holds the pseudo-header sum.
 fn unfinished(ip: Ip, transport: Transport, mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
     if ip == Ip::V4 {
         bytes[ETHERNET + 10..ETHERNET + 12].fill(0);
@@ -58,7 +58,7 @@ fn checksums_equal_those_of_another_library() {
                 let sent = bench.send(&packet, &[context, data(&bench, packet.len(), packet.len(), sums)]);
                 assert_eq!(sent.len(), 1);
                 assert_eq!(sent[0].bytes[..expected.len()], expected, "{ip:?} {transport:?} {len}");
-                // Without a request the card changes nothing.
+                // Without a request, the card does not change the packet.
                 let sent = bench.send(&packet, &[data(&bench, packet.len(), packet.len(), 0)]);
                 assert_eq!(sent[0].bytes[..packet.len()], packet);
             }
@@ -119,9 +119,9 @@ fn segments_equal_those_of_another_library() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Segments in tunnels: IPLEN includes the outer header, the tunnel's and the inner one. The driver sets the outer
-/// checksum's field to a value that compensates for all but the outer header (7.2.5.1 includes the field in the
-/// sum). Linux does this.
+/// Segmentation in tunnels, as Linux does it: IPLEN includes the outer, the tunnel's and the inner header. The driver
+/// sets the outer checksum field to a value that compensates for everything except the outer header, since the card
+/// includes the field in the sum (7.2.5.1).
 #[test]
 fn the_outer_checksum_of_tunnelled_segments_covers_the_outer_header() {
     let bench = Bench::with_queues(ADVANCED);
@@ -131,7 +131,7 @@ fn the_outer_checksum_of_tunnelled_segments_covers_the_outer_header() {
         let outer = frame(Ip::V4, 7, Transport::Udp, &[])[..ETHERNET + 20].to_vec();
         let mut packet = [outer, packet[ETHERNET..].to_vec()].concat();
         let (start, end) = (ETHERNET + 20, ETHERNET + 20 + inner.header());
-        // The inner headers are the same in all segments: the stack sets them for one.
+        // The inner headers are the same in all segments: the stack sets them for one segment.
         let sum = |bytes: &[u8]| {
             let sum = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
             let folded = (sum & 0xFFFF) + (sum >> 16);
@@ -163,7 +163,7 @@ fn tags_are_inserted_and_taken_out() {
     let plain = frame(Ip::V4, 1, Transport::Udp, &pattern(100));
     let with_tag = tagged(plain.clone(), 0xA077);
     bar.write(VLNCTRL::OFFSET, 0x8100);
-    // By a context, and by a legacy descriptor.
+    // Insert a tag by a context, and by a legacy descriptor.
     let advanced = [context_of(Ip::V4, 0, 0, 0, 0xA077), data(&bench, plain.len(), plain.len(), transmit::VLE)];
     assert_eq!(bench.send(&plain, &advanced)[0].bytes, with_tag);
     let legacy = transmit::EOP | transmit::IFCS | transmit::RS | transmit::VLE | 0xA077 << legacy_transmit::VLAN_SHIFT;
@@ -182,7 +182,7 @@ fn tags_are_inserted_and_taken_out() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// A legacy descriptor's checksum can be of any bytes, and in any place.
+/// A legacy descriptor can request a checksum of any bytes, at any position.
 #[test]
 fn a_legacy_descriptor_selects_the_summed_bytes() {
     let bench = Bench::with_queues(ADVANCED);
@@ -219,7 +219,7 @@ fn descriptors_that_do_not_fit_their_packet_are_noted() {
         bench.send(&tcp, &descriptors);
         let breaches = bench.card.breaches();
         assert!(matches!(breaches[..], [Breach::BadDescriptor { .. }, ..]), "{context:x?} {options:x}: {breaches:?}");
-        // The ring continues.
+        // The ring must still work.
         assert!(!bench.send(&tcp, &[data(&bench, tcp.len(), tcp.len(), 0)]).is_empty());
     }
 }
@@ -243,14 +243,14 @@ fn received_packets_are_checked_and_classified() {
         assert_eq!(seen(four.clone()), (TYPE_IPV4 | kind, IPCS | L4CS));
         assert_eq!(seen(six.clone()), (TYPE_IPV6 | kind, L4CS));
         assert_eq!(seen(tagged(four.clone(), 5)), (TYPE_IPV4 | kind, IPCS | L4CS));
-        // The time to live, and the last byte of payload.
+        // Corrupt the time to live, and the last byte of payload.
         assert_eq!(crooked(&four, ETHERNET + 8).1 & (IPCS | IPE), IPCS | IPE);
         assert_eq!(crooked(&four, four.len() - 1), (TYPE_IPV4 | kind, IPCS | L4CS | L4E));
         assert_eq!(crooked(&six, six.len() - 1), (TYPE_IPV6 | kind, L4CS | L4E));
     }
     assert_eq!(seen(sctp(&pattern(64))), (TYPE_IPV4 | TYPE_SCTP, IPCS | L4CS));
     assert_eq!(crooked(&sctp(&pattern(64)), 70), (TYPE_IPV4 | TYPE_SCTP, IPCS | L4CS | L4E));
-    // UDP without a checksum; padding is not part of a packet; a fragment's transport is unknown.
+    // UDP without a checksum; padding, which is not part of a packet; a fragment, whose transport is unknown.
     let mut silent = frame(Ip::V4, 3, Transport::Udp, &pattern(99));
     silent[ETHERNET + 26..ETHERNET + 28].fill(0);
     assert_eq!(seen(silent), (TYPE_IPV4 | TYPE_UDP, IPCS));
@@ -264,7 +264,7 @@ fn received_packets_are_checked_and_classified() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Consecutive segments become one packet; a segment that does not fit ends it.
+/// Consecutive segments are coalesced into one packet; a segment that does not follow ends it.
 #[test]
 fn segments_are_coalesced() {
     let bench = Bench::with_queues(ADVANCED);
@@ -275,7 +275,7 @@ fn segments_are_coalesced() {
     let segment = |from: usize, to: usize, flags| {
         frame(Ip::V4, from as u16, Transport::Tcp { sequence: from as u32, flags }, &payload[from..to])
     };
-    // All frames that come in one step can be coalesced.
+    // All frames that arrive in one step can be coalesced.
     let arrive = |frames: Vec<Vec<u8>>| {
         let before = bar.read(RDH::at(0));
         let mut coming = bench.coming.lock().unwrap();
@@ -300,10 +300,10 @@ fn segments_are_coalesced() {
     bytes.extend(bench.bytes(m, length(last[1])));
     let whole = frame(Ip::V4, 0, Transport::Tcp { sequence: 0, flags: ACK | PUSH }, &payload[..3000]);
     let checksum = ETHERNET + 20 + 16;
-    // The transport's checksum is the last segment's; it is not used again.
+    // The transport checksum is that of the last segment; no later code uses it.
     assert!(bytes[..checksum] == whole[..checksum] && bytes[checksum + 2..] == whole[checksum + 2..]);
 
-    // A gap; other flags; an end by PSH; a time stamp alone changes nothing.
+    // A gap, other flags, or PSH ends a packet; a frame of another flow does not.
     for (frames, packets) in [
         (vec![segment(0, 500, ACK), segment(600, 700, ACK)], 2),
         (vec![segment(0, 500, ACK), segment(500, 700, ACK | FIN)], 2),

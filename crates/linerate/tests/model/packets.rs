@@ -1,4 +1,4 @@
-//! Packets made by another library, checksums included.
+//! Packets made by another library, including checksums.
 
 use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder, TcpHeader, TcpOptionElement, UdpHeader};
 
@@ -12,7 +12,7 @@ pub enum Ip {
 /// The transport of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// With a time stamp among its options, a sequence number, and its flags.
+    /// TCP with this sequence number and flags, and a timestamp option.
     Tcp {
         sequence: u32,
         flags: u8,
@@ -32,7 +32,7 @@ pub const PUSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 pub const CWR: u8 = 0x80;
 
-/// Bytes of Ethernet's header.
+/// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
 impl Ip {
@@ -46,13 +46,13 @@ impl Transport {
         if self == Transport::Udp { 8 } else { 32 }
     }
 
-    /// Returns the offset of its checksum.
+    /// Returns the offset of the checksum in the transport header.
     pub fn checksum(self) -> usize {
         if self == Transport::Udp { 6 } else { 16 }
     }
 }
 
-/// Returns a frame; `identification` is IPv4's.
+/// Returns a frame; `identification` is for IPv4.
 pub fn frame(ip: Ip, identification: u16, transport: Transport, payload: &[u8]) -> Vec<u8> {
     let headers = match ip {
         Ip::V4 => IpHeaders::Ipv4(
@@ -89,8 +89,7 @@ pub fn frame(ip: Ip, identification: u16, transport: Transport, payload: &[u8]) 
     bytes
 }
 
-/// Returns the sum of the pseudo header, as drivers put it into the checksum's field; for segmentation without the
-/// length.
+/// Returns the pseudo-header sum, as drivers write it to the checksum field. For segmentation, `length` is 0.
 pub fn pseudo(ip: Ip, transport: Transport, length: usize) -> [u8; 2] {
     let protocol = if transport == Transport::Udp { 17 } else { 6 };
     let addresses = match ip {
@@ -105,8 +104,7 @@ pub fn pseudo(ip: Ip, transport: Transport, length: usize) -> [u8; 2] {
     (sum as u16).to_be_bytes()
 }
 
-/// Returns an IPv4 frame with SCTP: ports, tag, a checksum by the polynomial itself (RFC 9260, appendix A), and
-/// `data`.
+/// Returns an IPv4 frame with SCTP and `data`. Its checksum is computed bit by bit (RFC 9260, appendix A).
 pub fn sctp(data: &[u8]) -> Vec<u8> {
     let mut packet = [&FROM_PORT.to_be_bytes()[..], &TO_PORT.to_be_bytes(), &[1, 2, 3, 4], &[0; 4], data].concat();
     let crc = packet.iter().fold(u32::MAX, |crc, &byte| {
@@ -128,7 +126,7 @@ pub fn tagged(mut frame: Vec<u8>, tag: u16) -> Vec<u8> {
     frame
 }
 
-/// Returns a packet whose UDP checksum is 0, which is sent as all ones.
+/// Returns a packet whose UDP checksum is 0, and is therefore sent as all ones.
 pub fn udp_that_sums_to_zero(ip: Ip) -> Vec<u8> {
     let with_zeros = frame(ip, 0, Transport::Udp, &[0, 0, 1, 2]);
     let at = ETHERNET + ip.header() + 6;

@@ -1,4 +1,4 @@
-//! The selection of a queue for a frame.
+//! Selecting the queue for a frame.
 
 use linerate::pci::Bar;
 use linerate::sim82599::Kind;
@@ -8,7 +8,7 @@ use linerate::spec::x82599::*;
 use crate::bench::{Bench, pattern};
 use crate::packets::{ACK, DESTINATION, ETHERNET, FROM_PORT, Ip, SOURCE, SYN, TO_PORT, Transport, frame, tagged};
 
-/// Queues 0 to 4 of a card.
+/// A card with queues 0 to 4.
 struct Queues(Bench);
 
 impl Queues {
@@ -29,7 +29,7 @@ impl Queues {
         self.0.arrive(bytes);
         let after = heads();
         let queue = (0..5).find(|&queue| before[usize::from(queue)] != after[usize::from(queue)])?;
-        // Gives the same descriptor to the card again.
+        // Give the same descriptor to the card again.
         let len = self.0.bar.read(RDLEN::at(queue)) / 16;
         let used = before[usize::from(queue)];
         let ring = if queue == 0 { crate::bench::RX_RING } else { 8192 + usize::from(queue) * 128 };
@@ -48,12 +48,12 @@ fn udp() -> Vec<u8> {
     frame(Ip::V4, 0, Transport::Udp, &pattern(50))
 }
 
-/// The model decides about a flow once, but only while no register changes.
+/// The model caches its decision about a flow, but only until a register changes.
 #[test]
 fn frames_of_a_known_flow_follow_the_registers() {
     let queues = Queues::new();
     let Bench { bar, card, .. } = &queues.0;
-    // Doorbells do not count as changes then.
+    // In this mode, doorbells do not count as register changes.
     card.stepped_by_hand();
     let mut known = udp();
     known[ETHERNET + 26..ETHERNET + 28].fill(0);
@@ -81,12 +81,12 @@ fn frames_of_a_known_flow_follow_the_registers() {
     assert_eq!(again(), [Some(2); 2]);
     bar.write(FTQF::at(0), 0);
     assert_eq!(again(), [Some(1); 2]);
-    // The same headers, and too long.
+    // The same headers in a frame that is too long.
     known.resize(1600, 0);
     assert_eq!([queues.of(known.clone()), queues.of(known)], [None; 2]);
 }
 
-/// An X550's table has 512 entries, of which the first 128 are where all cards have them.
+/// An X550's table has 512 entries; the first 128 are at the same registers as in other cards.
 #[test]
 fn an_x550_spreads_over_a_longer_table() {
     for (kind, expected) in [(Kind::X82599Sfp, [true, false]), (Kind::X550, [true, true])] {
@@ -106,7 +106,7 @@ fn an_x550_spreads_over_a_longer_table() {
         }
         assert_eq!(hit, [false, expected[0], expected[1]], "{kind}");
         assert_eq!(queues.0.card.breaches(), []);
-        // A register of the X550 is a breach on other cards.
+        // Accessing a register of the X550 is a breach on other cards.
         bar.read(ERETA::at(0));
         assert_eq!(queues.0.card.breach_count(), u64::from(kind != Kind::X550));
     }
@@ -198,7 +198,7 @@ fn the_flow_director_steers_and_drops() {
     set(8, TCP, 0, true);
     assert_eq!(bar.read(FDIRFREE::OFFSET), free - 2);
     assert_eq!([udp(), tcp(ACK)].map(|frame| queues.of(frame)), [Some(3), None]);
-    // The filter's name is in the descriptor.
+    // The queue's descriptor was given back to the card.
     let [first, second] = queues.0.get(8192 + 3 * 128, 0);
     assert_eq!((first, second), (queues.0.buffer(200 + 24), 0), "given back");
     for at in [ETHERNET + 15, ETHERNET + 19, ETHERNET + 21, ETHERNET + 23] {
@@ -236,7 +236,7 @@ fn the_flow_director_steers_and_drops() {
     assert_eq!(queues.0.card.breaches(), []);
 }
 
-/// The matching filter is named in the descriptor, in the place of the hash.
+/// The descriptor reports the matching filter in place of the hash.
 #[test]
 fn a_match_is_reported_in_the_descriptor() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);

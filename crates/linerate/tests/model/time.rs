@@ -1,4 +1,4 @@
-//! The card's clock and its stamps, and pause frames.
+//! The card's clock and timestamps, and pause frames.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn the_clock_runs_at_the_rate_set_by_the_driver() {
     while time(bar) <= 7 << 32 | 5 {
         deadline.check(|| "the clock goes on");
     }
-    // Adjustments both ways, by more than the time that passes.
+    // Adjust in both directions, by more than the time that passes.
     let before = time(bar);
     bar.write(TIMADJL::OFFSET, 0);
     bar.write(TIMADJH::OFFSET, 1 << 16);
@@ -66,7 +66,7 @@ fn an_x550_counts_nanoseconds() {
     assert_eq!(card.breaches(), []);
 }
 
-/// Returns the least and the most time that something took: `read` is called at its beginning and at its end.
+/// Calls `read` twice; returns its results, and the minimum and maximum time between them.
 fn between<T>(read: impl Fn() -> T) -> (T, T, Duration, Duration) {
     let outer = Instant::now();
     let first = read();
@@ -76,7 +76,7 @@ fn between<T>(read: impl Fn() -> T) -> (T, T, Duration, Duration) {
     (first, read(), least, outer.elapsed())
 }
 
-/// An X540's `TIMINCA` is all increment: drivers write 6.4 ns there, in units of 2^-28 ns.
+/// An X540's `TIMINCA` holds only the increment, which drivers set to 6.4 ns in units of 2^-28 ns.
 #[test]
 fn an_x540_has_no_period() {
     let card = Card::of_kind(Kind::X540, 0, "increment", Box::new(Traffic::sink()));
@@ -84,13 +84,13 @@ fn an_x540_has_no_period() {
     bar.write(TIMINCA::OFFSET, 0x6666_6666);
     let (first, last, least, most) = between(|| time(&bar));
     let passed = Duration::from_nanos((last - first) >> 28);
-    // Ticks are 6.4 ns.
+    // A tick is 6.4 ns.
     let slack = Duration::from_nanos(20);
     assert!(passed + slack >= least && passed <= most + slack, "{least:?} to {most:?} passed, measured {passed:?}");
     assert_eq!(card.breaches(), []);
 }
 
-/// An X550's `TIMINCA` adjusts its rate, in units of 2^-32 ns per tick of 12.5 ns.
+/// An X550's `TIMINCA` adjusts the clock rate, in units of 2^-32 ns per tick of 12.5 ns.
 #[test]
 fn the_clock_of_an_x550_is_adjusted() {
     let card = Card::of_kind(Kind::X550, 0, "adjusted", Box::new(Traffic::sink()));
@@ -100,7 +100,7 @@ fn the_clock_of_an_x550_is_adjusted() {
         let (low, high) = (bar.read(SYSTIML::OFFSET), bar.read(SYSTIMH::OFFSET));
         Duration::new(high.into(), low)
     };
-    // 0.4 ns of 12.5: 32 of 1,000.
+    // 0.4 ns per 12.5 ns: 32 per 1,000.
     let part = (0.4 * f64::from(1 << 16)) as u32 * (1 << 16);
     for (attributes, rate) in [(0, 1.0), (part, 1.032), (TIMINCA::NEGATIVE | part, 0.968)] {
         bar.write(TIMINCA::OFFSET, attributes);
@@ -112,7 +112,7 @@ fn the_clock_of_an_x550_is_adjusted() {
     assert_eq!(card.breaches(), []);
 }
 
-/// A frame of the precision time protocol, over Ethernet.
+/// Returns a frame of the precision time protocol over Ethernet.
 fn ptp(message: u8) -> Vec<u8> {
     let mut bytes = pattern(60);
     bytes[12..15].copy_from_slice(&[0x88, 0xF7, message]);
@@ -129,7 +129,7 @@ fn the_first_stamp_stays_until_it_was_read() {
         bench.last()[1] & receive::TS != 0
     };
     assert!(!stamped(ptp(0)), "stamping is off");
-    // Events of version 2, over Ethernet or UDP.
+    // Stamp events of version 2, over Ethernet or UDP.
     bar.write(TSYNCRXCTL::OFFSET, TSYNCRXCTL::ENABLE | 5 << TSYNCRXCTL::TYPE_SHIFT);
     assert!(!stamped(pattern(60)) && !stamped(ptp(0xB)), "not an event");
     let before = time(bar);
@@ -161,7 +161,7 @@ fn the_first_stamp_stays_until_it_was_read() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Returns a pause frame for `quanta` times of 512 bits.
+/// Returns a pause frame for `quanta` times the duration of 512 bits.
 fn pause(quanta: u16) -> Vec<u8> {
     let mut bytes = vec![0; 60];
     bytes[..6].copy_from_slice(&[0x01, 0x80, 0xC2, 0x00, 0x00, 0x01]);
@@ -176,11 +176,11 @@ fn a_pause_holds_frames_back_for_its_time() {
     let bar = &bench.bar;
     let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT;
     bar.write(MFLCN::OFFSET, MFLCN::RFCE);
-    // The longest pause is 3 ms and may end before the frame is checked, but not each time.
+    // The longest pause is 3 ms. It may end before the frame is checked, but not every time.
     let held = (0..1000).any(|_| {
         bench.arrive(pause(0xFFFF));
         let held = bench.send(&pattern(60), &[[bench.buffer(100), word]]).is_empty();
-        // A pause of no time ends it.
+        // A pause of zero quanta ends it.
         bench.arrive(pause(0));
         bench.card.step(64);
         assert_eq!(bench.left().len(), usize::from(held));
@@ -189,7 +189,7 @@ fn a_pause_holds_frames_back_for_its_time() {
     assert!(held);
     assert!(bar.read(LXOFFRXCNT::OFFSET) > 0 && bar.read(LXONRXCNT::OFFSET) > 0);
     assert_eq!(bar.read(RDH::at(0)), 0, "the MAC keeps them");
-    // It also ends by itself.
+    // A pause also ends by itself.
     bench.arrive(pause(0xFFFF));
     let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
     let deadline = Deadline::begin();
@@ -223,7 +223,7 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     bar.write(FCRTL::at(0), FCRTL::XONE | 4 << 10);
     bar.write(FCCFG::OFFSET, FCCFG::TFCE_LINK);
     bar.write(RXCTRL::OFFSET, RXCTRL::RXEN);
-    // 7 have descriptors, and 12 more exceed 16 KiB.
+    // Seven frames have descriptors, and 12 more exceed 16 KiB.
     let deadline = Deadline::begin();
     while bench.card.wire_report().unwrap().sent < 30 {
         deadline.check(|| format!("30 frames of the wire: {:?}", bench.card.wire_report()));
@@ -232,7 +232,7 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     assert!(bar.read(LXOFFTXC::OFFSET) > 0);
     assert_eq!(bar.read(LXONTXC::OFFSET), 0);
     let has_room = (0..10_000).any(|_| {
-        // Gives each used descriptor to the card again.
+        // Give used descriptors to the card again.
         let (head, ring) = (bar.read(RDH::at(0)), 8192);
         while bar.read(RDT::at(0)) != (head + 7) % 8 {
             let at = bar.read(RDT::at(0));
@@ -247,7 +247,7 @@ fn a_full_packet_buffer_asks_the_partner_to_pause() {
     assert_eq!(bench.card.breaches(), []);
 }
 
-/// Pauses are for the MAC; other control frames are not pauses.
+/// Control frames with another opcode do not pause the card.
 #[test]
 fn other_control_frames_do_not_pause() {
     let bench = Bench::with_queues(ADVANCED);

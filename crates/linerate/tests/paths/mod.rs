@@ -1,13 +1,13 @@
-//! Vector paths compared with the scalar path.
+//! Compares vector paths with the scalar path.
 
 use linerate::port::Vectors;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Runs every path of this processor through 2,000 schedules; `trace` returns all observable state after each step,
+/// Runs every path of this processor through 2,000 schedules. `trace` returns all observable state after each step,
 /// which must equal the scalar path's.
 pub fn all_do_the_same<S: Strategy>(schedules: &S, trace: impl Fn(Vectors, &S::Value) -> Vec<u64>) {
-    // The best one is one of these.
+    // `Vectors::Best` is one of these.
     let paths: Vec<_> = [Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
     let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
     TestRunner::new(cases)
