@@ -17,6 +17,7 @@
 mod channel;
 mod cluster;
 mod delivery;
+mod echo;
 mod frames;
 mod monitor;
 mod null;
@@ -30,6 +31,7 @@ pub use channel::{Receiver, Sender, channel};
 pub use cluster::{By, Cluster, Consumers, open_cluster};
 pub(crate) use cluster::{MOST as MOST_CONSUMERS, cluster_of};
 pub(crate) use delivery::{Recipient, RecipientCounts};
+pub use echo::{ECHO, Echo};
 pub use frames::Frames;
 pub use monitor::Monitor;
 pub(crate) use monitor::{RemotePipe, RxMirror};

@@ -39,6 +39,7 @@ kinds! {
     linerate_vale::NETMAP, "netmap", "netmap" as Form::NETMAP;
     linerate_kernel::STACK, "kernel", "netmap" as Form::STACK;
     linerate_vale::netmap::NULL, "netmap", "null";
+    linerate_vale::netmap::ECHO, "netmap", "echo";
     linerate_capture::CAPTURE, "capture", "pcap";
     linerate_capture::RECORDED, "capture", "recorded";
     FAULTY;
