@@ -123,6 +123,7 @@ impl CapturePort {
 impl SoftwareDevice for CapturePort {
     const DRIVER: &'static str = "pcap";
     const BEHIND: Behind = Behind::Capture;
+    const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
         let does = if self.is_written { "records into" } else { "replays" };

@@ -420,10 +420,10 @@ impl Batch {
     /// Removes the first `count` slots, which now belong to a queue.
     #[inline(always)]
     pub fn sent(&mut self, count: usize) {
-        self.start += count;
-        if self.start == self.end {
-            self.sent_all();
+        if count >= self.len() {
+            return self.sent_all();
         }
+        self.start += count;
     }
 
     /// Removes all slots, which now belong to a queue.

@@ -239,6 +239,13 @@ impl Packet<'_> {
         Ok(&mut self[..count])
     }
 
+    /// Returns the number of bytes that [`pull`](Packet::pull) can remove.
+    #[inline(always)]
+    fn removable(&self) -> usize {
+        let first = &self.slots[0];
+        first.len().saturating_sub(1).min(Slot::MAX_OFFSET - first.offset())
+    }
+
     /// Removes `count` bytes from the front.
     ///
     /// # Errors
@@ -246,16 +253,72 @@ impl Packet<'_> {
     /// [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is then unchanged.
     #[inline]
     pub fn pull(&mut self, count: usize) -> Result<()> {
-        let first = &self.slots[0];
-        let most = first.len().saturating_sub(1).min(Slot::MAX_OFFSET - first.offset());
-        if count > most {
-            return Err(too_short(count, most));
+        if count > self.removable() {
+            return Err(too_short(count, self.removable()));
         }
         self.finish()?;
         let first = &mut self.slots[0];
         // SAFETY: the end stays where it is.
         unsafe { first.set_data(first.offset() + count, first.len() - count) };
         Ok(())
+    }
+
+    /// Inserts `count` bytes before byte `at`, and returns them. Their contents are unspecified. The bytes before `at`
+    /// move towards the front, so this is cheap for headers.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["sim:insert?wire=none"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 60]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.insert(12, 4)?.copy_from_slice(&[0x81, 0, 0, 7]); // a tag of VLAN 7, after the addresses
+    /// assert_eq!((packet.len(), &packet[10..18]), (64, &[1, 1, 0x81, 0, 0, 7, 1, 1][..]));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if `at` is after the first slot's end, or `count` exceeds the
+    /// [`headroom`](Packet::headroom); [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is then
+    /// unchanged.
+    #[inline]
+    pub fn insert(&mut self, at: usize, count: usize) -> Result<&mut [u8]> {
+        let first_len = self.slots[0].len();
+        if at > first_len {
+            return Err(not_in_first_slot(at, first_len));
+        }
+        self.push(count)?;
+        self.copy_within(count..count + at, 0);
+        Ok(&mut self[at..at + count])
+    }
+
+    /// Removes `count` bytes from byte `at` on. The bytes before `at` move towards the end.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["sim:remove?wire=none"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 64]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.remove(12, 4)?; // the VLAN tag
+    /// assert_eq!(packet.len(), 60);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoRoom`] if the bytes are not all in the first slot, or as for [`pull`](Packet::pull);
+    /// [`ErrorKind::Unfinished`] as for [`push`](Packet::push). The packet is then unchanged.
+    #[inline]
+    pub fn remove(&mut self, at: usize, count: usize) -> Result<()> {
+        let first_len = self.slots[0].len();
+        let end = at.checked_add(count).filter(|end| *end <= first_len);
+        end.ok_or_else(|| not_in_first_slot(at.saturating_add(count), first_len))?;
+        if count > self.removable() {
+            return Err(too_short(count, self.removable()));
+        }
+        self.finish()?;
+        self.copy_within(..at, count);
+        self.pull(count)
     }
 
     /// Adds `count` bytes at the end, in the last slot, and returns them. Their contents are unspecified.
@@ -333,6 +396,11 @@ fn no_room(count: usize, whence: &str, room: usize) -> Error {
 }
 
 #[cold]
+fn not_in_first_slot(at: usize, len: usize) -> Error {
+    Error::new(ErrorKind::NoRoom, "", format!("byte {at} is outside the packet's first slot, which has {len} bytes"))
+}
+
+#[cold]
 fn too_short(count: usize, most: usize) -> Error {
     let why = format!("cannot remove {count} bytes of the packet: its slot can lose at most {most}");
     Error::new(ErrorKind::NoRoom, "", why)
@@ -367,6 +435,28 @@ mod tests {
         let mut bytes = Vec::new();
         packet.append_to(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn bytes_are_inserted_and_removed_within_a_packet() {
+        let mut batch = batch(60);
+        let mut packet = batch.packets().next().unwrap();
+        let before = whole(&packet);
+        packet.insert(12, 4).unwrap().copy_from_slice(&[9, 8, 7, 6]);
+        assert_eq!(whole(&packet), [&before[..12], &[9, 8, 7, 6], &before[12..]].concat());
+        packet.remove(12, 4).unwrap();
+        assert_eq!(whole(&packet), before);
+        packet.insert(60, 1).unwrap()[0] = 5;
+        packet.insert(0, 1).unwrap()[0] = 4;
+        assert_eq!(whole(&packet), [&[4], &before[..], &[5]].concat());
+        packet.remove(61, 1).unwrap();
+        packet.remove(0, 1).unwrap();
+        let impossible = [packet.insert(61, 1).err(), packet.insert(12, 200).err()];
+        assert!(impossible.iter().all(|error| error.as_ref().unwrap().kind() == ErrorKind::NoRoom));
+        for (at, count) in [(0, 60), (59, 2), (1, usize::MAX), (61, 0)] {
+            assert_eq!(packet.remove(at, count).unwrap_err().kind(), ErrorKind::NoRoom, "{at}, {count}");
+        }
+        assert_eq!(whole(&packet), before);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub trait Sockets: Send + Sized {
     const SPREADS: &'static str;
     /// Whether a port opened with offloads delivers large packets unsegmented.
     const OFFLOADS: bool;
+    /// As [`SoftwareDevice::TIMESTAMPS`].
+    const TIMESTAMPS: bool = false;
 
     /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
@@ -82,6 +84,7 @@ impl<S: Sockets> SoftwareDevice for OnInterface<S> {
     const BEHIND: Behind = S::BEHIND;
     const SPREADS: &'static str = S::SPREADS;
     const OFFLOADS: bool = S::OFFLOADS;
+    const TIMESTAMPS: bool = S::TIMESTAMPS;
 
     fn description(&self) -> String {
         self.sockets.description(&self.on.interface)

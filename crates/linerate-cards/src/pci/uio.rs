@@ -162,7 +162,8 @@ impl PciDevice for Uio {
         if is_io {
             return Err(self.card.error(format!("its BAR {bar} is I/O ports, not memory"), Remedy::ChooseCard));
         }
-        let memory = Arc::new(Mapping::of_device(file.into(), 0, len as usize)?);
+        // SAFETY: the kernel keeps a BAR as long as it is mapped.
+        let memory = Arc::new(unsafe { Mapping::of_device(file.into(), 0, len as usize) }?);
         // SAFETY: `memory` is a BAR; the caller promises to use its registers as required.
         Ok(unsafe { MappedBar::new(memory) })
     }

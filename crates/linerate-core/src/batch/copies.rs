@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Batch, MAX_CHAIN};
 use crate::memory::{Pool, View};
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
-use crate::packet::stamp;
+use crate::packet::{Packet, stamp};
 use crate::slot::{HEADROOM, Slot};
 
 /// The result of copying a packet.
@@ -108,15 +108,40 @@ impl Batch {
             let is_too_long = packet.len() > longest && packet.offload().is_none();
             if is_too_long || !self.can_hold(pool, packet.len()) {
                 too_long += 1;
-            } else if !self.push_parts(pool, packet.len(), packet.segments(), packet.offload()) {
+            } else if !self.push_copy(pool, &packet) {
                 break;
-            } else if let Some(time) = packet.timestamp() {
-                self.stamp_last(time);
             }
             slots += packet.slots();
         }
         other.drop_front(slots);
         (slots, too_long)
+    }
+
+    /// Appends a copy of a packet of any batch, with its pending offloads and its timestamp.
+    ///
+    /// Buffers come from the same pool as for [`push`](Batch::push). Returns false and changes nothing if the batch is
+    /// full, or the pool is exhausted.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["sim:copies?wire=none"])?;
+    /// use linerate::Batch;
+    ///
+    /// let (mut batch, mut copies) = (Batch::new(), Batch::new());
+    /// batch.push(port.pool(), &[1; 60]);
+    /// for mut packet in &mut batch {
+    ///     assert!(copies.push_copy(port.pool(), &packet));
+    ///     packet[0] = 9; // the copy stays as it is
+    /// }
+    /// assert_eq!(copies.packets().next().unwrap()[0], 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn push_copy(&mut self, pool: &Arc<Pool>, packet: &Packet<'_>) -> bool {
+        let is_pushed = self.push_parts(pool, packet.len(), packet.segments(), packet.offload());
+        if let Some(time) = packet.timestamp().filter(|_| is_pushed) {
+            self.stamp_last(time);
+        }
+        is_pushed
     }
 
     /// As [`push`](Batch::push), for several parts with a total of `len` bytes, and with pending offloads.

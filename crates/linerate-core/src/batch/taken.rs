@@ -74,7 +74,7 @@ impl Batch {
         let count = packet.slots;
         let is_of_pool = packet.batch.pool().is_some_and(|pool| self.belongs_to(pool));
         if self.len() >= self.capacity() || !is_of_pool {
-            return if is_of_pool { Err(packet) } else { self.push_copy(packet) };
+            return if is_of_pool { Err(packet) } else { self.push_from_other_region(packet) };
         }
         if self.end + count > self.slots.len() {
             self.compact();
@@ -95,14 +95,11 @@ impl Batch {
 
     /// As [`push_packet`](Batch::push_packet), for a packet of another region.
     #[cold]
-    fn push_copy<'a>(&mut self, mut packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
+    fn push_from_other_region<'a>(&mut self, mut packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
         let Some(pool) = self.pool().cloned() else { return Err(packet) };
-        let there = packet.packet();
-        let (len, offload, time) = (there.len(), there.offload(), there.timestamp());
-        if !self.push_parts(&pool, len, there.segments(), offload) {
+        if !self.push_copy(&pool, &packet.packet()) {
             return Err(packet);
         }
-        time.into_iter().for_each(|time| self.stamp_last(time));
         Ok(())
     }
 }

@@ -205,6 +205,8 @@ pub struct Info {
     pub behind: Behind,
     /// The card's maximum link speed, in Mbit/s; 0 for ports without a line rate.
     pub mbits: u32,
+    /// Received packets have [timestamps](crate::Packet::timestamp): they were asked for, and the port records them.
+    pub timestamps: bool,
 }
 
 /// One queue per direction, and frames of [`DEFAULT_FRAME`].
@@ -212,6 +214,16 @@ impl Default for Info {
     fn default() -> Info {
         let (driver, description) = ("own", "a port of the program's own".to_string());
         let (behind, mbits) = (Behind::Program, 0);
-        Info { driver, description, rx_queues: 1, tx_queues: 1, ring: 0, max_frame: DEFAULT_FRAME, behind, mbits }
+        Info {
+            driver,
+            description,
+            rx_queues: 1,
+            tx_queues: 1,
+            ring: 0,
+            max_frame: DEFAULT_FRAME,
+            behind,
+            mbits,
+            timestamps: false,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::monitors::{Mirror, Monitored};
 use super::{Receive, Transmit};
@@ -105,6 +106,31 @@ impl TxQueue {
         let count = self.queue.send(batch);
         self.mirror.sent(batch, before);
         count
+    }
+
+    /// Sends all packets of `batch`, and waits for room at most `longest`. Returns the count of slots accepted; the rest
+    /// stay in the batch. A loop that forwards calls [`send`](TxQueue::send) instead, and receives meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["null:"])?;
+    /// # let (mut tx, mut batch) = (port.tx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// assert_eq!(tx.send_all(&mut batch, Duration::from_secs(1)), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn send_all(&mut self, batch: &mut Batch, longest: Duration) -> usize {
+        let begin = Instant::now();
+        let mut accepted = 0;
+        loop {
+            accepted += self.send(batch);
+            if batch.is_empty() && self.unsent() == 0 || begin.elapsed() >= longest {
+                return accepted;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Returns the count of buffers in the queue: those that the card has not yet reported as sent.

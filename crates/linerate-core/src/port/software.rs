@@ -20,6 +20,8 @@ pub trait SoftwareDevice: Send {
     const SPREADS: &'static str = "the sender selects the queue";
     /// Whether packets stay unsegmented if the port is opened with offloads.
     const OFFLOADS: bool = false;
+    /// Whether received packets have timestamps if the port is opened with them.
+    const TIMESTAMPS: bool = false;
 
     /// Returns a description for display.
     fn description(&self) -> String;
@@ -145,6 +147,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
             max_frame: if self.is_uncut() { LONGEST } else { options.max_frame },
             behind: K::BEHIND,
             mbits: 0,
+            timestamps: K::TIMESTAMPS && options.timestamps,
         }
     }
 

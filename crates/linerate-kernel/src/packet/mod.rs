@@ -107,6 +107,7 @@ impl Sockets for PacketPort {
     const BEHIND: Behind = Behind::Packet;
     const SPREADS: &'static str = "the kernel spreads flows over the sockets by its own hash";
     const OFFLOADS: bool = true;
+    const TIMESTAMPS: bool = true;
 
     fn description(&self, _: &Interface) -> String {
         self.description.clone()

@@ -108,7 +108,8 @@ impl Socket {
             rings().map_err(|error: io::Error| interface.refused("create the rings of a packet socket", &error))?;
         let sending = blocks * BLOCK;
         let file = fd.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
-        let memory = Mapping::of_device(file, 0, sending + to_send)?;
+        // SAFETY: the kernel keeps a socket's rings as long as they are mapped.
+        let memory = unsafe { Mapping::of_device(file, 0, sending + to_send) }?;
         let (receiving, transmitting) = (Mutex::default(), Mutex::default());
         Ok(Socket { fd, memory, blocks, frames, frame, sending, receiving, transmitting })
     }

@@ -32,7 +32,8 @@ impl Shared {
         let descriptors = offsets.desc as usize;
         let bytes = descriptors + len as usize * words * 8;
         let file = socket.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
-        let mapping = Mapping::of_device(file, place, bytes)?;
+        // SAFETY: the kernel keeps a socket's ring as long as it is mapped.
+        let mapping = unsafe { Mapping::of_device(file, place, bytes) }?;
         let flags = offsets.flags.map_or(0, |flags| flags as usize);
         let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
         Ok(Shared { mapping, producer, consumer, flags, descriptors, words, len })

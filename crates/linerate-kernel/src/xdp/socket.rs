@@ -527,7 +527,8 @@ mod tests {
     fn ring() -> (Mapping, OwnedFd, XdpRingOffset) {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 8192).unwrap();
-        let kernel = Mapping::of_device(file.try_clone().unwrap(), 0, 8192).unwrap();
+        // SAFETY: the test does not shorten the file while it is mapped.
+        let kernel = unsafe { Mapping::of_device(file.try_clone().unwrap(), 0, 8192) }.unwrap();
         let offsets = XdpRingOffset {
             producer: 0,
             consumer: CONSUMER as u64,

@@ -93,7 +93,8 @@ impl Places {
                 return Err(fail("it cannot be written".to_string(), "make room on its file system"));
             }
         }
-        let mapping = Arc::new(Mapping::of_device(file, 0, LEN)?);
+        // SAFETY: the file has `LEN` bytes, and only this user can change it.
+        let mapping = Arc::new(unsafe { Mapping::of_device(file, 0, LEN) }?);
         // SAFETY: the mapping is never lent as a slice.
         let words = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, WORDS) };
         if words[0].load(Relaxed) != WHAT {

@@ -48,6 +48,7 @@ impl Drop for Monitor {
 impl SoftwareDevice for Monitor {
     const DRIVER: &'static str = "monitor";
     const BEHIND: Behind = Behind::Memory;
+    const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
         let what = match (self.one.receive, self.one.transmit) {

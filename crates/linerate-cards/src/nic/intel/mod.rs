@@ -152,6 +152,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             max_frame: config.options.max_frame,
             behind: config.behind,
             mbits: C::MBITS,
+            timestamps: false,
         }
     }
 

@@ -149,6 +149,7 @@ impl Device for Virtio {
             max_frame: config.options.max_frame,
             behind: config.behind,
             mbits: 0,
+            timestamps: false,
         }
     }
 

@@ -140,7 +140,8 @@ impl PciDevice for Vfio {
         if bar > 5 || region.size == 0 || region.flags & VFIO_REGION_INFO_FLAG_MMAP == 0 {
             return Err(self.card.error(format!("its BAR {bar} is not memory that can be mapped"), Remedy::ChooseCard));
         }
-        let memory = Mapping::of_device(self.duplicate()?, region.offset, region.size as usize)?;
+        // SAFETY: the kernel keeps a region of the device as long as it is mapped.
+        let memory = unsafe { Mapping::of_device(self.duplicate()?, region.offset, region.size as usize) }?;
         // SAFETY: `memory` is a BAR; the caller promises to use its registers as required.
         Ok(unsafe { MappedBar::new(Arc::new(memory)) })
     }

@@ -134,7 +134,8 @@ fn no_mark_of_a_log_is_lost_while_it_is_taken() {
     let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&file, 4096).unwrap();
     let log = Log::new(file.try_clone().unwrap(), 8, 0).unwrap();
-    let mapping = Arc::new(Mapping::of_device(file, 0, 4096).unwrap());
+    // SAFETY: the test does not shorten the file while it is mapped.
+    let mapping = Arc::new(unsafe { Mapping::of_device(file, 0, 4096) }.unwrap());
     // SAFETY: this memory is never lent as a slice.
     let word = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, 1) };
     const PAGES: u64 = 64;

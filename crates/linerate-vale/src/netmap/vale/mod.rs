@@ -221,6 +221,7 @@ impl Drop for ValePort {
 impl SoftwareDevice for ValePort {
     const DRIVER: &'static str = "vale";
     const BEHIND: Behind = Behind::Memory;
+    const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
         format!("port {} of switch {}", self.number, self.switch.name)

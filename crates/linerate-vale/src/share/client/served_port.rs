@@ -107,6 +107,7 @@ impl ServedPort {
 impl SoftwareDevice for ServedPort {
     const DRIVER: &'static str = "served";
     const BEHIND: Behind = Behind::Server;
+    const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
         "a port that another process serves".to_string()
