@@ -43,6 +43,7 @@ const ETHERNET: u32 = 1;
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
+/// The entry point of the fuzz target of capture files.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     use super::Reader;

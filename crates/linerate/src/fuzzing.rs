@@ -4,19 +4,18 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-pub(crate) use linerate_core::fuzzing::Input;
 pub use linerate_core::offload::fuzzing::offload;
 
-pub use crate::capture::fuzzing::capture;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::port::Options;
-use crate::share::RingCounts;
-pub use crate::sim82599::fuzzing::{headers, vfio_user};
+pub use linerate_capture::fuzzing::capture;
+pub use linerate_sim82599::fuzzing::{headers, vfio_user};
+use linerate_vale::share::RingCounts;
 
 /// Input: a filter's text, a zero byte, a frame. Also creates the kernel's program for the filter.
 pub fn filter(data: &[u8]) {
     let filter = linerate_core::filter::fuzzing::filter(data);
-    let _ = filter.map(|filter| crate::kernel::fuzz_program(&filter));
+    let _ = filter.map(|filter| linerate_kernel::fuzz_program(&filter));
 }
 
 /// Serves a hostile client: its requests and its memory. See `share/server/fuzzing.rs`.
@@ -39,6 +38,6 @@ pub fn shared(data: &[u8]) {
         let [device] = options.open([name])?;
         Ok(device)
     };
-    crate::share::fuzz(open, data);
+    linerate_vale::share::fuzz(open, data);
     assert_eq!(POOL.available(), POOL.region().buffers(), "buffers");
 }

@@ -1,6 +1,7 @@
 //! The protocol's messages.
 //!
 //! See "vfio-user Protocol Specification" 0.9.2 (QEMU, docs/interop/vfio-user.rst). All fields are little-endian.
+#![cfg_attr(fuzzing, allow(missing_docs, reason = "public for the fuzz target only"))]
 
 use linerate_core::unix_socket::{self, MessageHeader};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -409,6 +409,7 @@ pub struct InLine(Service);
 
 #[cfg(fuzzing)]
 impl InLine {
+    /// Creates a server of this function.
     pub fn new(function: Box<dyn Function>) -> InLine {
         InLine(Service { function, memories: Vec::new(), negotiated: false })
     }

@@ -50,7 +50,7 @@ struct Program {
 
 /// Executes requests of several clients, and their writes to memory between the server's turns. Checks that each
 /// request is answered, each turn ends, and all resources of the clients are freed.
-pub(crate) fn fuzz(open: OpenServed, data: &[u8]) {
+pub fn fuzz(open: OpenServed, data: &[u8]) {
     let open_memory = move |name: &str, rings: &RingCounts| {
         if !is_vale(name) && !is_pipe(name) {
             return Err(Error::not_open(name));
