@@ -51,8 +51,8 @@ impl Bus for Stray {
         self.bus.fault()
     }
 
-    fn is_leaving(&self) -> bool {
-        self.bus.is_leaving()
+    fn is_being_removed(&self) -> bool {
+        self.bus.is_being_removed()
     }
 }
 

@@ -32,7 +32,7 @@ pub static CARD: PortKind = PortKind {
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let config = opening.config;
     let card = NetworkCard::find(opening.name.short())?;
-    let (what, driver) = nic::known(&card.address, card.vendor, card.device)?;
+    let (what, driver) = nic::require_driver(&card.address, card.vendor, card.device)?;
     let (device, access) = pci::open(&card, config.options.take)?;
     let config = Config { description: format!("{what} ({access})"), device: card.device, ..config };
     // SAFETY: only this driver gets `device`, and no other process has the card: vfio opens a card only once, and the
@@ -73,7 +73,7 @@ fn open_served(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config);
     let device = VfioUser::connect(name.rest())?;
     let (vendor, number) = device.identity()?;
-    let (what, driver) = nic::known(name.short(), vendor, number)?;
+    let (what, driver) = nic::require_driver(name.short(), vendor, number)?;
     let config = Config { description: format!("{what} (vfio-user)"), device: number, ..config };
     // SAFETY: `device` goes to this driver alone, and its server has one client at a time.
     unsafe { nic::drive_served(driver, device, config) }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::nic::known;
-use linerate::pci::{NetworkCard, companions, give_back, take};
+use linerate::nic::require_driver;
+use linerate::pci::{NetworkCard, give_back, group_peers, take};
 use linerate::port::Access;
 
 use crate::show::print;
@@ -20,8 +20,8 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
     for address in cards {
         let card = NetworkCard::find(address)?;
         // Refuse a card that linerate has no driver for: Linux would lose it for no use.
-        known(&card.address, card.vendor, card.device)?;
-        let others = companions(&card);
+        require_driver(&card.address, card.vendor, card.device)?;
+        let others = group_peers(&card);
         if !others.is_empty() {
             note(&format!(
                 "note: the IOMMU cannot isolate {} from {}: other programs cannot use those meanwhile",

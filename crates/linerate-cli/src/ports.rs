@@ -6,7 +6,7 @@ use linerate::Error;
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
-use linerate::pci::{NetworkCard, Taken, companions, default_route, in_use, network_cards, taken};
+use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_use, network_cards, taken};
 use linerate::port::Link;
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
 }
 
 fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
-    let what = nic::recognise(card.vendor, card.device).map(|(what, _)| what);
+    let what = nic::find_driver(card.vendor, card.device).map(|(what, _)| what);
     let driver = card.driver.as_deref();
     let free = matches!(driver, None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio"));
     let mut notes = Vec::new();
@@ -115,7 +115,7 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
         Some(note) if free => {
             let from = note.driver.as_deref().unwrap_or("no driver");
             notes.push(match note.process {
-                Some(process) if note.is_left_behind() => format!(
+                Some(process) if note.is_orphaned() => format!(
                     "left behind by process {process}, which has ended; to give it back to {from}: sudo linerate unbind {address}"
                 ),
                 Some(process) => format!("process {process} is using it, and will give it back to {from}"),
@@ -133,7 +133,7 @@ fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
         }
         _ => {}
     }
-    let others = companions(&card);
+    let others = group_peers(&card);
     if !others.is_empty() {
         notes.push(format!("the IOMMU cannot isolate it from {}", others.join(", ")));
     }

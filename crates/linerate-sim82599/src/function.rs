@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use linerate_cards::vfio_user::{self, Kind as InterruptKind};
+use linerate_cards::vfio_user::{self, InterruptKind};
 use linerate_core::error::{Error, Result};
 use linerate_core::event::Interrupt;
 use linerate_core::memory::Mapping;

@@ -187,7 +187,7 @@ impl Client<'_> {
         while has_news(theirs) {
             turns += 1;
             assert!(turns < 1 << 16, "the server never reads everything");
-            if !self.served.server.talk(theirs) {
+            if !self.served.server.receive(theirs) {
                 return false;
             }
         }

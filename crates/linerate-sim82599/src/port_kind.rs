@@ -94,7 +94,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config.clone());
     Ixgbe::<CardBar>::check(&config)?;
     let (card, runner) = open_named(name, &|wire| opening.open_apart(wire, outside()?).map(Port::of))?;
-    let (what, _) = nic::known(name.short(), INTEL, card.kind().device())?;
+    let (what, _) = nic::require_driver(name.short(), INTEL, card.kind().device())?;
     let config = Config { description: format!("{what}, a model inside this process"), ..config };
     Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
 }

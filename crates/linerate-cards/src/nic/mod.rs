@@ -57,9 +57,9 @@ const CARDS: [(u16, u16, &str, Driver); 18] = [
 ];
 
 /// Returns a card's description and driver; `None` if no driver supports the card.
-pub fn recognise(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
-    let known = CARDS.iter().find(|(of, number, ..)| (*of, *number) == (vendor, device));
-    known.map(|(_, _, name, driver)| (*name, *driver))
+pub fn find_driver(vendor: u16, device: u16) -> Option<(&'static str, Driver)> {
+    let found = CARDS.iter().find(|(of, number, ..)| (*of, *number) == (vendor, device));
+    found.map(|(_, _, name, driver)| (*name, *driver))
 }
 
 /// Brings up a card that was opened over uio or vfio.
@@ -108,7 +108,7 @@ fn check_bus(
     port: &str,
     queue_of: impl FnOnce(DeviceAddress) -> Option<(&'static str, usize)>,
 ) -> Result<()> {
-    if bus.is_leaving() {
+    if bus.is_being_removed() {
         return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the system wants it back")
             .with_remedy(Remedy::Do("the port is closed; open it again when it is back".into())));
     }
@@ -128,8 +128,8 @@ fn check_bus(
 ///
 /// # Errors
 /// [`ErrorKind::Unusable`] if no driver supports it.
-pub fn known(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
-    recognise(vendor, device).ok_or_else(|| {
+pub fn require_driver(card: &str, vendor: u16, device: u16) -> Result<(&'static str, Driver)> {
+    find_driver(vendor, device).ok_or_else(|| {
         Error::card(card, format!("there is no driver for {vendor:04x}:{device:04x}"), Remedy::ChooseCard)
     })
 }

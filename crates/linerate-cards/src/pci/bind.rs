@@ -26,13 +26,13 @@ pub struct Taken {
     pub process: Option<u32>,
 }
 
-const NOTES: &str = "/run/linerate";
+const RECORDS: &str = "/run/linerate";
 const DRIVERS: &str = "/sys/bus/pci/drivers";
 const VFIO_DRIVER: &str = "vfio-pci";
 const UIO_DRIVER: &str = "uio_pci_generic";
 
 /// Returns whether user-space programs can use a card with this driver, or with none.
-pub(super) fn is_for_programs(driver: Option<&str>) -> bool {
+pub(super) fn is_user_space_driver(driver: Option<&str>) -> bool {
     matches!(driver, None | Some(VFIO_DRIVER | UIO_DRIVER | "igb_uio"))
 }
 
@@ -57,7 +57,7 @@ impl Drop for Claim {
 /// Takes the card until the claim is dropped. Returns `None` if the card needs no rebinding: it is bound to vfio or
 /// uio, or has neither driver nor IOMMU.
 pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<Option<Claim>> {
-    if is_for_programs(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
+    if is_user_space_driver(card.driver.as_deref()) && (card.driver.is_some() || card.iommu_group.is_none()) {
         return Ok(None);
     }
     take_for(card, access, force, Some(std::process::id()))?;
@@ -100,13 +100,13 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     }
     // For a card that is already taken, keep the record of its original driver.
     let earlier = taken().into_iter().find(|taken| taken.address == card.address);
-    let note = Taken {
+    let record = Taken {
         address: card.address.clone(),
         driver: earlier.as_ref().map_or_else(|| card.driver.clone(), |taken| taken.driver.clone()),
         interfaces: earlier.map_or_else(|| card.interfaces.clone(), |taken| taken.interfaces),
         process,
     };
-    write_note(&note).map_err(|error| refused(card, &error))?;
+    write_record(&record).map_err(|error| refused(card, &error))?;
     let moved = unbind(card).and_then(|()| match driver {
         Some(driver) => bind(card, driver),
         None => Ok(()),
@@ -123,18 +123,18 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
 /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if privileges are missing, or no driver binds the card.
 pub fn give_back(address: &str) -> Result<()> {
     let card = NetworkCard::find(address)?;
-    let note = taken().into_iter().find(|taken| taken.address == card.address);
-    if !is_for_programs(card.driver.as_deref()) {
+    let record = taken().into_iter().find(|taken| taken.address == card.address);
+    if !is_user_space_driver(card.driver.as_deref()) {
         // The card has already been given back.
-        let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
+        let _ = fs::remove_file(Path::new(RECORDS).join(&card.address));
         return Ok(());
     }
     let folder = card.folder();
     unbind(&card)
         .and_then(|()| fs::write(folder.join("driver_override"), "\n"))
         .map_err(|error| refused(&card, &error))?;
-    let _ = fs::remove_file(Path::new(NOTES).join(&card.address));
-    let wanted = note.and_then(|note| note.driver);
+    let _ = fs::remove_file(Path::new(RECORDS).join(&card.address));
+    let wanted = record.and_then(|record| record.driver);
     match &wanted {
         // Linux might not choose this driver by itself.
         Some(driver) => fs::write(Path::new(DRIVERS).join(driver).join("bind"), &card.address),
@@ -148,7 +148,7 @@ pub fn give_back(address: &str) -> Result<()> {
 
 /// Returns the records of taken cards.
 pub fn taken() -> Vec<Taken> {
-    let entries = fs::read_dir(NOTES).into_iter().flatten().flatten();
+    let entries = fs::read_dir(RECORDS).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
             let text = fs::read_to_string(entry.path()).ok()?;
@@ -171,20 +171,20 @@ pub fn taken() -> Vec<Taken> {
 
 impl Taken {
     /// Returns whether the process that took the card ended without giving it back.
-    pub fn is_left_behind(&self) -> bool {
+    pub fn is_orphaned(&self) -> bool {
         self.process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
     }
 }
 
-fn write_note(taken: &Taken) -> io::Result<()> {
-    fs::create_dir_all(NOTES)?;
+fn write_record(taken: &Taken) -> io::Result<()> {
+    fs::create_dir_all(RECORDS)?;
     let text = format!(
         "driver={}\ninterfaces={}\nprocess={}\n",
         taken.driver.as_deref().unwrap_or(""),
         taken.interfaces.join(","),
         taken.process.map_or_else(String::new, |process| process.to_string()),
     );
-    fs::write(PathBuf::from(NOTES).join(&taken.address), text)
+    fs::write(PathBuf::from(RECORDS).join(&taken.address), text)
 }
 
 fn refused(card: &NetworkCard, error: &io::Error) -> linerate_core::Error {
@@ -278,7 +278,7 @@ pub(super) fn advice(card: &NetworkCard) -> Remedy {
 
 /// Returns the other devices in the card's IOMMU group, with their drivers. Kernel drivers cannot use them while a
 /// program uses the card.
-pub fn companions(card: &NetworkCard) -> Vec<String> {
+pub fn group_peers(card: &NetworkCard) -> Vec<String> {
     let Some(group) = card.iommu_group else { return Vec::new() };
     let others = group_members(group).into_iter().filter(|(address, _)| *address != card.address);
     others.map(|(address, driver)| format!("{address} ({})", driver.as_deref().unwrap_or("no driver"))).collect()

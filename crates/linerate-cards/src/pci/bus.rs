@@ -32,25 +32,25 @@ pub trait Bus: DmaSpace {
     }
 
     /// Returns whether the card is being unplugged, so that the driver should stop using it.
-    fn is_leaving(&self) -> bool {
+    fn is_being_removed(&self) -> bool {
         false
     }
 
     /// Returns the remedy for a card that is gone, for error messages.
-    fn when_gone(&self) -> &'static str {
+    fn gone_remedy(&self) -> &'static str {
         "it was unplugged, lost its power, or its bus was reset; open it again when it is back"
     }
 }
 
-/// Creates `count` interrupts for a card that has `there` interrupts.
+/// Creates `count` interrupts for a card that has `available` interrupts.
 ///
 /// # Errors
 /// The card has fewer, or the process has no file descriptors left.
-pub fn interrupts(card: &str, count: u16, there: u32) -> Result<Vec<Interrupt>> {
-    if there < count.into() {
+pub fn interrupts(card: &str, count: u16, available: u32) -> Result<Vec<Interrupt>> {
+    if available < count.into() {
         return Err(Error::card(
             card,
-            format!("it has {there} interrupts (MSI-X), but {count} are needed, one for each queue"),
+            format!("it has {available} interrupts (MSI-X), but {count} are needed, one for each queue"),
             Remedy::Poll("use fewer queues".into()),
         ));
     }

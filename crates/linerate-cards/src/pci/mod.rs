@@ -24,7 +24,7 @@ mod vfio;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
-pub use bind::{Taken, companions, default_route, give_back, in_use, take, taken};
+pub use bind::{Taken, default_route, give_back, group_peers, in_use, take, taken};
 pub use bus::interrupts;
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
@@ -48,7 +48,7 @@ pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevi
     };
     let card = NetworkCard::find(&card.address)?;
     let driver = card.driver.as_deref();
-    if !bind::is_for_programs(driver) {
+    if !bind::is_user_space_driver(driver) {
         let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
         return Err(card.error(why, bind::advice(&card)));
     }

@@ -134,7 +134,7 @@ impl Bus for Uio {
         unsafe { config::enable_master(self) }
     }
 
-    fn is_leaving(&self) -> bool {
+    fn is_being_removed(&self) -> bool {
         // The files of the BARs are removed first, then the folder.
         !(0..6).any(|bar| self.card.folder().join(format!("resource{bar}")).exists())
     }

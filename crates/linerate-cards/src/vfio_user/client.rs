@@ -242,7 +242,7 @@ impl Bus for VfioUser {
         unsafe { config::enable_master(self) }
     }
 
-    fn when_gone(&self) -> &'static str {
+    fn gone_remedy(&self) -> &'static str {
         "the program that serves it has ended; start it again, and open the port again"
     }
 }

@@ -18,4 +18,4 @@ pub use message::{
 };
 #[cfg(fuzzing)]
 pub use server::InLine;
-pub use server::{Function, Kind, Server};
+pub use server::{Function, InterruptKind, Server};

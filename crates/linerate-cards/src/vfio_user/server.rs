@@ -43,10 +43,10 @@ pub trait Function: Send {
     unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]);
 
     /// Returns the number of interrupts of a kind.
-    fn interrupts(&self, kind: Kind) -> u32;
+    fn interrupts(&self, kind: InterruptKind) -> u32;
 
     /// Sets the receiver of an interrupt. `number` is valid.
-    fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>);
+    fn set_receiver(&mut self, kind: InterruptKind, number: u32, receiver: Option<Interrupt>);
 
     /// Masks or unmasks the line.
     fn mask_line(&mut self, masked: bool);
@@ -71,7 +71,7 @@ pub trait Function: Send {
 
 /// The kinds of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum InterruptKind {
     /// The legacy interrupt line (INTx).
     Line,
     /// MSI.
@@ -81,14 +81,14 @@ pub enum Kind {
 }
 
 /// The number of interrupt kinds in vfio.
-const KINDS: u32 = VFIO_PCI_NUM_IRQS;
+const INTERRUPT_KINDS: u32 = VFIO_PCI_NUM_IRQS;
 
-impl Kind {
-    fn of(index: u32) -> Option<Kind> {
+impl InterruptKind {
+    fn of(index: u32) -> Option<InterruptKind> {
         match index {
-            VFIO_PCI_INTX_IRQ_INDEX => Some(Kind::Line),
-            VFIO_PCI_MSI_IRQ_INDEX => Some(Kind::Message),
-            VFIO_PCI_MSIX_IRQ_INDEX => Some(Kind::Vector),
+            VFIO_PCI_INTX_IRQ_INDEX => Some(InterruptKind::Line),
+            VFIO_PCI_MSI_IRQ_INDEX => Some(InterruptKind::Message),
+            VFIO_PCI_MSIX_IRQ_INDEX => Some(InterruptKind::Vector),
             _ => None,
         }
     }
@@ -176,32 +176,32 @@ impl Service {
                 continue; // a signal
             }
             accepts = true;
-            let [stopped, asked, said] = events.map(|event| !event.revents().is_empty());
+            let [stopped, has_connection, has_message] = events.map(|event| !event.revents().is_empty());
             if stopped {
                 return true;
             }
             // The client's messages come first: if the client has left, a new client is not refused.
-            if said {
-                if !self.talk(&mut client) {
+            if has_message {
+                if !self.receive(&mut client) {
                     return false;
                 }
-            } else if asked {
+            } else if has_connection {
                 accepts = listener.accept().is_ok();
             }
         }
     }
 
     /// Handles received messages; returns false once the connection is unusable.
-    fn talk(&mut self, connection: &mut Connection) -> bool {
+    fn receive(&mut self, connection: &mut Connection) -> bool {
         match connection.receive() {
             Ok(None) => true,
-            Ok(Some(message)) => self.take(connection, message).is_ok(),
+            Ok(Some(message)) => self.handle(connection, message).is_ok(),
             Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         }
     }
 
     /// Handles one message, and sends the reply.
-    fn take(&mut self, connection: &Connection, mut message: Message) -> io::Result<()> {
+    fn handle(&mut self, connection: &Connection, mut message: Message) -> io::Result<()> {
         let Header { id, command, flags, .. } = message.header;
         if flags & flag::TYPE != 0 {
             return Ok(()); // an unexpected reply
@@ -233,7 +233,7 @@ impl Service {
                 argsz: size_of::<DeviceInfo>() as u32,
                 flags: VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET,
                 regions: VFIO_PCI_NUM_REGIONS,
-                interrupts: KINDS,
+                interrupts: INTERRUPT_KINDS,
             }
             .as_bytes()
             .to_vec()),
@@ -324,16 +324,16 @@ impl Service {
 
     fn interrupt_info(&mut self, message: &Message) -> Answer {
         let (asked, _) = message.parse::<InterruptInfo>().ok_or(Errno::INVAL)?;
-        if asked.index >= KINDS {
+        if asked.index >= INTERRUPT_KINDS {
             return Err(Errno::INVAL);
         }
-        let kind = Kind::of(asked.index);
+        let kind = InterruptKind::of(asked.index);
         // QEMU requests one interrupt of the error kind, and never uses it.
         let count =
             kind.map_or(u32::from(asked.index == VFIO_PCI_ERR_IRQ_INDEX), |kind| self.function.interrupts(kind));
         let flags = VFIO_IRQ_INFO_EVENTFD
             | match kind {
-                Some(Kind::Line) => VFIO_IRQ_INFO_MASKABLE | VFIO_IRQ_INFO_AUTOMASKED,
+                Some(InterruptKind::Line) => VFIO_IRQ_INFO_MASKABLE | VFIO_IRQ_INFO_AUTOMASKED,
                 _ => VFIO_IRQ_INFO_NORESIZE,
             };
         let argsz = size_of::<InterruptInfo>() as u32;
@@ -343,8 +343,8 @@ impl Service {
     fn set_interrupts(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
         let (set, data) = message.parse::<SetInterrupts>().ok_or(Errno::INVAL)?;
         let SetInterrupts { flags, index, start, count, .. } = set;
-        let Some(kind) = Kind::of(index) else {
-            return if index < KINDS { Ok(Vec::new()) } else { Err(Errno::INVAL) };
+        let Some(kind) = InterruptKind::of(index) else {
+            return if index < INTERRUPT_KINDS { Ok(Vec::new()) } else { Err(Errno::INVAL) };
         };
         let most = self.function.interrupts(kind);
         let end = start.checked_add(count).filter(|&end| end <= most).ok_or(Errno::INVAL)?;
@@ -367,8 +367,10 @@ impl Service {
                 // Raising an interrupt on request is for testing receivers; no client uses it.
                 _ => return Err(Errno::OPNOTSUPP),
             },
-            VFIO_IRQ_SET_ACTION_MASK if kind == Kind::Line && (start..end).any(chosen) => self.function.mask_line(true),
-            VFIO_IRQ_SET_ACTION_UNMASK if kind == Kind::Line && (start..end).any(chosen) => {
+            VFIO_IRQ_SET_ACTION_MASK if kind == InterruptKind::Line && (start..end).any(chosen) => {
+                self.function.mask_line(true)
+            }
+            VFIO_IRQ_SET_ACTION_UNMASK if kind == InterruptKind::Line && (start..end).any(chosen) => {
                 self.function.mask_line(false);
             }
             // QEMU masks vectors itself.
@@ -415,8 +417,8 @@ impl InLine {
     }
 
     /// Handles received messages; returns false once the connection is unusable.
-    pub fn talk(&mut self, connection: &mut Connection) -> bool {
-        self.0.talk(connection)
+    pub fn receive(&mut self, connection: &mut Connection) -> bool {
+        self.0.receive(connection)
     }
 
     /// Answers one complete message.
@@ -447,56 +449,56 @@ mod tests {
     type Calls = Arc<Mutex<Vec<String>>>;
 
     /// A function with one page in BAR 0, a line, two messages and three vectors; it rejects memory below 4 GiB.
-    struct Told(Calls);
+    struct CallRecorder(Calls);
 
-    impl Told {
-        fn note(&self, call: String) {
+    impl CallRecorder {
+        fn record(&self, call: String) {
             self.0.lock().unwrap().push(call);
         }
     }
 
-    impl Function for Told {
+    impl Function for CallRecorder {
         fn region(&self, region: u32) -> u64 {
             if region == 0 { 4096 } else { 0 }
         }
 
         fn read(&mut self, region: u32, offset: u64, bytes: &mut [u8]) {
             bytes.fill(7);
-            self.note(format!("read {region} {offset} {}", bytes.len()));
+            self.record(format!("read {region} {offset} {}", bytes.len()));
         }
 
         unsafe fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
-            self.note(format!("write {region} {offset} {bytes:?}"));
+            self.record(format!("write {region} {offset} {bytes:?}"));
         }
 
-        fn interrupts(&self, kind: Kind) -> u32 {
+        fn interrupts(&self, kind: InterruptKind) -> u32 {
             match kind {
-                Kind::Line => 1,
-                Kind::Message => 2,
-                Kind::Vector => 3,
+                InterruptKind::Line => 1,
+                InterruptKind::Message => 2,
+                InterruptKind::Vector => 3,
             }
         }
 
-        fn set_receiver(&mut self, kind: Kind, number: u32, receiver: Option<Interrupt>) {
-            self.note(format!("{kind:?} {number} {}", receiver.is_some()));
+        fn set_receiver(&mut self, kind: InterruptKind, number: u32, receiver: Option<Interrupt>) {
+            self.record(format!("{kind:?} {number} {}", receiver.is_some()));
         }
 
         fn mask_line(&mut self, masked: bool) {
-            self.note(format!("mask {masked}"));
+            self.record(format!("mask {masked}"));
         }
 
         unsafe fn map(&mut self, address: u64, len: u64, _: Arc<Mapping>, offset: u64, writable: bool) -> bool {
-            self.note(format!("map {address} {len} {offset} {writable}"));
+            self.record(format!("map {address} {len} {offset} {writable}"));
             address >= 1 << 32
         }
 
         fn unmap(&mut self, address: u64, len: u64) -> Option<u64> {
-            self.note(format!("unmap {address} {len}"));
+            self.record(format!("unmap {address} {len}"));
             (len > 4096).then_some(len)
         }
 
         fn reset(&mut self) {
-            self.note("reset".to_string());
+            self.record("reset".to_string());
         }
 
         fn disconnect(&mut self) {}
@@ -510,7 +512,8 @@ mod tests {
     impl Bench {
         fn new() -> Bench {
             let calls = Calls::default();
-            let service = Service { function: Box::new(Told(calls.clone())), memories: Vec::new(), negotiated: true };
+            let service =
+                Service { function: Box::new(CallRecorder(calls.clone())), memories: Vec::new(), negotiated: true };
             Bench { service, calls }
         }
 
@@ -599,7 +602,7 @@ mod tests {
     /// A region longer than a message is read in parts.
     #[test]
     fn an_access_is_at_most_as_long_as_a_message() {
-        struct Long(Told);
+        struct Long(CallRecorder);
         impl Function for Long {
             fn region(&self, _: u32) -> u64 {
                 1 << 20
@@ -608,10 +611,10 @@ mod tests {
                 self.0.read(region, offset, bytes);
             }
             unsafe fn write(&mut self, _: u32, _: u64, _: &[u8]) {}
-            fn interrupts(&self, _: Kind) -> u32 {
+            fn interrupts(&self, _: InterruptKind) -> u32 {
                 0
             }
-            fn set_receiver(&mut self, _: Kind, _: u32, _: Option<Interrupt>) {}
+            fn set_receiver(&mut self, _: InterruptKind, _: u32, _: Option<Interrupt>) {}
             fn mask_line(&mut self, _: bool) {}
             unsafe fn map(&mut self, _: u64, _: u64, _: Arc<Mapping>, _: u64, _: bool) -> bool {
                 false
@@ -623,7 +626,7 @@ mod tests {
             fn disconnect(&mut self) {}
         }
         let mut bench = Bench::new();
-        bench.service.function = Box::new(Long(Told(bench.calls.clone())));
+        bench.service.function = Box::new(Long(CallRecorder(bench.calls.clone())));
         let mut read = |region: u32, count: usize| {
             let access = RegionAccess { offset: 0, region, count: count as u32 };
             bench.answer(command::REGION_READ, &[access.as_bytes()], Vec::new()).is_ok()
@@ -721,7 +724,7 @@ mod tests {
         for (index, (flags, count)) in expected.into_iter().enumerate() {
             assert_eq!(interrupt(index as u32), Ok((index as u32, flags, count)));
         }
-        assert_eq!(interrupt(KINDS), Err(Errno::INVAL));
+        assert_eq!(interrupt(INTERRUPT_KINDS), Err(Errno::INVAL));
         let info: DeviceInfo = bench.description(command::DEVICE_GET_INFO, &[]).unwrap();
         assert_eq!(info.flags, VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET);
         assert_eq!((info.argsz as usize, info.regions, info.interrupts), (size_of::<DeviceInfo>(), 9, 5));
@@ -755,7 +758,7 @@ mod tests {
         assert_eq!(set(NONE, 2, 0, 1, &[], 0), (Err(Errno::OPNOTSUPP), vec![]), "by hand");
         // Error and request interrupts are never raised; there are no kinds beyond them.
         assert_eq!([3, 4].map(|index| set(EVENTS, index, 0, 1, &[], 1)), [nothing.clone(), nothing.clone()]);
-        assert_eq!(set(EVENTS, KINDS, 0, 0, &[], 0), invalid);
+        assert_eq!(set(EVENTS, INTERRUPT_KINDS, 0, 0, &[], 0), invalid);
         // Only the line can be masked, if it is selected.
         assert_eq!(set(MASK, 0, 0, 1, &[], 0), done(&["mask true"]));
         assert_eq!(set(UNMASK, 0, 0, 1, &[], 0), done(&["mask false"]));
@@ -775,15 +778,15 @@ mod tests {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let (server, mut client) = (Connection::new(ours), Connection::new(theirs));
         let mut bench = Bench::new();
-        let mut take = |command: u16, flags: u32| {
+        let mut handle = |command: u16, flags: u32| {
             let header = Header { id: 77, command, flags, ..Header::default() };
-            bench.service.take(&server, Message { header, ..Message::default() }).unwrap();
+            bench.service.handle(&server, Message { header, ..Message::default() }).unwrap();
             bench.calls().len()
         };
-        assert_eq!(take(command::DEVICE_RESET, flag::REPLY), 0, "a reply is no request");
-        assert_eq!(take(command::DEVICE_RESET, flag::NO_REPLY), 1);
-        assert_eq!(take(command::DEVICE_RESET, 0), 1);
-        assert_eq!(take(99, 0), 0);
+        assert_eq!(handle(command::DEVICE_RESET, flag::REPLY), 0, "a reply is no request");
+        assert_eq!(handle(command::DEVICE_RESET, flag::NO_REPLY), 1);
+        assert_eq!(handle(command::DEVICE_RESET, 0), 1);
+        assert_eq!(handle(99, 0), 0);
         let mut reply = || client.receive().unwrap().unwrap().header;
         let (good, bad) = (reply(), reply());
         assert_eq!((good.id, good.command, good.flags, good.error), (77, command::DEVICE_RESET, flag::REPLY, 0));

@@ -28,7 +28,7 @@ pub struct Hardware<B: Bar, C: Controller> {
     /// The interrupt of each receive queue, or none.
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
     /// The card's counters so far; bytes sent include CRCs.
-    counted: Mutex<Statistics>,
+    totals: Mutex<Statistics>,
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
@@ -62,7 +62,7 @@ impl Receiving {
     }
 
     /// Returns the table in effect while the card receives: started queues replace stopped ones.
-    fn directed(&self) -> Option<Rss> {
+    fn effective_rss(&self) -> Option<Rss> {
         let mut rss = self.rss.clone()?;
         let started: Vec<u16> = (0..64).filter(|&queue| self.is_started(queue)).collect();
         if self.on && !started.is_empty() {
@@ -93,7 +93,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             bar,
             counters: Counters::new(&config),
             interrupts,
-            counted: Mutex::default(),
+            totals: Mutex::default(),
             rings,
             packets,
             receiving: Mutex::default(),
@@ -124,8 +124,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Returns the card's counters so far.
-    pub(super) fn counted(&self) -> MutexGuard<'_, Statistics> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn totals(&self) -> MutexGuard<'_, Statistics> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the buffer size to write to `SRRCTL.BSIZEPACKET`, in KiB (section 8.2.3.8.7).
@@ -195,7 +195,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             u32::MAX => {
                 let (port, register) = (self.config.name.clone(), register.definition.name);
                 // If the card is being unplugged, report that instead.
-                self.check_bus().and(Err(Error::card_gone(port, register, self.bus.when_gone())))
+                self.check_bus().and(Err(Error::card_gone(port, register, self.bus.gone_remedy())))
             }
             value => Ok(value),
         }
@@ -273,11 +273,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Applies RSS settings.
-    pub(super) fn spread(&self, rss: &Rss) -> Result<()> {
+    pub(super) fn apply_rss(&self, rss: &Rss) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.rss = Some(rss.clone());
-        if let Some(directed) = receiving.directed() {
-            C::set_rss(self, &directed);
+        if let Some(effective) = receiving.effective_rss() {
+            C::set_rss(self, &effective);
         }
         self.receive_if_ready(&mut receiving)
     }
@@ -287,7 +287,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started |= 1 << queue;
         if receiving.on {
-            self.direct(&receiving);
+            self.write_effective_table(&receiving);
         }
         self.receive_if_ready(&mut receiving)
     }
@@ -301,15 +301,15 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             (true, 0) => {
                 C::disable_receive(self);
                 receiving.on = false;
-                self.direct(&receiving);
+                self.write_effective_table(&receiving);
             }
-            (true, _) => self.direct(&receiving),
+            (true, _) => self.write_effective_table(&receiving),
         }
     }
 
-    fn direct(&self, receiving: &Receiving) {
-        if let Some(directed) = receiving.directed().filter(|_| self.config.options.rx_queues > 1) {
-            C::set_table(self, &directed);
+    fn write_effective_table(&self, receiving: &Receiving) {
+        if let Some(effective) = receiving.effective_rss().filter(|_| self.config.options.rx_queues > 1) {
+            C::set_table(self, &effective);
         }
     }
 

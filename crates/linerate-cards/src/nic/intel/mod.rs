@@ -225,7 +225,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         }
         self.hardware.check_alive()?;
         self.rss = rss.clone();
-        self.hardware.spread(rss)
+        self.hardware.apply_rss(rss)
     }
 
     fn reset(&mut self) -> Result<()> {
@@ -245,7 +245,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn statistics(&self) -> Result<Statistics> {
         self.check_alive()?;
         const CRC: u64 = 4;
-        let mut sum = self.counted();
+        let mut sum = self.totals();
         C::count(self, &mut sum);
         let queues = self.counters.sum().drops;
         let drops = Drops {

@@ -34,7 +34,7 @@ use crate::pci::{Bar, Doorbell, Interrupt};
 /// One descriptor in 32 has RS: one write by the card and one read by the driver per batch.
 pub(super) const REPORT_EVERY: usize = 32;
 /// Received descriptors per doorbell: a quarter of the shortest ring. Up to twice as many may accumulate.
-const GIVE_AT_ONCE: usize = 16;
+const REFILL_BATCH: usize = 16;
 
 /// A receive queue.
 pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
@@ -110,7 +110,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn recv_one(&mut self, batch: &mut Batch) -> usize {
         if self.take_one(batch) {
             self.counters.moved(1);
-            if self.ring.next().is_multiple_of(GIVE_AT_ONCE) {
+            if self.ring.next().is_multiple_of(REFILL_BATCH) {
                 self.return_all();
             }
             return 1;
@@ -177,7 +177,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     #[inline(always)]
     fn return_descriptors(&mut self, received: usize) {
         let owed = self.ring.since(self.tail);
-        if owed >= GIVE_AT_ONCE || owed > 0 && received == 0 {
+        if owed >= REFILL_BATCH || owed > 0 && received == 0 {
             self.return_all();
         }
     }
@@ -196,7 +196,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         // Bounded by the ring's length, so that a malicious card cannot keep the thread here.
         for _ in 0..self.ring.len() {
             // After the ring's end, more whole packets may follow at its start.
-            if (received == 0 || self.ring.next() != 0) && !self.take_careful(batch) {
+            if (received == 0 || self.ring.next() != 0) && !self.take_slow(batch) {
                 break;
             }
             // SAFETY: as in `recv_burst`.
@@ -273,7 +273,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Takes the packet at the next descriptor if it is a chain, or drops it if it is faulty. Returns false if no more
     /// packets can be taken now.
     #[inline(always)]
-    fn take_careful(&mut self, batch: &mut Batch) -> bool {
+    fn take_slow(&mut self, batch: &mut Batch) -> bool {
         (self.status() & receive::DD != 0 || batch.ends_in_chain()) && self.take_chain(batch)
     }
 
@@ -472,7 +472,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.ring.advance(1);
         self.unreported += 1;
         if self.unreported >= REPORT_EVERY {
-            self.ask_for_report();
+            self.set_report_status();
         }
         true
     }
@@ -493,10 +493,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         while taken < total {
             let mut now = self.fill_run(&batch.slots()[taken..]);
             if self.unreported >= REPORT_EVERY {
-                self.ask_for_report();
+                self.set_report_status();
             }
             if now == 0 {
-                now = self.send_careful(batch, taken);
+                now = self.send_slow(batch, taken);
                 total = batch.len(); // segmenting a packet adds slots
             }
             if now == 0 {
@@ -562,7 +562,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
 
     /// Sets RS in the last descriptor written, which ends a packet (7.2.3.2.4: RS is valid with EOP).
     #[inline(always)]
-    fn ask_for_report(&mut self) {
+    fn set_report_status(&mut self) {
         let last = self.ring.wrap(self.ring.next().wrapping_sub(1));
         let word = &self.ring.at(last)[1];
         word.store(word.load(Relaxed) | transmit::RS, Relaxed);
@@ -573,7 +573,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
 
     /// Returns whether the card has written back the oldest descriptor with RS.
     #[inline(always)]
-    fn is_reported(&self) -> bool {
+    fn has_report(&self) -> bool {
         self.oldest_report != self.next_report
             && self.ring.at(self.oldest_report())[1].load(Acquire) & transmit::DD != 0
     }
@@ -590,7 +590,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// its processor's caches.
     #[inline(always)]
     fn is_reclaiming(&self, batch: &Batch) -> bool {
-        self.is_reported() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.ring.len() / 2))
+        self.has_report() && !(batch.is_stocked(REPORT_EVERY) && self.free() >= batch.len().max(self.ring.len() / 2))
     }
 
     /// Gives the batch the buffers of packets that the card has reported, the oldest first, as long as
@@ -622,7 +622,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sends the packet at slot `at` if it is a chain, too short for the card to pad, or needs a checksum or
     /// segmentation. Drops it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
-    fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+    fn send_slow(&mut self, batch: &mut Batch, at: usize) -> usize {
         let finished = batch.finish_packet(at);
         // SAFETY: only the length of a slot changes.
         let slots = unsafe { &mut batch.raw_slots()[at..] };
@@ -665,7 +665,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         }
         self.unreported += count;
         if self.unreported >= REPORT_EVERY {
-            self.ask_for_report();
+            self.set_report_status();
         }
         count
     }

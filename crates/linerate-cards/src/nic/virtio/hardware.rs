@@ -54,9 +54,9 @@ pub(super) struct QueueMemory {
 #[derive(Default)]
 pub(super) struct State {
     /// Queues in use, or used since the last reset; receive queues have even numbers.
-    pub(super) taken: Vec<u16>,
+    pub(super) claimed: Vec<u16>,
     /// The count of queues in use.
-    pub(super) held: usize,
+    pub(super) in_use: usize,
     /// Buffers of dropped queues; they return to the pool after the reset.
     quarantined: Vec<u32>,
     pub(super) receiving: u16,
@@ -210,7 +210,7 @@ impl Hardware {
         unsafe { self.bus.allow_dma()? };
         // SAFETY: the queues that held them are gone, and the device was reset, so nothing uses them.
         unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
-        state.taken.clear();
+        state.claimed.clear();
         state.receiving = 0;
 
         let reached = negotiate(transport, self.features)?;
@@ -324,7 +324,7 @@ impl Hardware {
         let port = || self.config.name.clone();
         match self.transport.status() {
             // The device may be being unplugged since the first check: report that instead.
-            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status", self.bus.when_gone()))),
+            u8::MAX => self.check_bus().and(Err(Error::card_gone(port(), "device_status", self.bus.gone_remedy()))),
             status if status & status::DEVICE_NEEDS_RESET != 0 => Err(Error::needs_reset(port())),
             _ => Ok(()),
         }
@@ -360,8 +360,8 @@ impl Hardware {
             true => unsafe { self.config.pool.give(held) },
             false => state.quarantined.extend_from_slice(held),
         }
-        state.held -= 1;
-        if state.held > 0 {
+        state.in_use -= 1;
+        if state.in_use > 0 {
             return Ok(());
         }
         self.bring_up_alone(&mut state)
@@ -369,7 +369,7 @@ impl Hardware {
 
     /// Logs that the device returned a buffer that it was not given.
     #[cold]
-    pub fn report_lie(&self, direction: &str) {
+    pub fn report_invalid_id(&self, direction: &str) {
         let _of_port = span_of(&self.config.name).entered();
         tracing::warn!(
             "the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is reset"
@@ -433,7 +433,7 @@ fn negotiate(transport: &dyn Transport, features: u64) -> Result<u8> {
 fn reset(transport: &dyn Transport, bus: &dyn Bus, port: &str) -> Result<()> {
     transport.set_status(0);
     wait_until(port, "device_status = 0", "2.4.1", || match transport.status() {
-        u8::MAX => Err(Error::card_gone(port, "device_status", bus.when_gone())),
+        u8::MAX => Err(Error::card_gone(port, "device_status", bus.gone_remedy())),
         status => Ok(status == 0),
     })
 }

@@ -10,7 +10,7 @@ use linerate_core::memory::{Descriptors, DmaArray, Mapping, full_fence};
 use linerate_spec::virtio::packed::{AVAILABLE, DISABLE, ENABLE, MODE, USED};
 use linerate_spec::virtio::ring::{NEXT, WRITE};
 
-use super::ring::{Asked, AvailableRun, DONE, DriverRing, ID, Layout, Part, UsedRun};
+use super::ring::{AvailableRun, DONE, DriverRing, ID, Layout, Notification, Part, UsedRun};
 
 /// One packed virtqueue.
 ///
@@ -24,9 +24,9 @@ pub(super) struct Packed {
     /// When the device wants notifications.
     device: DmaArray<AtomicU32>,
     // Counts of descriptors made available, settled for notification, and popped. They do not wrap at the ring's size:
-    // `place` and `is_odd` derive the ring index and the wrap counter.
+    // `place` and `wrap_counter` derive the ring index and the wrap counter.
     added: usize,
-    asked: Asked,
+    notification: Notification,
     popped: usize,
 }
 
@@ -38,14 +38,14 @@ impl Packed {
 
     /// Returns the wrap counter: true in the first round, then alternating.
     #[inline(always)]
-    fn is_odd(&self, at: usize) -> bool {
+    fn wrap_counter(&self, at: usize) -> bool {
         at & self.ring.len() == 0
     }
 
     /// Returns the flags that the descriptor has once it is used.
     #[inline(always)]
-    fn is_done(&self, at: usize) -> u64 {
-        if self.is_odd(at) { DONE } else { 0 }
+    fn used_flags(&self, at: usize) -> u64 {
+        if self.wrap_counter(at) { DONE } else { 0 }
     }
 }
 
@@ -70,7 +70,7 @@ impl DriverRing for Packed {
                 DmaArray::new(memory, offset + device, 1),
             )
         };
-        let mut packed = Packed { ring, driver, device, added: 0, asked: Asked::default(), popped: 0 };
+        let mut packed = Packed { ring, driver, device, added: 0, notification: Notification::default(), popped: 0 };
         packed.forbid_interrupts();
         packed
     }
@@ -80,7 +80,7 @@ impl DriverRing for Packed {
         let (id, first) = (parts[0].descriptor, self.place(self.added));
         let mut first_word = 0;
         for (index, part) in parts.iter().enumerate() {
-            let mut flags = if self.is_odd(self.added) { AVAILABLE } else { USED };
+            let mut flags = if self.wrap_counter(self.added) { AVAILABLE } else { USED };
             flags |= if part.writable { WRITE } else { 0 };
             flags |= if index + 1 < parts.len() { NEXT } else { 0 };
             let word = u64::from(part.len) | u64::from(id) << 32 | u64::from(flags) << 48;
@@ -100,14 +100,20 @@ impl DriverRing for Packed {
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
         // The descriptors' flags have already exposed them.
-        self.asked.ask(self.added, self.ring.len(), again, || (), |_| self.device[0].load(Relaxed) & MODE != DISABLE)
+        self.notification.publish(
+            self.added,
+            self.ring.len(),
+            again,
+            || (),
+            |_| self.device[0].load(Relaxed) & MODE != DISABLE,
+        )
     }
 
     #[inline(always)]
     fn peek_used(&mut self) -> Option<(u16, u32)> {
         // Acquire: the packet is read after the flags.
         let word = self.ring[self.place(self.popped)][1].load(Acquire);
-        (word & DONE == self.is_done(self.popped)).then_some(((word >> 32) as u16, word as u32))
+        (word & DONE == self.used_flags(self.popped)).then_some(((word >> 32) as u16, word as u32))
     }
 
     /// The ring has no used index. If the device reports several chains by the last one, only that one has flags.
@@ -126,7 +132,7 @@ impl DriverRing for Packed {
     #[inline(always)]
     fn has_used(&mut self, count: usize) -> bool {
         let last = self.popped.wrapping_add(count - 1);
-        self.ring[self.place(last)][1].load(Relaxed) & DONE == self.is_done(last)
+        self.ring[self.place(last)][1].load(Relaxed) & DONE == self.used_flags(last)
     }
 
     #[inline(always)]
@@ -136,7 +142,7 @@ impl DriverRing for Packed {
 
     #[inline(always)]
     fn used_run(&self, first: usize) -> UsedRun<'_> {
-        let key = self.is_done(self.popped) | (first as u64) << ID;
+        let key = self.used_flags(self.popped) | (first as u64) << ID;
         UsedRun { descriptors: &self.ring[self.place(self.popped)..], entries: &[], key }
     }
 
@@ -147,7 +153,7 @@ impl DriverRing for Packed {
 
     #[inline(always)]
     fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_> {
-        let flags = if self.is_odd(self.added) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
+        let flags = if self.wrap_counter(self.added) { AVAILABLE } else { USED } | if writable > 0 { WRITE } else { 0 };
         let second = u64::from(writable) | (first as u64) << ID | u64::from(flags) << 48;
         AvailableRun { descriptors: &self.ring[self.place(self.added)..], available: &[], first, second }
     }
@@ -173,8 +179,8 @@ mod tests {
     use crate::nic::virtio::ring::tests::{part, ring};
 
     /// Marks the chain at `index` as used, as a device does.
-    fn finish(ring: &Packed, index: usize, id: u16, odd: bool) {
-        let flags = if odd { AVAILABLE | USED } else { 0 };
+    fn finish(ring: &Packed, index: usize, id: u16, wrap_counter: bool) {
+        let flags = if wrap_counter { AVAILABLE | USED } else { 0 };
         ring.ring[index][1].store(7 | u64::from(id) << 32 | u64::from(flags) << 48, Relaxed);
     }
 
@@ -199,7 +205,7 @@ mod tests {
         finish(&ring, 3, 2, true);
         assert_eq!(ring.peek_used(), Some((2, 7)));
         ring.pop_used(2);
-        assert_eq!((ring.place(ring.popped), ring.is_odd(ring.popped)), (1, false));
+        assert_eq!((ring.place(ring.popped), ring.wrap_counter(ring.popped)), (1, false));
         assert_eq!(ring.peek_used(), None);
     }
 

@@ -217,7 +217,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         // Bounded by the ring's length, so that a malicious device cannot keep the thread here.
         for _ in 0..self.bufs.len() {
             // After the ring's end, more packets may follow at its start.
-            if received == 0 && !self.take_careful(batch) {
+            if received == 0 && !self.take_slow(batch) {
                 break;
             }
             // SAFETY: as in `recv_burst`.
@@ -346,7 +346,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
 
     /// Takes a packet of several buffers, or drops an invalid one. Returns false if no more packets can be taken now.
     #[inline(always)]
-    fn take_careful(&mut self, batch: &mut Batch) -> bool {
+    fn take_slow(&mut self, batch: &mut Batch) -> bool {
         (self.reported.count > 0 || self.ring.peek_used().is_some() || batch.ends_in_chain())
             && !self.broken
             && self.take_chain(batch)
@@ -391,7 +391,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
                 Next::Invalid => {
                     self.broken = true;
                     self.counters.dropped();
-                    self.hardware.report_lie("receive");
+                    self.hardware.report_invalid_id("receive");
                     return self.keep_beginning(batch);
                 }
             };
@@ -636,7 +636,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         while taken < batch.len() && !self.broken {
             let mut now = self.fill_run(&batch.slots()[taken..]);
             if now == 0 {
-                now = self.send_careful(batch, taken);
+                now = self.send_slow(batch, taken);
             }
             if now == 0 {
                 break; // the ring is full
@@ -668,13 +668,13 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     #[inline(always)]
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = self.groups.as_ref().filter(|_| slots.len() >= SMALLEST) else { return 0 };
-        let (first, bufs, packets) = self.sent.places(slots.len());
+        let (first, bufs, packets) = self.sent.space(slots.len());
         let available = self.ring.available_run(first, 0);
         // SAFETY: the view is used only with these slots, which are of a batch of this pool.
         let view = unsafe { self.pool.region().view() };
         let filled = groups.fill::<R>(available, bufs, packets, slots, view);
         self.ring.advance_available(filled);
-        self.sent.added(filled);
+        self.sent.commit(filled);
         filled
     }
 
@@ -685,7 +685,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let (addresses, longest) = (&self.addresses, self.longest);
         // SAFETY: only used to write headers before packets of this queue.
         let memory = unsafe { region.mapping() };
-        let (first, bufs, packets) = self.sent.places(slots.len());
+        let (first, bufs, packets) = self.sent.space(slots.len());
         let available = self.ring.available_run(first, 0);
         let mut filled = 0;
         let most = available.len::<R>().min(slots.len());
@@ -702,28 +702,29 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             filled += 1;
         }
         self.ring.advance_available(filled);
-        self.sent.added(filled);
+        self.sent.commit(filled);
         filled
     }
 
     /// Gives the batch the buffers of all packets that the device has used, and counts them as sent.
     #[inline(never)]
     fn reclaim(&mut self, batch: &mut Batch) {
-        let Returned { packets, slots, bytes, lie } = self.sent.reclaim(&mut self.ring, batch, self.groups.as_ref());
+        let Returned { packets, slots, bytes, invalid_id } =
+            self.sent.reclaim(&mut self.ring, batch, self.groups.as_ref());
         if packets > 0 {
             self.counters.moved_packets(packets, slots, bytes);
         }
-        if lie && !self.broken {
+        if invalid_id && !self.broken {
             self.broken = true;
             self.counters.dropped();
-            self.hardware.report_lie("transmit");
+            self.hardware.report_invalid_id("transmit");
         }
     }
 
     /// Sends the packet at slot `at` if it is a chain, has offloads to do, or needs a descriptor for its header. Drops
     /// it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
-    fn send_careful(&mut self, batch: &mut Batch, at: usize) -> usize {
+    fn send_slow(&mut self, batch: &mut Batch, at: usize) -> usize {
         let todo = batch.slots().get(at).and_then(|first| self.left_to_device(first));
         let possible = todo.is_some() || batch.finish_packet(at);
         let slots = &batch.slots()[at..];
@@ -775,7 +776,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             let address = self.addresses.locate(place(slot) - with_header as usize);
             add(address, slot.len() as u32 + with_header, slot.buf());
         }
-        self.sent.note(needed, length);
+        self.sent.end_packet(needed, length);
         self.ring.add(&parts);
         count
     }

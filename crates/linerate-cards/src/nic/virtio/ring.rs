@@ -85,32 +85,32 @@ pub(super) trait DriverRing: Send + 'static {
 /// The count of added chains for which notification is settled: the device is notified, or its flag was read after a
 /// full fence. Implements [`DriverRing::publish`] for both formats.
 #[derive(Default)]
-pub(super) struct Asked(usize);
+pub(super) struct Notification(usize);
 
-impl Asked {
-    /// Publishes chains with `show`, then reads the device's flag with `look`, which gets the count settled before.
-    /// `added` counts all chains added so far; the ring holds `size`. Returns whether to notify the device.
+impl Notification {
+    /// Publishes chains with `expose`, then reads the device's flag with `read_flag`, which gets the count settled
+    /// before. `added` counts all chains added so far; the ring holds `size`. Returns whether to notify the device.
     #[inline(always)]
-    pub fn ask(
+    pub fn publish(
         &mut self,
         added: usize,
         size: usize,
         again: bool,
-        show: impl FnOnce(),
-        look: impl FnOnce(usize) -> bool,
+        expose: impl FnOnce(),
+        read_flag: impl FnOnce(usize) -> bool,
     ) -> bool {
-        let unasked = added.wrapping_sub(self.0);
-        if unasked == 0 {
+        let unsettled = added.wrapping_sub(self.0);
+        if unsettled == 0 {
             return false;
         }
-        show();
+        expose();
         // The flag must be read after the index is visible, since the device may just be enabling notifications
         // (2.7.13.4.1).
-        let for_certain = !again || unasked >= size;
+        let for_certain = !again || unsettled >= size;
         if for_certain {
             full_fence();
         }
-        let wanted = look(self.0);
+        let wanted = read_flag(self.0);
         if wanted || for_certain {
             self.0 = added;
         }
@@ -172,7 +172,7 @@ pub(super) struct UsedRun<'a> {
 /// Joins a length and a key into a word of the ring: the low half is the length in a packed queue, the id in a split
 /// queue.
 #[inline(always)]
-pub(super) fn halves<R: DriverRing>(length: u64, key: u64) -> u64 {
+pub(super) fn ring_word<R: DriverRing>(length: u64, key: u64) -> u64 {
     if R::is_packed() { length | key << ID } else { key | length << 32 }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Returned {
     pub slots: usize,
     pub bytes: usize,
     /// The device also returned an invalid id.
-    pub lie: bool,
+    pub invalid_id: bool,
 }
 
 impl Sent {
@@ -78,17 +78,17 @@ impl Sent {
     }
 
     /// Returns free entries for packets in one buffer each: the first descriptor, and slices for buffers and words.
-    /// Report the count filled to [`added`](Sent::added).
+    /// Report the count filled to [`commit`](Sent::commit).
     #[inline(always)]
-    pub fn places(&mut self, most: usize) -> (usize, &mut [u32], &mut [u32]) {
+    pub fn space(&mut self, most: usize) -> (usize, &mut [u32], &mut [u32]) {
         let first = self.place(self.next);
         let count = most.min(self.free()).min(self.len() - first);
         (first, &mut self.bufs[first..][..count], &mut self.packets[first..][..count])
     }
 
-    /// Commits `count` entries written to [`places`](Sent::places).
+    /// Commits `count` entries written to [`space`](Sent::space).
     #[inline(always)]
-    pub fn added(&mut self, count: usize) {
+    pub fn commit(&mut self, count: usize) {
         self.next = self.next.wrapping_add(count);
     }
 
@@ -102,7 +102,7 @@ impl Sent {
     }
 
     /// Allocates the next descriptor for this buffer; a descriptor must be free. Finish the packet with
-    /// [`note`](Sent::note).
+    /// [`end_packet`](Sent::end_packet).
     #[inline(always)]
     pub fn add(&mut self, buf: u32) -> u16 {
         let place = self.place(self.next);
@@ -114,7 +114,7 @@ impl Sent {
 
     /// Records that a packet of `bytes` bytes is in the last `count` descriptors.
     #[inline(always)]
-    pub fn note(&mut self, count: usize, bytes: usize) {
+    pub fn end_packet(&mut self, count: usize, bytes: usize) {
         let first = self.place(self.next.wrapping_sub(count));
         self.packets[first] = (count as u32) << COUNT | bytes as u32;
     }
@@ -148,9 +148,13 @@ impl Sent {
             returned.bytes += bytes;
             let Some((id, _)) = ring.peek_used() else { break };
             let is_valid = count > 0
-                || if self.is_in_order { self.note_all(id.into(), ring) } else { self.note_early(id.into(), ring) };
+                || if self.is_in_order {
+                    self.mark_early_through(id.into(), ring)
+                } else {
+                    self.mark_early(id.into(), ring)
+                };
             if !is_valid {
-                returned.lie = true;
+                returned.invalid_id = true;
                 break;
             }
             self.take_early(&mut returned);
@@ -181,7 +185,7 @@ impl Sent {
     /// Flags a returned packet as early: it has several descriptors, or is not the oldest. Returns false if the id is
     /// invalid.
     #[cold]
-    fn note_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
+    fn mark_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {
             return false;
         };
@@ -192,7 +196,7 @@ impl Sent {
 
     /// Flags all packets up to the one with id `last` as early. Returns false, without a change, if the id is invalid.
     #[cold]
-    fn note_all(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
+    fn mark_early_through(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
         let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);
         let (mut end, mut count) = (self.clean, 0);
         loop {
@@ -207,7 +211,7 @@ impl Sent {
         let mut at = self.clean;
         for _ in 0..=count {
             let next = after(self, at);
-            self.note_early(self.place(at), ring);
+            self.mark_early(self.place(at), ring);
             at = next;
         }
         true
@@ -280,7 +284,7 @@ mod tests {
             let mut ids = Vec::new();
             for (n, bufs) in [&bufs[..1], &bufs[1..3], &bufs[3..]].into_iter().enumerate() {
                 let parts: Vec<Part> = bufs.iter().map(|&buf| part(sent.add(buf))).collect();
-                sent.note(parts.len(), 10 << n);
+                sent.end_packet(parts.len(), 10 << n);
                 ids.push(parts[0].descriptor);
                 ring.add(&parts);
             }
@@ -292,8 +296,8 @@ mod tests {
                     report(&memory, middle, ids[2], end);
                 }
             }
-            let Returned { packets, slots, bytes, lie } = sent.reclaim(&mut ring, &mut batch, none);
-            assert_eq!((packets, slots, bytes, lie), (3, 4, 70, false));
+            let Returned { packets, slots, bytes, invalid_id } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, slots, bytes, invalid_id), (3, 4, 70, false));
             assert!(sent.held().is_empty() && sent.free() == 8);
             at = end;
         }
@@ -303,12 +307,12 @@ mod tests {
             let mut sent = Sent::new(8, true);
             for buf in 0..3 {
                 let parts = [part(sent.add(2 * buf)), part(sent.add(2 * buf + 1))];
-                sent.note(2, 1);
+                sent.end_packet(2, 1);
                 ring.add(&parts);
             }
             report(&memory, (0, 0), id, (3, 6));
-            let Returned { packets, lie, .. } = sent.reclaim(&mut ring, &mut batch, none);
-            assert_eq!((packets, lie, sent.held().len()), (0, true, 6), "{id}");
+            let Returned { packets, invalid_id, .. } = sent.reclaim(&mut ring, &mut batch, none);
+            assert_eq!((packets, invalid_id, sent.held().len()), (0, true, 6), "{id}");
         }
         batch.clear();
     }
@@ -321,7 +325,7 @@ mod tests {
             for buf in 0..count {
                 sent.add(buf as u32);
             }
-            sent.note(count, linerate_core::offload::LONGEST);
+            sent.end_packet(count, linerate_core::offload::LONGEST);
             let word = sent.packets[0];
             assert_eq!(word & EARLY, 0, "{count} descriptors");
             assert_eq!(((word >> COUNT) as usize, (word & BYTES) as usize), (count, linerate_core::offload::LONGEST));

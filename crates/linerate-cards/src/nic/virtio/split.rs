@@ -9,7 +9,7 @@ use linerate_core::memory::{Descriptors, DmaArray, Mapping, full_fence};
 use linerate_spec::virtio::legacy;
 use linerate_spec::virtio::ring::{NEXT, QUIET, WRITE, passes};
 
-use super::ring::{Asked, AvailableRun, DriverRing, Layout, Part, UsedRun};
+use super::ring::{AvailableRun, DriverRing, Layout, Notification, Part, UsedRun};
 
 /// Both rings begin with flags and index.
 const FLAGS: usize = 0;
@@ -34,7 +34,7 @@ pub(super) struct Split {
     // ring's indexes are their lower 16 bits. (The compiler would load adjacent 16-bit fields as one word, right after
     // a store to one of them.)
     added: usize,
-    asked: Asked,
+    notification: Notification,
     seen: usize,
     popped: usize,
 }
@@ -75,7 +75,7 @@ impl DriverRing for Split {
             size: count,
             event_idx,
             added: 0,
-            asked: Asked::default(),
+            notification: Notification::default(),
             seen: 0,
             popped: 0,
         };
@@ -101,9 +101,9 @@ impl DriverRing for Split {
     #[inline(always)]
     fn publish(&mut self, again: bool) -> bool {
         let index = self.added as u16;
-        let show = || self.available[INDEX].store(index, Release);
-        self.asked.ask(self.added, self.size, again, show, |asked| match self.event_idx {
-            true => passes(self.notify_at[0].load(Relaxed), asked as u16, index),
+        let expose = || self.available[INDEX].store(index, Release);
+        self.notification.publish(self.added, self.size, again, expose, |settled| match self.event_idx {
+            true => passes(self.notify_at[0].load(Relaxed), settled as u16, index),
             false => self.used[FLAGS].load(Relaxed) & QUIET == 0,
         })
     }

@@ -12,15 +12,15 @@ use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{Reported, VirtioRx, VirtioTx};
 use super::ring::{DriverRing, HeaderLayout};
 use super::sent::Sent;
-use super::vector::{Groups, Rule};
+use super::vector::{Groups, PacketParams};
 
 impl Hardware {
     /// Returns the vector loops over groups of packets, if wanted and possible.
     fn groups<L: Locate>(&self, addresses: &L, longest: usize) -> Option<Groups<L>> {
         let HeaderLayout { len, mergeable, separate, .. } = self.layout;
         let (addresses, header) = (addresses.clone(), len as usize);
-        let rule = Rule { addresses, placement: self.placement(), header, mergeable, longest };
-        Groups::choose(self.config.options.vectors, rule).filter(|_| !separate)
+        let params = PacketParams { addresses, placement: self.placement(), header, mergeable, longest };
+        Groups::choose(self.config.options.vectors, params).filter(|_| !separate)
     }
 
     /// Starts a receive queue and makes all its buffers available to the device.
@@ -137,19 +137,19 @@ impl Hardware {
     fn claim(&self, memory: QueueMemory, direction: &'static str, queue: u16) -> Result<QueueMemory> {
         self.check_alive()?;
         let mut state = self.state();
-        if state.taken.contains(&memory.number) {
+        if state.claimed.contains(&memory.number) {
             return Err(Error::queue_taken(&self.config.name, direction, queue));
         }
-        state.taken.push(memory.number);
-        state.held += 1;
+        state.claimed.push(memory.number);
+        state.in_use += 1;
         Ok(memory)
     }
 
     /// Undoes a claim whose queue did not start.
     fn unclaim(&self, number: u16) {
         let mut state = self.state();
-        state.taken.retain(|taken| *taken != number);
-        state.held -= 1;
+        state.claimed.retain(|claimed| *claimed != number);
+        state.in_use -= 1;
     }
 }
 

@@ -214,7 +214,7 @@ impl Transport for Modern {
             .checked_mul(self.notify_multiplier)
             .and_then(|offset| offset.checked_add(self.notify.offset))
             .filter(|&offset| offset % 2 == 0 && offset as usize + 2 <= self.notify.bar.len())
-            .ok_or_else(|| lies("its doorbells lie outside their BAR"))?;
+            .ok_or_else(|| malformed("its doorbells lie outside their BAR"))?;
         Ok(Notify::Modern(self.notify.bar.doorbell_of(offset), queue))
     }
 
@@ -342,7 +342,7 @@ impl Modern {
                     }
                 };
                 if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
-                    return Err(lies("its capabilities point outside its BARs"));
+                    return Err(malformed("its capabilities point outside its BARs"));
                 }
                 return Ok(Some((Window { bar, offset }, *at)));
             }
@@ -353,17 +353,17 @@ impl Modern {
         // 10 bytes: MTU and speed, which follow, are optional. Below, only the BAR must have room for them.
         let device_config = window(DEVICE, 10)?;
         let (Some((notify, notify_at)), Some((isr, _)), Some((config, _))) = (notify, isr, device_config) else {
-            return Err(lies("it lacks some of a VirtIO device's capabilities"));
+            return Err(malformed("it lacks some of a VirtIO device's capabilities"));
         };
         if config.offset as usize + 16 > config.bar.len() {
-            return Err(lies("its configuration is shorter than 16 bytes"));
+            return Err(malformed("its configuration is shorter than 16 bytes"));
         }
         let notify_multiplier = read_32(device, notify_at + 16)?;
         Ok(Some(Modern { common, notify, notify_multiplier, isr, device: config }))
     }
 }
 
-fn lies(why: &'static str) -> Error {
+fn malformed(why: &'static str) -> Error {
     Error::bad_device(why)
 }
 

@@ -110,7 +110,7 @@ impl Bus for Vfio {
         unsafe { config::enable_master(self) }
     }
 
-    fn is_leaving(&self) -> bool {
+    fn is_being_removed(&self) -> bool {
         let wanted: BorrowedFd<'_> = self.wanted.as_fd();
         poll(&mut [PollFd::new(&wanted, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|events| events > 0)
     }

@@ -14,7 +14,7 @@ use linerate_core::memory::{Locate, Placement};
 use linerate_core::slot::{HEADROOM, Slot};
 use linerate_spec::descriptor::{receive, transmit};
 
-use super::Rule;
+use super::PacketParams;
 
 pub const GROUP: usize = 8;
 const ALL: __mmask8 = u8::MAX;
@@ -29,17 +29,17 @@ pub fn take<L: Locate>(
     slots: &mut [Slot],
     fresh: &[u32],
     errors: u64,
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
 ) -> usize {
     const WHOLE: u64 = receive::DD | receive::EOP;
     const { assert!(receive::LENGTH_SHIFT == 32, "lengths stand where a slot has them") };
     let all = ring.len().min(bufs.len()).min(slots.len()).min(fresh.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
-    let (whole, looked_at) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
-    let most = word((rule.longest as u64) << receive::LENGTH_SHIFT);
+    let (whole, mask) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
+    let most = word((params.longest as u64) << receive::LENGTH_SHIFT);
     let (data, headroom) = (word((HEADROOM as u64) << Slot::OFFSET), word(HEADROOM as u64));
-    let (shift, lines) = rule.placement.bits();
+    let (shift, lines) = params.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let second_words = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     let (low, high) = (_mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3), _mm512_setr_epi64(4, 4, 5, 5, 6, 6, 7, 7));
@@ -61,7 +61,7 @@ pub fn take<L: Locate>(
             );
             let status = _mm512_permutex2var_epi64(first, second_words, second);
             // For a whole packet without errors, only the length is left.
-            let length = _mm512_and_si512(_mm512_xor_si512(status, whole), looked_at);
+            let length = _mm512_and_si512(_mm512_xor_si512(status, whole), mask);
             if _mm512_cmpneq_epi32_mask(length, _mm512_min_epu32(length, most)) != 0 {
                 break;
             }
@@ -78,7 +78,7 @@ pub fn take<L: Locate>(
             _mm256_storeu_si256(own, new);
             let new = _mm512_cvtepu32_epi64(new);
             let data = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), headroom);
-            let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), data));
+            let address = params.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), data));
             let target = descriptors.cast::<__m512i>().cast_mut();
             _mm512_storeu_si512(target, _mm512_maskz_permutexvar_epi64(FIRST_WORDS, low, address));
             _mm512_storeu_si512(target.add(1), _mm512_maskz_permutexvar_epi64(FIRST_WORDS, high, address));
@@ -95,15 +95,15 @@ pub fn fill<L: Locate>(
     bufs: &mut [u32],
     slots: &[Slot],
     command: u64,
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
 ) -> usize {
     let all = ring.len().min(bufs.len()).min(slots.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
     let length_mask = word(Slot::WHOLE_LEN);
-    let (shortest, longest) = (word(transmit::SHORTEST as u64), word(rule.longest as u64));
+    let (shortest, longest) = (word(transmit::SHORTEST as u64), word(params.longest as u64));
     let (buffer_mask, command) = (word(u32::MAX.into()), word(command));
-    let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
+    let shift = _mm_cvtsi32_si128(params.placement.bits().0 as i32);
     let low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
     let high = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     let mut done = 0;
@@ -119,7 +119,7 @@ pub fn fill<L: Locate>(
             }
             let offset = _mm512_srli_epi64::<{ Slot::OFFSET }>(slot);
             let buffer = _mm512_sll_epi64(_mm512_and_si512(slot, buffer_mask), shift);
-            let address = rule.addresses.locate_8(_mm512_add_epi64(buffer, offset));
+            let address = params.addresses.locate_8(_mm512_add_epi64(buffer, offset));
             const PAYLEN: u32 = transmit::PAYLEN_SHIFT;
             let lengths = _mm512_or_si512(length, _mm512_slli_epi64::<PAYLEN>(length));
             let command = _mm512_add_epi64(lengths, command);

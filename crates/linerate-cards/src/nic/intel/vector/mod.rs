@@ -16,7 +16,7 @@ use linerate_core::slot::Slot;
 pub const SMALLEST: usize = 4;
 
 /// The constants of a queue's packets.
-pub struct Rule<L> {
+pub struct PacketParams<L> {
     /// The region's device addresses.
     pub addresses: L,
     /// Where the card writes in a buffer.
@@ -29,7 +29,7 @@ pub struct Rule<L> {
 pub struct Groups<L> {
     // Only read on processors with vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    rule: Rule<L>,
+    params: PacketParams<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     width: Vectors,
 }
@@ -37,8 +37,8 @@ pub struct Groups<L> {
 impl<L: Locate> Groups<L> {
     /// Returns the widest loops among those wanted; `None` if the processor has none.
     pub fn choose(wanted: Vectors, addresses: &L, placement: Placement, longest: usize) -> Option<Groups<L>> {
-        let rule = Rule { addresses: addresses.clone(), placement, longest };
-        Some(Groups { rule, width: wanted.widest()? })
+        let params = PacketParams { addresses: addresses.clone(), placement, longest };
+        Some(Groups { params, width: wanted.widest()? })
     }
 }
 
@@ -60,9 +60,9 @@ impl<L: Locate> Groups<L> {
         unsafe {
             match self.width {
                 Vectors::Avx512 if slots.len() >= avx512::GROUP => {
-                    avx512::take(ring, bufs, slots, fresh, errors, &self.rule)
+                    avx512::take(ring, bufs, slots, fresh, errors, &self.params)
                 }
-                _ => avx2::take(ring, bufs, slots, fresh, errors, &self.rule),
+                _ => avx2::take(ring, bufs, slots, fresh, errors, &self.params),
             }
         }
     }
@@ -74,8 +74,10 @@ impl<L: Locate> Groups<L> {
         // SAFETY: `choose` checked for these instructions; AVX-512 implies AVX2.
         unsafe {
             match self.width {
-                Vectors::Avx512 if slots.len() >= avx512::GROUP => avx512::fill(ring, bufs, slots, command, &self.rule),
-                _ => avx2::fill(ring, bufs, slots, command, &self.rule),
+                Vectors::Avx512 if slots.len() >= avx512::GROUP => {
+                    avx512::fill(ring, bufs, slots, command, &self.params)
+                }
+                _ => avx2::fill(ring, bufs, slots, command, &self.params),
             }
         }
     }

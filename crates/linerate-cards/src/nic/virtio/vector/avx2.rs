@@ -9,14 +9,14 @@ use std::sync::atomic::fence;
 use linerate_core::memory::{Locate, Placement, View};
 use linerate_core::slot::{HEADROOM, Slot};
 
-use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, key, key_step, ring_word, second_step};
 use super::super::sent;
-use super::{Rule, are_single};
+use super::{PacketParams, are_single};
 
 const GROUP: usize = 4;
-/// The order of four words in which one unpack instruction interleaves them into vectors of two descriptors each. Words
-/// in this order are "woven".
-const WOVEN: i32 = 0b11_01_10_00;
+/// The order of four words in which one unpack instruction combines them into vectors of two descriptors each. Words
+/// in this order are "interleaved".
+const INTERLEAVED: i32 = 0b11_01_10_00;
 const LINE: i32 = Placement::LINE_SHIFT as i32;
 const OFFSET: i32 = Slot::OFFSET as i32;
 
@@ -28,32 +28,35 @@ pub fn take<R: DriverRing, L: Locate>(
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
     view: View<'_>,
 ) -> (usize, usize) {
     let all = used.len::<R>().min(available.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
-    let (mut expected, mut second) = (used.expected_4::<R>(rule.header + 1), available.second_4::<R>());
+    let (mut expected, mut second) = (used.expected_4::<R>(params.header + 1), available.second_4::<R>());
     let (step, next) = (word(GROUP as u64 * key_step::<R>()), word(GROUP as u64 * second_step::<R>()));
-    let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
-    let (shift, lines) = rule.placement.bits();
+    let (most, mask) = (word(ring_word::<R>(params.longest as u64 - 1, 0)), word(ring_word::<R>(LENGTH, key::<R>())));
+    let (shift, lines) = params.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let data = word((HEADROOM as u64) << OFFSET | 1 << 32);
-    let header = word((HEADROOM - rule.header) as u64);
+    let header = word((HEADROOM - params.header) as u64);
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
         // buffers of the view's region.
         unsafe {
             // The difference is 0 for an expected key, and the packet's length minus one.
-            let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), looked_at);
+            let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), mask);
             let wrong = _mm256_xor_si256(left, _mm256_min_epu32(left, most));
             if _mm256_testz_si256(wrong, wrong) == 0 {
                 break;
             }
-            let length =
-                if R::is_packed() { _mm256_permute4x64_epi64::<WOVEN>(left) } else { _mm256_srli_epi64::<32>(left) };
+            let length = if R::is_packed() {
+                _mm256_permute4x64_epi64::<INTERLEAVED>(left)
+            } else {
+                _mm256_srli_epi64::<32>(left)
+            };
             // Acquire: the packets' bytes are read after the device's used words.
             fence(Acquire);
             let own = bufs.as_mut_ptr().add(done).cast();
@@ -62,7 +65,7 @@ pub fn take<R: DriverRing, L: Locate>(
             let mut places = [0u64; GROUP];
             let place = _mm256_add_epi64(_mm256_sll_epi64(buffers, shift), _mm256_add_epi64(behind, header));
             _mm256_storeu_si256(places.as_mut_ptr().cast(), place);
-            if !are_single(places, view) && rule.mergeable {
+            if !are_single(places, view) && params.mergeable {
                 break;
             }
             let offset = _mm256_add_epi64(_mm256_slli_epi64::<OFFSET>(behind), data);
@@ -70,9 +73,9 @@ pub fn take<R: DriverRing, L: Locate>(
             _mm256_storeu_si256(slots.as_mut_ptr().add(done).cast(), taken);
             let new = _mm_loadu_si128(fresh.as_ptr().add(done).cast());
             _mm_storeu_si128(own, new);
-            let new = _mm256_cvtepu32_epi64(_mm_shuffle_epi32::<WOVEN>(new));
+            let new = _mm256_cvtepu32_epi64(_mm_shuffle_epi32::<INTERLEAVED>(new));
             let behind = _mm256_add_epi64(_mm256_slli_epi64::<LINE>(_mm256_and_si256(new, lines)), header);
-            let address = rule.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), behind));
+            let address = params.addresses.locate_4(_mm256_add_epi64(_mm256_sll_epi64(new, shift), behind));
             available.store_4::<R>(done, address, second);
             bytes = _mm256_add_epi64(bytes, length);
         }
@@ -89,22 +92,22 @@ pub fn fill<R: DriverRing, L: Locate>(
     bufs: &mut [u32],
     packets: &mut [u32],
     slots: &[Slot],
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
     view: View<'_>,
 ) -> usize {
     let all = available.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
-    let (header, longest, one) = (word(rule.header as u64), word(rule.longest as u64), word(1));
+    let (header, longest, one) = (word(params.header as u64), word(params.longest as u64), word(1));
     let (length_mask, low) = (word(Slot::WHOLE_LEN), word(u32::MAX.into()));
-    let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
+    let shift = _mm_cvtsi32_si128(params.placement.bits().0 as i32);
     const { assert!(sent::SINGLE as u16 == 0, "below it is the length") };
     const UPPER: i32 = 0b1010_1010;
     let (single, in_halves) = (_mm_set1_epi32(sent::SINGLE as i32), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
     let (second, next) = (available.second_4::<R>(), word(GROUP as u64 * second_step::<R>()));
     let mut second = _mm256_add_epi64(second, header);
     // SAFETY: a header has more than four bytes, and the region is longer than a header.
-    let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
+    let (starts, ends) = unsafe { (view.base(), view.base().add(params.header - 4)) };
     let mut done = 0;
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. A slot's data is in its
@@ -126,8 +129,8 @@ pub fn fill<R: DriverRing, L: Locate>(
                 starts.add(at as usize).cast::<u64>().write_unaligned(0);
                 ends.add(at as usize).cast::<u32>().write_unaligned(0);
             }
-            let address = rule.addresses.locate_4(_mm256_permute4x64_epi64::<WOVEN>(place));
-            let len = _mm256_add_epi64(_mm256_permute4x64_epi64::<WOVEN>(length), second);
+            let address = params.addresses.locate_4(_mm256_permute4x64_epi64::<INTERLEAVED>(place));
+            let len = _mm256_add_epi64(_mm256_permute4x64_epi64::<INTERLEAVED>(length), second);
             available.store_4::<R>(done, address, len);
             let halves = _mm256_permutevar8x32_epi32(slot, in_halves);
             _mm_storeu_si128(bufs.as_mut_ptr().add(done).cast(), _mm256_castsi256_si128(halves));
@@ -147,7 +150,7 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let all = all - all % GROUP; // whole groups
     let mut expected = used.expected_4::<R>(0);
     let step = _mm256_set1_epi64x((GROUP as u64 * key_step::<R>()) as i64);
-    let (key, single) = (_mm256_set1_epi64x(halves::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent::SINGLE as i32));
+    let (key, single) = (_mm256_set1_epi64x(ring_word::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
@@ -176,24 +179,24 @@ fn sum(words: __m256i) -> usize {
     (_mm_cvtsi128_si64(halves) + _mm_extract_epi64::<1>(halves)) as usize
 }
 
-/// Returns four words that count up from `first` by `step`, in order or woven.
+/// Returns four words that count up from `first` by `step`, in order or interleaved.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn count(first: u64, step: u64, woven: bool) -> __m256i {
+fn count(first: u64, step: u64, interleaved: bool) -> __m256i {
     let step = step as i64;
-    let (second, third) = if woven { (2 * step, step) } else { (step, 2 * step) };
+    let (second, third) = if interleaved { (2 * step, step) } else { (step, 2 * step) };
     _mm256_add_epi64(_mm256_setr_epi64x(0, second, third, 3 * step), _mm256_set1_epi64x(first as i64))
 }
 
 impl UsedRun<'_> {
-    /// Returns the expected first four words, with `length` in their length halves; woven for a packed queue.
+    /// Returns the expected first four words, with `length` in their length halves; interleaved for a packed queue.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn expected_4<R: DriverRing>(&self, length: usize) -> __m256i {
-        count(self.key + halves::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
+        count(self.key + ring_word::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
     }
 
-    /// Loads four words of lengths and keys, from entry `at` on; woven for a packed queue.
+    /// Loads four words of lengths and keys, from entry `at` on; interleaved for a packed queue.
     ///
     /// # Safety
     /// There are four entries from `at` on.
@@ -229,14 +232,15 @@ impl UsedRun<'_> {
 }
 
 impl AvailableRun<'_> {
-    /// Returns the first four second words, woven.
+    /// Returns the first four second words, interleaved.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn second_4<R: DriverRing>(&self) -> __m256i {
         count(self.second, second_step::<R>(), true)
     }
 
-    /// Writes four descriptors of woven words from `at` on; for a split queue, also their ids to the available ring.
+    /// Writes four descriptors of interleaved words from `at` on; for a split queue, also their ids to the available
+    /// ring.
     ///
     /// # Safety
     /// There are four entries from `at` on.

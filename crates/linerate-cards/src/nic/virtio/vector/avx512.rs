@@ -10,9 +10,9 @@ use std::sync::atomic::fence;
 use linerate_core::memory::{Locate, Placement, View};
 use linerate_core::slot::{HEADROOM, Slot};
 
-use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, halves, key, key_step, second_step};
+use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, key, key_step, ring_word, second_step};
 use super::super::sent;
-use super::{Rule, are_single};
+use super::{PacketParams, are_single};
 
 const GROUP: usize = 8;
 const LINE: u32 = Placement::LINE_SHIFT;
@@ -25,26 +25,26 @@ pub fn take<R: DriverRing, L: Locate>(
     bufs: &mut [u32],
     slots: &mut [Slot],
     fresh: &[u32],
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
     view: View<'_>,
 ) -> (usize, usize) {
     let all = used.len::<R>().min(available.len::<R>()).min(bufs.len()).min(slots.len()).min(fresh.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
-    let (mut expected, mut second) = (used.expected::<R>(rule.header + 1), available.second::<R>());
+    let (mut expected, mut second) = (used.expected::<R>(params.header + 1), available.second::<R>());
     let (step, next) = (word(GROUP as u64 * key_step::<R>()), word(GROUP as u64 * second_step::<R>()));
-    let (most, looked_at) = (word(halves::<R>(rule.longest as u64 - 1, 0)), word(halves::<R>(LENGTH, key::<R>())));
-    let (shift, lines) = rule.placement.bits();
+    let (most, mask) = (word(ring_word::<R>(params.longest as u64 - 1, 0)), word(ring_word::<R>(LENGTH, key::<R>())));
+    let (shift, lines) = params.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let data = word((HEADROOM as u64) << Slot::OFFSET | 1 << 32);
-    let header = word((HEADROOM - rule.header) as u64);
+    let header = word((HEADROOM - params.header) as u64);
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
         // buffers of the view's region.
         unsafe {
             // The difference is 0 for an expected key, and the packet's length minus one.
-            let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), looked_at);
+            let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), mask);
             if _mm512_cmpneq_epi32_mask(left, _mm512_min_epu32(left, most)) != 0 {
                 break;
             }
@@ -57,7 +57,7 @@ pub fn take<R: DriverRing, L: Locate>(
             let mut places = [0u64; GROUP];
             let place = _mm512_add_epi64(_mm512_sll_epi64(buffers, shift), _mm512_add_epi64(behind, header));
             _mm512_storeu_si512(places.as_mut_ptr().cast(), place);
-            if !are_single(places, view) && rule.mergeable {
+            if !are_single(places, view) && params.mergeable {
                 break;
             }
             let offset = _mm512_add_epi64(_mm512_slli_epi64::<{ Slot::OFFSET }>(behind), data);
@@ -67,7 +67,7 @@ pub fn take<R: DriverRing, L: Locate>(
             _mm256_storeu_si256(own, new);
             let new = _mm512_cvtepu32_epi64(new);
             let behind = _mm512_add_epi64(_mm512_slli_epi64::<LINE>(_mm512_and_si512(new, lines)), header);
-            let address = rule.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), behind));
+            let address = params.addresses.locate_8(_mm512_add_epi64(_mm512_sll_epi64(new, shift), behind));
             available.store::<R>(done, address, second, expected);
             bytes = _mm512_add_epi64(bytes, length);
         }
@@ -84,20 +84,20 @@ pub fn fill<R: DriverRing, L: Locate>(
     bufs: &mut [u32],
     packets: &mut [u32],
     slots: &[Slot],
-    rule: &Rule<L>,
+    params: &PacketParams<L>,
     view: View<'_>,
 ) -> usize {
     let all = available.len::<R>().min(bufs.len()).min(packets.len()).min(slots.len());
     let all = all - all % GROUP; // whole groups
     let word = |value: u64| _mm512_set1_epi64(value as i64);
-    let (header, longest, one) = (word(rule.header as u64), word(rule.longest as u64), word(1));
+    let (header, longest, one) = (word(params.header as u64), word(params.longest as u64), word(1));
     let (length_mask, buffer_mask) = (word(Slot::WHOLE_LEN), word(u32::MAX.into()));
-    let shift = _mm_cvtsi32_si128(rule.placement.bits().0 as i32);
+    let shift = _mm_cvtsi32_si128(params.placement.bits().0 as i32);
     let single = word(sent::SINGLE.into());
     let (mut id, mut second) = (available.ids(), _mm512_add_epi64(available.second::<R>(), header));
     let next = word(GROUP as u64 * second_step::<R>());
     // SAFETY: a header has more than four bytes, and the region is longer than a header.
-    let (starts, ends) = unsafe { (view.base(), view.base().add(rule.header - 4)) };
+    let (starts, ends) = unsafe { (view.base(), view.base().add(params.header - 4)) };
     let mut done = 0;
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. A slot's data is in its
@@ -119,7 +119,7 @@ pub fn fill<R: DriverRing, L: Locate>(
                 starts.add(at as usize).cast::<u64>().write_unaligned(0);
                 ends.add(at as usize).cast::<u32>().write_unaligned(0);
             }
-            available.store::<R>(done, rule.addresses.locate_8(place), _mm512_add_epi64(second, length), id);
+            available.store::<R>(done, params.addresses.locate_8(place), _mm512_add_epi64(second, length), id);
             _mm256_storeu_si256(bufs.as_mut_ptr().add(done).cast(), _mm512_cvtepi64_epi32(slot));
             let packet = _mm512_cvtepi64_epi32(_mm512_or_si512(length, single));
             _mm256_storeu_si256(packets.as_mut_ptr().add(done).cast(), packet);
@@ -137,7 +137,8 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let all = all - all % GROUP; // whole groups
     let mut expected = used.expected::<R>(0);
     let step = _mm512_set1_epi64((GROUP as u64 * key_step::<R>()) as i64);
-    let (key, single) = (_mm512_set1_epi64(halves::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent::SINGLE as i32));
+    let (key, single) =
+        (_mm512_set1_epi64(ring_word::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
@@ -173,7 +174,7 @@ impl UsedRun<'_> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn expected<R: DriverRing>(&self, length: usize) -> __m512i {
-        count(self.key + halves::<R>(length as u64, 0), key_step::<R>())
+        count(self.key + ring_word::<R>(length as u64, 0), key_step::<R>())
     }
 
     /// Loads eight words of lengths and keys, from entry `at` on.

@@ -22,7 +22,7 @@ pub const SMALLEST: usize = 8;
 /// The constants of a queue's packets.
 // Only read on processors with vectors.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub struct Rule<L> {
+pub struct PacketParams<L> {
     /// The region's device addresses.
     pub addresses: L,
     /// Where the data begins in a buffer, after the header.
@@ -39,15 +39,15 @@ pub struct Rule<L> {
 pub struct Groups<L> {
     // Only read on processors with vectors.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    rule: Rule<L>,
+    params: PacketParams<L>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     width: Vectors,
 }
 
 impl<L> Groups<L> {
     /// Returns the widest loops among those wanted; `None` if the processor has none.
-    pub fn choose(wanted: Vectors, rule: Rule<L>) -> Option<Groups<L>> {
-        Some(Groups { rule, width: wanted.widest()? })
+    pub fn choose(wanted: Vectors, params: PacketParams<L>) -> Option<Groups<L>> {
+        Some(Groups { params, width: wanted.widest()? })
     }
 }
 
@@ -72,8 +72,8 @@ impl<L: Locate> Groups<L> {
         // SAFETY: `choose` checked that the processor has these instructions.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
-                _ => avx2::take::<R, L>(used, available, bufs, slots, fresh, &self.rule, view),
+                Vectors::Avx512 => avx512::take::<R, L>(used, available, bufs, slots, fresh, &self.params, view),
+                _ => avx2::take::<R, L>(used, available, bufs, slots, fresh, &self.params, view),
             }
         }
     }
@@ -92,8 +92,8 @@ impl<L: Locate> Groups<L> {
         // SAFETY: as above.
         unsafe {
             match self.width {
-                Vectors::Avx512 => avx512::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
-                _ => avx2::fill::<R, L>(available, bufs, packets, slots, &self.rule, view),
+                Vectors::Avx512 => avx512::fill::<R, L>(available, bufs, packets, slots, &self.params, view),
+                _ => avx2::fill::<R, L>(available, bufs, packets, slots, &self.params, view),
             }
         }
     }
