@@ -7,15 +7,15 @@
 use std::time::Instant;
 
 use linerate::Options;
-use linerate::sim82599::{Card, Kind, Port};
+use linerate::sim82599::{Card, CardKind, PortWire};
 use linerate_guest::{Machine, Namespace, Served};
 
 fn main() {
     println!("{:<10} {:>8} {:>8} {:>8} {:>8}", "seconds to", "shell", "driver", "link", "ping");
-    for kind in [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550] {
+    for kind in [CardKind::X82599Kx4, CardKind::X82599Sfp, CardKind::X540, CardKind::X550] {
         let namespace = Namespace::new("ping");
-        let outside = namespace.inside(|| Options::default().open_outside("tap:far")).expect("a TAP interface");
-        let tap = Port::new(outside);
+        let far = namespace.inside(|| Options::default().open_wire_port("tap:far")).expect("a TAP interface");
+        let tap = PortWire::new(far);
         namespace.run("ip addr add 10.84.0.2/24 dev far");
         let served = Served::new(vec![Card::of_kind(kind, 0, "a", Box::new(tap))]);
         let mut machine = Machine::new();

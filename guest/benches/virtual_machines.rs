@@ -6,7 +6,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use linerate::sim82599::Kind;
+use linerate::sim82599::CardKind;
 use linerate_guest::{Guest, Machine, Namespace, Served};
 
 const ROUNDS: usize = 3;
@@ -53,7 +53,7 @@ fn main() {
         command
     };
     let start = |mut command: Command| Process(command.stdout(Stdio::null()).spawn().expect("it starts"));
-    let served = Served::pair(Kind::X82599Sfp, 2);
+    let served = Served::pair(CardKind::X82599Sfp, 2);
     let mut machines = [Machine::new(), Machine::new()];
     for (n, machine) in machines.iter_mut().enumerate() {
         machine.program("iperf3");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use linerate::sim82599::{Cable, Card, Frame, Function, Kind, Runner, Wire};
+use linerate::sim82599::{Cable, Card, CardKind, Frame, Function, Runner, Wire};
 use linerate::vfio_user::Server;
 use tempfile::TempDir;
 
@@ -68,12 +68,12 @@ impl Wire for Meter {
         self.end.ready()
     }
 
-    fn holds_back(&self) -> bool {
-        self.end.holds_back()
+    fn has_backpressure(&self) -> bool {
+        self.end.has_backpressure()
     }
 
-    fn comes_unasked(&self) -> bool {
-        self.end.comes_unasked()
+    fn is_lossy_when_idle(&self) -> bool {
+        self.end.is_lossy_when_idle()
     }
 
     fn transmit(&mut self, frame: &Frame) {
@@ -104,7 +104,7 @@ impl Served {
     }
 
     /// Creates two cards connected by a cable. The first has virtual functions, which are served as well.
-    pub fn pair(kind: Kind, virtual_functions: usize) -> Served {
+    pub fn pair(kind: CardKind, virtual_functions: usize) -> Served {
         let (a, b) = Cable::pair();
         let counted = [Arc::default(), Arc::default()];
         let meter = |end, n: usize| Box::new(Meter { end, counted: Arc::clone(&counted[n]) });

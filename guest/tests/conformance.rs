@@ -11,7 +11,7 @@ use linerate::Batch;
 use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Link};
-use linerate::sim82599::{Cable, Card, Kind, RegisterAccess};
+use linerate::sim82599::{Cable, Card, CardKind, RegisterAccess};
 use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
 
 /// The phases of each driver's run, in order.
@@ -158,7 +158,7 @@ fn steps(cards: &[Arc<Card>; 2]) {
 }
 
 /// Runs the library's driver, which brings a card up on open.
-fn ours(kind: Kind) -> Recorded {
+fn ours(kind: CardKind) -> Recorded {
     let options = RegionOptions { buffers: 4096, pages: Pages::Only(PageSize::Ordinary), ..RegionOptions::default() };
     let pool = Pool::new(Region::new(&options).unwrap());
     let (end, other) = Cable::pair();
@@ -207,7 +207,7 @@ fn ours(kind: Kind) -> Recorded {
     recorded
 }
 
-fn each_does_it(kind: Kind, name: &str, device: &str) {
+fn each_does_it(kind: CardKind, name: &str, device: &str) {
     let served = Served::pair(kind, 0);
     let mut machine = Machine::new().iommu_for_served().processors(2).kernel_argument("ipv6.disable=1");
     machine.program("ethtool");
@@ -244,20 +244,20 @@ fn each_does_it(kind: Kind, name: &str, device: &str) {
 
 #[test]
 fn three_drivers_on_an_82599_on_a_backplane() {
-    each_does_it(Kind::X82599Kx4, "82599-kx4", "10f7");
+    each_does_it(CardKind::X82599Kx4, "82599-kx4", "10f7");
 }
 
 #[test]
 fn three_drivers_on_an_82599_with_a_module() {
-    each_does_it(Kind::X82599Sfp, "82599-sfp", "10fb");
+    each_does_it(CardKind::X82599Sfp, "82599-sfp", "10fb");
 }
 
 #[test]
 fn three_drivers_on_an_x540() {
-    each_does_it(Kind::X540, "x540", "1528");
+    each_does_it(CardKind::X540, "x540", "1528");
 }
 
 #[test]
 fn three_drivers_on_an_x550() {
-    each_does_it(Kind::X550, "x550", "1563");
+    each_does_it(CardKind::X550, "x550", "1563");
 }

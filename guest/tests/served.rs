@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linerate::sim82599::{Cable, Card, Frame, Kind, Report, Traffic, Wire};
+use linerate::sim82599::{Cable, Card, CardKind, Frame, Report, Traffic, Wire};
 use linerate::traffic::Generator;
 use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
 use linerate_testkit::Deadline;
@@ -110,7 +110,7 @@ fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, 
 }
 
 /// Checks that the driver binds, comes up at 10 Gbit/s, passes its self-tests, pings, and answers tools.
-fn is_accepted(kind: Kind, port: &str) {
+fn is_accepted(kind: CardKind, port: &str) {
     let served = Served::pair(kind, 0);
     // Without IPv6, Linux sends no frames that the other end's filters drop.
     let mut machine = Machine::new().kernel_argument("ipv6.disable=1");
@@ -136,28 +136,28 @@ fn is_accepted(kind: Kind, port: &str) {
 
 #[test]
 fn linux_accepts_the_82599_on_a_backplane() {
-    is_accepted(Kind::X82599Kx4, "10000baseKX4/Full");
+    is_accepted(CardKind::X82599Kx4, "10000baseKX4/Full");
 }
 
 #[test]
 fn linux_accepts_the_82599_with_a_module() {
-    is_accepted(Kind::X82599Sfp, "Port: FIBRE");
+    is_accepted(CardKind::X82599Sfp, "Port: FIBRE");
 }
 
 #[test]
 fn linux_accepts_the_x540() {
-    is_accepted(Kind::X540, "Port: Twisted Pair");
+    is_accepted(CardKind::X540, "Port: Twisted Pair");
 }
 
 #[test]
 fn linux_accepts_the_x550() {
-    is_accepted(Kind::X550, "Port: Twisted Pair");
+    is_accepted(CardKind::X550, "Port: Twisted Pair");
 }
 
 /// Runs traffic with all offloads of the card at both ends, and with none.
 #[test]
 fn offloads_equal_those_of_linux() {
-    let served = Served::pair(Kind::X82599Sfp, 0);
+    let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new());
     for (there, interface, address) in [("", "eth0", "fd00:84::1"), (&*far, "eth1", "fd00:84::2")] {
         guest.run(&format!("{there} ip addr add {address}/64 dev {interface}"));
@@ -205,7 +205,7 @@ fn offloads_equal_those_of_linux() {
 /// Rules steer and drop packets, the RSS table distributes them, and VLAN tags are inserted, stripped and filtered.
 #[test]
 fn flows_are_steered() {
-    let served = Served::pair(Kind::X82599Sfp, 0);
+    let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new().processors(2));
     guest.run(&format!("{far} iperf3 --server --daemon"));
     let queue = |guest: &mut Guest, number: u8| guest.counter("", "eth0", &format!("rx_queue_{number}_packets"));
@@ -257,7 +257,7 @@ fn flows_are_steered() {
 /// Many rounds of interface down and up, driver unload and load, and cable changes leak no memory.
 #[test]
 fn many_rounds_leave_nothing_behind() {
-    let served = Served::pair(Kind::X82599Kx4, 0);
+    let served = Served::pair(CardKind::X82599Kx4, 0);
     let mut machine = Machine::new();
     served.plug(&mut machine, &["a"]);
     let mut guest = machine.boot();
@@ -300,7 +300,7 @@ fn many_rounds_leave_nothing_behind() {
 /// Behind a guest's IOMMU, the driver maps and unmaps a buffer for each packet.
 #[test]
 fn an_iommu_of_the_guests_is_crossed() {
-    let served = Served::pair(Kind::X82599Sfp, 0);
+    let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new().iommu_for_served());
     ping(&mut guest, "", "10.84.0.2", 1400);
     guest.run("ip link set eth0 mtu 9000");
@@ -317,7 +317,7 @@ fn an_iommu_of_the_guests_is_crossed() {
 #[test]
 fn the_interrupt_self_test_passes() {
     for argument in ["pci=nomsi", ""] {
-        let served = Served::pair(Kind::X82599Sfp, 0);
+        let served = Served::pair(CardKind::X82599Sfp, 0);
         let machine = Machine::new().kernel_argument(argument);
         let (mut guest, far) = connected(&served, machine);
         let tests = guest.run("ethtool -t eth0 offline");
@@ -341,7 +341,7 @@ fn a_newer_linux_shares_the_card_with_a_program() {
 }
 
 fn share_the_card(kernel: Kernel) {
-    let served = Served::pair(Kind::X82599Sfp, 0);
+    let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new().processors(2).kernel(kernel));
     let sink = guest.start_linerate("sink xdp:eth0?flow=udp:9 --count 3000 --seconds 60", 1);
     guest.wait_for_link("", "eth0");
@@ -390,7 +390,7 @@ fn counts_what_the_card_drops(guest: &mut Guest, far: &str) {
 /// does.
 #[test]
 fn the_card_steers_a_shared_flow() {
-    let served = Served::pair(Kind::X82599Sfp, 0);
+    let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new().processors(2));
     let sink = "sink 'xdp:eth0?flow=ip+udp:9&steer=on' --seconds 60";
     let refused = guest.refused(&format!("linerate {sink}"));
@@ -596,7 +596,7 @@ fn dpdk_moves_packets_one_by_one() {
 /// Virtual functions keep working when the physical function's driver resets the card.
 #[test]
 fn virtual_functions_survive_a_reset_of_the_physical_one() {
-    let served = Served::pair(Kind::X82599Sfp, 2);
+    let served = Served::pair(CardKind::X82599Sfp, 2);
     let mut machine = Machine::new();
     machine.program("iperf3");
     served.plug(&mut machine, &["a", "b", "a.vf0", "a.vf1"]);
@@ -649,12 +649,12 @@ fn the_clock_goes_at_the_rate_that_is_set(guest: &mut Guest) {
 
 /// Checks register dumps and other accesses that only tools make, and the speeds that a PHY is told to advertise.
 #[track_caller]
-fn answers_tools(guest: &mut Guest, kind: Kind) {
+fn answers_tools(guest: &mut Guest, kind: CardKind) {
     guest.run("ethtool -d eth0 >/dev/null");
     the_clock_goes_at_the_rate_that_is_set(guest);
     // Only a card with an SFP cage has a module to report.
-    assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == Kind::X82599Sfp, "{kind}");
-    if matches!(kind, Kind::X540 | Kind::X550) {
+    assert_eq!(guest.attempt("ethtool -m eth0 >/dev/null").status == 0, kind == CardKind::X82599Sfp, "{kind}");
+    if matches!(kind, CardKind::X540 | CardKind::X550) {
         for (advertise, mbits) in [("0x020", 1000), ("0x008", 100), ("0x1000", 10_000)] {
             guest.run(&format!("ethtool -s eth0 advertise {advertise}"));
             guest.wait_for_link("", "eth0");
@@ -669,7 +669,7 @@ fn answers_tools(guest: &mut Guest, kind: Kind) {
 /// Linux's ixgbevf on two virtual functions carries traffic between them, to the wire, and to the physical function.
 #[test]
 fn virtual_functions_communicate() {
-    let served = Served::pair(Kind::X82599Sfp, 2);
+    let served = Served::pair(CardKind::X82599Sfp, 2);
     let mut machine = Machine::new();
     machine.program("ethtool");
     machine.program("iperf3");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use linerate::sim82599::{self, Card, Function, Kind, Runner};
+use linerate::sim82599::{self, Card, CardKind, Function, Runner};
 use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
@@ -77,7 +77,7 @@ pub fn run(
     check_cables(&names.iter().map(String::as_str).zip(all.iter().map(String::as_str)).collect::<Vec<_>>())?;
     for (n, socket) in sockets.iter().enumerate() {
         let device = devices.get(n).or(devices.first().filter(|_| devices.len() == 1));
-        let device = device.cloned().unwrap_or_else(|| Kind::default().to_string());
+        let device = device.cloned().unwrap_or_else(|| CardKind::default().to_string());
         served.push(serve(socket, &names[n], &all[n], &device, *vfs)?);
         note(&format!("{}: {} {}, wire {}", socket.display(), served[n].card.kind(), served[n].card.mac(), all[n]));
     }
@@ -132,7 +132,8 @@ fn serve(socket: &Path, name: &str, wire: &str, device: &str, functions: u8) -> 
         options.split('&').filter(|option| !option.is_empty()).partition(is_model);
     let wire = if ports.is_empty() { wire.to_string() } else { format!("{wire}?{}", ports.join(";")) };
     let text = format!("sim:{name}?device={device}&vfs={functions}&wire={wire}&{}", models.join("&"));
-    let (card, runner) = sim82599::open_named(&linerate::parse(&text)?, &|wire| Options::default().open_outside(wire))?;
+    let (card, runner) =
+        sim82599::open_named(&linerate::parse(&text)?, &|wire| Options::default().open_wire_port(wire))?;
     let mut servers = vec![Server::start(socket, Box::new(Function::new(card.clone())?))?];
     for number in 0..functions {
         let path = PathBuf::from(format!("{}.vf{number}", socket.display()));

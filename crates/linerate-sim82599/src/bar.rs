@@ -73,7 +73,7 @@ impl Doorbell for CardDoorbell {
     #[inline]
     fn ring(&self, tail: u32) {
         let card = &self.bar.card;
-        if card.board.is_watchful() {
+        if card.board.is_strict() {
             card.write(self.offset, tail);
         } else {
             card.board.registers.set(self.offset, tail);

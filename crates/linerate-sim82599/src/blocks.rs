@@ -10,7 +10,7 @@ use linerate_spec::x82599::*;
 
 use super::board::Board;
 use super::clock::Clock;
-use super::control::{self, Then};
+use super::control::{self, Effect};
 use super::director::Director;
 use super::eeprom::Eeprom;
 use super::firmware;
@@ -84,9 +84,9 @@ impl Blocks {
         match block {
             Block::File => board.registers.write(register, value),
             Block::Control => match control::write(board, register, value) {
-                Then::Nothing => {}
-                Then::Reset => self.reset(board),
-                Then::Receive => self.queues.begin_receive(board, &self.functions),
+                Effect::Nothing => {}
+                Effect::Reset => self.reset(board),
+                Effect::Receive => self.queues.begin_receive(board, &self.functions),
             },
             Block::Eeprom => self.eeprom.write(&board.registers, register, value),
             Block::Firmware => firmware::command(board, &self.eeprom, value),
@@ -126,7 +126,7 @@ impl Blocks {
     pub fn update_link(&mut self, board: &Board) {
         if self.link.update(board, &mut self.mac) {
             self.interrupts.raise(board);
-            self.functions.tell_all();
+            self.functions.notify_link_change();
         }
     }
 
@@ -141,7 +141,9 @@ impl Blocks {
         registers.reset(queues);
         kept.into_iter().for_each(|(offset, value)| registers.set(offset, value));
         registers.change(CTRL_EXT::OFFSET, driver, true);
-        let _ = board.hung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
+        let _ = board
+            .resets_until_unhung
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resets| resets.checked_sub(1));
         self.reset_queues(0..queues);
         self.rss.key_changed();
         self.mac.end_pause();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use linerate_spec::virtual_function;
 use linerate_spec::x82599::*;
 
-use super::Kind;
+use super::CardKind;
 use super::breach::Oracle;
 use super::dma::Dma;
 use super::registers::Registers;
@@ -16,7 +16,7 @@ use super::trace::Trace;
 /// The state shared by a card's blocks.
 pub(super) struct Board {
     pub name: String,
-    pub kind: Kind,
+    pub kind: CardKind,
     /// Number of virtual functions.
     pub functions: usize,
     pub registers: Registers,
@@ -25,7 +25,7 @@ pub(super) struct Board {
     pub trace: Trace,
     /// Strict mode: checks each doorbell write immediately, and records the new descriptors to detect later changes.
     /// Off while a [`Runner`](super::Runner) drives the card.
-    pub watchful: AtomicBool,
+    pub strict: AtomicBool,
     /// Bus mastering, set by the host; while it is off the card starts no DMA and raises no message.
     pub bus_master: AtomicBool,
     /// Set by a driver's write to a register, except doorbells and interrupt registers; cleared by the next step.
@@ -34,14 +34,14 @@ pub(super) struct Board {
     pub unplugged: AtomicBool,
     stuck: AtomicU64,
     /// The number of resets until a pending request ends; 0 if none is pending.
-    pub hung: AtomicU8,
+    pub resets_until_unhung: AtomicU8,
 }
 
 /// An offset without a register.
 const NOT_STUCK: u64 = u64::MAX;
 
 impl Board {
-    pub fn new(name: &str, kind: Kind, functions: usize) -> Board {
+    pub fn new(name: &str, kind: CardKind, functions: usize) -> Board {
         Board {
             name: name.to_string(),
             kind,
@@ -50,17 +50,17 @@ impl Board {
             dma: Arc::default(),
             oracle: Oracle::default(),
             trace: Trace::default(),
-            watchful: AtomicBool::new(true),
+            strict: AtomicBool::new(true),
             bus_master: AtomicBool::new(true),
             changed: AtomicBool::new(false),
             unplugged: AtomicBool::new(false),
             stuck: AtomicU64::new(NOT_STUCK),
-            hung: AtomicU8::new(0),
+            resets_until_unhung: AtomicU8::new(0),
         }
     }
 
-    /// Makes the register at `offset` stuck; see [`Card::stick`](super::Card::stick).
-    pub fn stick(&self, offset: Option<u32>) {
+    /// Makes the register at `offset` stuck; see [`Card::set_stuck`](super::Card::set_stuck).
+    pub fn set_stuck(&self, offset: Option<u32>) {
         self.stuck.store(offset.map_or(NOT_STUCK, u64::from), Ordering::Relaxed);
     }
 
@@ -72,15 +72,15 @@ impl Board {
         self.unplugged.load(Ordering::Relaxed)
     }
 
-    pub fn is_watchful(&self) -> bool {
-        self.watchful.load(Ordering::Relaxed)
+    pub fn is_strict(&self) -> bool {
+        self.strict.load(Ordering::Relaxed)
     }
 
     /// Returns whether the physical function may read and write memory: without bus mastering it begins no DMA
     /// (section 5.2.4.3.2).
-    pub fn may_work(&self) -> bool {
+    pub fn may_dma(&self) -> bool {
         self.bus_master.load(Ordering::Relaxed)
-            && self.hung.load(Ordering::Relaxed) == 0
+            && self.resets_until_unhung.load(Ordering::Relaxed) == 0
             && self.registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE == 0
     }
 
@@ -90,7 +90,7 @@ impl Board {
         let registers = &self.registers;
         let disabled = registers.get(CTRL::OFFSET) & CTRL::MASTER_DISABLE != 0
             && !self.receives()
-            && self.hung.load(Ordering::Relaxed) == 0;
+            && self.resets_until_unhung.load(Ordering::Relaxed) == 0;
         registers.change(STATUS::OFFSET, STATUS::MASTER_ENABLE_STATUS, !disabled);
     }
 

@@ -5,19 +5,19 @@ use std::time::Instant;
 use linerate_spec::Register;
 use linerate_spec::x82599::*;
 
-use super::Kind;
+use super::CardKind;
 use super::board::Board;
 use super::headers::{Headers, UDP};
 
-/// SYSTIM: its value at the time `then`.
+/// SYSTIM: `value` was its value at the instant `since`.
 pub(super) struct Clock {
-    then: Instant,
+    since: Instant,
     value: u64,
 }
 
 impl Default for Clock {
     fn default() -> Clock {
-        Clock { then: Instant::now(), value: 0 }
+        Clock { since: Instant::now(), value: 0 }
     }
 }
 
@@ -32,13 +32,13 @@ const PTP: u16 = 0x88F7;
 
 impl Clock {
     fn time(&self, board: &Board) -> u64 {
-        if board.kind == Kind::X550 {
+        if board.kind == CardKind::X550 {
             return self.nanoseconds(board);
         }
         let attributes = board.registers.get(TIMINCA::OFFSET);
         // An X540 has no period field: the whole register is the increment of a tick (X540 datasheet, 8.2.4.26.12).
         let (period, value) = match board.kind {
-            Kind::X540 => (1, attributes),
+            CardKind::X540 => (1, attributes),
             _ => (attributes >> TIMINCA::PERIOD_SHIFT, attributes & TIMINCA::VALUE_MASK),
         };
         if period == 0 {
@@ -49,20 +49,20 @@ impl Clock {
             LINKS::SPEED_100M => 100 * TICK_PICOSECONDS,
             _ => TICK_PICOSECONDS,
         };
-        let ticks = self.then.elapsed().as_nanos() * 1_000 / (u128::from(period) * tick);
+        let ticks = self.since.elapsed().as_nanos() * 1_000 / (u128::from(period) * tick);
         self.value.wrapping_add((ticks * u128::from(value)) as u64)
     }
 
     /// Returns SYSTIM of an X550: the high half counts billions of nanoseconds.
     fn nanoseconds(&self, Board { registers, .. }: &Board) -> u64 {
         let stands = registers.get(TSAUXC::OFFSET) & TSAUXC::DISABLE_SYSTIME != 0;
-        let since = if stands { 0 } else { self.then.elapsed().as_nanos() };
+        let elapsed = if stands { 0 } else { self.since.elapsed().as_nanos() };
         let attributes = registers.get(TIMINCA::OFFSET);
-        let adjusted = since * u128::from(attributes & !TIMINCA::NEGATIVE) / X550_TICK_UNITS;
+        let adjusted = elapsed * u128::from(attributes & !TIMINCA::NEGATIVE) / X550_TICK_UNITS;
         let slower = attributes & TIMINCA::NEGATIVE != 0;
-        let since = (if slower { since - adjusted } else { since + adjusted }) as u64;
+        let elapsed = (if slower { elapsed - adjusted } else { elapsed + adjusted }) as u64;
         let [low, high] = [self.value & u64::from(u32::MAX), self.value >> 32];
-        let nanoseconds = since + low;
+        let nanoseconds = elapsed + low;
         ((high + nanoseconds / BILLION) << 32) | (nanoseconds % BILLION)
     }
 
@@ -70,7 +70,7 @@ impl Clock {
         let registers = &board.registers;
         match offset {
             // Reading the low half latches the high half.
-            SYSTIML::OFFSET if board.kind != Kind::X550 => {
+            SYSTIML::OFFSET if board.kind != CardKind::X550 => {
                 let time = self.time(board);
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 time as u32
@@ -91,7 +91,7 @@ impl Clock {
                 registers.change(TSYNCTXCTL::OFFSET, TSYNCTXCTL::VALID, false);
                 registers.get(offset)
             }
-            FRTIMER::OFFSET => self.then.elapsed().as_micros() as u32,
+            FRTIMER::OFFSET => self.since.elapsed().as_micros() as u32,
             _ => registers.get(offset),
         }
     }
@@ -110,7 +110,7 @@ impl Clock {
             }
             _ => now,
         };
-        self.then = Instant::now();
+        self.since = Instant::now();
     }
 
     /// Returns whether received frames may be stamped.

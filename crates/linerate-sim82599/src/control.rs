@@ -7,9 +7,9 @@ use linerate_spec::x82599::*;
 use super::board::Board;
 use super::breach::Breach;
 
-/// The effects of a write on other blocks.
+/// The effect of a write on other blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum Effect {
     Nothing,
     /// The card is reset.
     Reset,
@@ -17,11 +17,11 @@ pub(super) enum Then {
     Receive,
 }
 
-pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32) -> Then {
+pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32) -> Effect {
     let registers = &board.registers;
     match offset {
         // The reset bits clear themselves; STATUS acknowledges master disable.
-        CTRL::OFFSET if value & (CTRL::RST | CTRL::LRST) != 0 => return Then::Reset,
+        CTRL::OFFSET if value & (CTRL::RST | CTRL::LRST) != 0 => return Effect::Reset,
         CTRL::OFFSET => {
             registers.set(offset, value);
             board.update_master_status();
@@ -34,7 +34,7 @@ pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32
             board.update_master_status();
             if begins {
                 check_packet_buffers(board);
-                return Then::Receive;
+                return Effect::Receive;
             }
         }
         SECRXCTRL::OFFSET => {
@@ -54,7 +54,7 @@ pub(super) fn write(board: &Board, Register { offset, .. }: Register, value: u32
         }
         _ => registers.set(offset, value),
     }
-    Then::Nothing
+    Effect::Nothing
 }
 
 /// Checks that traffic classes and flow director together do not use more packet buffer than the card has (sections

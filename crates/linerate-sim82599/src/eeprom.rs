@@ -5,7 +5,7 @@ use linerate_spec::Register;
 use linerate_spec::eeprom::*;
 use linerate_spec::x82599::{AUTOC, EEC, EERD, RAH, RAL, RXPBSIZE};
 
-use super::Kind;
+use super::CardKind;
 use super::board::Board;
 use super::registers::Registers;
 
@@ -25,7 +25,7 @@ const SECTION_LINK: usize = 0xB0;
 pub(super) struct Eeprom(Vec<u16>);
 
 impl Eeprom {
-    pub fn new(kind: Kind, mac: MacAddress) -> Eeprom {
+    pub fn new(kind: CardKind, mac: MacAddress) -> Eeprom {
         Eeprom(image(kind, mac))
     }
 
@@ -70,7 +70,7 @@ impl Eeprom {
 }
 
 /// Returns the EEPROM image of a card with this MAC address.
-fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
+fn image(kind: CardKind, mac: MacAddress) -> Vec<u16> {
     let mut words = vec![0xFFFF; WORDS];
     words[..=LAST].fill(0);
     // 6.3.2.1: the signature 01b means that an EEPROM is present.
@@ -94,13 +94,13 @@ fn image(kind: Kind, mac: MacAddress) -> Vec<u16> {
     words[SECTION_PATCH..SECTION_PATCH + 8].fill(0);
     words[SECTION_PATCH + 7] = 6;
     // An 82599's firmware also manages the link (LESM), so a driver takes the semaphore to write AUTOC.
-    if matches!(kind, Kind::X82599Kx4 | Kind::X82599Sfp) {
+    if matches!(kind, CardKind::X82599Kx4 | CardKind::X82599Sfp) {
         words[SECTION_FIRMWARE + 2] = SECTION_LINK as u16;
         words[SECTION_LINK..SECTION_LINK + 2].copy_from_slice(&[1, 1 << 15]);
     }
 
     // Each kind of module, by the number that drivers use, with one harmless write to CORECTL.
-    if kind == Kind::X82599Sfp {
+    if kind == CardKind::X82599Sfp {
         words[usize::from(MODULES)] = SECTION_MODULES as u16;
         words[SECTION_MODULES] = 0;
         for (n, module) in (3..=6).enumerate() {

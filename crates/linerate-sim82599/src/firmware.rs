@@ -60,13 +60,13 @@ pub(super) fn command(board: &Board, eeprom: &Eeprom, value: u32) {
 mod tests {
     use linerate_cards::pci::Bar;
 
-    use super::super::{Cable, Card, Kind};
+    use super::super::{Cable, Card, CardKind};
     use super::*;
 
     /// Linux's X550 driver disables receive this way, and then waits for the last request (section 5.2.4.3.2).
     #[test]
     fn firmware_stops_receiving_when_asked() {
-        let card = Card::of_kind(Kind::X550, 0, "firmware", Box::new(Cable::unplugged()));
+        let card = Card::of_kind(CardKind::X550, 0, "firmware", Box::new(Cable::unplugged()));
         // SAFETY: no memory is mapped for the card.
         #[allow(unsafe_code)]
         let bar = unsafe { card.bar() };

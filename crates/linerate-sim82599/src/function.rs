@@ -13,7 +13,7 @@ use super::dma::{Dma, VECTORS};
 use super::functions::Functions;
 use super::map;
 use super::receivers::Receivers;
-use super::{Card, Kind, queues};
+use super::{Card, CardKind, queues};
 
 /// A card plugged into a host, or one of its virtual functions.
 pub struct Function {
@@ -220,7 +220,7 @@ const SERIAL_NUMBER: usize = 0x140;
 const ERRORS: usize = 0x100;
 
 impl Config {
-    fn new(kind: Kind, is_virtual: bool) -> Config {
+    fn new(kind: CardKind, is_virtual: bool) -> Config {
         let mut config = Config { bytes: vec![0; CONFIG_BYTES], writable: vec![0; CONFIG_BYTES], reset: false };
         config.set(0x00, &0x8086u16.to_le_bytes());
         let device = if is_virtual { kind.virtual_device() } else { kind.device() };

@@ -37,7 +37,7 @@ pub(super) struct VirtualFunction {
     clear_to_send: bool,
     causes: u32,
     masks: u32,
-    told: u32,
+    signalled: u32,
     auto_clear: u32,
     auto_mask: u32,
     /// `VTIVAR` and `VTIVAR_MISC`.
@@ -48,7 +48,7 @@ pub(super) struct VirtualFunction {
     /// The mailbox holds a message to the driver that is not yet acknowledged.
     unread: bool,
     /// A notification of a change is to follow.
-    news: bool,
+    change_pending: bool,
     packet_split: u32,
     received: (u64, u64, u64),
     sent: (u64, u64),
@@ -69,7 +69,7 @@ impl VirtualFunction {
     }
 
     /// Returns whether the function's driver is running.
-    pub fn listens(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.clear_to_send && self.bus_master
     }
 
@@ -108,7 +108,7 @@ impl VirtualFunction {
             VFSTATUS::OFFSET => registers.get(STATUS::OFFSET),
             VTEICR::OFFSET => {
                 let causes = std::mem::take(&mut self.causes);
-                self.told = 0;
+                self.signalled = 0;
                 causes
             }
             VTEICS::OFFSET => self.causes,
@@ -155,8 +155,8 @@ impl VirtualFunction {
                 if value & VFMAILBOX::REQ != 0 {
                     self.answer();
                 }
-                if self.news {
-                    self.tell_change();
+                if self.change_pending {
+                    self.notify_change();
                 }
             }
             _ => {}
@@ -192,7 +192,7 @@ impl VirtualFunction {
                 // Not yet with "clear to send".
                 self.message[0] = message::RESET | message::SUCCESS;
                 self.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
-                return self.tell();
+                return self.notify();
             }
             _ if !self.clear_to_send => false,
             message::SET_ADDRESS => {
@@ -243,11 +243,11 @@ impl VirtualFunction {
         let clear = if self.clear_to_send { message::CLEAR_TO_SEND } else { 0 };
         self.message[0] = kind | outcome | clear;
         self.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
-        self.tell();
+        self.notify();
     }
 
     /// Notifies the driver of a message in the mailbox.
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         self.unread = true;
         if self.misc_allocation & VTIVAR::VALID != 0 {
             self.causes |= 1 << (self.misc_allocation & VTIVAR::VECTOR_MASK);
@@ -257,12 +257,12 @@ impl VirtualFunction {
 
     /// Notifies the driver of a change. Defers this while a message is being written or is unread: the driver would
     /// take the notification for the answer, and wait for the real answer until it times out.
-    fn tell_change(&mut self) {
-        self.news = self.unread || self.mailbox & VFMAILBOX::VFU != 0;
-        if !self.news {
+    fn notify_change(&mut self) {
+        self.change_pending = self.unread || self.mailbox & VFMAILBOX::VFU != 0;
+        if !self.change_pending {
             self.message[0] = message::CONTROL | message::CLEAR_TO_SEND;
             self.mailbox |= VFMAILBOX::PFSTS;
-            self.tell();
+            self.notify();
         }
     }
 
@@ -278,17 +278,17 @@ impl VirtualFunction {
 
     /// Raises the causes that are set and enabled (section 7.3.4, as for the physical function).
     fn raise(&mut self) {
-        self.told &= self.causes & self.masks;
-        let vectors = self.causes & self.masks & !self.told;
+        self.signalled &= self.causes & self.masks;
+        let vectors = self.causes & self.masks & !self.signalled;
         let dma = self.dma.clone();
         let receivers = dma.receivers();
         for vector in (0..VECTORS).filter(|vector| vectors >> vector & 1 != 0) {
             let bit = 1 << vector;
             let Some(receiver) = receivers.vector(vector as usize) else { continue };
-            self.told |= bit;
+            self.signalled |= bit;
             self.causes &= !(self.auto_clear & bit);
             self.masks &= !(self.auto_mask & bit);
-            self.told &= self.causes & self.masks;
+            self.signalled &= self.causes & self.masks;
             receiver.raise();
         }
     }
@@ -355,8 +355,8 @@ impl Functions {
     }
 
     /// Returns whether a queue's function may read and write memory.
-    pub fn may_work(&self, board: &Board, queue: u16) -> bool {
-        board.owner(queue).map_or_else(|| board.may_work(), |number| self[number].bus_master)
+    pub fn may_dma(&self, board: &Board, queue: u16) -> bool {
+        board.owner(queue).map_or_else(|| board.may_dma(), |number| self[number].bus_master)
     }
 
     /// Returns the address space of a queue's function.
@@ -373,8 +373,8 @@ impl Functions {
     }
 
     /// Notifies every driver that the link has changed.
-    pub fn tell_all(&mut self) {
-        self.iter_mut().filter(|function| function.clear_to_send).for_each(VirtualFunction::tell_change);
+    pub fn notify_link_change(&mut self) {
+        self.iter_mut().filter(|function| function.clear_to_send).for_each(VirtualFunction::notify_change);
     }
 }
 
@@ -382,13 +382,13 @@ impl Functions {
 mod tests {
     use linerate_spec::x82599::TXDCTL;
 
-    use super::super::{Cable, Card, Kind};
+    use super::super::{Cable, Card, CardKind};
     use super::*;
 
     /// Linux's ixgbe disables all 128 queues when its interface goes down.
     #[test]
     fn the_physical_function_does_not_stop_queues_of_virtual_functions() {
-        let card = Card::of_kind(Kind::X82599Sfp, 1, "queues", Box::new(Cable::unplugged()));
+        let card = Card::of_kind(CardKind::X82599Sfp, 1, "queues", Box::new(Cable::unplugged()));
         let own = TRANSMIT + (TXDCTL::OFFSET - TDBAL::OFFSET);
         card.write_virtual(0, own, TXDCTL::ENABLE);
         (0..QUEUES).for_each(|queue| card.write(TXDCTL::at(queue), TXDCTL::SWFLSH));
@@ -399,7 +399,7 @@ mod tests {
     /// Section 8.3.5.8: a driver continues from the last value that it read, also after a reset.
     #[test]
     fn a_reset_does_not_clear_the_counters() {
-        let card = Card::of_kind(Kind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));
+        let card = Card::of_kind(CardKind::X82599Sfp, 1, "counters", Box::new(Cable::unplugged()));
         card.blocks().functions[0].count_sent(100);
         card.blocks().functions[0].count_received(60, true);
         card.write_virtual(0, VFCTRL::OFFSET, VFCTRL::RST);

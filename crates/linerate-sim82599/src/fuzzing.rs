@@ -148,7 +148,7 @@ impl Served {
             }
             None => false,
         };
-        let card = Card::of_kind(super::Kind::default(), 2, "served", from_fn(transmit, receive));
+        let card = Card::of_kind(super::CardKind::default(), 2, "served", from_fn(transmit, receive));
         let server = InLine::new(Box::new(Function::new(card.clone()).unwrap()));
         let guest = Mapping::lazy(GUEST).expect("memory");
         Served { card, server, guest, frames }

@@ -21,8 +21,8 @@ pub(super) struct Interrupts {
     more_masks: u64,
     /// The causes already signalled, by vector and by bit of `EICR`: a message is sent when a cause becomes set, not
     /// while it stays set.
-    told_vectors: u64,
-    told_causes: u32,
+    signalled_vectors: u64,
+    signalled_causes: u32,
     /// When each vector was last raised.
     last: Vec<Option<Instant>>,
 }
@@ -106,17 +106,17 @@ impl Interrupts {
         let registers = &board.registers;
         let pending = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
         let more = self.more_causes & self.more_masks;
-        self.told_causes &= pending;
-        self.told_vectors &= u64::from(pending & QUEUE_CAUSES) | more;
+        self.signalled_causes &= pending;
+        self.signalled_vectors &= u64::from(pending & QUEUE_CAUSES) | more;
         if pending == 0 && more == 0 {
             return;
         }
         let mut receivers = board.dma.receivers();
         if registers.get(GPIE::OFFSET) & GPIE::MULTIPLE_MSIX == 0 {
             let Receivers { message, line, line_is_masked, .. } = &mut *receivers;
-            let is_new = pending & !self.told_causes != 0;
+            let is_new = pending & !self.signalled_causes != 0;
             if let Some(message) = message.as_ref().filter(|_| is_new && self.throttle(registers, 0)) {
-                self.told_causes = pending;
+                self.signalled_causes = pending;
                 message.raise();
             }
             if let Some(line) = line.as_ref().filter(|_| !*line_is_masked && self.throttle(registers, 0)) {
@@ -125,9 +125,10 @@ impl Interrupts {
             }
             return;
         }
-        let mut vectors = (u64::from(pending & QUEUE_CAUSES) | more) & !self.told_vectors;
+        let mut vectors = (u64::from(pending & QUEUE_CAUSES) | more) & !self.signalled_vectors;
         // All other causes share a vector (8.2.3.5.14).
-        let (others, shared) = (pending & !QUEUE_CAUSES & !self.told_causes, registers.get(IVAR_MISC::OFFSET) >> 8);
+        let (others, shared) =
+            (pending & !QUEUE_CAUSES & !self.signalled_causes, registers.get(IVAR_MISC::OFFSET) >> 8);
         let shared = (shared & IVAR::VALID != 0).then_some(shared as usize & 0x3F);
         if let Some(shared) = shared.filter(|_| others != 0) {
             vectors |= 1 << shared;
@@ -139,9 +140,9 @@ impl Interrupts {
             if !self.throttle(registers, vector) {
                 continue;
             }
-            self.told_vectors |= 1 << vector;
+            self.signalled_vectors |= 1 << vector;
             if shared == Some(vector) {
-                self.told_causes |= others;
+                self.signalled_causes |= others;
             }
             // When the message is sent, causes in EIAC clear themselves, and masks in EIAM are disabled (7.3.4).
             // Causes of vectors beyond EICR always clear themselves.
@@ -158,7 +159,7 @@ impl Interrupts {
                 }
             }
             let still = registers.get(EICR::OFFSET) & registers.get(EIMS::OFFSET);
-            self.told_vectors &= u64::from(still & QUEUE_CAUSES) | self.more_causes & self.more_masks;
+            self.signalled_vectors &= u64::from(still & QUEUE_CAUSES) | self.more_causes & self.more_masks;
             receiver.raise();
         }
     }

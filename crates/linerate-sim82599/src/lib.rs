@@ -70,7 +70,7 @@ use board::Board;
 pub use breach::Breach;
 pub use function::Function;
 use functions::Functions;
-pub use kind::Kind;
+pub use kind::CardKind;
 use linerate_cards::pci::Bus;
 use linerate_core::error::Result;
 use linerate_core::port::MacAddress;
@@ -78,11 +78,11 @@ use linerate_spec::x82599::*;
 use linerate_spec::{Access, Definition, Register};
 use map::{Block, Line};
 pub use named::{OpenWire, named, open_named};
-pub use port_kind::{SIM, drive_model, outside};
+pub use port_kind::{SIM, drive_model, wire_pool};
 pub use runner::Runner;
 pub use trace::RegisterAccess;
 use wire::Broken;
-pub use wire::{Cable, Frame, Port, Record, Report, Timed, Traffic, Unsent, Watch, Watched, Wire, from_fn};
+pub use wire::{Cable, Frame, PortWire, Record, Report, Timed, Traffic, Unsent, Watch, Watched, Wire, from_fn};
 
 /// A queue's direction, as seen by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +117,11 @@ fn address_of(name: &str) -> MacAddress {
 impl Card {
     /// Creates a card connected to `wire`, in its state after power-on. Its MAC address is derived from `name`.
     pub fn new(name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
-        Card::of_kind(Kind::default(), 0, name, wire)
+        Card::of_kind(CardKind::default(), 0, name, wire)
     }
 
     /// As [`new`](Card::new), of the given kind, with `virtual_functions` virtual functions, at most 32.
-    pub fn of_kind(kind: Kind, virtual_functions: usize, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
+    pub fn of_kind(kind: CardKind, virtual_functions: usize, name: &str, wire: Box<dyn Wire>) -> Arc<Card> {
         let board = Board::new(name, kind, virtual_functions.min(functions::MOST));
         let blocks = Mutex::new(Blocks::new(&board, address_of(name), wire));
         Arc::new(Card { board, blocks, used: AtomicU8::new(FREE) })
@@ -133,7 +133,7 @@ impl Card {
     }
 
     /// Returns the kind of card.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> CardKind {
         self.board.kind
     }
 
@@ -225,8 +225,8 @@ impl Card {
 
     /// Turns strict mode off: doorbells become single stores, as with a [`Runner`], and the caller moves frames by
     /// [`step`](Card::step).
-    pub fn stepped_by_hand(&self) {
-        self.board.watchful.store(false, Ordering::Relaxed);
+    pub fn disable_strict(&self) {
+        self.board.strict.store(false, Ordering::Relaxed);
     }
 
     /// Puts a 1 Gbit/s or 10 Gbit/s module into the cage, if the card has one.
@@ -238,8 +238,8 @@ impl Card {
 
     /// Simulates a DMA request that never completes: master disable does not take effect until the card has been reset
     /// twice (section 5.2.4.3.2).
-    pub fn hang(&self) {
-        self.board.hung.store(2, Ordering::Relaxed);
+    pub fn set_hung(&self) {
+        self.board.resets_until_unhung.store(2, Ordering::Relaxed);
     }
 
     /// Replaces the wire by the result of `change`, which usually wraps it.
@@ -264,7 +264,7 @@ impl Card {
 
     /// Returns a register's value without the side effects of a read; 0 if there is no such register.
     pub fn register(&self, offset: u32) -> u32 {
-        map::find(Kind::X550, offset).map_or(0, |line| self.board.registers.get(line.register.offset))
+        map::find(CardKind::X550, offset).map_or(0, |line| self.board.registers.get(line.register.offset))
     }
 
     /// Returns the frames received from the wire and sent to it, since power-on.
@@ -302,7 +302,7 @@ impl Card {
     pub fn plug_in(&self) {
         let mut blocks = self.blocks();
         self.board.unplugged.store(false, Ordering::Relaxed);
-        self.board.hung.store(0, Ordering::Relaxed);
+        self.board.resets_until_unhung.store(0, Ordering::Relaxed);
         blocks.power_on(&self.board);
     }
 
@@ -313,8 +313,8 @@ impl Card {
 
     /// Makes the register at `offset` stuck: a bit that a driver waits for does not change. `None` ends that, and
     /// completes a reset that was stuck.
-    pub fn stick(&self, offset: Option<u32>) {
-        self.board.stick(offset);
+    pub fn set_stuck(&self, offset: Option<u32>) {
+        self.board.set_stuck(offset);
         if offset.is_none() && self.board.registers.get(CTRL::OFFSET) & CTRL::RST != 0 {
             self.blocks().reset(&self.board);
         }
@@ -385,7 +385,7 @@ impl Card {
         match write {
             Block::File => board.registers.write(register, value),
             // Without strict mode, a doorbell is one store, which `step` reads.
-            _ if is_doorbell && !board.is_watchful() => board.registers.set(offset, value),
+            _ if is_doorbell && !board.is_strict() => board.registers.set(offset, value),
             block => self.blocks().write(board, block, register, value),
         }
         if !is_doorbell && !matches!(write, Block::Interrupts) {

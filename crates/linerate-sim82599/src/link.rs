@@ -4,7 +4,7 @@ use linerate_spec::Register;
 use linerate_spec::phy::mdio::*;
 use linerate_spec::x82599::*;
 
-use super::Kind;
+use super::CardKind;
 use super::board::Board;
 use super::breach::Breach;
 use super::mac::Mac;
@@ -13,7 +13,7 @@ use super::registers::Registers;
 
 /// The state of the link between MAC and wire.
 pub(super) struct Link {
-    kind: Kind,
+    kind: CardKind,
     module: Module,
     /// For an X540 or X550: the PHY registers that were written, by device and address. A MAC reset keeps them.
     phy: std::collections::HashMap<(u32, u32), u16>,
@@ -24,7 +24,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub fn new(kind: Kind) -> Link {
+    pub fn new(kind: CardKind) -> Link {
         Link { kind, module: Module::new(), phy: Default::default(), negotiated: 10_000, signal: 10_000 }
     }
 
@@ -39,14 +39,14 @@ impl Link {
         let lms = autoc & AUTOC::LMS_MASK;
         match self.kind {
             // 3.7.4: the module's laser is off while SDP3 is high. A module has one speed.
-            Kind::X82599Sfp if registers.get(ESDP::OFFSET) & ESDP::SDP3 != 0 => 0,
-            Kind::X82599Sfp => match (self.module.is_gigabit(), lms) {
+            CardKind::X82599Sfp if registers.get(ESDP::OFFSET) & ESDP::SDP3 != 0 => 0,
+            CardKind::X82599Sfp => match (self.module.is_gigabit(), lms) {
                 (false, AUTOC::LMS_10G_SERIAL) => 10_000,
                 (true, AUTOC::LMS_1G | AUTOC::LMS_1G_AN) => 1_000,
                 _ => 0,
             },
             // 3.7.4.2: both ends of a backplane negotiate.
-            Kind::X82599Kx4 => match lms {
+            CardKind::X82599Kx4 => match lms {
                 AUTOC::LMS_KX4_KX_KR | AUTOC::LMS_KX4_KX_KR_1G_AN | AUTOC::LMS_KX4_KX_KR_SGMII => {
                     match (autoc & AUTOC::KX4_SUPP != 0, autoc & AUTOC::KX_SUPP != 0) {
                         (true, _) => 10_000,
@@ -56,8 +56,8 @@ impl Link {
                 }
                 _ => 0,
             },
-            Kind::X540 | Kind::X550 if self.is_powered_down() => 0,
-            Kind::X540 | Kind::X550 => self.negotiated,
+            CardKind::X540 | CardKind::X550 if self.is_powered_down() => 0,
+            CardKind::X540 | CardKind::X550 => self.negotiated,
         }
     }
 
@@ -84,7 +84,7 @@ impl Link {
 
     fn module_wires(&self) -> u32 {
         match self.kind {
-            Kind::X82599Sfp => self.module.read(),
+            CardKind::X82599Sfp => self.module.read(),
             // The wires are not pulled low.
             _ => 0xF,
         }
@@ -128,7 +128,7 @@ impl Link {
         match (device, address) {
             (PMA..=AUTO_NEGOTIATION, ID_HIGH) => 0x0154,
             (PMA..=AUTO_NEGOTIATION, ID_LOW) => {
-                if self.kind == Kind::X550 {
+                if self.kind == CardKind::X550 {
                     0x0223
                 } else {
                     0x0200
@@ -198,11 +198,11 @@ impl Link {
         // A module has one speed; all others negotiate a speed that both ends support.
         let theirs = if mac.wire.link() { mac.wire.speed() } else { 0 };
         let agreed = match self.kind {
-            Kind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
+            CardKind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,
             _ => signal.min(theirs),
         };
         // On a backplane both ends negotiate, which completes immediately.
-        let negotiated = if self.kind == Kind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
+        let negotiated = if self.kind == CardKind::X82599Kx4 { LINKS::KX_AN_COMP } else { 0 };
         let links = match agreed {
             _ if forced => LINKS::UP | LINKS::SPEED_10G | negotiated,
             10_000.. => LINKS::UP | LINKS::SPEED_10G | negotiated,
@@ -247,7 +247,7 @@ mod tests {
     /// The registers of each device that identify the PHY and its abilities (IEEE 802.3, 45.2).
     #[test]
     fn a_phy_identifies_itself() {
-        for (kind, id) in [(Kind::X540, 0x0200), (Kind::X550, 0x0223)] {
+        for (kind, id) in [(CardKind::X540, 0x0200), (CardKind::X550, 0x0223)] {
             let (mut state, registers) = (Link::new(kind), Registers::new());
             for is_up in [false, true] {
                 registers.set(LINKS::OFFSET, if is_up { LINKS::UP } else { 0 });
@@ -275,13 +275,13 @@ mod tests {
                 }
             }
         }
-        let (mut state, registers) = (Link::new(Kind::X82599Sfp), Registers::new());
+        let (mut state, registers) = (Link::new(CardKind::X82599Sfp), Registers::new());
         assert_eq!(read(&mut state, &registers, 0, 1, ID_HIGH), 0xFFFF, "an 82599 has none");
     }
 
     #[test]
     fn a_phy_keeps_written_bits_except_those_that_clear_themselves() {
-        let (mut state, registers) = (Link::new(Kind::X550), Registers::new());
+        let (mut state, registers) = (Link::new(CardKind::X550), Registers::new());
         let write = |state: &mut Link, phy: u32, device: u32, address: u32, value: u16| {
             registers.set(MSRWD::OFFSET, value.into());
             state.mdio(command(OP_WRITE, phy, device, address), &registers);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use linerate_spec::x82599::*;
 use linerate_spec::{Definition, Register};
 
-use super::Kind;
+use super::CardKind;
 use super::registers::BAR_BYTES;
 
 /// The part of the card that handles reads or writes of a register.
@@ -133,7 +133,7 @@ impl Line {
 }
 
 /// Returns the register at `offset` of this kind of card. Resolves aliases. Returns `None` if there is no register.
-pub(super) fn find(kind: Kind, offset: u32) -> Option<&'static Line> {
+pub(super) fn find(kind: CardKind, offset: u32) -> Option<&'static Line> {
     static INDEX: OnceLock<Vec<Option<Line>>> = OnceLock::new();
     let index = INDEX.get_or_init(|| {
         let mut index = vec![None; (BAR_BYTES / 4) as usize];
@@ -151,7 +151,7 @@ pub(super) fn find(kind: Kind, offset: u32) -> Option<&'static Line> {
         index
     });
     let line = index.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?.as_ref()?;
-    (kind == Kind::X550 || !line.register.definition.section.starts_with("X550")).then_some(line)
+    (kind == CardKind::X550 || !line.register.definition.section.starts_with("X550")).then_some(line)
 }
 
 /// Reads bytes of BAR 0: part of a register, or several registers. Each register is read once.
@@ -183,11 +183,11 @@ mod tests {
     #[test]
     fn a_register_is_found_by_its_offset_and_its_aliases() {
         let name = |kind, offset| find(kind, offset).map(|line| line.register.to_string());
-        assert_eq!(name(Kind::X82599Sfp, RXDCTL::at(64)), Some("RXDCTL[64]".to_string()));
-        assert_eq!(name(Kind::X82599Sfp, 0x05400), Some("RAL[0]".to_string()));
-        assert_eq!(name(Kind::X550, ERETA::at(5)), Some("ERETA[5]".to_string()));
-        assert_eq!(name(Kind::X540, ERETA::at(5)), None);
-        assert_eq!((name(Kind::X550, RXDCTL::at(3) + 1), name(Kind::X550, BAR_BYTES)), (None, None));
+        assert_eq!(name(CardKind::X82599Sfp, RXDCTL::at(64)), Some("RXDCTL[64]".to_string()));
+        assert_eq!(name(CardKind::X82599Sfp, 0x05400), Some("RAL[0]".to_string()));
+        assert_eq!(name(CardKind::X550, ERETA::at(5)), Some("ERETA[5]".to_string()));
+        assert_eq!(name(CardKind::X540, ERETA::at(5)), None);
+        assert_eq!((name(CardKind::X550, RXDCTL::at(3) + 1), name(CardKind::X550, BAR_BYTES)), (None, None));
     }
 
     #[test]

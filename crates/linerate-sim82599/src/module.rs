@@ -65,9 +65,9 @@ impl Module {
             self.state = if data { State::Idle } else { State::Device { bits: 0, byte: 0 } };
             self.pulls = false;
         } else if clock && !old_clock {
-            self.take(data);
+            self.clock_rise(data);
         } else if !clock && old_clock {
-            self.give();
+            self.clock_fall();
         }
     }
 
@@ -87,7 +87,7 @@ impl Module {
     }
 
     /// Handles a rising clock: the data wire has a bit from the driver, or its acknowledgement of a byte.
-    fn take(&mut self, data: bool) {
+    fn clock_rise(&mut self, data: bool) {
         self.state = match self.state {
             State::Device { bits, byte } if bits < 8 => {
                 State::Device { bits: bits + 1, byte: byte << 1 | u8::from(data) }
@@ -109,7 +109,7 @@ impl Module {
     }
 
     /// Handles a falling clock: the module drives its bit, or releases the wire.
-    fn give(&mut self) {
+    fn clock_fall(&mut self) {
         self.pulls = false;
         match self.state {
             State::Device { bits: 8, byte } | State::Offset { bits: 8, byte } => {

@@ -8,7 +8,7 @@ use linerate_core::error::{Error, Result};
 use linerate_core::port::PortName;
 use linerate_traffic::{Generator, Rate};
 
-use super::{Cable, Card, Kind, Port, Record, Runner, Traffic, Wire};
+use super::{Cable, Card, CardKind, PortWire, Record, Runner, Traffic, Wire};
 
 /// The process's models, and the thread that runs them all.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Models {
     fn make(&mut self, port: &PortName, wire: Box<dyn Wire>) -> Result<(Arc<Card>, Arc<Runner>)> {
         let kind = match port.option("device") {
             Some(text) => text.parse().map_err(|error: linerate_core::Error| port.bad_option("device", error.why()))?,
-            None => Kind::default(),
+            None => CardKind::default(),
         };
         let runner = match self.runner.upgrade().filter(|runner| runner.is_of_this_process()) {
             Some(runner) => runner,
@@ -89,7 +89,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
             let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
             return Err(port.bad_option("wire", why));
         }
-        _ => Box::new(Port::new(open(&wire.replace(';', "&"))?)),
+        _ => Box::new(PortWire::new(open(&wire.replace(';', "&"))?)),
     };
     match port.option("record") {
         Some(path) => Ok(Box::new(Record::create(Path::new(path), inner)?)),

@@ -15,7 +15,7 @@ use crate::{Card, CardBar, Runner, open_named};
 
 /// Buffers of a port at the other end of a model's cable: a ring of 512 in each direction, and as many packets in
 /// flight.
-const OUTSIDE: usize = 2048;
+const WIRE_BUFFERS: usize = 2048;
 /// The PCI vendor ID of the modelled cards.
 const INTEL: u16 = 0x8086;
 
@@ -93,15 +93,15 @@ fn check_name(name: &str) -> std::result::Result<(), &'static str> {
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config.clone());
     Ixgbe::<CardBar>::check(&config)?;
-    let (card, runner) = open_named(name, &|wire| opening.open_apart(wire, outside()?).map(Port::of))?;
+    let (card, runner) = open_named(name, &|wire| opening.open_apart(wire, wire_pool()?).map(Port::of))?;
     let (what, _) = nic::require_driver(name.short(), INTEL, card.kind().device())?;
     let config = Config { description: format!("{what}, a model inside this process"), ..config };
     Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
 }
 
 /// Returns memory for a port at the other end of a model's cable. No driver of the model can access it.
-pub fn outside() -> Result<Arc<Pool>> {
-    Ok(Pool::new(Region::lazy(&RegionOptions { buffers: OUTSIDE, ..RegionOptions::default() })?))
+pub fn wire_pool() -> Result<Arc<Pool>> {
+    Ok(Pool::new(Region::lazy(&RegionOptions { buffers: WIRE_BUFFERS, ..RegionOptions::default() })?))
 }
 
 /// Drives a model that the program has created, as the kind of card that it models. `runner` keeps running while the

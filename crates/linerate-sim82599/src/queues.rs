@@ -110,7 +110,7 @@ impl Queues {
         registers.set(offset, value);
         let ring = self.ring(direction, queue);
         if value & on == 0 {
-            if !ring.enabled && ring.bad.is_none() {
+            if !ring.enabled && ring.invalid.is_none() {
                 return None;
             }
             let mut fetched = Vec::new();
@@ -133,7 +133,7 @@ impl Queues {
             let why = "DMATXCTL.TE must be set before (section 4.6.8)";
             oracle.note(Breach::WrongTime { register: TXDCTL::NAME, queue, why });
         }
-        let bad = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
+        let invalid = if base == 0 || bytes == 0 || !bytes.is_multiple_of(128) {
             Some(Breach::NoRing { direction, queue, len: bytes })
         } else if !space.maps().covers(base, bytes as usize) {
             Some(Breach::Unmapped { direction, queue, address: base, len: bytes as usize })
@@ -143,9 +143,9 @@ impl Queues {
         // A receive queue is not used before receive is enabled: Linux's register self-test enables queues without
         // rings.
         let in_use = is_physical && (direction == Direction::Transmit || board.receives());
-        match bad {
+        match invalid {
             Some(breach) if in_use => oracle.note(breach),
-            Some(breach) => ring.bad = Some(breach),
+            Some(breach) => ring.invalid = Some(breach),
             None => {
                 // Enabling a queue initializes its head and tail (8.2.3.8.6, 8.2.3.9.10). DPDK's driver relies on that
                 // when it restarts a queue.
@@ -168,7 +168,7 @@ impl Queues {
     ) {
         board.registers.set(offset, tail);
         let waits = direction == Direction::Receive && !board.receives();
-        if waits || !board.is_watchful() {
+        if waits || !board.is_strict() {
             return;
         }
         let ring = self.ring(direction, queue);
@@ -182,7 +182,7 @@ impl Queues {
         if ring.move_tail(tail, &board.oracle) {
             let space = functions.space(board, queue);
             let buffer = (direction == Direction::Receive).then(|| board.most_written(queue));
-            ring.remember(&space.maps(), buffer, &board.oracle);
+            ring.record(&space.maps(), buffer, &board.oracle);
         }
     }
 
@@ -190,7 +190,7 @@ impl Queues {
     pub fn begin_receive(&mut self, board: &Board, functions: &Functions) {
         for register in RDT::DEFINITION.registers() {
             let ring = &self.rx[register.number as usize];
-            if let Some(breach) = &ring.bad {
+            if let Some(breach) = &ring.invalid {
                 board.oracle.note(breach.clone());
             } else if ring.enabled {
                 let tail = board.registers.get(register.offset);

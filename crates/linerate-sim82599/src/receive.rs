@@ -26,7 +26,7 @@ use super::queues::Stopped;
 use super::registers::Registers;
 use super::ring::{CardRing, Rings};
 use super::rss::Rss;
-use super::switch::{Place, Switch};
+use super::switch::{Endpoint, Switch};
 use super::wire::Frame;
 
 /// State kept between steps.
@@ -98,9 +98,9 @@ impl Receive {
             return 0;
         }
         // RXCTRL enables receive for the physical function; each queue of a virtual function is enabled separately.
-        let receives = board.receives() && board.may_work();
+        let receives = board.receives() && board.may_dma();
         if !receives && path.functions.is_empty() {
-            return self.lose(path.mac, budget);
+            return self.drop_unreceived(path.mac, budget);
         }
         if board.changed.load(Ordering::Relaxed) && board.changed.swap(false, Ordering::Acquire) {
             self.flows.forget();
@@ -114,8 +114,8 @@ impl Receive {
             }
         }
         // While no function receives, no frames are taken from the wire.
-        let listens = receives || path.functions.iter().any(|function| function.listens());
-        let takes_from_wire = listens && has_link && !board.loops_back();
+        let any_receives = receives || path.functions.iter().any(|function| function.is_running());
+        let takes_from_wire = any_receives && has_link && !board.loops_back();
         let maps = board.dma.maps();
         if receives {
             let each = self.expected / rings.enabled().max(1);
@@ -127,13 +127,13 @@ impl Receive {
         let targets = &mut Targets { board, maps: &maps, rings };
         let mut moved = self.deliver_waiting(targets, path.functions);
         let mut room = 0;
-        let holds_back = path.mac.wire.holds_back();
+        let has_backpressure = path.mac.wire.has_backpressure();
         while moved < budget {
-            let (mut from, mut to) = (Place::Wire, Place::Physical);
+            let (mut from, mut to) = (Endpoint::Wire, Endpoint::Physical);
             if let Some(arriving) = path.switch.next() {
                 (from, to, frame) = arriving;
             } else {
-                if holds_back {
+                if has_backpressure {
                     if room == 0 {
                         room = self.room(board, targets.rings);
                     }
@@ -149,7 +149,7 @@ impl Receive {
             }
             moved += 1;
             match to {
-                Place::Virtual(number) => self.accept_virtual(targets, path, number, from, &mut frame),
+                Endpoint::Virtual(number) => self.accept_virtual(targets, path, number, from, &mut frame),
                 _ if receives => self.accept(targets, path, from, &mut frame),
                 _ => {}
             }
@@ -175,9 +175,9 @@ impl Receive {
     }
 
     /// Drops frames from a wire whose sender does not wait, while no function receives.
-    fn lose(&mut self, mac: &mut Mac, budget: usize) -> usize {
+    fn drop_unreceived(&mut self, mac: &mut Mac, budget: usize) -> usize {
         let mut lost = 0;
-        while lost < budget && mac.wire.comes_unasked() && mac.receive(&mut self.frame) {
+        while lost < budget && mac.wire.is_lossy_when_idle() && mac.receive(&mut self.frame) {
             lost += 1;
         }
         lost
@@ -200,7 +200,7 @@ impl Receive {
     }
 
     /// Passes a frame through the MAC and the filters.
-    fn accept(&mut self, targets: &mut Targets, path: &mut Incoming, from: Place, frame: &mut Frame) {
+    fn accept(&mut self, targets: &mut Targets, path: &mut Incoming, from: Endpoint, frame: &mut Frame) {
         let board = targets.board;
         let registers = &board.registers;
         let len = frame.bytes.len() + 4;
@@ -230,7 +230,7 @@ impl Receive {
         if frame.bad_crc {
             reported.status |= receive::RXE_82599;
         }
-        self.arrive(targets, queue, frame, reported, &[]);
+        self.deliver_or_queue(targets, queue, frame, reported, &[]);
     }
 
     /// Decides about a frame by its headers. Returns `None` if a filter drops the frame, or it is being coalesced.
@@ -238,7 +238,7 @@ impl Receive {
         &mut self,
         targets: &mut Targets,
         path: &mut Incoming,
-        from: Place,
+        from: Endpoint,
         frame: &mut Frame,
     ) -> Option<Decision> {
         let board = targets.board;
@@ -270,7 +270,7 @@ impl Receive {
         }
         let strips_crc = registers.get(HLREG0::OFFSET) & HLREG0::RXCRCSTRP != 0;
         let coalesces = coalesces(registers, queue) && strips_crc && !frame.bad_crc;
-        if coalesces && !self.joins(targets, frame, &headers, queue, reported) {
+        if coalesces && !self.coalesce_or_pass(targets, frame, &headers, queue, reported) {
             return None;
         }
         reported.status |= strip_tag(registers, queue, frame, &headers);
@@ -283,7 +283,7 @@ impl Receive {
         &mut Targets { board, ref mut rings, .. }: &mut Targets,
         path: &mut Incoming,
         number: usize,
-        from: Place,
+        from: Endpoint,
         frame: &mut Frame,
     ) {
         let function = &mut path.functions[number];
@@ -292,7 +292,7 @@ impl Receive {
         }
         let headers = Headers::parse(&frame.bytes);
         let mut status = check_sums(&frame.bytes, &headers);
-        if from != Place::Wire {
+        if from != Endpoint::Wire {
             status |= receive::LB;
         }
         // The physical function's hash selects one of the function's queues (section 7.10.2.2).
@@ -307,12 +307,12 @@ impl Receive {
         status |= strip_tag(&board.registers, queue, frame, &headers);
         let space = function.dma.clone();
         let reported = Reported { word0: headers.packet_type | word0, status };
-        self.arrive(&mut Targets { board, maps: &space.maps(), rings }, queue, frame, reported, &[]);
+        self.deliver_or_queue(&mut Targets { board, maps: &space.maps(), rings }, queue, frame, reported, &[]);
     }
 
     /// Delivers a frame to its queue, or holds it in the packet buffer until the queue has a descriptor.
     #[inline]
-    fn arrive(
+    fn deliver_or_queue(
         &mut self,
         &mut Targets { board, maps, ref mut rings }: &mut Targets,
         queue: u16,
@@ -323,7 +323,7 @@ impl Receive {
         let registers = &board.registers;
         let ring = &mut rings[queue as usize];
         if !ring.enabled {
-            if let Some(breach) = ring.bad.take() {
+            if let Some(breach) = ring.invalid.take() {
                 board.oracle.note(breach);
             }
             return drop_at_queue(registers, queue);
@@ -364,7 +364,7 @@ impl Receive {
 
     /// Adds a segment to its packet, or begins a packet. Returns true if the frame cannot be coalesced and must be
     /// delivered as it is; earlier segments of its flow have then been delivered.
-    fn joins(
+    fn coalesce_or_pass(
         &mut self,
         targets: &mut Targets,
         frame: &Frame,
@@ -400,7 +400,7 @@ impl Receive {
 
     fn finish_packet(&mut self, targets: &mut Targets, mut packet: Packet) {
         packet.finish();
-        self.arrive(targets, packet.queue, &packet.frame, packet.reported, &packet.starts);
+        self.deliver_or_queue(targets, packet.queue, &packet.frame, packet.reported, &packet.starts);
     }
 }
 
@@ -447,8 +447,8 @@ impl Incoming<'_> {
 }
 
 /// Returns the status bit of frames sent by another function of this card.
-fn loopback(from: Place) -> u64 {
-    if matches!(from, Place::Virtual(_)) { receive::LB } else { 0 }
+fn loopback(from: Endpoint) -> u64 {
+    if matches!(from, Endpoint::Virtual(_)) { receive::LB } else { 0 }
 }
 
 /// Strips a VLAN tag if the queue is set to do so. Returns the status bits that report the tag (section 7.4.2).

@@ -24,7 +24,7 @@ pub(super) struct CardRing {
     pub queue: u16,
     pub enabled: bool,
     /// The breach of an invalid ring; noted when the ring is used.
-    pub bad: Option<Breach>,
+    pub invalid: Option<Breach>,
     pub base: u64,
     pub len: u32,
     pub head: u32,
@@ -33,13 +33,13 @@ pub(super) struct CardRing {
     /// processor writes.
     pub control: u32,
     /// In strict mode only: the descriptors from `head` on as the driver gave them, oldest first.
-    given: VecDeque<Given>,
-    /// Receive: the start addresses of the buffers in `given`.
+    recorded: VecDeque<Recorded>,
+    /// Receive: the start addresses of the buffers in `recorded`.
     buffers: BTreeSet<u64>,
     /// Transmit: indices whose write-back is delayed until a threshold is reached, and the number of descriptors done
     /// since the last write-back.
     pub reports: VecDeque<u32>,
-    pub through: u32,
+    pub done_since_write_back: u32,
     /// Transmit: the contexts that data descriptors refer to.
     pub contexts: [Option<Context>; 2],
     /// Receive: frames and bytes delivered in this step.
@@ -66,7 +66,7 @@ impl Descriptor<'_> {
 }
 
 /// A descriptor and its buffer, as they were when the driver gave them to the card.
-struct Given {
+struct Recorded {
     words: [u64; 2],
     hash: Option<u32>,
 }
@@ -77,16 +77,16 @@ impl CardRing {
             direction,
             queue,
             enabled: false,
-            bad: None,
+            invalid: None,
             base: 0,
             len: 0,
             head: 0,
             tail: 0,
             control: 0,
-            given: VecDeque::new(),
+            recorded: VecDeque::new(),
             buffers: BTreeSet::new(),
             reports: VecDeque::new(),
-            through: 0,
+            done_since_write_back: 0,
             contexts: [None; 2],
             packets: 0,
             octets: 0,
@@ -185,26 +185,26 @@ impl CardRing {
     #[inline]
     pub fn advance(&mut self, count: u32) {
         self.head = self.index(count);
-        if !self.given.is_empty() {
-            self.forget_given(count);
+        if !self.recorded.is_empty() {
+            self.forget_recorded(count);
         }
     }
 
     #[cold]
-    fn forget_given(&mut self, count: u32) {
-        for given in self.given.drain(..self.given.len().min(count as usize)) {
-            self.buffers.remove(&given.words[0]);
+    fn forget_recorded(&mut self, count: u32) {
+        for recorded in self.recorded.drain(..self.recorded.len().min(count as usize)) {
+            self.buffers.remove(&recorded.words[0]);
         }
     }
 
     /// Records the descriptors added by the last tail write, and checks them. For receive rings, `receive_bytes` is how
     /// much the card may write into each buffer.
-    pub fn remember(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
+    pub fn record(&mut self, maps: &Maps, receive_bytes: Option<usize>, oracle: &Oracle) {
         if receive_bytes == Some(0) {
             let why = "BSIZEPACKET must not be 0 (section 8.2.3.8.7)";
             oracle.note(Breach::WrongTime { register: "SRRCTL", queue: self.queue, why });
         }
-        for n in self.given.len() as u32..self.owned() {
+        for n in self.recorded.len() as u32..self.owned() {
             let Some(words) = self.descriptor(maps, n, oracle).map(Descriptor::read) else { return };
             let (direction, queue, index) = (self.direction, self.queue, self.index(n));
             let is_context =
@@ -228,24 +228,24 @@ impl CardRing {
             if len > 0 && !maps.covers(words[0], len) {
                 oracle.note(Breach::Unmapped { direction, queue, address: words[0], len });
             }
-            self.given.push_back(Given { words, hash: Self::hash(maps, words[0], len) });
+            self.recorded.push_back(Recorded { words, hash: Self::hash(maps, words[0], len) });
         }
     }
 
     /// Returns whether descriptors are recorded, to be [compared](CardRing::compare) when the card uses them.
     #[inline]
     pub fn is_watched(&self) -> bool {
-        !self.given.is_empty()
+        !self.recorded.is_empty()
     }
 
     /// Checks, before the card uses descriptor `n` after the head, that it and its buffer have not changed.
     #[cold]
     pub fn compare(&self, maps: &Maps, n: u32, words: [u64; 2], len: usize, oracle: &Oracle) {
-        let Some(given) = self.given.get(n as usize) else { return };
+        let Some(recorded) = self.recorded.get(n as usize) else { return };
         let (direction, queue, index) = (self.direction, self.queue, self.index(n));
-        if given.words != words {
+        if recorded.words != words {
             oracle.note(Breach::DescriptorChanged { direction, queue, index });
-        } else if given.hash != Self::hash(maps, words[0], len) {
+        } else if recorded.hash != Self::hash(maps, words[0], len) {
             oracle.note(Breach::BufferChanged { direction, queue, index });
         }
     }

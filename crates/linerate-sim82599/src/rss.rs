@@ -3,7 +3,7 @@
 use linerate_spec::Register;
 use linerate_spec::x82599::*;
 
-use super::Kind;
+use super::CardKind;
 use super::board::Board;
 use super::headers::Headers;
 
@@ -42,7 +42,7 @@ impl Rss {
     /// Returns a hash's queue in the redirection table. The table has 128 entries of 4 bits (section 8.2.3.7.15), or on
     /// an X550 512 entries of 6 bits.
     pub fn redirection(board: &Board, hash: u32) -> u16 {
-        let (entries, bits) = if board.kind == Kind::X550 { (512, 0x3F) } else { (128, 0xF) };
+        let (entries, bits) = if board.kind == CardKind::X550 { (512, 0x3F) } else { (128, 0xF) };
         let entry = hash as u16 % entries;
         let register = if entry < 128 { RETA::at(entry / 4) } else { ERETA::at(entry / 4 - 32) };
         (board.registers.get(register) >> (entry % 4 * 8)) as u16 & bits

@@ -11,7 +11,7 @@ use super::wire::Frame;
 
 /// A frame's source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Wire,
     Physical,
     Virtual(usize),
@@ -20,21 +20,21 @@ pub(super) enum Place {
 /// Frames waiting to be received by functions of this card: source, destination, frame.
 #[derive(Default)]
 pub(super) struct Switch {
-    arriving: VecDeque<(Place, Place, Frame)>,
+    arriving: VecDeque<(Endpoint, Endpoint, Frame)>,
 }
 
 impl Switch {
     /// Removes and returns the next frame for a function.
-    pub fn next(&mut self) -> Option<(Place, Place, Frame)> {
+    pub fn next(&mut self) -> Option<(Endpoint, Endpoint, Frame)> {
         self.arriving.pop_front()
     }
 
     /// Forwards a frame sent by a function: to the functions of this card that accept it, and to the wire unless it was
     /// for one of them alone.
     #[inline]
-    pub fn leave(&mut self, board: &Board, functions: &Functions, mac: &mut Mac, from: Place, frame: &Frame) {
-        if board.loops_back() && from == Place::Physical {
-            return self.arriving.push_back((from, Place::Physical, frame.clone()));
+    pub fn forward(&mut self, board: &Board, functions: &Functions, mac: &mut Mac, from: Endpoint, frame: &Frame) {
+        if board.loops_back() && from == Endpoint::Physical {
+            return self.arriving.push_back((from, Endpoint::Physical, frame.clone()));
         }
         if let Some(destination) = frame.destination().filter(|_| !functions.is_empty()) {
             let vlan = Headers::parse(&frame.bytes).vlan;
@@ -43,15 +43,15 @@ impl Switch {
             for (number, function) in functions.iter().enumerate() {
                 let wanted =
                     if is_unicast { function.is_own(destination) } else { function.accepts(destination, vlan) };
-                if wanted && from != Place::Virtual(number) {
-                    self.arriving.push_back((from, Place::Virtual(number), frame.clone()));
+                if wanted && from != Endpoint::Virtual(number) {
+                    self.arriving.push_back((from, Endpoint::Virtual(number), frame.clone()));
                     found = true;
                 }
             }
-            if from != Place::Physical {
+            if from != Endpoint::Physical {
                 let own = filter::is_own(&board.registers, destination);
                 if if is_unicast { own } else { filter::accepts(&board.registers, destination) } {
-                    self.arriving.push_back((from, Place::Physical, frame.clone()));
+                    self.arriving.push_back((from, Endpoint::Physical, frame.clone()));
                     found = true;
                 }
             }
@@ -71,7 +71,7 @@ impl Switch {
         let vlan = Headers::parse(&frame.bytes).vlan;
         for (number, function) in functions.iter().enumerate() {
             if function.accepts(destination, vlan) {
-                self.arriving.push_back((Place::Wire, Place::Virtual(number), frame.clone()));
+                self.arriving.push_back((Endpoint::Wire, Endpoint::Virtual(number), frame.clone()));
             }
         }
     }

@@ -16,7 +16,7 @@ use super::interrupt::Interrupts;
 use super::mac::Mac;
 use super::offload::{self, Context, Wanted};
 use super::ring::{CardRing, Descriptor, Rings};
-use super::switch::{Place, Switch};
+use super::switch::{Endpoint, Switch};
 use super::wire::Frame;
 
 /// State kept between steps.
@@ -99,7 +99,7 @@ impl Transmit {
             let ring = rings.enabled_at(self.turn + turn);
             let queue = ring.queue;
             let is_virtual = board.owner(queue).is_some();
-            if !(sends && has_link || is_virtual) || !path.functions.may_work(board, queue) {
+            if !(sends && has_link || is_virtual) || !path.functions.may_dma(board, queue) {
                 continue;
             }
             let space = path.functions.space(board, queue);
@@ -208,11 +208,11 @@ impl Outgoing<'_> {
         let from = match board.owner(queue) {
             Some(number) => {
                 self.functions[number].count_sent(frame.bytes.len());
-                Place::Virtual(number)
+                Endpoint::Virtual(number)
             }
-            None => Place::Physical,
+            None => Endpoint::Physical,
         };
-        self.switch.leave(board, self.functions, self.mac, from, frame);
+        self.switch.forward(board, self.functions, self.mac, from, frame);
     }
 }
 
@@ -395,11 +395,11 @@ fn report(board: &Board, maps: &Maps, ring: &mut CardRing, gathered: &Gathered) 
         }
     }
     ring.advance(count);
-    ring.through += count;
+    ring.done_since_write_back += count;
     // With a threshold (WTHRESH), write-backs are delayed until that many descriptors are done.
     let threshold = ring.control >> TXDCTL::WTHRESH_SHIFT & 0x7F;
-    if ring.through >= threshold || ring.owned() == 0 {
-        ring.through = 0;
+    if ring.done_since_write_back >= threshold || ring.owned() == 0 {
+        ring.done_since_write_back = 0;
         if !ring.reports.is_empty() {
             write_back(board, maps, ring);
         }

@@ -11,13 +11,13 @@ use linerate::nic::igb::Igb;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
 use linerate::port::{Device, Link};
-use linerate::sim82599::{Cable, Card, CardBar, Frame, Kind, from_fn};
+use linerate::sim82599::{Cable, Card, CardBar, CardKind, Frame, from_fn};
 use linerate::spec::x82576 as igb;
 use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 
-const KINDS: [Kind; 4] = [Kind::X82599Kx4, Kind::X82599Sfp, Kind::X540, Kind::X550];
+const KINDS: [CardKind; 4] = [CardKind::X82599Kx4, CardKind::X82599Sfp, CardKind::X540, CardKind::X550];
 
 fn pool() -> Arc<Pool> {
     let pages = Pages::Only(PageSize::Ordinary);
@@ -41,7 +41,7 @@ fn registers(card: &Arc<Card>) -> CardBar {
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
 /// Returns a card, the queue of frames it has sent, and the queue of frames it will receive.
-fn wired(kind: Kind) -> (Arc<Card>, Frames, Frames) {
+fn wired(kind: CardKind) -> (Arc<Card>, Frames, Frames) {
     let (sent, coming) = (Frames::default(), Frames::default());
     let (out, into) = (sent.clone(), coming.clone());
     let wire = from_fn(
@@ -91,7 +91,7 @@ fn each_kind_gets_its_link() {
 /// A process that was killed while it held a semaphore does not keep it forever (10.5.4).
 #[test]
 fn semaphores_of_killed_processes_are_taken_over() {
-    let (card, ..) = wired(Kind::X82599Sfp);
+    let (card, ..) = wired(CardKind::X82599Sfp);
     let bar = registers(&card);
     bar.read(SWSM::OFFSET);
     bar.write(SW_FW_SYNC::OFFSET, SW_FW_SYNC::SW_MAC_CSR_SM | SW_FW_SYNC::SW_PHY_SM0);
@@ -102,7 +102,7 @@ fn semaphores_of_killed_processes_are_taken_over() {
 /// 3.7.4 and 4.6.4: Linux turns the laser off when its interface goes down, and no reset turns it on again.
 #[test]
 fn a_laser_that_the_last_driver_switched_off_is_on_again() {
-    let (card, ..) = wired(Kind::X82599Sfp);
+    let (card, ..) = wired(CardKind::X82599Sfp);
     registers(&card).write(ESDP::OFFSET, ESDP::SDP3 | ESDP::SDP3_IODIR);
     assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 10_000 });
 }
@@ -110,7 +110,7 @@ fn a_laser_that_the_last_driver_switched_off_is_on_again() {
 /// The PHY of an X540 or X550 keeps its power state across MAC resets.
 #[test]
 fn a_phy_that_the_last_driver_switched_off_is_on_again() {
-    for kind in [Kind::X540, Kind::X550] {
+    for kind in [CardKind::X540, CardKind::X550] {
         let (card, ..) = wired(kind);
         let bar = registers(&card);
         bar.write(MSRWD::OFFSET, 1 << 11);
@@ -124,7 +124,7 @@ fn a_phy_that_the_last_driver_switched_off_is_on_again() {
 /// SFF-8472: a module reports its speed, and `AUTOC.LMS` must match it (4.6.4).
 #[test]
 fn a_module_for_1_gbits_gets_its_link() {
-    let (card, ..) = wired(Kind::X82599Sfp);
+    let (card, ..) = wired(CardKind::X82599Sfp);
     card.set_module(true);
     assert_eq!(open(&card, &pool()).link().unwrap(), Link::Up { mbits: 1_000 });
     card.set_module(false);
@@ -135,7 +135,7 @@ fn a_module_for_1_gbits_gets_its_link() {
 /// 5.2.4.3.2: pending requests complete only after receiving has stopped.
 #[test]
 fn receiving_stops_before_the_wait_for_requests() {
-    let (card, sent, coming) = wired(Kind::X82599Sfp);
+    let (card, sent, coming) = wired(CardKind::X82599Sfp);
     let pool = pool();
     let mut device = open(&card, &pool);
     works(&mut device, &card, &sent, &coming);
@@ -146,11 +146,11 @@ fn receiving_stops_before_the_wait_for_requests() {
 /// 5.2.4.3.2: a request that never completes is cleared by two resets.
 #[test]
 fn a_card_with_a_pending_request_is_reset_twice() {
-    let (card, sent, coming) = wired(Kind::X82599Sfp);
-    card.hang();
+    let (card, sent, coming) = wired(CardKind::X82599Sfp);
+    card.set_hung();
     let mut device = open(&card, &pool());
     works(&mut device, &card, &sent, &coming);
-    card.hang();
+    card.set_hung();
     device.reset().unwrap();
     works(&mut device, &card, &sent, &coming);
     assert_eq!(card.breaches(), []);
@@ -159,7 +159,7 @@ fn a_card_with_a_pending_request_is_reset_twice() {
 /// 4.6.8.2: packets given to the card are sent before their queue is disabled.
 #[test]
 fn a_transmit_queue_is_empty_when_it_ends() {
-    let (card, sent, _) = wired(Kind::X82599Sfp);
+    let (card, sent, _) = wired(CardKind::X82599Sfp);
     let pool = pool();
     let mut device = open(&card, &pool);
     let mut tx = device.tx(0).unwrap();
@@ -177,7 +177,7 @@ fn a_transmit_queue_is_empty_when_it_ends() {
 /// bytes.
 #[test]
 fn frames_of_a_queue_that_ended_without_a_link_never_carry_other_bytes() {
-    let (card, sent, _) = wired(Kind::X82599Sfp);
+    let (card, sent, _) = wired(CardKind::X82599Sfp);
     let pool = pool();
     let mut device = open(&card, &pool);
     let mut batch = Batch::with_capacity(4096);
@@ -264,7 +264,7 @@ impl Bus for Traced {
 /// (4.6.3).
 #[test]
 fn a_card_is_reset_before_it_may_reach_memory() {
-    let (card, ..) = wired(Kind::X82599Sfp);
+    let (card, ..) = wired(CardKind::X82599Sfp);
     let traced = Traced { card: card.clone(), steps: Arc::default() };
     let _device = Ixgbe::open(traced.clone(), Arc::new(traced.clone()), config(&card, &pool())).unwrap();
     let steps = traced.steps.lock().unwrap().clone();
@@ -318,10 +318,10 @@ fn registers_are_written_in_the_datasheets_order() {
         "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
     for kind in KINDS {
         let (link, table) = match kind {
-            Kind::X82599Kx4 => (BACKPLANE.to_string(), "RETA"),
-            Kind::X82599Sfp => (format!("{CAGE} {BACKPLANE}"), "RETA"),
-            Kind::X540 => (COPPER.to_string(), "RETA"),
-            Kind::X550 => (COPPER.to_string(), "RETA ERETA"),
+            CardKind::X82599Kx4 => (BACKPLANE.to_string(), "RETA"),
+            CardKind::X82599Sfp => (format!("{CAGE} {BACKPLANE}"), "RETA"),
+            CardKind::X540 => (COPPER.to_string(), "RETA"),
+            CardKind::X550 => (COPPER.to_string(), "RETA ERETA"),
         };
         let (card, ..) = wired(kind);
         let traced = Traced { card: card.clone(), steps: Arc::default() };
@@ -341,7 +341,7 @@ fn registers_are_written_in_the_datasheets_order() {
 /// 8.2.3.1.3: the driver reports to the firmware when it is loaded and unloaded.
 #[test]
 fn firmware_is_told_that_the_driver_is_unloaded() {
-    let (card, ..) = wired(Kind::X82599Sfp);
+    let (card, ..) = wired(CardKind::X82599Sfp);
     let device = open(&card, &pool());
     assert_ne!(card.register(CTRL_EXT::OFFSET) & CTRL_EXT::DRV_LOAD, 0);
     drop(device);
@@ -351,7 +351,7 @@ fn firmware_is_told_that_the_driver_is_unloaded() {
 /// 4.6.7.1.2: no flow may be directed to a stopped queue.
 #[test]
 fn flows_of_a_stopped_queue_come_to_the_others() {
-    let (card, _, coming) = wired(Kind::X82599Sfp);
+    let (card, _, coming) = wired(CardKind::X82599Sfp);
     let config = Options { rx_queues: 2, ..Options::default() }.of_port(card.name(), pool()).unwrap();
     let config = config.with_device(card.kind().device());
     let mut device = linerate::drive_model(&card, None, config).unwrap();
@@ -489,7 +489,7 @@ fn a_laser_that_is_off_leaves_the_other_end_without_link() {
 /// G6).
 #[test]
 fn a_phy_negotiates_an_advertised_speed() {
-    for kind in [Kind::X540, Kind::X550] {
+    for kind in [CardKind::X540, CardKind::X550] {
         let (end, other) = Cable::pair();
         let card = Card::of_kind(kind, 0, "end", Box::new(end));
         let peer = Card::of_kind(kind, 0, "other", Box::new(other));

@@ -208,14 +208,14 @@ fn a_card_that_stops_answering_fails_within_its_bound() {
     ] {
         let card = looped("stuck");
         let mut device = open(&card, Config::new("sim:stuck", pool.clone())).unwrap();
-        card.stick(Some(stuck));
+        card.set_stuck(Some(stuck));
         let text = match stuck {
             CTRL::OFFSET => message(device.reset()),
             offset if offset == RXDCTL::at(0) => message(device.rx(0)),
             _ => message(device.tx(0)),
         };
         assert!(text.contains(register) && text.contains(section) && text.contains("200ms"), "{text}");
-        card.stick(None);
+        card.set_stuck(None);
         device.reset().unwrap();
         works(&card, &mut device);
     }

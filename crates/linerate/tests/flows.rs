@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Rss};
-use linerate::sim82599::{Card, Kind, Runner, Traffic};
+use linerate::sim82599::{Card, CardKind, Runner, Traffic};
 use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 use linerate_testkit::Deadline;
@@ -127,7 +127,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
 /// A program's table selects the queue for all frames of a flow, even if the card's table is longer, as in an X550.
 #[test]
 fn the_table_and_key_decide_the_queue() -> Result<(), Error> {
-    for kind in [Kind::X82599Sfp, Kind::X550] {
+    for kind in [CardKind::X82599Sfp, CardKind::X550] {
         let card = Card::of_kind(kind, 0, "table", generator(64, 6400));
         let config = Options { rx_queues: 4, ..Options::default() }.of_port("table", pool(8192)).unwrap();
         let config = config.with_device(kind.device());

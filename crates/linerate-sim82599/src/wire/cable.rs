@@ -70,12 +70,12 @@ impl Wire for Cable {
         next.map(|next| *frame = next).is_some()
     }
 
-    fn comes_unasked(&self) -> bool {
+    fn is_lossy_when_idle(&self) -> bool {
         true
     }
 
     /// The card at the other end only waits if it receives pause frames (section 3.7.7).
-    fn holds_back(&self) -> bool {
+    fn has_backpressure(&self) -> bool {
         false
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! - [`Cable`] connects another model
 //! - [`Traffic`] is a generator and a checking sink
-//! - [`Port`] connects any port of this library: a TAP interface, a capture file, another card
+//! - [`PortWire`] connects any port of this library: a TAP interface, a capture file, another card
 //! - [`from_fn`] calls two functions, for tests
 //! - [`Record`] and [`Timed`] wrap another wire
 
@@ -20,7 +20,7 @@ pub(super) use broken::Broken;
 pub use cable::Cable;
 use linerate_core::error::Result;
 pub use linerate_traffic::Report;
-pub use port::Port;
+pub use port::PortWire;
 pub use record::Record;
 pub use timed::Timed;
 pub use traffic::Traffic;
@@ -105,13 +105,13 @@ pub trait Wire: Send {
 
     /// Returns whether the wire holds frames back while the card has no room, like a sender that honours pause frames.
     /// Otherwise the frames are lost.
-    fn holds_back(&self) -> bool {
+    fn has_backpressure(&self) -> bool {
         true
     }
 
     /// Returns whether frames also arrive while the card does not receive, and are lost. Otherwise they wait until it
     /// receives.
-    fn comes_unasked(&self) -> bool {
+    fn is_lossy_when_idle(&self) -> bool {
         false
     }
 

@@ -14,7 +14,7 @@ use linerate_core::slot::Slot;
 use super::{Frame, Report, Unsent, Wire};
 
 /// A wire to a port's first receive and transmit queues.
-pub struct Port {
+pub struct PortWire {
     device: linerate_core::port::Port,
     queues: Queues,
     pool: Arc<Pool>,
@@ -41,9 +41,9 @@ const SHORTEST: usize = 60;
 /// How long the link's state is cached.
 const LINK: Duration = Duration::from_millis(10);
 
-impl Port {
+impl PortWire {
     /// Creates a wire to `device`, whose first queues must be free.
-    pub fn new(device: linerate_core::port::Port) -> Port {
+    pub fn new(device: linerate_core::port::Port) -> PortWire {
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
         let info = device.info();
@@ -53,7 +53,7 @@ impl Port {
         };
         let (queues, is_finished, frames, long, no_buffer) = (Queues::Unclaimed, false, [0; 2], 0, 0);
         let pads = matches!(info.behind, Behind::Packet | Behind::Xdp);
-        Port { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer, pads }
+        PortWire { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer, pads }
     }
 }
 
@@ -93,7 +93,7 @@ fn is_up(device: &linerate_core::port::Port) -> bool {
     device.link().map_or_else(|error| error.kind() == ErrorKind::File, |link| link != Link::Down)
 }
 
-impl Port {
+impl PortWire {
     /// Sends waiting packets, as far as there is room.
     fn send(&mut self) {
         if let Some((_, tx)) = self.queues.of(&mut self.device) {
@@ -102,7 +102,7 @@ impl Port {
     }
 }
 
-impl Wire for Port {
+impl Wire for PortWire {
     fn link(&self) -> bool {
         let (link, read) = self.link.get();
         if read.elapsed() < LINK {

@@ -42,7 +42,7 @@ impl Wire for Traffic {
     }
 
     /// A paced sender does not wait: frames that arrive too fast are lost, as on a real wire.
-    fn holds_back(&self) -> bool {
+    fn has_backpressure(&self) -> bool {
         self.pacer.is_none()
     }
 

@@ -65,12 +65,12 @@ impl<W: Watch> Wire for Watched<W> {
         came
     }
 
-    fn holds_back(&self) -> bool {
-        self.inner.holds_back()
+    fn has_backpressure(&self) -> bool {
+        self.inner.has_backpressure()
     }
 
-    fn comes_unasked(&self) -> bool {
-        self.inner.comes_unasked()
+    fn is_lossy_when_idle(&self) -> bool {
+        self.inner.is_lossy_when_idle()
     }
 
     fn check(&self) -> Result<()> {

@@ -96,12 +96,12 @@ impl Options {
 
 #[cfg(feature = "model")]
 impl Options {
-    /// Opens a port for the outside of a model, in its own memory, which no driver of the model can reach.
+    /// Opens the port at the other end of a model's cable, in its own memory, which no driver of the model can reach.
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open_outside(&self, name: &str) -> Result<Port> {
-        Ok(Port::of(Others::open_apart(self, name, linerate_sim82599::outside()?)?))
+    pub fn open_wire_port(&self, name: &str) -> Result<Port> {
+        Ok(Port::of(Others::open_apart(self, name, linerate_sim82599::wire_pool()?)?))
     }
 }
 

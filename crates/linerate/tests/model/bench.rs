@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use linerate::memory::{DmaMap, Mapping, PageSize};
 use linerate::pci::Bar;
-use linerate::sim82599::{Card, CardBar, Frame, Kind, from_fn};
+use linerate::sim82599::{Card, CardBar, CardKind, Frame, from_fn};
 use linerate::spec::descriptor::transmit;
 use linerate::spec::x82599::*;
 
@@ -45,11 +45,11 @@ pub fn words(dma: &DmaMap, offset: usize, count: usize) -> &[AtomicU64] {
 impl Bench {
     /// Makes a bench with an uninitialised card.
     pub fn bare() -> Bench {
-        Bench::of(Kind::default())
+        Bench::of(CardKind::default())
     }
 
     /// As [`bare`](Bench::bare), with a card of the given kind.
-    pub fn of(kind: Kind) -> Bench {
+    pub fn of(kind: CardKind) -> Bench {
         let (came, coming) = (Frames::default(), Frames::default());
         let (out, into) = (came.clone(), coming.clone());
         let wire = from_fn(

@@ -1,7 +1,7 @@
 //! Selecting the queue for a frame.
 
 use linerate::pci::Bar;
-use linerate::sim82599::Kind;
+use linerate::sim82599::CardKind;
 use linerate::spec::descriptor::receive;
 use linerate::spec::x82599::*;
 
@@ -13,10 +13,10 @@ struct Queues(Bench);
 
 impl Queues {
     fn new() -> Queues {
-        Queues::on(Kind::default())
+        Queues::on(CardKind::default())
     }
 
-    fn on(kind: Kind) -> Queues {
+    fn on(kind: CardKind) -> Queues {
         let bench = Bench::of(kind).set_up(2 | SRRCTL::DESCTYPE_ADVANCED);
         (1..5).for_each(|queue| bench.add_receive_queue(queue));
         Queues(bench)
@@ -54,7 +54,7 @@ fn frames_of_a_known_flow_follow_the_registers() {
     let queues = Queues::new();
     let Bench { bar, card, .. } = &queues.0;
     // In this mode, doorbells do not count as register changes.
-    card.stepped_by_hand();
+    card.disable_strict();
     let mut known = udp();
     known[ETHERNET + 26..ETHERNET + 28].fill(0);
     let again = || [queues.of(known.clone()), queues.of(known.clone())];
@@ -89,11 +89,11 @@ fn frames_of_a_known_flow_follow_the_registers() {
 /// An X550's table has 512 entries; the first 128 are at the same registers as in other cards.
 #[test]
 fn an_x550_spreads_over_a_longer_table() {
-    for (kind, expected) in [(Kind::X82599Sfp, [true, false]), (Kind::X550, [true, true])] {
+    for (kind, expected) in [(CardKind::X82599Sfp, [true, false]), (CardKind::X550, [true, true])] {
         let queues = Queues::on(kind);
         let bar = &queues.0.bar;
         (0..32).for_each(|n| bar.write(RETA::at(n), 0x0101_0101));
-        if kind == Kind::X550 {
+        if kind == CardKind::X550 {
             (0..96).for_each(|n| bar.write(ERETA::at(n), 0x0202_0202));
         }
         (0..10).for_each(|n| bar.write(RSSRK::at(n), 0x6d5a_56da));
@@ -108,7 +108,7 @@ fn an_x550_spreads_over_a_longer_table() {
         assert_eq!(queues.0.card.breaches(), []);
         // Accessing a register of the X550 is a breach on other cards.
         bar.read(ERETA::at(0));
-        assert_eq!(queues.0.card.breach_count(), u64::from(kind != Kind::X550));
+        assert_eq!(queues.0.card.breach_count(), u64::from(kind != CardKind::X550));
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::DmaMap;
 use linerate::pci::Bar;
-use linerate::sim82599::{Card, Frame, Kind, Traffic};
+use linerate::sim82599::{Card, CardKind, Frame, Traffic};
 use linerate::spec::descriptor::{receive, transmit};
 use linerate::spec::x82599::*;
 use linerate::traffic::Generator;
@@ -46,7 +46,7 @@ fn the_clock_runs_at_the_rate_set_by_the_driver() {
 
 #[test]
 fn an_x550_counts_nanoseconds() {
-    let card = Card::of_kind(Kind::X550, 0, "nanoseconds", Box::new(linerate::sim82599::Cable::unplugged()));
+    let card = Card::of_kind(CardKind::X550, 0, "nanoseconds", Box::new(linerate::sim82599::Cable::unplugged()));
     let bar = registers(&card);
     let now = || {
         bar.read(SYSTIMR::OFFSET);
@@ -79,7 +79,7 @@ fn between<T>(read: impl Fn() -> T) -> (T, T, Duration, Duration) {
 /// An X540's `TIMINCA` holds only the increment, which drivers set to 6.4 ns in units of 2^-28 ns.
 #[test]
 fn an_x540_has_no_period() {
-    let card = Card::of_kind(Kind::X540, 0, "increment", Box::new(Traffic::sink()));
+    let card = Card::of_kind(CardKind::X540, 0, "increment", Box::new(Traffic::sink()));
     let bar = registers(&card);
     bar.write(TIMINCA::OFFSET, 0x6666_6666);
     let (first, last, least, most) = between(|| time(&bar));
@@ -93,7 +93,7 @@ fn an_x540_has_no_period() {
 /// An X550's `TIMINCA` adjusts the clock rate, in units of 2^-32 ns per tick of 12.5 ns.
 #[test]
 fn the_clock_of_an_x550_is_adjusted() {
-    let card = Card::of_kind(Kind::X550, 0, "adjusted", Box::new(Traffic::sink()));
+    let card = Card::of_kind(CardKind::X550, 0, "adjusted", Box::new(Traffic::sink()));
     let bar = registers(&card);
     let now = || {
         bar.read(SYSTIMR::OFFSET);
