@@ -131,6 +131,8 @@ pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
 /// A packet dereferences to the bytes of its first slot, which contains the headers. [`len`](Packet::len),
 /// [`segments`](Packet::segments) and [`append_to`](Packet::append_to) cover all slots.
 ///
+/// For typed headers, use a parser of slices, such as etherparse: `examples/headers.rs` of the crate `linerate`.
+///
 /// Headers can be added and removed at the front without copying: a received packet has a [headroom](Packet::headroom)
 /// of at least 104 bytes.
 ///
