@@ -142,7 +142,7 @@ impl Card {
         self.blocks().eeprom.address()
     }
 
-    /// Returns the card's registers, for a benchmark without a driver. [`drive_model`](crate::drive_model) gives them
+    /// Returns the card's registers, for a benchmark without a driver. [`drive_model`] gives them
     /// to a driver.
     ///
     /// # Safety

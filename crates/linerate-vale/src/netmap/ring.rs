@@ -482,7 +482,7 @@ impl NetmapPort {
     /// Syncs all rings, and waits until a receive ring has a packet or, with `send`, a transmit ring has room. Waits
     /// for at most `timeout`. Returns whether a ring is ready, like poll(2) on netmap's descriptor.
     ///
-    /// Sleeps if the port was opened with [interrupts](linerate::Options::interrupts), otherwise polls.
+    /// Sleeps if the port was opened with `interrupts`, otherwise polls.
     pub fn poll(&mut self, send: bool, timeout: Duration) -> bool {
         let begin = std::time::Instant::now();
         loop {
