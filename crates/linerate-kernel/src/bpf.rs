@@ -120,14 +120,14 @@ const BEFORE: u32 = 1 << 3;
 
 /// A program's position among the programs at the same hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Order {
     First,
     Last,
 }
 
 /// The direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TrafficDirection {
     In,
     Out,
 }
@@ -182,9 +182,9 @@ impl Program {
     }
 
     /// Attaches the program to an interface's traffic until the link is dropped or the process ends.
-    pub fn attach_to_traffic(&self, interface: u32, way: Way, turn: Turn) -> io::Result<Link> {
-        let flags = if turn == Turn::First { BEFORE } else { 0 };
-        let attach_type = if way == Way::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
+    pub fn attach_to_traffic(&self, interface: u32, direction: TrafficDirection, order: Order) -> io::Result<Link> {
+        let flags = if order == Order::First { BEFORE } else { 0 };
+        let attach_type = if direction == TrafficDirection::In { ATTACH_TCX_INGRESS } else { ATTACH_TCX_EGRESS };
         self.link(interface, attach_type, flags)
     }
 

@@ -5,12 +5,12 @@
 //! interface's ingress. They are detached when the port is dropped or the process ends (kernel documentation,
 //! bpf/prog_sched_cls; TCX since Linux 6.6).
 //!
-//! [`Alone`] drops Linux's packets instead, for an interface that a program uses exclusively.
+//! [`Exclusive`] drops Linux's packets instead, for an interface that a program uses exclusively.
 
 use linerate_core::error::Result;
 use linerate_core::port::{Address, Config, Description, Device, Form, Opening, PortKind};
 
-use super::bpf::{Kind, Link, Program, Turn, Way};
+use super::bpf::{Kind, Link, Order, Program, TrafficDirection};
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
 use super::port::KernelPort;
@@ -43,32 +43,32 @@ const DROP: i32 = 2;
 
 /// Detaches an interface from Linux until dropped, as netmap does: sets it up, and drops the packets that Linux sends
 /// to it. Packets of AF_XDP sockets bypass the program.
-pub(super) struct Alone {
+pub(super) struct Exclusive {
     /// The interface, if it was down before and must be set down again.
     was_down: Option<Interface>,
     _silence: Option<Link>,
 }
 
-impl Alone {
+impl Exclusive {
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be set up.
-    pub fn new(interface: &Interface) -> Result<Alone> {
+    pub fn new(interface: &Interface) -> Result<Exclusive> {
         // Without TCX (before Linux 6.6), Linux can still send.
         let silence = || -> std::io::Result<Link> {
             let mut code = Assembler::default();
             code.set(R(0), DROP);
             code.exit();
             let program = Program::load(&code.finish().unwrap_or_default(), Kind::Traffic)?;
-            program.attach_to_traffic(interface.index(), Way::Out, Turn::Last)
+            program.attach_to_traffic(interface.index(), TrafficDirection::Out, Order::Last)
         };
         let _silence = silence().ok();
         let was_down = if interface.is_up()? { None } else { Some(Interface::open(interface.name())?) };
         was_down.as_ref().map(Interface::set_up).transpose()?;
-        Ok(Alone { was_down, _silence })
+        Ok(Exclusive { was_down, _silence })
     }
 }
 
-impl Drop for Alone {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         // The interface may be gone.
         let _ = self.was_down.take().map(|interface| interface.set_down());
@@ -92,8 +92,9 @@ fn redirect(interface: &Interface, flags: i32) -> std::io::Result<Program> {
 pub fn open_stack(interface: &Interface, config: Config) -> Result<KernelPort<Tap>> {
     Tap::hidden(config, |tap| {
         let attach = || -> std::io::Result<[Link; 2]> {
-            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), Way::Out, Turn::First)?;
-            let back = redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), Way::In, Turn::First)?;
+            let out = redirect(tap, 0)?.attach_to_traffic(interface.index(), TrafficDirection::Out, Order::First)?;
+            let back =
+                redirect(interface, INGRESS)?.attach_to_traffic(tap.index(), TrafficDirection::In, Order::First)?;
             Ok([out, back])
         };
         attach().map_err(|error| {

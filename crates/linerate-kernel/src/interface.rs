@@ -118,22 +118,22 @@ impl Interface {
     }
 
     /// Calls an ioctl of netdevice(7).
-    fn ask(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
-        let mut ask = request_for(&self.name, argument);
+    fn ioctl(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
+        let mut ifreq = request_for(&self.name, argument);
         // SAFETY: the kernel reads and writes one `ifreq`; the memory that ethtool's points to outlives the call.
-        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ask) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ask) }
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ifreq) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ifreq) }
     }
 
     /// Calls ethtool's ioctl with one of its structures, all of which begin with the command.
     pub(super) fn ethtool<T>(&self, part: &mut T) -> io::Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *part).cast() };
-        self.ask(libc::SIOCETHTOOL, argument).map(drop)
+        self.ioctl(libc::SIOCETHTOOL, argument).map(drop)
     }
 
     /// Returns flags such as `IFF_UP`.
     fn flags(&self) -> io::Result<libc::c_short> {
-        let answer = self.ask(libc::SIOCGIFFLAGS, number(0))?;
+        let answer = self.ioctl(libc::SIOCGIFFLAGS, number(0))?;
         // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_flags })
     }
@@ -151,7 +151,7 @@ impl Interface {
     /// # Errors
     /// [`ErrorKind::Unusable`], [`ErrorKind::Gone`].
     pub fn check_ethernet(&self) -> Result<()> {
-        let answer = self.ask(libc::SIOCGIFHWADDR, number(0)).map_err(|_| self.gone())?;
+        let answer = self.ioctl(libc::SIOCGIFHWADDR, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this variant.
         match unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family {
             libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(()),
@@ -165,7 +165,7 @@ impl Interface {
 
     /// Returns the MTU, the longest payload of a frame.
     pub fn mtu(&self) -> Result<usize> {
-        let answer = self.ask(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
+        let answer = self.ioctl(libc::SIOCGIFMTU, number(0)).map_err(|_| self.gone())?;
         // SAFETY: the kernel has filled in this variant.
         Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
@@ -179,7 +179,7 @@ impl Interface {
     /// Sets the MTU.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
-        self.ask(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
+        self.ioctl(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
     }
 
     /// Returns whether the interface is set up; it may have no carrier.
@@ -200,19 +200,19 @@ impl Interface {
 
     fn set_flags(&self, change: impl Fn(libc::c_short) -> libc::c_short) -> io::Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_flags: change(self.flags()?) };
-        self.ask(libc::SIOCSIFFLAGS, argument).map(drop)
+        self.ioctl(libc::SIOCSIFFLAGS, argument).map(drop)
     }
 
     /// Returns the MAC address.
     pub fn mac(&self) -> Result<MacAddress> {
-        self.ask(libc::SIOCGIFHWADDR, number(0)).map(|answer| mac_of(&answer)).map_err(|_| self.gone())
+        self.ioctl(libc::SIOCGIFHWADDR, number(0)).map(|answer| mac_of(&answer)).map_err(|_| self.gone())
     }
 
     /// Sets the MAC address.
     pub fn set_mac(&self, mac: MacAddress) -> Result<()> {
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
         address.sa_data.iter_mut().zip(mac.0).for_each(|(to, from)| *to = from as libc::c_char);
-        self.ask(libc::SIOCSIFHWADDR, libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address })
+        self.ioctl(libc::SIOCSIFHWADDR, libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address })
             .map(drop)
             .map_err(|error| self.refused("change the address", &error))
     }

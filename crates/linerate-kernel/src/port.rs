@@ -18,7 +18,7 @@ pub trait Sockets: Send + Sized {
     /// The category of the port, for [`Info`](linerate_core::port::Info).
     const BEHIND: Behind;
     /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
-    const SPREADS: &'static str;
+    const QUEUE_SELECTOR: &'static str;
     /// Whether a port opened with offloads delivers large packets unsegmented.
     const OFFLOADS: bool;
     /// As [`SoftwareDevice::TIMESTAMPS`].
@@ -27,9 +27,9 @@ pub trait Sockets: Send + Sized {
     /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
     /// Starts a receive queue that has no owner.
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
+    fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue that has no owner.
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
+    fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
     /// Returns the kernel's and the card's drops since the port was opened.
     fn drops(&self, _: &Interface) -> Drops {
         Drops::default()
@@ -55,7 +55,7 @@ pub trait Sockets: Send + Sized {
 }
 
 /// The interface of a port, and its configuration.
-pub struct On {
+pub struct Target {
     pub interface: Interface,
     pub config: Config,
 }
@@ -65,7 +65,7 @@ pub type KernelPort<S> = SoftwarePort<OnInterface<S>>;
 
 /// Sockets on an interface.
 pub struct OnInterface<S> {
-    on: On,
+    target: Target,
     sockets: S,
     /// Held while frames for other addresses are received.
     promiscuous: Option<OwnedFd>,
@@ -73,53 +73,53 @@ pub struct OnInterface<S> {
 
 impl<S: Sockets> OnInterface<S> {
     /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
-    pub(super) fn port(on: On, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
-        let promiscuous = if promiscuous { sockets.promiscuous(&on.interface)? } else { None };
-        Ok(KernelPort::new(on.config.clone(), OnInterface { on, sockets, promiscuous }))
+    pub(super) fn port(target: Target, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
+        let promiscuous = if promiscuous { sockets.promiscuous(&target.interface)? } else { None };
+        Ok(KernelPort::new(target.config.clone(), OnInterface { target, sockets, promiscuous }))
     }
 }
 
 impl<S: Sockets> SoftwareDevice for OnInterface<S> {
     const DRIVER: &'static str = S::DRIVER;
     const BEHIND: Behind = S::BEHIND;
-    const SPREADS: &'static str = S::SPREADS;
+    const QUEUE_SELECTOR: &'static str = S::QUEUE_SELECTOR;
     const OFFLOADS: bool = S::OFFLOADS;
     const TIMESTAMPS: bool = S::TIMESTAMPS;
 
     fn description(&self) -> String {
-        self.sockets.description(&self.on.interface)
+        self.sockets.description(&self.target.interface)
     }
 
     fn rx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        self.sockets.rx(&self.on, queue, counters)
+        self.sockets.rx(&self.target, queue, counters)
     }
 
     fn tx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        self.sockets.tx(&self.on, queue, counters)
+        self.sockets.tx(&self.target, queue, counters)
     }
 
     fn check(&self) -> Result<()> {
-        self.sockets.check(&self.on.interface)
+        self.sockets.check(&self.target.interface)
     }
 
     fn link(&self) -> Result<Link> {
-        self.sockets.link(&self.on.interface)
+        self.sockets.link(&self.target.interface)
     }
 
     fn mac(&self) -> Option<MacAddress> {
-        Some(self.sockets.mac(&self.on.interface).unwrap_or_default())
+        Some(self.sockets.mac(&self.target.interface).unwrap_or_default())
     }
 
     fn set_mac(&mut self, _: &Config, mac: MacAddress) -> Result<()> {
-        self.on.interface.set_mac(mac)
+        self.target.interface.set_mac(mac)
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.promiscuous = if on { self.sockets.promiscuous(&self.on.interface)? } else { None };
+        self.promiscuous = if on { self.sockets.promiscuous(&self.target.interface)? } else { None };
         Ok(())
     }
 
     fn drops(&self) -> Drops {
-        self.sockets.drops(&self.on.interface)
+        self.sockets.drops(&self.target.interface)
     }
 }

@@ -1,6 +1,6 @@
 //! Steering by the card: a flow's packets arrive in a chosen queue (ethtool(8) `-N`, "ntuple" rules).
 //!
-//! The card keeps its rules when a process ends. So each process records its rules in a locked file under [`NOTES`].
+//! The card keeps its rules when a process ends. So each process records its rules in a locked file under [`RECORDS`].
 //! The kernel unlocks the file when the process ends for any reason. The next process that opens a port removes the
 //! rules of unlocked files.
 
@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::interface::Interface;
 
 /// The directory of the processes' records.
-const NOTES: &str = "/run/linerate/steering";
+const RECORDS: &str = "/run/linerate/steering";
 
 // From linux/ethtool.h.
 const GET_RULE: u32 = 0x2F;
@@ -159,13 +159,13 @@ impl Rule {
     }
 
     /// Formats the rule for a record: location, queue, type, values and masks.
-    fn note(&self) -> String {
+    fn to_record(&self) -> String {
         let parts = [&self.values[..], &self.masks, &self.extension, &self.extension_masks];
         let hex = parts.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         format!("rule={} {} {} {}", self.location, self.queue, self.kind, hex.join(" "))
     }
 
-    fn from_note(text: &str) -> Option<Rule> {
+    fn from_record(text: &str) -> Option<Rule> {
         let mut words = text.split(' ');
         let mut number = || words.next()?.parse::<u64>().ok();
         let (location, queue, kind) = (number()? as u32, number()?, number()? as u32);
@@ -194,7 +194,7 @@ pub struct Steering {
     rules: Vec<Rule>,
     /// The number of rules that the flow needs.
     wanted: usize,
-    note: Note,
+    record: Record,
 }
 
 impl Steering {
@@ -214,15 +214,16 @@ impl Steering {
         // From the end, as ethtool does: the first locations have the highest priority on some cards.
         let mut free = (0..places.data.min(u64::from(u32::MAX)) as u32).rev().filter(|place| !taken.contains(place));
 
-        let note = Note::new(interface).map_err(|error| refused(&format!("record its rules in {NOTES}"), &error))?;
+        let record =
+            Record::new(interface).map_err(|error| refused(&format!("record its rules in {RECORDS}"), &error))?;
         let own = Interface::open(interface.name())?;
-        let mut steering = Steering { interface: own, rules: Vec::new(), wanted: missing + wanted.len(), note };
+        let mut steering = Steering { interface: own, rules: Vec::new(), wanted: missing + wanted.len(), record };
         let mut first = (missing > 0).then(|| io::Error::from_raw_os_error(libc::EINVAL));
         for rule in wanted {
             let Some(location) = free.next() else { break };
             let rule = Rule { queue: queue.into(), location, ..rule };
             // Recorded first: a process killed in between leaves a record without a rule, which is harmless.
-            let done = steering.note.add(&rule).and_then(|()| call(interface, INSERT_RULE, rule).map(drop));
+            let done = steering.record.add(&rule).and_then(|()| call(interface, INSERT_RULE, rule).map(drop));
             match done {
                 Ok(()) => steering.rules.push(rule),
                 Err(error) => first = first.or(Some(error)),
@@ -257,13 +258,13 @@ fn refused(interface: &Interface, what: &str, error: &io::Error) -> Error {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        take_back(&self.interface, &self.rules);
-        self.note.remove();
+        delete_rules(&self.interface, &self.rules);
+        self.record.remove();
     }
 }
 
 /// Deletes the rules that are still unchanged in the card.
-fn take_back(interface: &Interface, rules: &[Rule]) {
+fn delete_rules(interface: &Interface, rules: &[Rule]) {
     for rule in rules {
         let asked = call(interface, GET_RULE, Rule { location: rule.location, ..Rule::NONE });
         if asked.is_ok_and(|answer| rule.is(&answer.rule)) {
@@ -274,7 +275,7 @@ fn take_back(interface: &Interface, rules: &[Rule]) {
 }
 
 /// A process's record of its rules, in a locked file.
-struct Note {
+struct Record {
     path: PathBuf,
     file: File,
 }
@@ -284,12 +285,12 @@ fn namespace() -> io::Result<u64> {
     fs::metadata("/proc/thread-self/ns/net").map(|namespace| namespace.ino())
 }
 
-impl Note {
-    fn new(interface: &Interface) -> io::Result<Note> {
-        fs::create_dir_all(NOTES)?;
+impl Record {
+    fn new(interface: &Interface) -> io::Result<Record> {
+        fs::create_dir_all(RECORDS)?;
         let process = std::process::id();
         for attempt in 0.. {
-            let path = Path::new(NOTES).join(format!("{process}-{}-{attempt}", interface.index()));
+            let path = Path::new(RECORDS).join(format!("{process}-{}-{attempt}", interface.index()));
             let file = match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
@@ -297,17 +298,17 @@ impl Note {
             // Another process may have mistaken the still unlocked file for an orphan and removed it; then a new one is
             // created.
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && path.exists() {
-                let mut note = Note { path, file };
+                let mut record = Record { path, file };
                 let (name, index) = (interface.name(), interface.index());
-                note.line(&format!("interface={name} {index} {} {process}", namespace()?))?;
-                return Ok(note);
+                record.line(&format!("interface={name} {index} {} {process}", namespace()?))?;
+                return Ok(record);
             }
         }
         unreachable!("there is no last attempt")
     }
 
     fn add(&mut self, rule: &Rule) -> io::Result<()> {
-        self.line(&rule.note())
+        self.line(&rule.to_record())
     }
 
     fn line(&mut self, text: &str) -> io::Result<()> {
@@ -336,15 +337,15 @@ pub fn left_behind() -> Vec<LeftBehind> {
 }
 
 /// Removes rules that ended processes left behind.
-pub fn take_back_orphans() {
+pub fn delete_orphaned_rules() {
     for orphan in orphans() {
         // The name may belong to another interface now.
         if let Ok(interface) = Interface::open(&orphan.left.interface)
             && interface.index() == orphan.index
         {
-            take_back(&interface, &orphan.rules);
+            delete_rules(&interface, &orphan.rules);
         }
-        orphan.note.remove();
+        orphan.record.remove();
     }
 }
 
@@ -353,11 +354,11 @@ struct Orphan {
     left: LeftBehind,
     index: u32,
     rules: Vec<Rule>,
-    note: Note,
+    record: Record,
 }
 
 fn orphans() -> Vec<Orphan> {
-    let entries = fs::read_dir(NOTES).into_iter().flatten().flatten();
+    let entries = fs::read_dir(RECORDS).into_iter().flatten().flatten();
     entries.filter_map(|entry| Orphan::read(entry.path())).collect()
 }
 
@@ -373,9 +374,9 @@ impl Orphan {
         if there.parse().ok() != namespace().ok() {
             return None;
         }
-        let rules: Vec<Rule> = text.lines().filter_map(|line| Rule::from_note(line.strip_prefix("rule=")?)).collect();
+        let rules: Vec<Rule> = text.lines().filter_map(|line| Rule::from_record(line.strip_prefix("rule=")?)).collect();
         let left = LeftBehind { interface, process, rules: rules.len() };
-        Some(Orphan { left, index, rules, note: Note { path, file } })
+        Some(Orphan { left, index, rules, record: Record { path, file } })
     }
 }
 
@@ -425,15 +426,15 @@ mod tests {
     #[test]
     fn a_rule_is_recognised_from_its_record() {
         let rule = Rule { queue: 3, location: 2045, ..rules("udp:9+from:10.0.0.0/8+vlan:5")[0] };
-        let note = rule.note();
-        let mut again = Rule::from_note(note.strip_prefix("rule=").unwrap()).unwrap();
+        let record = rule.to_record();
+        let mut again = Rule::from_record(record.strip_prefix("rule=").unwrap()).unwrap();
         assert!(again == rule && rule.is(&again));
         again.values[1] = 7;
         assert!(rule.is(&again), "a driver may set more fields than it was given");
         again.values[0] = 11;
         assert!(!rule.is(&again));
-        for len in 0..note.len() {
-            assert!(note.get(5..len).is_none_or(|part| Rule::from_note(part).is_none()));
+        for len in 0..record.len() {
+            assert!(record.get(5..len).is_none_or(|part| Rule::from_record(part).is_none()));
         }
     }
 }

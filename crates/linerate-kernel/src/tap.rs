@@ -19,9 +19,9 @@ use linerate_core::port::{
     PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 
-use super::bpf::Link as Attached;
+use super::bpf::Link as BpfLink;
 use super::interface::{Interface, mac_of, number, request_for};
-use super::port::{KernelPort, On, OnInterface, Sockets};
+use super::port::{KernelPort, OnInterface, Sockets, Target};
 
 /// `tap:NAME`
 pub static TAP: PortKind = PortKind {
@@ -64,8 +64,8 @@ fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 pub struct Tap {
     queues: Vec<Arc<File>>,
     /// The kernel segments UDP datagrams (since Linux 6.2).
-    takes_datagrams: bool,
-    attached: Option<[Attached; 2]>,
+    supports_udp_segmentation: bool,
+    attached: Option<[BpfLink; 2]>,
 }
 
 /// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
@@ -90,13 +90,13 @@ impl Tap {
         }
         let (interface, files) = Tap::make(name, &config)?;
         interface.set_up()?;
-        OnInterface::port(On { interface, config }, files, true)
+        OnInterface::port(Target { interface, config }, files, true)
     }
 
     /// Creates an interface to which Linux itself sends no packets; `attach` runs before it is set up.
     pub(super) fn hidden(
         config: Config,
-        attach: impl FnOnce(&Interface) -> Result<[Attached; 2]>,
+        attach: impl FnOnce(&Interface) -> Result<[BpfLink; 2]>,
     ) -> Result<KernelPort<Tap>> {
         let (interface, mut files) = Tap::make("linerate%d", &config)?;
         let quiet = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", interface.name());
@@ -104,33 +104,33 @@ impl Tap {
         let _ = std::fs::write(quiet, "1");
         files.attached = Some(attach(&interface)?);
         interface.set_up()?;
-        OnInterface::port(On { interface, config }, files, true)
+        OnInterface::port(Target { interface, config }, files, true)
     }
 
     fn make(name: &str, config: &Config) -> Result<(Interface, Tap)> {
         let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
-        let (mut queues, mut takes_datagrams) = (Vec::new(), true);
+        let (mut queues, mut supports_udp_segmentation) = (Vec::new(), true);
         for _ in 0..several {
             let opened =
                 open_queue(&name, several > 1, config.options.offloads).map_err(|error| refused(&name, &error))?;
             name = opened.name;
-            takes_datagrams &= opened.takes_datagrams;
+            supports_udp_segmentation &= opened.supports_udp_segmentation;
             queues.push(Arc::new(opened.file));
         }
         let interface = Interface::open(&name)?;
         interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
-        Ok((interface, Tap { queues, takes_datagrams, attached: None }))
+        Ok((interface, Tap { queues, supports_udp_segmentation, attached: None }))
     }
 }
 
 impl Tap {
     /// Calls a tun ioctl with an `ifreq`; the interface may be in another network namespace by now.
-    fn ask(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
-        let mut ask = request_for("", number(0));
+    fn ioctl(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
+        let mut ifreq = request_for("", number(0));
         // SAFETY: the kernel writes one `ifreq`, which outlives the call.
-        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ask) };
-        if result < 0 { Err(interface.gone()) } else { Ok(ask) }
+        let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ifreq) };
+        if result < 0 { Err(interface.gone()) } else { Ok(ifreq) }
     }
 }
 
@@ -139,32 +139,32 @@ struct Opened {
     file: File,
     /// The interface's name.
     name: String,
-    takes_datagrams: bool,
+    supports_udp_segmentation: bool,
 }
 
 fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
-    let mut ask = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
+    let mut ifreq = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
     let call = |request: libc::c_ulong, argument: libc::c_ulong| {
         // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ask) as libc::c_ulong)?;
+    call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ifreq) as libc::c_ulong)?;
     let length = Offload::LEN as libc::c_int;
     call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
     // Probed even without offloads, which concern only reception: Linux still segments large packets that the port
     // sends.
-    let takes_datagrams = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
+    let supports_udp_segmentation = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
     if !offloads {
         call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
-    } else if !takes_datagrams {
+    } else if !supports_udp_segmentation {
         call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS)?;
     }
-    let name = ask.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
-    Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), takes_datagrams })
+    let name = ifreq.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), supports_udp_segmentation })
 }
 
 fn refused(name: &str, error: &io::Error) -> Error {
@@ -188,14 +188,14 @@ struct TapRx {
     /// Header and frame, as read from the file.
     bytes: Box<[u8]>,
     /// The length of a packet in `bytes` that found no buffer; the next call delivers it.
-    kept: Option<usize>,
+    pending_len: Option<usize>,
 }
 
 impl Receive for TapRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let (before, mut packets, mut total) = (batch.len(), 0, 0);
         while batch.len() < batch.capacity() {
-            let len = match self.kept.take() {
+            let len = match self.pending_len.take() {
                 Some(len) => len,
                 // No packet, or the interface is gone; `link` tells the difference.
                 None => match (&*self.file).read(&mut self.bytes) {
@@ -215,7 +215,7 @@ impl Receive for TapRx {
                     continue;
                 }
                 self.counters.found_no_buffer();
-                self.kept = Some(len);
+                self.pending_len = Some(len);
                 break;
             }
             packets += 1;
@@ -235,7 +235,7 @@ struct TapTx {
     file: Arc<File>,
     counters: Arc<QueueCounters>,
     longest: usize,
-    takes_datagrams: bool,
+    supports_udp_segmentation: bool,
 }
 
 impl Transmit for TapTx {
@@ -253,7 +253,7 @@ impl SendFinished for TapTx {
         let (mut slots, mut packets, mut total, mut is_to_be_finished) = (0, 0, 0, false);
         for packet in batch.packets() {
             let header = packet.offload();
-            if !self.takes_datagrams && header.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
+            if !self.supports_udp_segmentation && header.is_some_and(|left| left.segmentation() == Segmentation::Udp) {
                 is_to_be_finished = true;
                 break;
             }
@@ -286,7 +286,7 @@ impl SendFinished for TapTx {
 impl Sockets for Tap {
     const DRIVER: &'static str = "tap";
     const BEHIND: Behind = Behind::Stack;
-    const SPREADS: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
+    const QUEUE_SELECTOR: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
     const OFFLOADS: bool = true;
 
     fn description(&self, interface: &Interface) -> String {
@@ -296,23 +296,24 @@ impl Sockets for Tap {
         }
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+    fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         Ok(Box::new(TapRx {
             file: self.queues[usize::from(queue)].clone(),
-            pool: on.config.pool.clone(),
+            pool: target.config.pool.clone(),
             counters,
             bytes: vec![0; Offload::LEN + LONGEST].into(),
-            kept: None,
+            pending_len: None,
         }))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let (file, takes_datagrams) = (self.queues[usize::from(queue)].clone(), self.takes_datagrams);
-        Ok(Box::new(TapTx { file, counters, longest: on.config.options.max_frame, takes_datagrams }))
+    fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let (file, supports_udp_segmentation) =
+            (self.queues[usize::from(queue)].clone(), self.supports_udp_segmentation);
+        Ok(Box::new(TapTx { file, counters, longest: target.config.options.max_frame, supports_udp_segmentation }))
     }
 
     fn check(&self, interface: &Interface) -> Result<()> {
-        self.ask(interface, libc::TUNGETIFF).map(drop)
+        self.ioctl(interface, libc::TUNGETIFF).map(drop)
     }
 
     fn link(&self, interface: &Interface) -> Result<Link> {
@@ -322,7 +323,7 @@ impl Sockets for Tap {
     }
 
     fn mac(&self, interface: &Interface) -> Result<MacAddress> {
-        self.ask(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
+        self.ioctl(interface, libc::SIOCGIFHWADDR as libc::Ioctl).map(|answer| mac_of(&answer))
     }
 
     /// A TAP interface always receives everything that Linux sends.

@@ -17,7 +17,7 @@ pub trait SoftwareDevice: Send {
     /// The category of the port, for [`Info`].
     const BEHIND: Behind;
     /// Why receive-side scaling cannot be set, for the error message.
-    const SPREADS: &'static str = "the sender selects the queue";
+    const QUEUE_SELECTOR: &'static str = "the sender selects the queue";
     /// Whether packets stay unsegmented if the port is opened with offloads.
     const OFFLOADS: bool = false;
     /// Whether received packets have timestamps if the port is opened with them.
@@ -211,7 +211,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
         let port = self.config.name.clone();
-        Err(Error::unsupported(port, "receive-side scaling", K::SPREADS))
+        Err(Error::unsupported(port, "receive-side scaling", K::QUEUE_SELECTOR))
     }
 
     fn reset(&mut self) -> Result<()> {

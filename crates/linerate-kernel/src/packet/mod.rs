@@ -25,7 +25,7 @@ use socket::Socket;
 
 use super::flow::{FLOW, flow_of};
 use super::interface::Interface;
-use super::port::{KernelPort, On, OnInterface, Sockets};
+use super::port::{KernelPort, OnInterface, Sockets, Target};
 
 /// `packet:IF`
 pub static PACKET: PortKind = PortKind {
@@ -79,7 +79,7 @@ impl PacketPort {
             description += &format!(", {}", config.description);
         }
         let sockets = PacketPort { description, flow, sockets, started, dropped: AtomicU64::new(0) };
-        OnInterface::port(On { interface, config }, sockets, true)
+        OnInterface::port(Target { interface, config }, sockets, true)
     }
 }
 
@@ -105,7 +105,7 @@ impl PacketPort {
 impl Sockets for PacketPort {
     const DRIVER: &'static str = "packet";
     const BEHIND: Behind = Behind::Packet;
-    const SPREADS: &'static str = "the kernel spreads flows over the sockets by its own hash";
+    const QUEUE_SELECTOR: &'static str = "the kernel spreads flows over the sockets by its own hash";
     const OFFLOADS: bool = true;
     const TIMESTAMPS: bool = true;
 
@@ -113,33 +113,33 @@ impl Sockets for PacketPort {
         self.description.clone()
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+    fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let socket = self.sockets[usize::from(queue)].clone();
-        let place = *socket.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        let position = *socket.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         let rx = PacketRx {
             socket,
-            place,
-            pool: on.config.pool.clone(),
+            position,
+            pool: target.config.pool.clone(),
             counters,
             flow: self.flow.clone(),
-            offloads: on.config.options.offloads,
-            timestamps: on.config.options.timestamps,
-            longest: on.config.options.max_frame,
+            offloads: target.config.options.offloads,
+            timestamps: target.config.options.timestamps,
+            longest: target.config.options.max_frame,
             segments: VecDeque::new(),
         };
-        self.start(&on.interface, queue)?;
+        self.start(&target.interface, queue)?;
         Ok(Box::new(rx))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+    fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         let socket = self.sockets[usize::from(queue)].clone();
         // A socket that only sends must be bound, too.
         if self.started.iter().any(|started| !*started) {
-            socket.aim(&on.interface)?;
+            socket.bind_for_sending(&target.interface)?;
         }
-        let place = *socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner);
-        let longest = on.interface.longest_frame(on.config.options.max_frame)?;
-        Ok(Box::new(PacketTx { socket, place, counters, longest, retry: Retry::default() }))
+        let position = *socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = target.interface.longest_frame(target.config.options.max_frame)?;
+        Ok(Box::new(PacketTx { socket, position, counters, longest, retry: Retry::default() }))
     }
 
     fn drops(&self, _: &Interface) -> Drops {

@@ -25,7 +25,7 @@ const BLOCK_FIRST: usize = 16;
 const NEXT: usize = 0;
 const SECONDS: usize = 4;
 const NANOSECONDS: usize = 8;
-const HERE: usize = 12;
+const CAPTURED: usize = 12;
 const LENGTH: usize = 16;
 const STATUS: usize = 20;
 const BEGIN: usize = 24;
@@ -41,7 +41,7 @@ const SHORTEST: usize = 14;
 /// A receive queue.
 pub(super) struct PacketRx {
     pub(super) socket: Arc<Socket>,
-    pub(super) place: Receiving,
+    pub(super) position: Receiving,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     /// The packets to deliver; all if `None`.
@@ -56,9 +56,9 @@ pub(super) struct PacketRx {
 }
 
 /// The maximum number of packets to examine in one call, even if the filter rejects nearly all.
-const LOOKS: usize = 1024;
+const MAX_EXAMINED: usize = 1024;
 /// The maximum number of bytes that a filter reads: Ethernet header and a tag, IPv4 header with options, ports.
-const LOOKED_AT: usize = 14 + 4 + 60 + 4;
+const FILTER_BYTES: usize = 14 + 4 + 60 + 4;
 
 /// A packet in a block.
 struct Found {
@@ -74,30 +74,30 @@ impl PacketRx {
     /// Returns the next packet of a block; `None` if none is available.
     fn find(&mut self) -> Option<Found> {
         loop {
-            let base = self.place.block * BLOCK;
+            let base = self.position.block * BLOCK;
             let memory = &self.socket.memory;
-            if self.place.left == 0 {
+            if self.position.left == 0 {
                 let status = memory.word(base + BLOCK_STATUS).load(Acquire);
                 if status & libc::TP_STATUS_USER == 0 {
                     return None;
                 }
-                self.place.left = memory.word(base + BLOCK_PACKETS).load(Relaxed);
-                self.place.next = base.saturating_add(memory.word(base + BLOCK_FIRST).load(Relaxed) as usize);
-                if self.place.left == 0 {
+                self.position.left = memory.word(base + BLOCK_PACKETS).load(Relaxed);
+                self.position.next = base.saturating_add(memory.word(base + BLOCK_FIRST).load(Relaxed) as usize);
+                if self.position.left == 0 {
                     self.give_back();
                     continue;
                 }
             }
             // Offsets from the kernel are checked against the block's bounds.
             let end = base + BLOCK;
-            let header = self.place.next;
+            let header = self.position.next;
             if !header.is_multiple_of(8) || header.saturating_add(TAG_TYPE + 4) > end {
                 self.counters.dropped();
                 self.give_back();
                 continue;
             }
             let word = |at: usize| memory.word(header + at).load(Relaxed);
-            let (len, status) = (word(HERE) as usize, word(STATUS));
+            let (len, status) = (word(CAPTURED) as usize, word(STATUS));
             let begin = header + (word(BEGIN) & 0xFFFF) as usize;
             if begin < header + Offload::LEN
                 || begin.saturating_add(len) > end
@@ -105,7 +105,7 @@ impl PacketRx {
                 || word(LENGTH) as usize != len
             {
                 self.counters.dropped();
-                self.pass();
+                self.advance();
                 continue;
             }
             let mut offload = Offload([0; Offload::LEN]);
@@ -121,27 +121,29 @@ impl PacketRx {
     }
 
     /// Advances to the next packet.
-    fn pass(&mut self) {
-        self.place.left -= 1;
-        if self.place.left == 0 {
+    fn advance(&mut self) {
+        self.position.left -= 1;
+        if self.position.left == 0 {
             return self.give_back();
         }
-        self.place.next =
-            self.place.next.saturating_add(self.socket.memory.word(self.place.next + NEXT).load(Relaxed) as usize);
+        self.position.next = self
+            .position
+            .next
+            .saturating_add(self.socket.memory.word(self.position.next + NEXT).load(Relaxed) as usize);
     }
 
     /// Returns the block to the kernel.
     fn give_back(&mut self) {
-        self.place.left = 0;
-        self.socket.memory.word(self.place.block * BLOCK + BLOCK_STATUS).store(libc::TP_STATUS_KERNEL, Release);
-        self.place.block = (self.place.block + 1) % self.socket.blocks;
+        self.position.left = 0;
+        self.socket.memory.word(self.position.block * BLOCK + BLOCK_STATUS).store(libc::TP_STATUS_KERNEL, Release);
+        self.position.block = (self.position.block + 1) % self.socket.blocks;
     }
 
     /// Returns whether the filter matches the packet, with a stripped tag restored.
-    fn is_meant(&self, found: &Found) -> bool {
+    fn matches(&self, found: &Found) -> bool {
         let Some(flow) = &self.flow else { return true };
-        let mut bytes = [0; LOOKED_AT + 4];
-        let mut len = found.len.min(LOOKED_AT);
+        let mut bytes = [0; FILTER_BYTES + 4];
+        let mut len = found.len.min(FILTER_BYTES);
         self.socket.memory.read(found.begin, &mut bytes[..len]);
         if let Some(tag) = found.tag {
             bytes.copy_within(12..len, 16);
@@ -221,7 +223,7 @@ impl PacketRx {
 impl Receive for PacketRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_EXAMINED {
             while let Some((segment, time)) = self.segments.front() {
                 if !batch.push_parts(&self.pool, segment.len(), std::iter::once(&segment[..]), None) {
                     if !batch.can_hold(&self.pool, segment.len()) {
@@ -241,10 +243,10 @@ impl Receive for PacketRx {
                 break;
             }
             let Some(found) = self.find() else { break };
-            if self.is_meant(&found) && !self.take(batch, &found) {
+            if self.matches(&found) && !self.take(batch, &found) {
                 break;
             }
-            self.pass();
+            self.advance();
         }
         self.counters.moved(batch.len() - before);
         batch.len() - before
@@ -259,14 +261,14 @@ impl Receive for PacketRx {
 
 impl Drop for PacketRx {
     fn drop(&mut self) {
-        *self.socket.receiving.lock().unwrap_or_else(PoisonError::into_inner) = self.place;
+        *self.socket.receiving.lock().unwrap_or_else(PoisonError::into_inner) = self.position;
     }
 }
 
 /// A transmit queue.
 pub(super) struct PacketTx {
     pub(super) socket: Arc<Socket>,
-    pub(super) place: Transmitting,
+    pub(super) position: Transmitting,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: LongestFrame,
     pub(super) retry: Retry,
@@ -310,7 +312,7 @@ impl PacketTx {
 
     /// Returns the frame `count` frames before the next one.
     fn before_next(&self, count: usize) -> usize {
-        (self.place.next + self.socket.frames - count) % self.socket.frames
+        (self.position.next + self.socket.frames - count) % self.socket.frames
     }
 
     /// Drops the oldest frame, which the kernel refuses because its offloads are malformed. The kernel stays at this
@@ -319,13 +321,13 @@ impl PacketTx {
     fn remove_refused(&mut self) {
         let memory = &self.socket.memory;
         let mut bytes = vec![0; self.socket.frame];
-        for count in (1..self.place.untaken).rev() {
+        for count in (1..self.position.pending).rev() {
             memory.read(self.offset(self.before_next(count)), &mut bytes);
             memory.write(self.offset(self.before_next(count + 1)), &bytes);
         }
-        self.place.next = self.before_next(1);
-        self.place.untaken -= 1;
-        memory.word(self.offset(self.place.next) + STATUS).store(libc::TP_STATUS_AVAILABLE, Release);
+        self.position.next = self.before_next(1);
+        self.position.pending -= 1;
+        memory.word(self.offset(self.position.next) + STATUS).store(libc::TP_STATUS_AVAILABLE, Release);
         self.counters.dropped();
     }
 
@@ -333,8 +335,8 @@ impl PacketTx {
     /// not sent yet: the interface is down, has no carrier, or no room.
     fn count_taken(&mut self, slots: usize) {
         let (mut packets, mut bytes) = (0, 0);
-        while self.place.untaken > 0 {
-            let frame = self.before_next(self.place.untaken);
+        while self.position.pending > 0 {
+            let frame = self.before_next(self.position.pending);
             let status = self.status(frame);
             if status & libc::TP_STATUS_SEND_REQUEST != 0 {
                 break;
@@ -345,7 +347,7 @@ impl PacketTx {
             }
             let len = self.socket.memory.word(self.offset(frame) + LENGTH).load(Relaxed) as usize;
             (packets, bytes) = (packets + 1, bytes + len.saturating_sub(Offload::LEN));
-            self.place.untaken -= 1;
+            self.position.pending -= 1;
         }
         self.counters.moved_packets(packets, slots, bytes);
     }
@@ -357,7 +359,7 @@ impl Transmit for PacketTx {
     }
 
     fn unsent(&self) -> usize {
-        self.place.untaken
+        self.position.pending
     }
 }
 
@@ -370,7 +372,7 @@ impl SendFinished for PacketTx {
         let (mut slots, mut is_to_be_finished) = (0, false);
         for packet in batch.packets() {
             let busy = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
-            if self.status(self.place.next) & busy != 0 {
+            if self.status(self.position.next) & busy != 0 {
                 break;
             }
             let (len, offload) = (packet.len(), packet.offload());
@@ -387,7 +389,7 @@ impl SendFinished for PacketTx {
             }
             slots += packet.slots();
             let fits = if offload.is_some() { len <= LONGEST } else { self.longest.fits(len, &packet) };
-            let mut at = self.offset(self.place.next) + HEADER;
+            let mut at = self.offset(self.position.next) + HEADER;
             if !fits || len < SHORTEST || HEADER + Offload::LEN + len > self.socket.frame {
                 self.counters.dropped();
                 continue;
@@ -403,21 +405,21 @@ impl SendFinished for PacketTx {
                 memory.write(at, segment);
                 at += segment.len();
             }
-            let place = self.offset(self.place.next);
-            memory.word(place + NEXT).store(0, Relaxed);
-            memory.word(place + HERE).store((Offload::LEN + len) as u32, Relaxed);
-            memory.word(place + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
-            memory.word(place + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
-            self.place.next = (self.place.next + 1) % self.socket.frames;
-            self.place.untaken += 1;
+            let header = self.offset(self.position.next);
+            memory.word(header + NEXT).store(0, Relaxed);
+            memory.word(header + CAPTURED).store((Offload::LEN + len) as u32, Relaxed);
+            memory.word(header + LENGTH).store((Offload::LEN + len) as u32, Relaxed);
+            memory.word(header + STATUS).store(libc::TP_STATUS_SEND_REQUEST, Release);
+            self.position.next = (self.position.next + 1) % self.socket.frames;
+            self.position.pending += 1;
         }
         batch.drop_front(slots);
-        let untaken = self.place.untaken;
-        let is_refused = untaken > 0 && self.retry.is_due() && !self.socket.push();
+        let pending = self.position.pending;
+        let is_refused = pending > 0 && self.retry.is_due() && !self.socket.push();
         self.count_taken(slots);
-        if is_refused && self.place.untaken == untaken {
+        if is_refused && self.position.pending == pending {
             self.retry.failed();
-        } else if self.place.untaken < untaken {
+        } else if self.position.pending < pending {
             self.retry = Retry::default();
         }
         (slots, is_to_be_finished)
@@ -426,7 +428,7 @@ impl SendFinished for PacketTx {
 
 impl Drop for PacketTx {
     fn drop(&mut self) {
-        *self.socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner) = self.place;
+        *self.socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner) = self.position;
     }
 }
 
@@ -459,12 +461,12 @@ mod tests {
             let memory = Mapping::new(BLOCKS * BLOCK, PageSize::Ordinary, None).unwrap();
             for (block, (first, packets, headers)) in blocks.iter().enumerate() {
                 let base = block * BLOCK;
-                let at = |place: usize, value: u32| memory.word(base + place).store(value, Relaxed);
+                let at = |offset: usize, value: u32| memory.word(base + offset).store(value, Relaxed);
                 for (n, (next, len, status, begin, tag, whole)) in headers.iter().enumerate() {
                     // The last header is at the block's end.
                     let header = if n + 1 == headers.len() { BLOCK - 152 } else { 48 + n * 64 };
                     at(header + NEXT, *next);
-                    at(header + HERE, *len);
+                    at(header + CAPTURED, *len);
                     at(header + LENGTH, if *whole { *len } else { len.wrapping_add(1) });
                     at(header + STATUS, *status);
                     at(header + BEGIN, *begin);
@@ -475,10 +477,10 @@ mod tests {
                 at(BLOCK_STATUS, libc::TP_STATUS_USER);
             }
             let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            let socket = Arc::new(Socket::over(fd, memory, BLOCKS));
+            let socket = Arc::new(Socket::for_test(fd, memory, BLOCKS));
             let mut rx = PacketRx {
                 socket,
-                place: Receiving::default(),
+                position: Receiving::default(),
                 pool: pool.clone(),
                 counters: Arc::default(),
                 flow: Some("udp,vlan:7,all".parse().unwrap()),
@@ -509,8 +511,8 @@ mod tests {
         let memory = Mapping::new(blocks * BLOCK, PageSize::Ordinary, None).unwrap();
         let fd: OwnedFd = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         PacketRx {
-            socket: Arc::new(Socket::over(fd, memory, blocks)),
-            place: Receiving::default(),
+            socket: Arc::new(Socket::for_test(fd, memory, blocks)),
+            position: Receiving::default(),
             pool: Pool::new(Region::new(&options).unwrap()),
             counters: Arc::default(),
             flow: None,
@@ -523,16 +525,16 @@ mod tests {
 
     /// Writes a packet's header at an offset of the memory, and `bytes` as its data, `begin` bytes after the header's
     /// start.
-    fn put(rx: &PacketRx, place: usize, next: u32, begin: u32, len: u32, bytes: &[u8]) {
+    fn put(rx: &PacketRx, offset: usize, next: u32, begin: u32, len: u32, bytes: &[u8]) {
         let memory = &rx.socket.memory;
-        let words = [(NEXT, next), (HERE, len), (LENGTH, len), (STATUS, 0), (BEGIN, begin)];
-        words.iter().for_each(|(at, value)| memory.word(place + at).store(*value, Relaxed));
-        memory.write(place + begin as usize, bytes);
+        let words = [(NEXT, next), (CAPTURED, len), (LENGTH, len), (STATUS, 0), (BEGIN, begin)];
+        words.iter().for_each(|(at, value)| memory.word(offset + at).store(*value, Relaxed));
+        memory.write(offset + begin as usize, bytes);
     }
 
     /// Hands over block `block` with `packets` packets, the first at offset `first`.
     fn hand_over(rx: &PacketRx, block: usize, packets: u32, first: u32) {
-        let at = |place: usize| rx.socket.memory.word(block * BLOCK + place);
+        let at = |offset: usize| rx.socket.memory.word(block * BLOCK + offset);
         at(BLOCK_PACKETS).store(packets, Relaxed);
         at(BLOCK_FIRST).store(first, Relaxed);
         at(BLOCK_STATUS).store(libc::TP_STATUS_USER | 1 << 5, Relaxed);
@@ -605,7 +607,7 @@ mod tests {
         // Offsets outside the second block, also by overflow.
         for first in [u32::MAX, u32::MAX - 7, end, end - 8, 0u32.wrapping_sub(end)] {
             let mut rx = receiver(2);
-            rx.place.block = 1;
+            rx.position.block = 1;
             put(&rx, 48, 0, 96, 14, &[7; 14]);
             hand_over(&rx, 1, 1, first);
             assert!(received(&mut rx).is_empty(), "first at {first}");
@@ -664,7 +666,7 @@ mod tests {
             ip.udp(80, 4321).write(&mut bytes, &vec![0; payload]).unwrap();
             bytes
         };
-        for (flow, is_tagged, is_meant) in [
+        for (flow, is_tagged, is_match) in [
             ("udp:4321", false, true),
             ("udp:4321", true, true),
             ("udp:4322", false, false),
@@ -683,7 +685,7 @@ mod tests {
                 word(STATUS, if is_tagged { libc::TP_STATUS_VLAN_VALID } else { 0 });
                 word(TAG, 7);
                 hand_over(&rx, 0, 1, 48);
-                assert_eq!(received(&mut rx).len(), usize::from(is_meant), "{flow} {is_tagged} {}", bytes.len());
+                assert_eq!(received(&mut rx).len(), usize::from(is_match), "{flow} {is_tagged} {}", bytes.len());
             }
         }
     }
@@ -740,7 +742,7 @@ mod tests {
         // One kind that cannot be segmented here, and one packet that is too long unsegmented.
         for kind in [0, 3] {
             uncut(&rx, kind);
-            rx.place = Receiving::default();
+            rx.position = Receiving::default();
             assert!(received(&mut rx).is_empty(), "kind {kind}");
         }
         assert_eq!((rx.counters.drops(), rx.counters.oversize()), (1, 1));
@@ -792,8 +794,8 @@ mod tests {
         assert_eq!(rx.recv(&mut batch), 1);
         let socket = rx.socket.clone();
         drop(rx);
-        let place = *socket.receiving.lock().unwrap();
-        assert_eq!((place.block, place.left), (0, 0));
+        let position = *socket.receiving.lock().unwrap();
+        assert_eq!((position.block, position.left), (0, 0));
     }
 
     /// Creates a queue over frames that no kernel takes.
@@ -809,11 +811,11 @@ mod tests {
         let memory = Mapping::new(BLOCK + frames * frame, PageSize::Ordinary, None).unwrap();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
-        let mut socket = Socket::over(fd, memory, 1);
+        let mut socket = Socket::for_test(fd, memory, 1);
         (socket.frames, socket.frame) = (frames, frame);
         let tx = PacketTx {
             socket: Arc::new(socket),
-            place: Transmitting::default(),
+            position: Transmitting::default(),
             counters: Arc::default(),
             longest: LongestFrame::any(1900),
             retry: Retry::default(),
@@ -877,7 +879,7 @@ mod tests {
         // Four frames are free.
         assert_eq!((tx.send(&mut batch), tx.unsent(), batch.len()), (4, 4, 2));
         for n in 0..4 {
-            let words = [STATUS, NEXT, HERE, LENGTH].map(|at| frame(&tx, n, at));
+            let words = [STATUS, NEXT, CAPTURED, LENGTH].map(|at| frame(&tx, n, at));
             assert_eq!(words, [libc::TP_STATUS_SEND_REQUEST, 0, 110, 110]);
             assert_eq!(bytes(&tx, n, 0, 10), [0, 0, 100, 0, 0, 0, 0, 0, 0, 0], "declared as headers entirely");
             assert_eq!(bytes(&tx, n, 10, 100), vec![n as u8 + 1; 100]);
@@ -908,7 +910,7 @@ mod tests {
         status(&tx, 0, libc::TP_STATUS_AVAILABLE);
         status(&tx, 1, libc::TP_STATUS_SENDING);
         tx.send(&mut batch);
-        assert_eq!((tx.place.next, tx.unsent()), (3, 1), "the last one is not taken yet");
+        assert_eq!((tx.position.next, tx.unsent()), (3, 1), "the last one is not taken yet");
         assert_eq!(tx.buffers(), 0);
         status(&tx, 2, libc::TP_STATUS_AVAILABLE);
         tx.send(&mut batch);
@@ -932,12 +934,12 @@ mod tests {
         status(&tx, 0, libc::TP_STATUS_AVAILABLE);
         status(&tx, 1, libc::TP_STATUS_WRONG_FORMAT);
         tx.send(&mut batch);
-        let counted = |tx: &PacketTx| (tx.counters.packets(), tx.counters.drops(), tx.unsent(), tx.place.next);
+        let counted = |tx: &PacketTx| (tx.counters.packets(), tx.counters.drops(), tx.unsent(), tx.position.next);
         assert_eq!(counted(&tx), (1, 1, 2, 3));
         let frame = |n: usize| {
-            let (place, mut bytes) = (BLOCK + n * 2048, [0; 60]);
-            tx.socket.memory.read(place + HEADER + Offload::LEN, &mut bytes);
-            (tx.socket.memory.word(place + STATUS).load(Relaxed), bytes)
+            let (offset, mut bytes) = (BLOCK + n * 2048, [0; 60]);
+            tx.socket.memory.read(offset + HEADER + Offload::LEN, &mut bytes);
+            (tx.socket.memory.word(offset + STATUS).load(Relaxed), bytes)
         };
         let is_to_send = libc::TP_STATUS_SEND_REQUEST;
         assert_eq!([1, 2].map(frame), [(is_to_send, [3; 60]), (is_to_send, [4; 60])]);

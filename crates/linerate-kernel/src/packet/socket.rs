@@ -45,7 +45,7 @@ pub struct Transmitting {
     /// The next frame to be written.
     pub next: usize,
     /// The number of frames before it that the kernel had not taken when last checked.
-    pub untaken: usize,
+    pub pending: usize,
 }
 
 /// The length of a block in bytes. A packet never spans blocks, so there must be room for 64 KiB.
@@ -116,7 +116,7 @@ impl Socket {
 
     /// Wraps blocks that no kernel fills.
     #[cfg(test)]
-    pub fn over(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
+    pub fn for_test(fd: OwnedFd, memory: Mapping, blocks: usize) -> Socket {
         let (receiving, transmitting) = (Mutex::default(), Mutex::default());
         Socket { fd, memory, blocks, frames: 0, frame: 2048, sending: blocks * BLOCK, receiving, transmitting }
     }
@@ -133,7 +133,7 @@ impl Socket {
     }
 
     /// Binds the socket to the interface only for sending.
-    pub fn aim(&self, interface: &Interface) -> Result<()> {
+    pub fn bind_for_sending(&self, interface: &Interface) -> Result<()> {
         self.bind(interface, 0)
     }
 

@@ -24,18 +24,18 @@ use linerate_core::port::{
     Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
     QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
 };
-use program::Take;
+use program::Action;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
-use socket::{RELEASE, Socket, once_released};
+use socket::{RELEASE, Socket, retry_until_released};
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
 use super::flow::{FLOW, flow_of};
-use super::host::Alone;
+use super::host::Exclusive;
 use super::interface::Interface;
 use super::packet::PacketPort;
-use super::port::{KernelPort, On, OnInterface, Sockets};
-use super::steering::{Steering, take_back_orphans};
+use super::port::{KernelPort, OnInterface, Sockets, Target};
+use super::steering::{Steering, delete_orphaned_rules};
 
 /// The options of an AF_XDP port, in addition to those of all ports.
 #[derive(Clone, Debug, Default)]
@@ -144,20 +144,20 @@ pub struct Xdp {
     description: String,
     options: XdpOptions,
     /// Sockets by queue of the interface: opened with the port, closed with their queues, reopened for new queues.
-    sockets: Vec<Place>,
+    sockets: Vec<QueueSocket>,
     shared: Arc<Shared>,
     past: Arc<Mutex<Drops>>,
     /// The card's drop count when the port was opened; only in zero-copy mode, where the socket does not count frames
     /// that found no descriptor.
     missed: Option<u64>,
     /// Packets may arrive without checksums.
-    finishes: bool,
+    may_lack_checksums: bool,
     _link: bpf::Link,
-    _alone: Option<Alone>,
+    _exclusive: Option<Exclusive>,
 }
 
 /// The socket of an interface's queue.
-struct Place {
+struct QueueSocket {
     queue: u32,
     socket: Weak<Socket>,
     /// Holds the socket until a queue takes it.
@@ -214,7 +214,7 @@ impl Xdp {
         }
         config.check_ring()?;
         Socket::check_kernel(&name)?;
-        take_back_orphans();
+        delete_orphaned_rules();
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
@@ -232,9 +232,9 @@ impl Xdp {
             );
         }
 
-        let alone = options.alone.then(|| Alone::new(&interface)).transpose()?;
+        let alone = options.alone.then(|| Exclusive::new(&interface)).transpose()?;
         let map = SocketMap::new(there).map_err(|error| interface.refused("create a map of sockets", &error))?;
-        let Some(code) = program::program(options.flow.as_ref(), Take::ToSocket(map.as_fd().as_raw_fd())) else {
+        let Some(code) = program::program(options.flow.as_ref(), Action::ToSocket(map.as_fd().as_raw_fd())) else {
             return Err(cannot(
                 "the flows need a program that is too long".to_string(),
                 "use fewer, or wider ones".to_string(),
@@ -244,16 +244,16 @@ impl Xdp {
         let program = Program::load(&code, Kind::Xdp { fragments: true })
             .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
             .map_err(|error| interface.refused("load a program into the kernel", &error))?;
-        let (past, on) = (Arc::default(), On { interface, config });
-        let interface = &on.interface;
+        let (past, target) = (Arc::default(), Target { interface, config });
+        let interface = &target.interface;
         let mut sockets = Vec::new();
         for &queue in &queues {
-            let socket = Socket::bind(&on, queue, options, &past)?;
-            sockets.push(Place { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
+            let socket = Socket::bind(&target, queue, options, &past)?;
+            sockets.push(QueueSocket { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
         }
         let (link, mode) = attach(interface, &program)?;
 
-        let first = sockets.first().and_then(|place| place.waiting.as_ref());
+        let first = sockets.first().and_then(|socket| socket.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
         // The first buffer of a frame contains the kernel's headroom, and the others may contain it.
@@ -265,19 +265,19 @@ impl Xdp {
         }
         let driver = interface.driver();
         // The other end of a veth pair, and any sender before the generic path, may leave checksums to a card.
-        let finishes = driver == "veth" || mode != Mode::Driver;
+        let may_lack_checksums = driver == "veth" || mode != Mode::Driver;
         let description = format!(
             "{driver} interface, AF_XDP {}, in {}{}",
             if zero_copy { "without copies" } else { "with copies" },
             if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
             if options.busy { ", busy polling" } else { "" },
         );
-        let steering = steer(&on, options, there)?;
+        let steering = steer(&target, options, there)?;
         let description = match steering.as_ref().map(Steering::rules) {
             Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
             None => description,
         };
-        let started = Mutex::new(vec![None; on.config.options.rx_queues.into()]);
+        let started = Mutex::new(vec![None; target.config.options.rx_queues.into()]);
         let sockets = Xdp {
             _steering: steering,
             description,
@@ -286,12 +286,12 @@ impl Xdp {
             shared: Arc::new(Shared { map, started }),
             past,
             missed: zero_copy.then(|| interface.missed()),
-            finishes,
+            may_lack_checksums,
             _link: link,
-            _alone: alone,
+            _exclusive: alone,
         };
         // A port that receives all packets also receives those for other addresses.
-        OnInterface::port(on, sockets, options.flow.is_none())
+        OnInterface::port(target, sockets, options.flow.is_none())
     }
 }
 
@@ -310,25 +310,25 @@ impl Xdp {
     }
 
     /// Returns the socket at an index, reopened if it was closed.
-    fn socket(&mut self, on: &On, place: usize) -> Result<Arc<Socket>> {
+    fn socket(&mut self, target: &Target, index: usize) -> Result<Arc<Socket>> {
         let Xdp { options, past, .. } = &*self;
-        let Place { queue, socket, waiting } = &self.sockets[place];
+        let QueueSocket { queue, socket, waiting } = &self.sockets[index];
         let socket = match waiting.clone().or_else(|| socket.upgrade()) {
             Some(socket) => socket,
-            None => Socket::bind(on, *queue, options, past)?,
+            None => Socket::bind(target, *queue, options, past)?,
         };
-        self.sockets[place] = Place { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
+        self.sockets[index] = QueueSocket { queue: socket.queue, socket: Arc::downgrade(&socket), waiting: None };
         Ok(socket)
     }
 }
 
 /// Makes the card steer the flow to a queue. Not done if the port has several queues, which spread the flow, or the
 /// interface only one.
-fn steer(on: &On, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
-    let flow = options.flow.as_ref().filter(|_| queues > 1 && on.config.options.rx_queues == 1);
+fn steer(target: &Target, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
+    let flow = options.flow.as_ref().filter(|_| queues > 1 && target.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
     let queue = options.queue.unwrap_or(queues - 1);
-    match Steering::steer(&on.interface, flow, queue, options.steer == Steer::Always) {
+    match Steering::steer(&target.interface, flow, queue, options.steer == Steer::Always) {
         Ok(steering) => Ok(Some(steering)),
         Err(_) if options.steer == Steer::Auto => Ok(None),
         Err(error) => Err(error),
@@ -355,7 +355,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
     };
     let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
     let until = Instant::now() + RELEASE;
-    let attach_in = |mode| once_released(until, is_taken, || program.attach(interface.index(), mode));
+    let attach_in = |mode| retry_until_released(until, is_taken, || program.attach(interface.index(), mode));
     match attach_in(Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
         Err(error) if is_impossible(&error) => match attach_in(Mode::Generic) {
@@ -373,21 +373,21 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
 impl Sockets for Xdp {
     const DRIVER: &'static str = "xdp";
     const BEHIND: Behind = Behind::Xdp;
-    const SPREADS: &'static str = "the interface's driver spreads packets: ethtool -X";
+    const QUEUE_SELECTOR: &'static str = "the interface's driver spreads packets: ethtool -X";
     const OFFLOADS: bool = false;
 
     fn description(&self, _: &Interface) -> String {
         self.description.clone()
     }
 
-    fn rx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
-        self.check_unused(&on.interface)?;
+    fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
+        self.check_unused(&target.interface)?;
         // If the port has fewer queues than the interface, each has several sockets.
-        let places: Vec<usize> =
-            (usize::from(queue)..self.sockets.len()).step_by(on.config.options.rx_queues.into()).collect();
+        let indices: Vec<usize> =
+            (usize::from(queue)..self.sockets.len()).step_by(target.config.options.rx_queues.into()).collect();
         let mut sockets = Vec::new();
-        for place in places {
-            let socket = self.socket(on, place)?;
+        for index in indices {
+            let socket = self.socket(target, index)?;
             let end = socket.take_receiving();
             sockets.push((socket, end));
         }
@@ -397,32 +397,32 @@ impl Sockets for Xdp {
             sockets,
             turn: 0,
             partial: Vec::new(),
-            pool: on.config.pool.clone(),
+            pool: target.config.pool.clone(),
             counters,
             any,
             queue,
             busy: self.options.busy,
-            finishes: self.finishes,
+            may_lack_checksums: self.may_lack_checksums,
             shared: self.shared.clone(),
         };
         self.shared
             .start(queue, started)
-            .map_err(|error| on.interface.refused("direct packets to a socket", &error))?;
+            .map_err(|error| target.interface.refused("direct packets to a socket", &error))?;
         Ok(Box::new(Rx::new(rx)))
     }
 
-    fn tx(&mut self, on: &On, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        let socket = self.socket(on, usize::from(queue) % self.sockets.len())?;
+    fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        let socket = self.socket(target, usize::from(queue) % self.sockets.len())?;
         let Some(end) = socket.take_sending() else {
             // Another queue of the port already sends on this queue of the interface.
-            return Err(Error::queue_taken(&on.config.name, "transmit", queue));
+            return Err(Error::queue_taken(&target.config.name, "transmit", queue));
         };
         Ok(Box::new(Tx::new(XdpTx {
             socket,
             end: Some(end),
-            pool: on.config.pool.clone(),
+            pool: target.config.pool.clone(),
             counters,
-            longest: on.interface.longest_frame(on.config.options.max_frame)?,
+            longest: target.interface.longest_frame(target.config.options.max_frame)?,
         })))
     }
 
@@ -430,7 +430,7 @@ impl Sockets for Xdp {
         let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
         // A driver may reset its counters.
         drops.no_descriptor += self.missed.map_or(0, |before| interface.missed().saturating_sub(before));
-        for socket in self.sockets.iter().filter_map(|place| place.socket.upgrade()) {
+        for socket in self.sockets.iter().filter_map(|socket| socket.socket.upgrade()) {
             drops += socket.drops();
         }
         drops
@@ -439,7 +439,7 @@ impl Sockets for Xdp {
 
 #[cfg(fuzzing)]
 pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
-    program::program(Some(filter), program::Take::ToSocket(0)).map(|code| code.len())
+    program::program(Some(filter), program::Action::ToSocket(0)).map(|code| code.len())
 }
 
 /// Returns the error for a kernel or an interface without AF_XDP.

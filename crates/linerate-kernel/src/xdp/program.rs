@@ -39,7 +39,7 @@ const ABSENT: i32 = -1;
 
 /// The action for matching packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum Action {
     /// Redirect to the queue's socket in the map with this descriptor; to the kernel if there is none.
     ToSocket(i32),
     /// Only return [`REDIRECT`]: for tests without sockets.
@@ -48,14 +48,14 @@ pub enum Take {
 }
 
 /// Assembles the program for a filter; `filter` is `None` for all packets. Returns `None` if the filter is too long.
-pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> {
+pub fn program(filter: Option<&Filter>, action: Action) -> Option<Vec<Instruction>> {
     let mut code = Assembler::default();
     let (taken, passed) = (code.label(), code.label());
     // The kernel rejects unreachable instructions.
     let filter = filter.filter(|filter| !filter.any().contains(&Match::default()));
     code.copy(CONTEXT, R(1));
     if let Some(filter) = filter {
-        look(&mut code, passed);
+        parse(&mut code, passed);
         for one in filter.any() {
             let next = code.label();
             compare(&mut code, one, next);
@@ -65,15 +65,15 @@ pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> 
         code.jump(passed);
     }
     code.place(taken);
-    match take {
-        Take::ToSocket(map) => {
+    match action {
+        Action::ToSocket(map) => {
             code.load_map(R(1), map);
             code.load(Width::Word, R(2), CONTEXT, QUEUE);
             code.set(R(3), PASS as i32);
             code.call(REDIRECT_MAP);
         }
         #[cfg(test)]
-        Take::Answer => code.set(R(0), REDIRECT as i32),
+        Action::Answer => code.set(R(0), REDIRECT as i32),
     }
     code.exit();
     code.place(passed);
@@ -85,7 +85,7 @@ pub fn program(filter: Option<&Filter>, take: Take) -> Option<Vec<Instruction>> 
 }
 
 /// Stores the frame's fields on the stack, parsed as [`Filter::matches`] does.
-fn look(code: &mut Assembler, passed: Label) {
+fn parse(code: &mut Assembler, passed: Label) {
     let done = code.label();
     code.load(Width::Word, FRAME, CONTEXT, DATA);
     code.load(Width::Word, END, CONTEXT, DATA_END);
@@ -238,7 +238,7 @@ mod tests {
 
     fn load(text: &str) -> (Filter, Program) {
         let filter: Filter = text.parse().unwrap();
-        let instructions = program(Some(&filter), Take::Answer).unwrap();
+        let instructions = program(Some(&filter), Action::Answer).unwrap();
         let loaded = Program::load(&instructions, Kind::Xdp { fragments: false })
             .unwrap_or_else(|error| panic!("{text}: {error}"));
         (filter, loaded)
@@ -329,8 +329,8 @@ mod tests {
     fn many_alternatives_fit_one_program() {
         let text = (0..200).map(|n| format!("udp:{n}+from:fd00::{n:x}")).collect::<Vec<_>>().join(",");
         let filter: Filter = text.parse().unwrap();
-        assert!(program(Some(&filter), Take::Answer).is_some());
+        assert!(program(Some(&filter), Action::Answer).is_some());
         let text = vec!["udp:1"; 20_000].join(",");
-        assert!(program(Some(&text.parse().unwrap()), Take::Answer).is_none(), "jumps are of 16 bits");
+        assert!(program(Some(&text.parse().unwrap()), Action::Answer).is_none(), "jumps are of 16 bits");
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct XdpRx {
     /// The driver processes packets only when polled.
     pub(super) busy: bool,
     /// Packets may arrive without checksums, which the other end has left to a card that does not exist.
-    pub(super) finishes: bool,
+    pub(super) may_lack_checksums: bool,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -154,7 +154,7 @@ impl RegionRx for XdpRx {
             }
             self.turn = (self.turn + 1) % self.sockets.len();
         }
-        if self.finishes && batch.len() > before {
+        if self.may_lack_checksums && batch.len() > before {
             finish_checksums(batch);
         }
         batch.len() - before
@@ -315,7 +315,7 @@ impl RegionTx for XdpTx {
             // The kernel is busy, or the interface is down: the next call tries again (see `unsent`).
             let _ = wake(self.socket.fd(), true);
         }
-        let (packets, bytes) = end.untaken.add(packets, bytes, &end.ring);
+        let (packets, bytes) = end.pending.add(packets, bytes, &end.ring);
         self.counters.moved_packets(packets, taken, bytes);
         taken
     }

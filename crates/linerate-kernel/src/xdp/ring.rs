@@ -27,13 +27,13 @@ struct Shared {
 const NEED_WAKEUP: u32 = 1;
 
 impl Shared {
-    /// Maps a socket's ring of `len` descriptors; `place` selects the ring.
-    fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Shared> {
+    /// Maps a socket's ring of `len` descriptors; `offset` selects the ring.
+    fn map(socket: &OwnedFd, offset: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Shared> {
         let descriptors = offsets.desc as usize;
         let bytes = descriptors + len as usize * words * 8;
         let file = socket.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
         // SAFETY: the kernel keeps a socket's ring as long as it is mapped.
-        let mapping = unsafe { Mapping::of_device(file, place, bytes) }?;
+        let mapping = unsafe { Mapping::of_device(file, offset, bytes) }?;
         let flags = offsets.flags.map_or(0, |flags| flags as usize);
         let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
         Ok(Shared { mapping, producer, consumer, flags, descriptors, words, len })
@@ -54,16 +54,16 @@ pub struct Producer {
     /// The next descriptor to write, and the kernel's consumer counter as last read.
     cursor: Cursor<u32>,
     /// The producer counter that was last published to the kernel.
-    told: u32,
+    published: u32,
 }
 
 impl Producer {
     /// See [`Consumer::map`].
-    pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Producer> {
-        let shared = Shared::map(socket, place, offsets, words, len)?;
+    pub fn map(socket: &OwnedFd, offset: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Producer> {
+        let shared = Shared::map(socket, offset, offsets, words, len)?;
         let next = shared.mapping.word(shared.producer).load(Relaxed);
         let consumed = shared.mapping.word(shared.consumer).load(Acquire);
-        Ok(Producer { shared, cursor: Cursor::new(next, consumed), told: next })
+        Ok(Producer { shared, cursor: Cursor::new(next, consumed), published: next })
     }
 
     /// Returns the count of free descriptors, exact if fewer than `wanted`.
@@ -76,8 +76,8 @@ impl Producer {
     /// Writes the next descriptor's words; there must be room.
     #[inline(always)]
     pub fn push<const WORDS: usize>(&mut self, words: [u64; WORDS]) {
-        for (place, word) in self.shared.at(self.cursor.own()).iter().zip(words) {
-            place.store(word, Relaxed);
+        for (target, word) in self.shared.at(self.cursor.own()).iter().zip(words) {
+            target.store(word, Relaxed);
         }
         self.cursor.advance(1);
     }
@@ -86,10 +86,10 @@ impl Producer {
     #[inline(always)]
     pub fn submit(&mut self) -> bool {
         let next = self.cursor.own();
-        let is_new = next != self.told;
+        let is_new = next != self.published;
         if is_new {
             self.shared.mapping.word(self.shared.producer).store(next, Release);
-            self.told = next;
+            self.published = next;
         }
         is_new
     }
@@ -118,10 +118,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Maps a ring of a socket: `place` is its offset in the socket's file (such as `XDP_PGOFF_RX_RING`), `words` the
+    /// Maps a ring of a socket: `offset` is its offset in the socket's file (such as `XDP_PGOFF_RX_RING`), `words` the
     /// size of a descriptor.
-    pub fn map(socket: &OwnedFd, place: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Consumer> {
-        let shared = Shared::map(socket, place, offsets, words, len)?;
+    pub fn map(socket: &OwnedFd, offset: u64, offsets: XdpRingOffset, words: usize, len: u32) -> Result<Consumer> {
+        let shared = Shared::map(socket, offset, offsets, words, len)?;
         let next = shared.mapping.word(shared.consumer).load(Relaxed);
         Ok(Consumer { shared, cursor: Cursor::new(next, next) })
     }
@@ -136,9 +136,9 @@ impl Consumer {
     /// Pops the next descriptor's words; it must be available.
     #[inline(always)]
     pub fn pop<const WORDS: usize>(&mut self) -> [u64; WORDS] {
-        let place = self.shared.at(self.cursor.own());
+        let descriptor = self.shared.at(self.cursor.own());
         self.cursor.advance(1);
-        std::array::from_fn(|n| place[n].load(Relaxed))
+        std::array::from_fn(|n| descriptor[n].load(Relaxed))
     }
 
     /// Returns the popped descriptors to the kernel.

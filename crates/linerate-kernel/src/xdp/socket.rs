@@ -22,13 +22,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use super::ring::{Consumer, Producer};
 use super::{KERNEL_HEADROOM, XdpOptions};
 use crate::option;
-use crate::port::On;
+use crate::port::Target;
 
 /// Offsets at which the rings are mapped from the socket (linux/if_xdp.h).
-const RECEIVE_PLACE: u64 = 0;
-const SEND_PLACE: u64 = 0x8000_0000;
-const FILL_PLACE: u64 = 0x1_0000_0000;
-const COMPLETION_PLACE: u64 = 0x1_8000_0000;
+const RECEIVE_OFFSET: u64 = 0;
+const SEND_OFFSET: u64 = 0x8000_0000;
+const FILL_OFFSET: u64 = 0x1_0000_0000;
+const COMPLETION_OFFSET: u64 = 0x1_8000_0000;
 /// 64-bit words of a descriptor: an address, and for packets also length and options.
 const PACKET: usize = 2;
 const ADDRESS: usize = 1;
@@ -68,7 +68,7 @@ impl Quarantined {
 pub(super) const RELEASE: Duration = Duration::from_millis(500);
 
 /// Retries until `until` while the resource is still taken. The kernel does not announce its release.
-pub(super) fn once_released<T, E>(
+pub(super) fn retry_until_released<T, E>(
     until: Instant,
     is_taken: impl Fn(&E) -> bool,
     mut attempt: impl FnMut() -> std::result::Result<T, E>,
@@ -116,21 +116,21 @@ pub struct Sending {
     pub ring: Producer,
     pub completion: Consumer,
     pub lent: Lent,
-    pub untaken: Untaken,
+    pub pending: Pending,
     _reservation: Reservation,
 }
 
 /// Packets and bytes in the send ring that the kernel has not taken, in two groups. A packet costs only an addition,
 /// and the count lags by at most one group.
 #[derive(Default)]
-pub struct Untaken {
+pub struct Pending {
     /// Packets and bytes of the descriptors before `end`.
     first: (usize, usize),
     end: u32,
     later: (usize, usize),
 }
 
-impl Untaken {
+impl Pending {
     /// Adds packets and bytes written to the ring. Returns those that the kernel has taken since the last call.
     pub fn add(&mut self, packets: usize, bytes: usize, ring: &Producer) -> (usize, usize) {
         self.later = (self.later.0 + packets, self.later.1 + bytes);
@@ -212,8 +212,8 @@ impl Socket {
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the queue is taken or does not support the mode;
     /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted), [`ErrorKind::System`](linerate_core::ErrorKind::System).
-    pub fn bind(on: &On, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
-        let (pool, copying) = (&on.config.pool, options.copying);
+    pub fn bind(target: &Target, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
+        let (pool, copying) = (&target.config.pool, options.copying);
         // The kernel releases a queue shortly after its last socket was closed.
         let until = Instant::now() + RELEASE;
         let sharing = {
@@ -227,20 +227,20 @@ impl Socket {
         let shared = sharing
             .as_ref()
             .filter(|_| copying == Copying::Auto)
-            .map(|other| Socket::open(on, queue, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, until, past));
+            .map(|other| Socket::open(target, queue, Some(other), SocketAddrXdpFlags::XDP_SHARED_UMEM, until, past));
         if let Some(Ok(socket)) = shared {
-            return options.busy.then(|| socket.poll_busily(on)).transpose().map(|_| socket);
+            return options.busy.then(|| socket.poll_busily(target)).transpose().map(|_| socket);
         }
         let own = |flags: SocketAddrXdpFlags| {
             let flags = flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-            Socket::open(on, queue, None, flags, until, past)
+            Socket::open(target, queue, None, flags, until, past)
         };
         let (copy, never, chains) =
             (SocketAddrXdpFlags::XDP_COPY, SocketAddrXdpFlags::XDP_ZEROCOPY, SocketAddrXdpFlags::XDP_USE_SG);
         // Kernels before 6.6, and some drivers, do not support chains. For such a driver, later kernels fall back to
         // copy mode if chains are requested (`xp_assign_dev`). So if frames need no chain, zero-copy mode is tried
         // first.
-        let longest = on.interface.mtu()? + FRAME_HEADERS + KERNEL_HEADROOM;
+        let longest = target.interface.mtu()? + FRAME_HEADERS + KERNEL_HEADROOM;
         let fits = longest <= pool.region().buffer_size();
         let socket = match copying {
             Copying::Copy => own(copy | chains).or_else(|_| own(copy)),
@@ -251,7 +251,7 @@ impl Socket {
             Copying::Auto => own(chains).or_else(|_| own(SocketAddrXdpFlags::empty())),
         }?;
         if options.busy {
-            socket.poll_busily(on)?;
+            socket.poll_busily(target)?;
         }
         let mut all = SHARING.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((Arc::downgrade(pool), Arc::downgrade(&socket)));
@@ -268,23 +268,23 @@ impl Socket {
     }
 
     /// Makes the driver process packets when polled instead of in interrupts.
-    fn poll_busily(&self, on: &On) -> Result<()> {
+    fn poll_busily(&self, target: &Target) -> Result<()> {
         let set = |option, value: libc::c_int| option::set(self.fd(), libc::SOL_SOCKET, option, &value);
         set(SO_PREFER_BUSY_POLL, 1)
             .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_MICROSECONDS))
             .and_then(|()| set(SO_BUSY_POLL_BUDGET, BUSY_PACKETS))
-            .map_err(|error| on.interface.refused("enable busy polling (Linux 5.11)", &error))
+            .map_err(|error| target.interface.refused("enable busy polling (Linux 5.11)", &error))
     }
 
     fn open(
-        on: &On,
+        target: &Target,
         queue: u32,
         sharing: Option<&Arc<Socket>>,
         flags: SocketAddrXdpFlags,
         until: Instant,
         past: &Arc<Mutex<Drops>>,
     ) -> Result<Arc<Socket>> {
-        let On { interface, config } = on;
+        let Target { interface, config } = target;
         let (pool, ring) = (&config.pool, config.ring());
         let len = ring as u32;
         let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
@@ -330,16 +330,16 @@ impl Socket {
         let _ = set_socket_send_buffer_size_force(&fd, in_flight);
         let offsets = xdp_mmap_offsets(&fd).map_err(|error| refused("map its rings", error))?;
         let mut receiving = Receiving {
-            ring: Consumer::map(&fd, RECEIVE_PLACE, offsets.rx, PACKET, len)?,
-            fill: Producer::map(&fd, FILL_PLACE, offsets.fr, ADDRESS, len)?,
+            ring: Consumer::map(&fd, RECEIVE_OFFSET, offsets.rx, PACKET, len)?,
+            fill: Producer::map(&fd, FILL_OFFSET, offsets.fr, ADDRESS, len)?,
             lent: Lent::new(pool),
             _reservation: pool.reserve(len as usize)?,
         };
         let sending = Sending {
-            ring: Producer::map(&fd, SEND_PLACE, offsets.tx, PACKET, len)?,
-            completion: Consumer::map(&fd, COMPLETION_PLACE, offsets.cr, ADDRESS, len)?,
+            ring: Producer::map(&fd, SEND_OFFSET, offsets.tx, PACKET, len)?,
+            completion: Consumer::map(&fd, COMPLETION_OFFSET, offsets.cr, ADDRESS, len)?,
             lent: Lent::new(pool),
-            untaken: Untaken::default(),
+            pending: Pending::default(),
             _reservation: pool.reserve(len as usize)?,
         };
         let bind_once = || {
@@ -349,7 +349,7 @@ impl Socket {
                 None => bind(&fd, &addr),
             }
         };
-        once_released(until, |error| *error == Errno::BUSY, bind_once).map_err(|error| match error {
+        retry_until_released(until, |error| *error == Errno::BUSY, bind_once).map_err(|error| match error {
             Errno::BUSY => Error::interface(
                 interface.name().to_string(),
                 format!("queue {queue} is bound to another AF_XDP socket already"),
@@ -439,7 +439,7 @@ impl Drop for Socket {
         self.fd = None;
         let bufs = receiving.into_iter().chain(sending).flat_map(|lent| lent.all()).collect::<Vec<_>>();
         let at = (self.interface, self.queue);
-        if !self.zero_copy || is_let_go(at, RELEASE) {
+        if !self.zero_copy || is_released(at, RELEASE) {
             // SAFETY: they were lent to the kernel, whose socket is closed and whose card has released them.
             unsafe { self.pool.give(&bufs) };
         } else {
@@ -454,10 +454,11 @@ impl Drop for Socket {
 ///
 /// A successful bind proves the release: a queue has one buffer pool, and is free once the driver has released the last
 /// one (`xp_clear_dev`). The probing socket uses copy mode, so that the card gets none of its buffers.
-fn is_let_go((interface, queue): (u32, u32), longest: Duration) -> bool {
+fn is_released((interface, queue): (u32, u32), longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let Ok(memory) = Mapping::new(PROBE as usize * 4096, PageSize::Ordinary, None) else { return false };
-    let probed = once_released(until, |error| *error == Errno::BUSY, || bind_copying((interface, queue), &memory));
+    let probed =
+        retry_until_released(until, |error| *error == Errno::BUSY, || bind_copying((interface, queue), &memory));
     // Without a device, the interface and the card's queue are gone.
     matches!(probed, Ok(_) | Err(Errno::NODEV))
 }
@@ -608,7 +609,7 @@ mod tests {
                 ring: Producer::map(&send_file, 0, offsets, PACKET, LEN).unwrap(),
                 completion: Consumer::map(&completion_file, 0, offsets, ADDRESS, LEN).unwrap(),
                 lent: Lent::new(&pool),
-                untaken: Untaken::default(),
+                pending: Pending::default(),
                 _reservation: pool.reserve(LEN as usize).unwrap(),
             };
             let (end, kernel) = rustix::net::socketpair(
@@ -640,7 +641,7 @@ mod tests {
                 any: None,
                 queue: 0,
                 busy: false,
-                finishes: false,
+                may_lack_checksums: false,
                 shared,
             };
             let tx = XdpTx {
@@ -882,7 +883,7 @@ mod tests {
             drop(fake);
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "they are quarantined");
             drop(busy);
-            assert!(is_let_go((lo, 0), Duration::from_secs(60)));
+            assert!(is_released((lo, 0), Duration::from_secs(60)));
             Quarantined::give_back((lo, 1));
             assert_eq!(pool.available(), BUFFERS - LEN as usize, "it is another queue that is free");
             Quarantined::give_back((lo, 0));
@@ -1038,8 +1039,8 @@ mod tests {
     #[test]
     fn a_checksum_is_left_to_the_kernel_or_computed() {
         use linerate_core::offload::Offload;
-        for told in [true, false] {
-            let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, told);
+        for has_checksums in [true, false] {
+            let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, has_checksums);
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
             // From byte 34, stored at offset 16 from there (virtio_net_hdr).
@@ -1048,13 +1049,13 @@ mod tests {
             let at = ((first.buf() as usize) << 11) + first.offset();
             assert_eq!(tx.send(&mut batch), 2);
             let words: Vec<u64> = handed_over::<2>(&sent).iter().map(|[_, word]| *word).collect();
-            assert_eq!(words, [60 | u64::from(told) << 33, 60]);
+            assert_eq!(words, [60 | u64::from(has_checksums) << 33, 60]);
             let (mut metadata, mut checksum) = ([0; METADATA], [0; 2]);
             // SAFETY: the packet belongs to the socket.
             let memory = unsafe { pool.region().mapping() };
             memory.read(at - METADATA, &mut metadata);
             memory.read(at + 50, &mut checksum);
-            match told {
+            match has_checksums {
                 true => assert_eq!(
                     (metadata[..12].to_vec(), checksum),
                     (vec![2, 0, 0, 0, 0, 0, 0, 0, 34, 0, 16, 0], [0; 2])

@@ -117,7 +117,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 impl SoftwareDevice for Vhost {
     const DRIVER: &'static str = "vhost";
     const BEHIND: Behind = Behind::Peer;
-    const SPREADS: &'static str = "the front end selects the queue";
+    const QUEUE_SELECTOR: &'static str = "the front end selects the queue";
     const OFFLOADS: bool = true;
 
     fn description(&self) -> String {

@@ -119,7 +119,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 impl SoftwareDevice for VirtioUser {
     const DRIVER: &'static str = "virtio-user";
     const BEHIND: Behind = Behind::Peer;
-    const SPREADS: &'static str = "the back end selects the queue";
+    const QUEUE_SELECTOR: &'static str = "the back end selects the queue";
     const OFFLOADS: bool = true;
 
     fn description(&self) -> String {
